@@ -3,36 +3,45 @@
     PYTHONPATH=src python -m benchmarks.capture [--seconds N] [--only TEXT] [--json FILE]
     PYTHONPATH=src python -m benchmarks.capture --memory [--steps N]
 
-Run it from the root of the repository. torch and the standard library are enough; TraceML is left out where it is not installed
-(`pip install traceml-ai==0.5.0`).
+Run it from the root of the repository. torch and the standard library are enough; TraceML is left
+out where it is not installed (`pip install traceml-ai==0.5.0`).
 
-The loop is a plain one: a DataLoader without workers, a small perceptron, backward, SGD, one thread. It is made as large as takes
-the wanted time. Blocks of a few steps alternate: plain, stepscope, plain, TraceML, plain, ... A tool's hooks are put in before
-its block and taken out after it, down to the functions of torch that it replaced, so that plain is plain.
+The loop is a plain one: a DataLoader without workers, a small perceptron, backward, SGD, one
+thread. It is made as large as takes the wanted time. Blocks of a few steps alternate: plain,
+stepscope, plain, TraceML, plain, ... A tool's hooks are put in before its block and taken out after
+it, down to the functions of torch that it replaced, so that plain is plain.
 
-- **training thread**: CPU time of the thread that trains, a step: the mean of the middle half of a block's steps. Each block is
+- **training thread**: CPU time of the thread that trains, a step: the mean of the middle half of a
+  block's steps. Each block is
   compared with the mean of the plain blocks before and after it; told is the median over blocks, with a bootstrap interval
   of 95 %. What falls on one step of many, as stepscope's looks do, is not in it. The shorter the blocks, the less does it
   matter that the machine is now faster, now slower.
-- **its looks**: CPU time of the training thread inside the calls that only some of the steps make, over the stretch below, a
+- **its looks**: CPU time of the training thread inside the calls that only some of the steps make,
+  over the stretch below, a
   step. stepscope's alone is known; what TraceML may have of that kind is not counted.
-- **all steps**: as for the training thread, but the plain mean of every step, and the mean over blocks: nothing is left out, and
+- **all steps**: as for the training thread, but the plain mean of every step, and the mean over
+  blocks: nothing is left out, and
   whatever else the machine did is in it too.
-- **its threads**: CPU time of the threads that the tool started, by their own clocks, over a stretch in which it is on all the
+- **its threads**: CPU time of the threads that the tool started, by their own clocks, over a
+  stretch in which it is on all the
   time, a step. For stepscope that is the writer with its samples once a second; for TraceML the sampler and the exporter.
-- **process**: the sum of training thread, looks and threads: what a step costs more in CPU time of the whole process.
-- **wall**, **device**: as for the training thread. Device time is the distance of two CUDA events around a block.
+- **process**: the sum of training thread, looks and threads: what a step costs more in CPU time of
+  the whole process.
+- **wall**, **device**: as for the training thread. Device time is the distance of two CUDA events
+  around a block.
 
-stepscope records for real, into a folder that is thrown away. TraceML runs in the way its documentation has for a plain loop:
-`traceml.init(mode="auto")` and `with traceml.trace_step(model)`, with `traceml serve` beside it, a process of its own whose
-time is not counted. The tool called nothing is the plain loop once more: how far its figures are from zero is how far
-to trust the others.
+stepscope records for real, into a folder that is thrown away. TraceML runs in the way its
+documentation has for a plain loop: `traceml.init(mode="auto")` and `with
+traceml.trace_step(model)`, with `traceml serve` beside it, a process of its own whose time is not
+counted. The tool called nothing is the plain loop once more: how far its figures are from zero is
+how far to trust the others.
 
-On a GPU there are two loops: one that the device bounds, and one of small kernels that the host bounds, where nothing hides what
-a hook costs. There the training thread spins while it waits for the device, and only wall and device time mean anything.
+On a GPU there are two loops: one that the device bounds, and one of small kernels that the host
+bounds, where nothing hides what a hook costs. There the training thread spins while it waits for
+the device, and only wall and device time mean anything.
 
-With --memory, steps are told to the hooks without any training, on a clock that is made up, and the writer takes its turn once
-a second of that clock.
+With --memory, steps are told to the hooks without any training, on a clock that is made up, and the
+writer takes its turn once a second of that clock.
 """
 
 from __future__ import annotations
@@ -57,7 +66,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.capture_loop import LONG_BLOCK_STEPS, LONG_SETTLE_STEPS, AroundStep, Block, Case, Hooks, Loop, Tool
+from benchmarks.capture_loop import (
+    LONG_BLOCK_STEPS,
+    LONG_SETTLE_STEPS,
+    AroundStep,
+    Block,
+    Case,
+    Hooks,
+    Loop,
+    Tool,
+)
 from benchmarks.capture_memory import NEVER, TOLD_AT, remember
 from stepscope.capture.hooks import install as hooks
 from stepscope.protocol.options import Options
@@ -73,7 +91,15 @@ CPU_CASES = (
 )
 CUDA_CASES = (
     Case(name="10 ms, device-bound", step_ms=10, width=4096, depth=4, batch=512, device="cuda"),
-    Case(name="10 ms, host-bound", step_ms=10, width=64, depth=100, batch=16, device="cuda", grows="depth"),
+    Case(
+        name="10 ms, host-bound",
+        step_ms=10,
+        width=64,
+        depth=100,
+        batch=16,
+        device="cuda",
+        grows="depth",
+    ),
 )
 
 
@@ -124,7 +150,9 @@ def started(name: str, begin: Callable[[], Any], loop: Loop) -> Tool:
     return tool
 
 
-def alternate(loop: Loop, plain: Tool, tools: list[Tool], seconds: float, *, is_long: bool) -> dict[str, list[Three]]:
+def alternate(
+    loop: Loop, plain: Tool, tools: list[Tool], seconds: float, *, is_long: bool
+) -> dict[str, list[Three]]:
     """Blocks of each tool, each between the plain blocks before and after it."""
     told: dict[str, list[Three]] = {tool.name: [] for tool in tools}
     until = time.perf_counter() + seconds
@@ -141,7 +169,8 @@ def alternate(loop: Loop, plain: Tool, tools: list[Tool], seconds: float, *, is_
 
 
 def apart_us(loop: Loop, tool: Tool, seconds: float) -> tuple[float, float]:
-    """CPU time of the tool's looks and of its threads for each step of a stretch in which it is on all the time."""
+    """CPU time of the tool's looks and of its threads for each step of a stretch in which it is on
+    all the time."""
     if not tool.threads:
         return 0.0, 0.0
     tool.hooks.put_in()
@@ -189,8 +218,12 @@ def middle(values: list[float], estimate: Estimate = statistics.median) -> Middl
     return Middle(median=estimate(values), low=drawn[50], high=drawn[1949])
 
 
-def added(blocks: list[Three], of: Callable[[Block], float], estimate: Estimate = statistics.median) -> Middle:
-    return middle([of(during) - (of(before) + of(after)) / 2 for before, during, after in blocks], estimate)
+def added(
+    blocks: list[Three], of: Callable[[Block], float], estimate: Estimate = statistics.median
+) -> Middle:
+    return middle(
+        [of(during) - (of(before) + of(after)) / 2 for before, during, after in blocks], estimate
+    )
 
 
 def measured(case: str, tool: Tool, blocks: list[Three], apart: tuple[float, float]) -> Cost:
@@ -204,7 +237,9 @@ def measured(case: str, tool: Tool, blocks: list[Three], apart: tuple[float, flo
         num_blocks=len(blocks),
         plain_thread_us=statistics.median(block.thread_us for block in plain),
         plain_wall_us=statistics.median(block.wall_us for block in plain),
-        plain_device_us=statistics.median(block.device_us or 0.0 for block in plain) if is_cuda else None,
+        plain_device_us=statistics.median(block.device_us or 0.0 for block in plain)
+        if is_cuda
+        else None,
         thread_us=thread,
         every_us=added(blocks, lambda block: block.every_us, statistics.fmean),
         looks_us=in_looks_us,
@@ -226,7 +261,16 @@ def traceml_server(folder: Path) -> Iterator[int | None]:
         taken.bind(("127.0.0.1", 0))
         port = int(taken.getsockname()[1])
     told = subprocess.Popen(
-        [command, "serve", "--logs-dir", str(folder), "--run-name", "bench", "--aggregator-port", str(port)],
+        [
+            command,
+            "serve",
+            "--logs-dir",
+            str(folder),
+            "--run-name",
+            "bench",
+            "--aggregator-port",
+            str(port),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,
@@ -244,7 +288,12 @@ def traceml_server(folder: Path) -> Iterator[int | None]:
 
 def begin_traceml(port: int, folder: Path) -> AroundStep:
     traceml: Any = importlib.import_module("traceml_ai")
-    where = {"logs_dir": str(folder), "session_id": "bench", "aggregator_port": port, "connect_timeout_sec": 60}
+    where = {
+        "logs_dir": str(folder),
+        "session_id": "bench",
+        "aggregator_port": port,
+        "connect_timeout_sec": 60,
+    }
     traceml.init(mode="auto", on_missing_aggregator="raise", **where)
     around_step: AroundStep = traceml.trace_step
     return around_step
@@ -254,11 +303,17 @@ def compare(cases: tuple[Case, ...], seconds: float) -> list[Cost]:
     """Every case with every tool."""
     costs = []
     plain = Tool(name="plain", hooks=Hooks())
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, traceml_server(Path(scratch)) as port:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        traceml_server(Path(scratch)) as port,
+    ):
         first = Loop(cases[0])
         run = Path(scratch) / "run"
         run.mkdir()
-        tools = [Tool(name="nothing", hooks=Hooks()), started("stepscope", lambda: begin_stepscope(run), first)]
+        tools = [
+            Tool(name="nothing", hooks=Hooks()),
+            started("stepscope", lambda: begin_stepscope(run), first),
+        ]
         if port is None:
             print("TraceML is not installed beside this python: left out")
         else:
@@ -269,18 +324,24 @@ def compare(cases: tuple[Case, ...], seconds: float) -> list[Cost]:
             for tool in tools:
                 warm_up(loop, tool)
             share = seconds / len(cases)
-            told = alternate(loop, plain, tools[:2], share * (0.5 if tools[2:] else 0.7), is_long=False)
+            told = alternate(
+                loop, plain, tools[:2], share * (0.5 if tools[2:] else 0.7), is_long=False
+            )
             if tools[2:]:
                 told |= alternate(loop, plain, tools[2:], share * 0.2, is_long=True)
             stretch_s = max(1.0, share * 0.3 / (len(tools) - 1) - LEAD_IN_S)
-            costs += [measured(case.name, tool, told[tool.name], apart_us(loop, tool, stretch_s)) for tool in tools]
+            costs += [
+                measured(case.name, tool, told[tool.name], apart_us(loop, tool, stretch_s))
+                for tool in tools
+            ]
             check_recorded(loop, tools[1])
         end_stepscope()
     return costs
 
 
 def warm_up(loop: Loop, tool: Tool) -> None:
-    """Until a tool knows the loop: stepscope takes another optimizer for the loop's only after 50 steps."""
+    """Until a tool knows the loop: stepscope takes another optimizer for the loop's only after 50
+    steps."""
     tool.hooks.put_in(to_make=True)
     for _ in range(5):
         loop.block(tool)
@@ -312,7 +373,10 @@ def end_stepscope() -> None:
     session.guard.off()
 
 
-HEAD = "step|tool|blocks|training thread|its looks|its threads|process|% of CPU|all steps|wall|device|% of device"
+HEAD = (
+    "step|tool|blocks|training thread|its looks|its threads|process|% of CPU|all "
+    "steps|wall|device|% of device"
+)
 
 
 def table(costs: list[Cost]) -> str:
@@ -334,20 +398,38 @@ def table(costs: list[Cost]) -> str:
                 str(cost.every_us),
                 str(cost.wall_us),
                 "-" if cost.device_us is None else str(cost.device_us),
-                "-" if cost.device_us is None or not device else f"{cost.device_us.median / device:.2%}",
+                "-"
+                if cost.device_us is None or not device
+                else f"{cost.device_us.median / device:.2%}",
             )
         )
     widths = [max(len(row[index]) for row in rows) for index in range(len(head))]
-    return "\n".join("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="for all cases together, about (default: 120)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="the steps with this in their name, such as '2 ms'")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="for all cases together, about (default: 120)"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="the steps with this in their name, such as '2 ms'",
+    )
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--memory", action="store_true", help="memory and folder over many steps, instead of time")
-    parser.add_argument("--steps", type=int, default=TOLD_AT[-1], help="with --memory (default: %(default)s)")
+    parser.add_argument(
+        "--memory", action="store_true", help="memory and folder over many steps, instead of time"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=TOLD_AT[-1], help="with --memory (default: %(default)s)"
+    )
     told = parser.parse_args()
     torch.set_num_threads(1)
     made: list[dict[str, Any]]
@@ -355,13 +437,19 @@ def main() -> int:
         made = remember(told.steps)
         print(f"{'steps':>10} {'of seconds':>10} {'RSS MB':>8} {'folder kB':>10}")
         for row in made:
-            print(f"{row['steps']:>10} {row['seconds']:>10} {row['rss_bytes'] / 1e6:>8.1f} {row['folder_bytes'] / 1e3:>10.0f}")
+            print(
+                f"{row['steps']:>10} {row['seconds']:>10} {row['rss_bytes'] / 1e6:>8.1f} "
+                f"{row['folder_bytes'] / 1e3:>10.0f}"
+            )
     else:
         cases = CUDA_CASES if torch.cuda.is_available() else CPU_CASES
         costs = compare(tuple(case for case in cases if told.only in case.name), told.seconds)
         made = [asdict(cost) for cost in costs]
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-        print(f"torch {torch.__version__}, Python {platform.python_version()}, {where}; microseconds a step, median (95 %)")
+        print(
+            f"torch {torch.__version__}, Python {platform.python_version()}, {where}; "
+            "microseconds a step, median (95 %)"
+        )
         print(table(costs))
     if told.json:
         told.json.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

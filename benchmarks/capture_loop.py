@@ -1,4 +1,5 @@
-"""The training loop that the capture's benchmark times, and the hooks of a tool put in and taken out between its blocks."""
+"""The training loop that the capture's benchmark times, and the hooks of a tool put in and taken
+out between its blocks."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ from typing import Any
 
 BLOCK_STEPS, SETTLE_STEPS = 12, 3
 LONG_BLOCK_STEPS, LONG_SETTLE_STEPS = 20, 4
-"""Steps of a block, and those before it that are not timed. The long ones are for TraceML, which changes classes in use."""
+"""Steps of a block, and those before it that are not timed. The long ones are for TraceML, which
+changes classes in use."""
 ABSENT = object()
 WHEN_MADE = ("profile_hook_step", "__iter__", "__next__")
-"""Needed while a tool's optimizer and its pass over the loader are made, which then have them in classes of their own: to change
-a class makes Python forget what it knows of it, and the steps after that are slower."""
+"""Needed while a tool's optimizer and its pass over the loader are made, which then have them in
+classes of their own: to change a class makes Python forget what it knows of it, and the steps after
+that are slower."""
 
 torch: Any = importlib.import_module("torch")
 
@@ -63,7 +66,9 @@ class Hooks:
     def learn(self) -> None:
         """The tool is in now."""
         before, after = self._before, _functions()
-        changed = [key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)]
+        changed = [
+            key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)
+        ]
         self._changed = [(*key, before.get(key, ABSENT), after.get(key, ABSENT)) for key in changed]
         self._lists_in = [held.copy() for held in _lists()]
 
@@ -84,7 +89,14 @@ class Hooks:
 def _owners() -> tuple[Any, ...]:
     data = torch.utils.data
     iterator = data.dataloader._BaseDataLoaderIter  # noqa: SLF001 - hooked by the capture
-    return (data.DataLoader, iterator, torch.nn.Module, torch.Tensor, torch.autograd, torch.optim.Optimizer)
+    return (
+        data.DataLoader,
+        iterator,
+        torch.nn.Module,
+        torch.Tensor,
+        torch.autograd,
+        torch.optim.Optimizer,
+    )
 
 
 def _lists() -> tuple[Any, ...]:
@@ -93,7 +105,12 @@ def _lists() -> tuple[Any, ...]:
 
 
 def _functions() -> dict[tuple[Any, str], Any]:
-    return {(owner, name): value for owner in _owners() for name, value in vars(owner).items() if name != "__dict__"}
+    return {
+        (owner, name): value
+        for owner in _owners()
+        for name, value in vars(owner).items()
+        if name != "__dict__"
+    }
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
@@ -119,7 +136,11 @@ class Tool:
     threads: tuple[threading.Thread, ...] = ()
 
     def threads_ns(self) -> int:
-        alive = [thread.ident for thread in self.threads if thread.is_alive() and thread.ident is not None]
+        alive = [
+            thread.ident
+            for thread in self.threads
+            if thread.is_alive() and thread.ident is not None
+        ]
         return sum(time.clock_gettime_ns(time.pthread_getcpuclockid(ident)) for ident in alive)
 
 
@@ -137,7 +158,8 @@ class Batches:
 
 
 class Loop:
-    """The training loop of a case. Each tool has a pass over the loader and an optimizer, both made while its hooks are in."""
+    """The training loop of a case. Each tool has a pass over the loader and an optimizer, both made
+    while its hooks are in."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.batch, self.depth = case, case.batch, case.depth
@@ -146,7 +168,11 @@ class Loop:
 
     def _build(self) -> None:
         width, device = self.case.width, self.case.device
-        layers = [layer for _ in range(self.depth) for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+        layers = [
+            layer
+            for _ in range(self.depth)
+            for layer in (torch.nn.Linear(width, width), torch.nn.ReLU())
+        ]
         self.model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 8)).to(device)
         batches = Batches(torch.randn(self.batch, width), torch.zeros(self.batch, dtype=torch.long))
         self.loader = torch.utils.data.DataLoader(batches, batch_size=None)
@@ -160,7 +186,10 @@ class Loop:
             ratio = (
                 self.case.step_ms
                 * 1e3
-                / statistics.median(block.device_us or block.thread_us for block in (self.block(tool) for _ in range(3)))
+                / statistics.median(
+                    block.device_us or block.thread_us
+                    for block in (self.block(tool) for _ in range(3))
+                )
             )
             if self.case.grows == "batch":
                 self.batch = max(1, round(self.batch * ratio))
@@ -173,7 +202,9 @@ class Loop:
         if tool.name not in self._own:
             self._own[tool.name] = self._optimizer(), self._batches()
         optimizer, batches = self._own[tool.name]
-        steps, settle_steps = (LONG_BLOCK_STEPS, LONG_SETTLE_STEPS) if is_long else (BLOCK_STEPS, SETTLE_STEPS)
+        steps, settle_steps = (
+            (LONG_BLOCK_STEPS, LONG_SETTLE_STEPS) if is_long else (BLOCK_STEPS, SETTLE_STEPS)
+        )
         self._steps(settle_steps, optimizer, batches, tool.around_step)
         is_cuda = self.case.device == "cuda"
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if is_cuda else []
@@ -188,12 +219,20 @@ class Loop:
         wall = time.perf_counter_ns() - wall
         device_us = events[0].elapsed_time(events[1]) * 1e3 / steps if is_cuda else None
         every_us = statistics.fmean(thread_ns) / 1e3
-        return Block(thread_us=middle_half(thread_ns) / 1e3, every_us=every_us, wall_us=wall / 1e3 / steps, device_us=device_us)
+        return Block(
+            thread_us=middle_half(thread_ns) / 1e3,
+            every_us=every_us,
+            wall_us=wall / 1e3 / steps,
+            device_us=device_us,
+        )
 
     def _optimizer(self) -> Any:
-        # A class of its own, made out of the step as torch has it: whoever hooks optimizers now hooks this one alone.
+        # A class of its own, made out of the step as torch has it: whoever hooks optimizers now
+        # hooks this one alone.
         sgd = torch.optim.SGD
-        made = type("SGD", (sgd,), {"step": vars(sgd)["step"]})(self.model.parameters(), lr=1e-6, momentum=0.9)
+        made = type("SGD", (sgd,), {"step": vars(sgd)["step"]})(
+            self.model.parameters(), lr=1e-6, momentum=0.9
+        )
         # One state for all: where a tensor lies in memory makes a difference, too.
         made.state = self._state
         return made
@@ -205,14 +244,18 @@ class Loop:
         batches: Iterator[Any] = made
         return batches
 
-    def _steps(self, num: int, optimizer: Any, batches: Iterator[Any], around_step: AroundStep | None) -> list[int]:
+    def _steps(
+        self, num: int, optimizer: Any, batches: Iterator[Any], around_step: AroundStep | None
+    ) -> list[int]:
         """CPU time of each step."""
         model, device, loss_of = self.model, self.case.device, torch.nn.functional.cross_entropy
         ends = [time.thread_time_ns()]
         for x, y in itertools.islice(batches, num):
             with nullcontext() if around_step is None else around_step(model):
                 optimizer.zero_grad(set_to_none=True)
-                loss = loss_of(model(x.to(device, non_blocking=True)), y.to(device, non_blocking=True))
+                loss = loss_of(
+                    model(x.to(device, non_blocking=True)), y.to(device, non_blocking=True)
+                )
                 loss.backward()
                 optimizer.step()
             ends.append(time.thread_time_ns())
@@ -220,6 +263,7 @@ class Loop:
 
 
 def middle_half(values: list[int]) -> float:
-    """The mean of the middle half: a step during which somebody else had the caches says nothing."""
+    """The mean of the middle half: a step during which somebody else had the caches says
+    nothing."""
     quarter = len(values) // 4
     return statistics.fmean(sorted(values)[quarter : len(values) - quarter])

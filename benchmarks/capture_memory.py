@@ -33,7 +33,14 @@ def remember(num_steps: int) -> list[dict[str, Any]]:
                 session.writer._turn()  # noqa: SLF001 - what its thread calls once a second
             if step in TOLD_AT or step == num_steps:
                 size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-                told.append({"steps": step, "seconds": step * STEP_NS // 10**9, "rss_bytes": rss_bytes(), "folder_bytes": size})
+                told.append(
+                    {
+                        "steps": step,
+                        "seconds": step * STEP_NS // 10**9,
+                        "rss_bytes": rss_bytes(),
+                        "folder_bytes": size,
+                    }
+                )
         session.finish()
     finally:
         shutil.rmtree(folder)

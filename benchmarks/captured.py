@@ -1,12 +1,13 @@
-"""The lab's loops through the capture, unedited: are verdicts those of bare traces, and predictions better?
+"""The lab's loops through the capture, unedited: are verdicts those of bare traces, and predictions
+better?
 
     python -m benchmarks.captured record OUT [--seconds N] [--cases A,B] [--each S] [--command "..."]   on a machine with a GPU
     python -m benchmarks.captured score OUT [--truth lab/truth.json]
 
-`record` plays each case's slow and fixed run under the capture (the command gets the case and the variant after it; `python -m
-lab.play` without one) and keeps OUT/CASE.VARIANT, a run folder each, recordings compressed. It needs torch and the standard
-library alone.
-`score` diagnoses them with nothing told, and compares with the truth and with the step time that the truth has.
+`record` plays each case's slow and fixed run under the capture (the command gets the case and the
+variant after it; `python -m lab.play` without one) and keeps OUT/CASE.VARIANT, a run folder each,
+recordings compressed. It needs torch and the standard library alone. `score` diagnoses them with
+nothing told, and compares with the truth and with the step time that the truth has.
 """
 
 from __future__ import annotations
@@ -41,14 +42,25 @@ def record(out: Path, command: list[str], names: list[str], seconds: float, each
             prepare(folder, words, Options(), "benchmark")
             try:
                 done = subprocess.run(
-                    words, env=environment(folder), timeout=LIMIT_S, check=False, capture_output=True, text=True
+                    words,
+                    env=environment(folder),
+                    timeout=LIMIT_S,
+                    check=False,
+                    capture_output=True,
+                    text=True,
                 )
                 code, tail = done.returncode, done.stderr[-600:] if done.returncode else ""
             except subprocess.TimeoutExpired:
                 code, tail = -1, "ran past its limit"
-            print(f"{name}.{variant}: exit {code}, {time.monotonic() - begun:.1f} s {tail}", flush=True)
+            print(
+                f"{name}.{variant}: exit {code}, {time.monotonic() - begun:.1f} s {tail}",
+                flush=True,
+            )
             for trace in folder.glob("rank-*/window-*.json"):
-                with trace.open("rb") as raw, gzip.open(f"{trace}.gz", "wb", compresslevel=6) as packed:
+                with (
+                    trace.open("rb") as raw,
+                    gzip.open(f"{trace}.gz", "wb", compresslevel=6) as packed,
+                ):
                     shutil.copyfileobj(raw, packed)
                 trace.unlink()
 
@@ -73,11 +85,19 @@ def score(out: Path, truths: dict[str, Any]) -> None:
             print(f"| {folder.name} | | | {problem} | | | | |")
             continue
         step = "-" if found.step.ms is None else f"{found.step.ms:.2f}"
-        row = [folder.name, f"{truth[f'{variant}_ms']:.2f}", f"{step} ({found.step.source})", found.verdict.bound]
+        row = [
+            folder.name,
+            f"{truth[f'{variant}_ms']:.2f}",
+            f"{step} ({found.step.source})",
+            found.verdict.bound,
+        ]
         if variant == "slow":
             row += _judged(found, truth, counts, CLOSE)
         print(f"| {' | '.join(row)} |", flush=True)
-    print(f"\nnamed {counts['named']}/{counts['cases']}, found {counts['found']}/{counts['faults']}, close {counts['close']}")
+    print(
+        f"\nnamed {counts['named']}/{counts['cases']}, found "
+        f"{counts['found']}/{counts['faults']}, close {counts['close']}"
+    )
 
 
 def _judged(found: Any, truth: dict[str, Any], counts: dict[str, int], close: float) -> list[str]:
@@ -99,20 +119,28 @@ def _judged(found: Any, truth: dict[str, Any], counts: dict[str, int], close: fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("record", "score"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cases", default="")
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--each", type=float, default=4.0)
     parser.add_argument("--truth", type=Path, default=Path("lab/truth.json"))
-    parser.add_argument("--command", default=f"{sys.executable} -m lab.play", help="gets the case and the variant after it")
+    parser.add_argument(
+        "--command",
+        default=f"{sys.executable} -m lab.play",
+        help="gets the case and the variant after it",
+    )
     arguments = parser.parse_args()
     truths = json.loads(arguments.truth.read_text())["cases"]
     if arguments.what == "score":
         score(arguments.out, truths)
         return
-    names = [name for name in arguments.cases.split(",") if name] or [name for name in truths if "/" not in name]
+    names = [name for name in arguments.cases.split(",") if name] or [
+        name for name in truths if "/" not in name
+    ]
     record(arguments.out, shlex.split(arguments.command), names, arguments.seconds, arguments.each)
 
 

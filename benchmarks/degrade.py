@@ -1,9 +1,11 @@
-"""Takes from a Kineto trace what a recording may lack, so that what is claimed of the rest can be checked.
+"""Takes from a Kineto trace what a recording may lack, so that what is claimed of the rest can be
+checked.
 
-A degradation is a function from a trace (the decoded JSON object) to another one; the original is left as it was. Each imitates
-what some run really records: `activities=[CUDA]` has no operators, a schedule that begins mid-step has kernels without launches,
-CUPTI drops events when its buffers are full, a captured step has one launch for all its kernels, ROCm names everything
-differently (the names are those of the MI300X and MI250 traces that TraceLens and HTA publish).
+A degradation is a function from a trace (the decoded JSON object) to another one; the original is
+left as it was. Each imitates what some run really records: `activities=[CUDA]` has no operators, a
+schedule that begins mid-step has kernels without launches, CUPTI drops events when its buffers are
+full, a captured step has one launch for all its kernels, ROCm names everything differently (the
+names are those of the MI300X and MI250 traces that TraceLens and HTA publish).
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ MI300X = {
 }
 
 _LIBRARY_GEMM = re.compile(r"nvjet|xmma_gemm|cutlass|gemm|gemv|splitKreduce|cublas", re.IGNORECASE)
-_LIBRARY_CONV = re.compile(r"cudnn|xmma_(fprop|dgrad|wgrad)|implicit_convolve|conv2d|scudnn|winograd", re.IGNORECASE)
+_LIBRARY_CONV = re.compile(
+    r"cudnn|xmma_(fprop|dgrad|wgrad)|implicit_convolve|conv2d|scudnn|winograd", re.IGNORECASE
+)
 _LIBRARY_ATTENTION = re.compile(r"flash|fmha|cudnn_generated_fort_native_sdpa", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
 
@@ -61,7 +65,9 @@ def no_shapes(trace: TraceJson) -> TraceJson:
 
 def no_stacks(trace: TraceJson) -> TraceJson:
     """with_stack=False."""
-    return _kept(trace, lambda e: e.get("cat") != "python_function", without=("with_stack", "with_modules"))
+    return _kept(
+        trace, lambda e: e.get("cat") != "python_function", without=("with_stack", "with_modules")
+    )
 
 
 def no_marks(trace: TraceJson) -> TraceJson:
@@ -71,13 +77,21 @@ def no_marks(trace: TraceJson) -> TraceJson:
 
 def no_host_operators(trace: TraceJson) -> TraceJson:
     """activities=[CUDA]: kernels and the runtime calls that launched them."""
-    kept = (_less(e, {"External id"}) for e in _events(trace) if e.get("cat") in DEVICE_WORK | RUNTIME or e.get("ph") == "M")
+    kept = (
+        _less(e, {"External id"})
+        for e in _events(trace)
+        if e.get("cat") in DEVICE_WORK | RUNTIME or e.get("ph") == "M"
+    )
     return _with(trace, kept, without=("record_shapes", "with_stack", "with_modules"))
 
 
 def kernels_only(trace: TraceJson) -> TraceJson:
     """Nothing of the host: as a device-side recorder writes it."""
-    kept = (_less(e, {"External id"}) for e in _events(trace) if e.get("cat") in DEVICE_WORK or e.get("ph") == "M")
+    kept = (
+        _less(e, {"External id"})
+        for e in _events(trace)
+        if e.get("cat") in DEVICE_WORK or e.get("ph") == "M"
+    )
     return _with(trace, kept, without=("record_shapes", "with_stack", "with_modules"))
 
 
@@ -111,7 +125,8 @@ def no_device(trace: TraceJson) -> TraceJson:
 
 
 def one_step(trace: TraceJson) -> TraceJson:
-    """active=1: one ProfilerStep, the work it launched, and what was still running of the step before."""
+    """active=1: one ProfilerStep, the work it launched, and what was still running of the step
+    before."""
     steps = _steps(trace)
     if not steps:
         return trace
@@ -122,36 +137,54 @@ def one_step(trace: TraceJson) -> TraceJson:
     def keep(event: Event) -> bool:
         if event.get("ph") != "X":
             return True
-        return event["ts"] >= low and (_correlation(event) not in later if event.get("cat") in device else event["ts"] < high)
+        return event["ts"] >= low and (
+            _correlation(event) not in later if event.get("cat") in device else event["ts"] < high
+        )
 
     return _kept(trace, keep)
 
 
 def graphs(trace: TraceJson) -> TraceJson:
-    """Each step captured in pieces: one cudaGraphLaunch for all the kernels between two other calls, no operators around it.
+    """Each step captured in pieces: one cudaGraphLaunch for all the kernels between two other
+    calls, no operators around it.
 
-    The launch takes as long as the launches it stands for, so that who waits for whom stays as it was.
+    The launch takes as long as the launches it stands for, so that who waits for whom stays as it
+    was.
     """
     steps, events = _steps(trace), _events(trace)
-    of_kernels = {_correlation(e) for e in events if e.get("cat") in ("kernel", "gpu_memset")} - {None}
+    of_kernels = {_correlation(e) for e in events if e.get("cat") in ("kernel", "gpu_memset")} - {
+        None
+    }
     piece_of: dict[Any, int] = {}
     pieces: list[Event] = []
     last = None
-    for call in sorted((e for e in events if e.get("cat") in RUNTIME and _is_work(e)), key=lambda e: e["ts"]):
+    for call in sorted(
+        (e for e in events if e.get("cat") in RUNTIME and _is_work(e)), key=lambda e: e["ts"]
+    ):
         step = next((i for i, (low, high) in enumerate(steps) if low <= call["ts"] < high), None)
         if _correlation(call) not in of_kernels or step is None:
             last = None
             continue
         if last != step:
-            pieces.append({**_less(call, {"External id"}), "name": "cudaGraphLaunch", "cat": "cuda_runtime"})
+            pieces.append(
+                {**_less(call, {"External id"}), "name": "cudaGraphLaunch", "cat": "cuda_runtime"}
+            )
         pieces[-1]["dur"] = call["ts"] + call["dur"] - pieces[-1]["ts"]
         piece_of[_correlation(call)] = len(pieces) - 1
         last = step
     spans = sorted((p["ts"], p["ts"] + p["dur"]) for p in pieces)
-    return _with(trace, [*(e for e in (_in_graph(e, piece_of, pieces, spans) for e in events) if e is not None), *pieces])
+    return _with(
+        trace,
+        [
+            *(e for e in (_in_graph(e, piece_of, pieces, spans) for e in events) if e is not None),
+            *pieces,
+        ],
+    )
 
 
-def _in_graph(event: Event, piece_of: dict[Any, int], pieces: list[Event], spans: list[tuple[float, float]]) -> Event | None:
+def _in_graph(
+    event: Event, piece_of: dict[Any, int], pieces: list[Event], spans: list[tuple[float, float]]
+) -> Event | None:
     """The event as a captured step has it; None where it has none."""
     cat, piece = event.get("cat"), piece_of.get(_correlation(event))
     if cat in RUNTIME:
@@ -168,16 +201,31 @@ def _in_graph(event: Event, piece_of: dict[Any, int], pieces: list[Event], spans
 
 def _is_work(call: Event) -> bool:
     """Not a question to the driver: it launches, copies, waits or allocates."""
-    return re.search(r"Launch|Memcpy|Memset|Synchronize|Malloc|Free|Alloc", str(call.get("name"))) is not None
+    return (
+        re.search(r"Launch|Memcpy|Memset|Synchronize|Malloc|Free|Alloc", str(call.get("name")))
+        is not None
+    )
 
 
 def rocm(trace: TraceJson) -> TraceJson:
-    """The same run as an MI300X would have written it: HIP calls, Tensile, CK and MIOpen kernels, no grids on kernels."""
-    blocking = {_correlation(e) for e in _events(trace) if e.get("cat") == "gpu_memcpy" and "Pageable" in str(e.get("name"))}
+    """The same run as an MI300X would have written it: HIP calls, Tensile, CK and MIOpen kernels,
+    no grids on kernels."""
+    blocking = {
+        _correlation(e)
+        for e in _events(trace)
+        if e.get("cat") == "gpu_memcpy" and "Pageable" in str(e.get("name"))
+    }
     changed = (_as_rocm(e, blocking) for e in _events(trace))
-    out = _with(trace, changed, without=("cuda_driver_version", "cuda_runtime_version", "cupti_version"))
+    out = _with(
+        trace, changed, without=("cuda_driver_version", "cuda_runtime_version", "cupti_version")
+    )
     devices = [{"id": i, **MI300X} for i in range(8)]
-    return {**out, "deviceProperties": devices, "roctracer_version": 4.1, "hip_runtime_version": 60443483}
+    return {
+        **out,
+        "deviceProperties": devices,
+        "roctracer_version": 4.1,
+        "hip_runtime_version": 60443483,
+    }
 
 
 DEGRADATIONS: dict[str, Callable[[TraceJson], TraceJson]] = {
@@ -206,7 +254,9 @@ def _with(trace: TraceJson, events: Iterable[Event], *, without: tuple[str, ...]
     return {**{k: v for k, v in trace.items() if k not in without}, "traceEvents": list(events)}
 
 
-def _kept(trace: TraceJson, keep: Callable[[Event], bool], *, without: tuple[str, ...] = ()) -> TraceJson:
+def _kept(
+    trace: TraceJson, keep: Callable[[Event], bool], *, without: tuple[str, ...] = ()
+) -> TraceJson:
     return _with(trace, (e for e in _events(trace) if keep(e)), without=without)
 
 
@@ -228,7 +278,11 @@ def _lossy(trace: TraceJson, categories: frozenset[str]) -> TraceJson:
 
 def _steps(trace: TraceJson) -> list[tuple[float, float]]:
     """The host's ProfilerStep windows, by time."""
-    marks = [e for e in _events(trace) if e.get("cat") == "user_annotation" and e["name"].startswith("ProfilerStep")]
+    marks = [
+        e
+        for e in _events(trace)
+        if e.get("cat") == "user_annotation" and e["name"].startswith("ProfilerStep")
+    ]
     return sorted((e["ts"], e["ts"] + e["dur"]) for e in marks)
 
 
@@ -237,29 +291,58 @@ def _as_rocm(event: Event, blocking: set[Any]) -> Event:
     if cat in RUNTIME:
         if _correlation(event) in blocking and name == "cudaMemcpyAsync":
             return {**event, "name": "hipMemcpyWithStream"}
-        return {**event, "cat": "cuda_runtime", "name": HIP_CALLS.get(name) or re.sub(r"^cu(da)?(?=[A-Z])", "hip", name)}
+        return {
+            **event,
+            "cat": "cuda_runtime",
+            "name": HIP_CALLS.get(name) or re.sub(r"^cu(da)?(?=[A-Z])", "hip", name),
+        }
     if cat not in DEVICE_WORK:
         return _as_miopen(event) if name.startswith("aten::cudnn_convolution") else event
-    kept = {k: v for k, v in event["args"].items() if k in ("External id", "stream", "correlation", "bytes")}
+    kept = {
+        k: v
+        for k, v in event["args"].items()
+        if k in ("External id", "stream", "correlation", "bytes")
+    }
     args = {**kept, "device": 2}
     if cat == "kernel":
-        return {**event, "pid": 2, "name": _rocm_kernel(name), "args": {**args, "kind": "Dispatch Kernel"}}
-    return {**event, "pid": 2, "name": name.replace("Pageable", "Host").replace("Pinned", "Host"), "args": args}
+        return {
+            **event,
+            "pid": 2,
+            "name": _rocm_kernel(name),
+            "args": {**args, "kind": "Dispatch Kernel"},
+        }
+    return {
+        **event,
+        "pid": 2,
+        "name": name.replace("Pageable", "Host").replace("Pinned", "Host"),
+        "args": args,
+    }
 
 
 def _as_miopen(event: Event) -> Event:
-    """The same convolution by MIOpen's operator, which has a bias in third place and no allow_tf32 in the last."""
+    """The same convolution by MIOpen's operator, which has a bias in third place and no allow_tf32
+    in the last."""
     args = {
-        k: [*v[:2], [] if k in ("Input Dims", "Input Strides") else "", *v[2:-1]] for k, v in event["args"].items() if k in INPUTS
+        k: [*v[:2], [] if k in ("Input Dims", "Input Strides") else "", *v[2:-1]]
+        for k, v in event["args"].items()
+        if k in INPUTS
     }
-    return {**event, "name": event["name"].replace("cudnn", "miopen"), "args": {**event["args"], **args}}
+    return {
+        **event,
+        "name": event["name"].replace("cudnn", "miopen"),
+        "args": {**event["args"], **args},
+    }
 
 
 def _rocm_kernel(name: str) -> str:
-    """What the AMD library's kernel for the same work is called; PyTorch's own kernels keep their names."""
+    """What the AMD library's kernel for the same work is called; PyTorch's own kernels keep their
+    names."""
     if "nccl" in name.lower():
         return "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
-    half = re.search(r"bf16|bfloat|half|f16|hmma|_h(884|1688|16816)|hs?h_", name, re.IGNORECASE) is not None
+    half = (
+        re.search(r"bf16|bfloat|half|f16|hmma|_h(884|1688|16816)|hs?h_", name, re.IGNORECASE)
+        is not None
+    )
     if name.startswith("void at::"):
         return name
     if _LIBRARY_ATTENTION.search(name):

@@ -1,10 +1,11 @@
-"""What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a fault each,
-and `stepscope verify` where the fix is another command.
+"""What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a
+fault each, and `stepscope verify` where the fix is another command.
 
     python -m benchmarks.fixed OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N] [--seconds N] [--check]
 
-The jobs are those of benchmarks.slow_jobs and need a GPU; --command gives one of your own. Each is recorded once (a run folder in
-OUT), then fixed; OUT/NAME.json keeps the whole result. A table at the end, and a line for each job as it ends.
+The jobs are those of benchmarks.slow_jobs and need a GPU; --command gives one of your own. Each is
+recorded once (a run folder in OUT), then fixed; OUT/NAME.json keeps the whole result. A table at
+the end, and a line for each job as it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from stepscope.experiments.trials.trial import run_trial
 
 JOBS = ("workers", "optimizer", "pointwise", "launches", "micro", "pictures", "buckets")
 OTHERS = {"micro": ("small-batch", ["--batch", "4", "--accum", "16"], ["--batch", "64"])}
-"""The finding, and what is given to the command before and after, where no setting from outside fixes it."""
+"""The finding, and what is given to the command before and after, where no setting from outside
+fixes it."""
 ALLOWED = ("batch-size", "batches", "data", "numerics")
 RANKS = {"buckets": 2}
 
@@ -30,7 +32,12 @@ RANKS = {"buckets": 2}
 def command_of(job: str) -> list[str]:
     start = [sys.executable]
     if job in RANKS:
-        start += ["-m", "torch.distributed.run", f"--nproc_per_node={RANKS[job]}", "--master_port=29577"]
+        start += [
+            "-m",
+            "torch.distributed.run",
+            f"--nproc_per_node={RANKS[job]}",
+            "--master_port=29577",
+        ]
     return [*start, "-m", "benchmarks.slow_jobs", job, *(OTHERS[job][1] if job in OTHERS else [])]
 
 
@@ -40,23 +47,72 @@ def fix(name: str, command: list[str], out: Path, arguments: argparse.Namespace)
     trial = run_trial(command, run, max_steps=arguments.steps, timeout_s=120, profile=True)
     if not trial.is_good:
         return {"problem": f"recorded nothing: exit code {trial.exit_code}: {trial.tail[-800:]}"}
-    how = ["--steps", str(arguments.steps), "--max-rounds", str(arguments.rounds), "--timeout", "120", "--format", "json"]
+    how = [
+        "--steps",
+        str(arguments.steps),
+        "--max-rounds",
+        str(arguments.rounds),
+        "--timeout",
+        "120",
+        "--format",
+        "json",
+    ]
     if name not in OTHERS:
-        words = ["fix", str(run), "--verify", "--command", shlex.join(command), *how, "--out", str(out / f"{name}.fix")]
+        words = [
+            "fix",
+            str(run),
+            "--verify",
+            "--command",
+            shlex.join(command),
+            *how,
+            "--out",
+            str(out / f"{name}.fix"),
+        ]
         return told_by(
-            [*words, "--most", str(arguments.most), *([] if arguments.check else ["--no-check"])], name, out, arguments.seconds
+            [*words, "--most", str(arguments.most), *([] if arguments.check else ["--no-check"])],
+            name,
+            out,
+            arguments.seconds,
         )
     code, before, after = OTHERS[name]
-    diagnosis = told_by(["diagnose", str(run), "--format", "json"], f"{name}.diagnosis", out, arguments.seconds)
+    diagnosis = told_by(
+        ["diagnose", str(run), "--format", "json"], f"{name}.diagnosis", out, arguments.seconds
+    )
     seen = next((one for one in diagnosis.get("findings", ()) if one["code"] == code), None)
     if seen is None:
-        return {"problem": f"{code} was not found: {diagnosis.get('problem') or [one['code'] for one in diagnosis['findings']]}"}
-    words = ["verify", "--baseline", shlex.join(command), "--candidate", shlex.join([*command[: -len(before)], *after]), *how]
-    words += [*(word for what in ALLOWED for word in ("--allow", what)), "--out", str(out / f"{name}.runs")]
+        return {
+            "problem": (
+                f"{code} was not found: "
+                f"{diagnosis.get('problem') or [one['code'] for one in diagnosis['findings']]}"
+            )
+        }
+    words = [
+        "verify",
+        "--baseline",
+        shlex.join(command),
+        "--candidate",
+        shlex.join([*command[: -len(before)], *after]),
+        *how,
+    ]
+    words += [
+        *(word for what in ALLOWED for word in ("--allow", what)),
+        "--out",
+        str(out / f"{name}.runs"),
+    ]
     words += ["--from", str(out / f"{name}.diagnosis.json"), "--fixes", code]
     proof = told_by(words, name, out, arguments.seconds)
-    predicted = {"value": seen["predicted_speedup"], "low": seen["predicted_low"], "high": seen["predicted_high"]}
-    row = {"code": code, "knobs": {}, "why": " ".join(after), "predicted": predicted, "verification": proof}
+    predicted = {
+        "value": seen["predicted_speedup"],
+        "low": seen["predicted_low"],
+        "high": seen["predicted_high"],
+    }
+    row = {
+        "code": code,
+        "knobs": {},
+        "why": " ".join(after),
+        "predicted": predicted,
+        "verification": proof,
+    }
     return proof if "problem" in proof else {"findings": [row | {"outcome": proof["verdict"]}]}
 
 
@@ -65,7 +121,9 @@ def told_by(words: list[str], name: str, out: Path, seconds: float) -> dict[str,
     log = out / f"{name}.log"
     with log.open("w", encoding="utf-8") as stderr:
         started = [sys.executable, "-m", "stepscope", *words]
-        done = subprocess.run(started, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=seconds)
+        done = subprocess.run(
+            started, check=False, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=seconds
+        )
     if not done.stdout.strip():
         return {"problem": log.read_text(encoding="utf-8")[-800:]}
     (out / f"{name}.json").write_text(done.stdout, encoding="utf-8")
@@ -79,10 +137,20 @@ def rows_of(name: str, told: dict[str, Any]) -> list[str]:
     for one in told["findings"]:
         proof = one["verification"] or {}
         speedup = proof.get("speedup")
-        gave = "-" if not speedup else f"{speedup['value']:.2f} ({speedup['low'] or 0:.2f}-{speedup['high'] or 0:.2f})"
-        predicted = f"{one['predicted']['value']:.2f} ({one['predicted']['low']:.2f}-{one['predicted']['high']:.2f})"
+        gave = (
+            "-"
+            if not speedup
+            else f"{speedup['value']:.2f} ({speedup['low'] or 0:.2f}-{speedup['high'] or 0:.2f})"
+        )
+        predicted = (
+            f"{one['predicted']['value']:.2f} "
+            f"({one['predicted']['low']:.2f}-{one['predicted']['high']:.2f})"
+        )
         knobs = ", ".join(f"{knob}={value}" for knob, value in one["knobs"].items())
-        rows.append(f"| {name} | {one['code']} | {knobs or one['why'][:60]} | {predicted} | {gave} | {one['outcome']} |")
+        rows.append(
+            f"| {name} | {one['code']} | {knobs or one['why'][:60]} | {predicted} | {gave} | "
+            f"{one['outcome']} |"
+        )
     return rows or [f"| {name} | nothing found | | | | |"]
 
 
@@ -100,7 +168,11 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + arguments.seconds
     table: list[str] = []
-    jobs = {"own": shlex.split(arguments.command)} if arguments.command else {j: command_of(j) for j in arguments.jobs.split(",")}
+    jobs = (
+        {"own": shlex.split(arguments.command)}
+        if arguments.command
+        else {j: command_of(j) for j in arguments.jobs.split(",")}
+    )
     for name, command in jobs.items():
         begun = time.monotonic()
         if until - begun < 60:
@@ -112,7 +184,9 @@ def main() -> None:
         except subprocess.TimeoutExpired:
             told = {"problem": "ran past the end of the time given"}
         table += rows_of(name, told)
-        print(f"{name}: {time.monotonic() - begun:.0f} s", *rows_of(name, told), sep="\n", flush=True)
+        print(
+            f"{name}: {time.monotonic() - begun:.0f} s", *rows_of(name, told), sep="\n", flush=True
+        )
     print("\n| job | finding | set | predicted | gave | |\n|---|---|---|---|---|---|")
     print("\n".join(table), flush=True)
 

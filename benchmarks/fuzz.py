@@ -1,7 +1,9 @@
-"""Fuzzes every format and every other file that is read: `python -m benchmarks.fuzz --inputs 10000 --seed 1`.
+"""Fuzzes every format and every other file that is read: `python -m benchmarks.fuzz --inputs 10000
+--seed 1`.
 
-Prints for each format how many damaged inputs were diagnosed, refused, and read with notes, the slowest inputs, and every failure
-with the seed that repeats it: `--kind nsys-sqlite --seed 4711 --inputs 1 --keep DIR` leaves that input in DIR.
+Prints for each format how many damaged inputs were diagnosed, refused, and read with notes, the
+slowest inputs, and every failure with the seed that repeats it: `--kind nsys-sqlite --seed 4711
+--inputs 1 --keep DIR` leaves that input in DIR.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ BATCH = 25
 def main() -> int:
     arguments = _arguments()
     wanted = arguments.kind or list(kinds())
-    rounds = [(wanted[at % len(wanted)], arguments.seed + at // len(wanted)) for at in range(arguments.inputs)]
+    rounds = [
+        (wanted[at % len(wanted)], arguments.seed + at // len(wanted))
+        for at in range(arguments.inputs)
+    ]
     if arguments.keep is not None:
         outcomes = [run_round(kind, seed, arguments.keep) for kind, seed in rounds]
     else:
@@ -44,14 +49,20 @@ def _tell(outcomes: list[Outcome]) -> int:
     by_kind: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_kind[outcome.kind].append(outcome)
-    print(f"{'format':18} {'inputs':>7} {'diagnosed':>9} {'refused':>7} {'notes':>6} {'failed':>6} {'mean ms':>8}")
+    print(
+        f"{'format':18} {'inputs':>7} {'diagnosed':>9} {'refused':>7} {'notes':>6} {'failed':>6} "
+        f"{'mean ms':>8}"
+    )
     for kind, mine in by_kind.items():
         answers = Counter(outcome.answer for outcome in mine)
         num_failed = sum(outcome.problem is not None for outcome in mine)
         num_noted = sum(outcome.num_notes > 0 for outcome in mine)
         mean_ms = 1e3 * sum(outcome.seconds for outcome in mine) / len(mine)
         num_read = len(mine) - answers[REFUSED]
-        print(f"{kind:18} {len(mine):7} {num_read:9} {answers[REFUSED]:7} {num_noted:6} {num_failed:6} {mean_ms:8.0f}")
+        print(
+            f"{kind:18} {len(mine):7} {num_read:9} {answers[REFUSED]:7} {num_noted:6} "
+            f"{num_failed:6} {mean_ms:8.0f}"
+        )
     print("\nslowest")
     for outcome in heapq.nlargest(NUM_SLOWEST, outcomes, key=lambda outcome: outcome.seconds):
         print(f"  {outcome.seconds:7.2f} s  --kind '{outcome.kind}' --seed {outcome.seed}")
@@ -64,12 +75,18 @@ def _tell(outcomes: list[Outcome]) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--inputs", type=int, default=1000, help="damaged inputs in all")
     parser.add_argument("--seed", type=int, default=1, help="of the first round of each format")
-    parser.add_argument("--kind", action="append", help="one of the formats alone; may be given again")
+    parser.add_argument(
+        "--kind", action="append", help="one of the formats alone; may be given again"
+    )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--keep", type=Path, help="a folder for the last input; it is emptied before")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the last input; it is emptied before"
+    )
     return parser.parse_args()
 
 

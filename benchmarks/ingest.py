@@ -1,18 +1,23 @@
-"""What it costs to read and diagnose a big trace, beside json.loads and HTA on the same file, in one run.
+"""What it costs to read and diagnose a big trace, beside json.loads and HTA on the same file, in
+one run.
 
     python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]    makes 56 and 520 MB traces of TRACE's events
     python -m benchmarks.ingest --trace PATH [--trace PATH ...]                      measures traces of your own
 
-Run it from the root of the repository, with the python that has stepscope. The table goes to the screen and to
-benchmarks/out/ingest.md. Compare CPU seconds and memory; wall time says as much about what else the machine was doing.
+Run it from the root of the repository, with the python that has stepscope. The table goes to the
+screen and to benchmarks/out/ingest.md. Compare CPU seconds and memory; wall time says as much about
+what else the machine was doing.
 
 Rows, each a fresh process with the file in the page cache:
 
-- `json.loads`: read the file, json.loads it, nothing more. The floor for any tool that parses with the standard library.
+- `json.loads`: read the file, json.loads it, nothing more. The floor for any tool that parses with
+  the standard library.
 - `stepscope diagnose --no-cache`: the whole command, from the file to a diagnosis in JSON.
-- `stepscope diagnose, cold cache` and `warm cache`: the command twice on a trace in a folder of its own; the first writes the
+- `stepscope diagnose, cold cache` and `warm cache`: the command twice on a trace in a folder of its
+  own; the first writes the
   columnar cache, the second reads it.
-- `HTA`: TraceAnalysis(trace_dir=...) and one get_temporal_breakdown(visualize=False), with its default settings. It does less
+- `HTA`: TraceAnalysis(trace_dir=...) and one get_temporal_breakdown(visualize=False), with its
+  default settings. It does less
   than a diagnosis: idle, compute and non-compute time of each rank. HTA finds ranks by a "rank" line and reads the whole file
   again to look for one; a trace without gets that line in a copy, so that HTA is not charged for it. On some traces its
   breakdown fails an assertion of its own, and the row says so: take a source on which it does not.
@@ -23,9 +28,10 @@ HTA needs an environment of its own, for its many dependencies (it does not need
     /tmp/hta-venv/bin/pip install traceinsight==0.6.1
     python -m benchmarks.ingest --hta-python /tmp/hta-venv/bin/python ...
 
-Take a source with many events in a step. HTA looks every event up in a list of all ProfilerStep marks, so its load grows with
-events x steps: of two traces of 214 MB, the one with 48 steps cost it 1.7 times the one with 9. Copies add steps, and a trace
-with a hundred of them flatters us; the table says how many there are.
+Take a source with many events in a step. HTA looks every event up in a list of all ProfilerStep
+marks, so its load grows with events x steps: of two traces of 214 MB, the one with 48 steps cost it
+1.7 times the one with 9. Copies add steps, and a trace with a hundred of them flatters us; the
+table says how many there are.
 
 With --repeat N the rows take turns N times; the table has the medians.
 """
@@ -84,14 +90,19 @@ def stepscope(*arguments: str) -> list[str]:
 
 
 def diagnosis_failure(measurement: Measurement) -> str | None:
-    """Why a run of `stepscope diagnose` does not count; a quick exit without a diagnosis must not look fast."""
+    """Why a run of `stepscope diagnose` does not count; a quick exit without a diagnosis must not
+    look fast."""
     if measurement.failure:
         return measurement.failure
     try:
         diagnosis = json.loads(measurement.stdout)
     except ValueError:
         return "no JSON on stdout"
-    return None if isinstance(diagnosis, dict) and diagnosis.get("ranks") else "the diagnosis has no ranks"
+    return (
+        None
+        if isinstance(diagnosis, dict) and diagnosis.get("ranks")
+        else "the diagnosis has no ranks"
+    )
 
 
 def head(trace: Path, size: int = 1 << 16) -> bytes:
@@ -104,7 +115,8 @@ def head(trace: Path, size: int = 1 << 16) -> bytes:
 
 
 def count_steps(trace: Path) -> int:
-    """How many ProfilerStep marks the trace tells apart. Counted here, so that no row is charged for it."""
+    """How many ProfilerStep marks the trace tells apart. Counted here, so that no row is charged
+    for it."""
     marks: set[bytes] = set()
     with gzip.open(trace) if trace.suffix == ".gz" else trace.open("rb") as file:
         for line in file:
@@ -124,7 +136,8 @@ def lend(trace: Path, folder: Path) -> Path:
 
 
 def lend_to_hta(trace: Path, folder: Path) -> None:
-    """The trace under `folder`, with a rank in its head. A gzipped one without is left so: HTA then takes rank 0."""
+    """The trace under `folder`, with a rank in its head. A gzipped one without is left so: HTA then
+    takes rank 0."""
     if trace.suffix == ".gz" or b'"rank": ' in head(trace):
         lend(trace, folder)
         return
@@ -142,7 +155,10 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
 
     def diagnose(path: Path, *options: str) -> Measurement:
         # The user's cache folder is ours.
-        return measure(stepscope("diagnose", str(path), "--format", "json", *options), env={"XDG_CACHE_HOME": str(cached)})
+        return measure(
+            stepscope("diagnose", str(path), "--format", "json", *options),
+            env={"XDG_CACHE_HOME": str(cached)},
+        )
 
     def diagnose_cold() -> Measurement:
         for path in cached.iterdir():
@@ -154,9 +170,17 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
 
     rows = [
         Row(name="json.loads", run=lambda: measure([sys.executable, "-c", JSON_LOADS, str(trace)])),
-        Row(name="stepscope diagnose --no-cache", run=lambda: diagnose(trace, "--no-cache"), check=diagnosis_failure),
+        Row(
+            name="stepscope diagnose --no-cache",
+            run=lambda: diagnose(trace, "--no-cache"),
+            check=diagnosis_failure,
+        ),
         Row(name="stepscope diagnose, cold cache", run=diagnose_cold, check=diagnosis_failure),
-        Row(name="stepscope diagnose, warm cache", run=lambda: diagnose(linked), check=diagnosis_failure),
+        Row(
+            name="stepscope diagnose, warm cache",
+            run=lambda: diagnose(linked),
+            check=diagnosis_failure,
+        ),
     ]
     if hta_python:
         folder = scratch / "hta"
@@ -170,7 +194,9 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
 def hta_version(hta_python: Path) -> str:
     """The version of HTA there, or a question mark; the row itself says what is wrong."""
     code = "from importlib.metadata import version; print(version('traceinsight'))"
-    done = subprocess.run([str(hta_python), "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(hta_python), "-c", code], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() or "?"
 
 
@@ -193,13 +219,19 @@ def measure_trace(trace: Path, *, hta_python: Path | None, repeat: int) -> list[
     return trace_table(trace, runs, failures, hta=hta_python is not None)
 
 
-def trace_table(trace: Path, runs: dict[str, list[Measurement]], failures: dict[str, str], *, hta: bool) -> list[str]:
-    """The markdown of one trace, from the runs of each row; the first row is what the others are compared with."""
+def trace_table(
+    trace: Path, runs: dict[str, list[Measurement]], failures: dict[str, str], *, hta: bool
+) -> list[str]:
+    """The markdown of one trace, from the runs of each row; the first row is what the others are
+    compared with."""
     floor_name, floor_runs = next(iter(runs.items()))
     num_events = None if floor_name in failures else int(floor_runs[0].stdout)
     floor_cpu_s = None if floor_name in failures else median_cpu_s(floor_runs)
     lines = [
-        f"## {trace.name}: {trace.stat().st_size / 1e6:.1f} MB, {num_events or '?'} events, {count_steps(trace)} steps",
+        (
+            f"## {trace.name}: {trace.stat().st_size / 1e6:.1f} MB, {num_events or '?'} events, "
+            f"{count_steps(trace)} steps"
+        ),
         "",
         f"| | CPU s | wall s | peak MB | events per CPU s | CPU / {floor_name} |",
         "|---|---:|---:|---:|---:|---:|",
@@ -236,7 +268,10 @@ def startup_table() -> list[str]:
         "| | CPU ms | wall ms | peak MB |",
         "|---|---:|---:|---:|",
     ]
-    for name, command in (("python -c pass", [sys.executable, "-c", "pass"]), ("stepscope --help", stepscope("--help"))):
+    for name, command in (
+        ("python -c pass", [sys.executable, "-c", "pass"]),
+        ("stepscope --help", stepscope("--help")),
+    ):
         print(f"... {name}", file=sys.stderr, flush=True)
         measurements = [measure(command) for _ in range(NUM_STARTUPS)]
         if failure := next(filter(None, (each.failure for each in measurements)), None):
@@ -256,11 +291,15 @@ def machine_line() -> str:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    return f"{os.cpu_count()} x {model}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the start."
+    return (
+        f"{os.cpu_count()} x {model}, Python {platform.python_version()}, load "
+        f"{os.getloadavg()[0]:.1f} at the start."
+    )
 
 
 def default_traces(source: Path | None) -> list[Path]:
-    """The 56 and 520 MB traces in benchmarks/out, made from `source`, or those made before when there is none."""
+    """The 56 and 520 MB traces in benchmarks/out, made from `source`, or those made before when
+    there is none."""
     OUT.mkdir(exist_ok=True)
     traces = []
     for megabytes in SIZES_MB:
@@ -269,16 +308,27 @@ def default_traces(source: Path | None) -> list[Path]:
             print(f"... making {path}", file=sys.stderr, flush=True)
             make_big_trace(source, path, megabytes=megabytes)
         elif not path.exists():
-            raise FileNotFoundError(f"{path} is not there; give --source TRACE to make it, or --trace PATH to measure another")
+            raise FileNotFoundError(
+                f"{path} is not there; give --source TRACE to make it, or --trace PATH to measure "
+                "another"
+            )
         traces.append(path)
     return traces
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=Path, action="append", help="a trace to measure; may be given again")
-    parser.add_argument("--source", type=Path, help="the trace whose events fill the 56 and 520 MB ones")
-    parser.add_argument("--hta-python", type=Path, help="the python of an environment with traceinsight")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trace", type=Path, action="append", help="a trace to measure; may be given again"
+    )
+    parser.add_argument(
+        "--source", type=Path, help="the trace whose events fill the 56 and 520 MB ones"
+    )
+    parser.add_argument(
+        "--hta-python", type=Path, help="the python of an environment with traceinsight"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="runs of each row (1)")
     args = parser.parse_args()
     if args.repeat < 1:
@@ -287,7 +337,13 @@ def main() -> None:
         parser.error(f"--hta-python: {args.hta_python} is not there; see --help for how to make it")
     try:
         traces = args.trace or default_traces(args.source)
-        lines = ["# Reading a big trace", "", machine_line(), f"Medians of {args.repeat}; a MB is 10^6 bytes.", ""]
+        lines = [
+            "# Reading a big trace",
+            "",
+            machine_line(),
+            f"Medians of {args.repeat}; a MB is 10^6 bytes.",
+            "",
+        ]
         for trace in traces:
             lines += measure_trace(trace, hta_python=args.hta_python, repeat=args.repeat)
     except (LayoutError, OSError) as error:

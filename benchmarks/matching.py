@@ -2,10 +2,11 @@
 
     python -m benchmarks.matching [--ranks 64 128 256 512]
 
-Run it from the root of the repository, with the python that has stepscope. Each size is measured in a process of its own: the
-ledgers are made up (tensor-parallel groups of 8, data-parallel groups of up to 64, sends and receives between the rest, some 200
-collectives a rank, clocks up to 20 ms apart, no sequence numbers), then matched and asked who came late. Time is that of
-matching and lateness; memory is the process's high-water mark less what it was once the ledgers stood.
+Run it from the root of the repository, with the python that has stepscope. Each size is measured in
+a process of its own: the ledgers are made up (tensor-parallel groups of 8, data-parallel groups of
+up to 64, sends and receives between the rest, some 200 collectives a rank, clocks up to 20 ms
+apart, no sequence numbers), then matched and asked who came late. Time is that of matching and
+lateness; memory is the process's high-water mark less what it was once the ledgers stood.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ def made_up(num: int) -> list[CollectiveRecords]:
     tensor = [tuple(range(at, at + TENSOR)) for at in range(0, num, TENSOR)]
     wide = min(DATA, num // TENSOR)
     per_stage = wide * TENSOR
-    data = [tuple(range(at + k, at + per_stage, TENSOR)) for at in range(0, num, per_stage) for k in range(TENSOR)]
+    data = [
+        tuple(range(at + k, at + per_stage, TENSOR))
+        for at in range(0, num, per_stage)
+        for k in range(TENSOR)
+    ]
     pipes = [(at, at + num // 2) for at in range(num // 2)]
     now = np.full(num, EPOCH_NS, np.int64)
     rows: Rows = defaultdict(list)
@@ -54,15 +59,36 @@ def made_up(num: int) -> list[CollectiveRecords]:
                     _pass(now, rows, ranks, (a, b), step, draw)
         for bucket in range(BUCKETS):
             for ranks in data:
-                _meet(now, rows, _kind("all_reduce", "dp", ranks, 1 << (20 + bucket)), ranks, step, draw)
-    return [_ledger(rank, rows[rank], int(draw.integers(-20_000 * US, 20_000 * US))) for rank in range(num)]
+                _meet(
+                    now,
+                    rows,
+                    _kind("all_reduce", "dp", ranks, 1 << (20 + bucket)),
+                    ranks,
+                    step,
+                    draw,
+                )
+    return [
+        _ledger(rank, rows[rank], int(draw.integers(-20_000 * US, 20_000 * US)))
+        for rank in range(num)
+    ]
 
 
-def _kind(op: str, group: str, ranks: tuple[int, ...], size: int, peer: int | None = None) -> Collective:
-    return Collective(op=op, group=group, group_ranks=ranks, dtype="bf16", bytes=size, on_device=True, peer=peer)
+def _kind(
+    op: str, group: str, ranks: tuple[int, ...], size: int, peer: int | None = None
+) -> Collective:
+    return Collective(
+        op=op, group=group, group_ranks=ranks, dtype="bf16", bytes=size, on_device=True, peer=peer
+    )
 
 
-def _meet(now: Any, rows: Rows, kind: Collective, ranks: tuple[int, ...], step: int, draw: np.random.Generator) -> None:
+def _meet(
+    now: Any,
+    rows: Rows,
+    kind: Collective,
+    ranks: tuple[int, ...],
+    step: int,
+    draw: np.random.Generator,
+) -> None:
     at = np.array(ranks)
     now[at] += draw.integers(300 * US, 1500 * US, len(at))
     end = int(now[at].max()) + 200 * US
@@ -71,7 +97,14 @@ def _meet(now: Any, rows: Rows, kind: Collective, ranks: tuple[int, ...], step: 
     now[at] = end + 20 * US
 
 
-def _pass(now: Any, rows: Rows, ranks: tuple[int, ...], way: tuple[int, int], step: int, draw: np.random.Generator) -> None:
+def _pass(
+    now: Any,
+    rows: Rows,
+    ranks: tuple[int, ...],
+    way: tuple[int, int],
+    step: int,
+    draw: np.random.Generator,
+) -> None:
     _meet(now, rows, _kind("send", "pp", ranks, 1 << 20, way[1]), way[:1], step, draw)
     sent = rows[way[0]][-1]
     begin = int(now[way[1]]) + int(draw.integers(300 * US))
@@ -80,7 +113,9 @@ def _pass(now: Any, rows: Rows, ranks: tuple[int, ...], way: tuple[int, int], st
     now[way[1]] = end
 
 
-def _ledger(rank: int, rows: list[tuple[Collective, int, int, int]], shift: int) -> CollectiveRecords:
+def _ledger(
+    rank: int, rows: list[tuple[Collective, int, int, int]], shift: int
+) -> CollectiveRecords:
     rows.sort(key=lambda row: row[1])
     kinds = {kind: i for i, kind in enumerate(dict.fromkeys(row[0] for row in rows))}
     start, end, step = (np.array([row[i] for row in rows], np.int64) for i in (1, 2, 3))
@@ -125,20 +160,34 @@ def measured(num: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
         print(json.dumps(measured(arguments.one)))
         return 0
-    print("| ranks | entries | collectives | complete | matching s | lateness s | more memory MB | ranks unaligned |")
+    print(
+        "| ranks | entries | collectives | complete | matching s | lateness s | more memory MB | "
+        "ranks unaligned |"
+    )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     for num in arguments.ranks:
         command = [sys.executable, "-m", "benchmarks.matching", "--one", str(num)]
-        said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        figures = f"{said['complete']:.1%} | {said['match_s']:.2f} | {said['late_s']:.2f} | {said['more_mb']:.0f}"
-        print(f"| {num} | {said['entries']} | {said['collectives']} | {figures} | {said['unaligned']} |", flush=True)
+        said = json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        )
+        figures = (
+            f"{said['complete']:.1%} | {said['match_s']:.2f} | {said['late_s']:.2f} | "
+            f"{said['more_mb']:.0f}"
+        )
+        print(
+            f"| {num} | {said['entries']} | {said['collectives']} | {figures} | "
+            f"{said['unaligned']} |",
+            flush=True,
+        )
     return 0
 
 

@@ -2,20 +2,23 @@
 
     python -m benchmarks.measure COMMAND ...
 
-**CPU** is user + system time of the child and of every descendant it waited for, as the kernel accounts it (`wait4`). It is what
-to compare on a shared machine; wall time is not.
+**CPU** is user + system time of the child and of every descendant it waited for, as the kernel
+accounts it (`wait4`). It is what to compare on a shared machine; wall time is not.
 
-**Peak memory** is of the whole process tree, read from /proc by a thread that sleeps 20 ms between samples (2 ms in
-the first half second, for commands that take no longer):
+**Peak memory** is of the whole process tree, read from /proc by a thread that sleeps 20 ms between
+samples (2 ms in the first half second, for commands that take no longer):
 
-- while the tree is one process, that process's VmHWM, the kernel's own high-water mark of its resident memory. It never falls, so
+- while the tree is one process, that process's VmHWM, the kernel's own high-water mark of its
+  resident memory. It never falls, so
   sampling misses only growth after the last sample of its life;
-- while there are several, the sum of their PSS, where a page shared by n processes counts 1/n in each: summing RSS would count
+- while there are several, the sum of their PSS, where a page shared by n processes counts 1/n in
+  each: summing RSS would count
   what forked workers share once for each. A peak between two samples is missed; a worker that ends while a sample is taken
   can leave what it shared counted twice in that one.
 
-The larger of the two is given. Mapped file pages count as memory in both. PSS makes the kernel walk the page tables (about 10 ms
-for each GB), so the thread also sleeps five times as long as its last sample took, to leave the processors to the child.
+The larger of the two is given. Mapped file pages count as memory in both. PSS makes the kernel walk
+the page tables (about 10 ms for each GB), so the thread also sleeps five times as long as its last
+sample took, to leave the processors to the child.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ class Measurement:
 
 
 class MemorySampler(threading.Thread):
-    """Follows the memory of a process tree until stopped; ends the tree's session when it outlives `timeout_s`."""
+    """Follows the memory of a process tree until stopped; ends the tree's session when it outlives
+    `timeout_s`."""
 
     def __init__(self, pid: int, timeout_s: float) -> None:
         super().__init__(daemon=True)
@@ -87,7 +91,9 @@ class MemorySampler(threading.Thread):
         self.join()
 
 
-def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 1800.0) -> Measurement:
+def measure(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 1800.0
+) -> Measurement:
     """Run `command` to its end, with `env` on top of this process's environment."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         began = time.perf_counter()
@@ -102,7 +108,8 @@ def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None, tim
         )
         sampler = MemorySampler(child.pid, timeout_s)
         sampler.start()
-        # WNOWAIT leaves the child in the process table until the sampler is done with its id, which cannot be given to another.
+        # WNOWAIT leaves the child in the process table until the sampler is done with its id, which
+        # cannot be given to another.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         wall_s = time.perf_counter() - began
         sampler.stop()
@@ -122,7 +129,8 @@ def measure(command: Sequence[str], *, env: Mapping[str, str] | None = None, tim
 
 
 def tree_bytes(pid: int) -> int:
-    """Memory of the process and its descendants now: VmHWM when it is alone, the sum of PSS otherwise."""
+    """Memory of the process and its descendants now: VmHWM when it is alone, the sum of PSS
+    otherwise."""
     pids = descendants(pid)
     if len(pids) == 1:
         return proc_bytes(pid, "status", "VmHWM:")
@@ -135,7 +143,9 @@ def descendants(pid: int) -> list[int]:
     for parent in found:
         try:
             tasks = list(Path(f"/proc/{parent}/task").iterdir())
-            found += [int(child) for task in tasks for child in (task / "children").read_text().split()]
+            found += [
+                int(child) for task in tasks for child in (task / "children").read_text().split()
+            ]
         except OSError:
             continue
     return found
@@ -160,7 +170,10 @@ def main() -> int:
     result = measure(sys.argv[1:])
     sys.stdout.write(result.stdout)
     sys.stderr.write(result.stderr)
-    print(f"{result.cpu_s:.2f} CPU s, {result.wall_s:.2f} s, peak {result.peak_bytes / 1e6:.1f} MB", file=sys.stderr)
+    print(
+        f"{result.cpu_s:.2f} CPU s, {result.wall_s:.2f} s, peak {result.peak_bytes / 1e6:.1f} MB",
+        file=sys.stderr,
+    )
     return result.exit_code
 
 

@@ -1,6 +1,7 @@
 """Kernels of known character for Nsight Compute, and what our rules say of them.
 
-On a machine with a GPU, Nsight Compute and torch >= 2.9 (once; about half a minute, each kernel is launched once):
+On a machine with a GPU, Nsight Compute and torch >= 2.9 (once; about half a minute, each kernel is
+launched once):
 
     ncu --set full --clock-control none --target-processes all --kernel-name "regex:known_|nvjet|gemm|cutlass" \\
         --csv --page raw python -m benchmarks.ncu_kernels > ncu_known.csv
@@ -9,9 +10,10 @@ Then, anywhere:
 
     PYTHONPATH=src python -m benchmarks.ncu_kernels score ncu_known.csv
 
-`--kernel-name` keeps torch's own kernels (fills, random numbers) out. Kernels are CUDA C++ for NVRTC, through
-torch.cuda._compile_kernel; where torch does not have that, two of them are launched through Triton. `score` prints for each
-kernel which rules must, may and do speak, and ends with 1 if one is missing or too much.
+`--kernel-name` keeps torch's own kernels (fills, random numbers) out. Kernels are CUDA C++ for
+NVRTC, through torch.cuda._compile_kernel; where torch does not have that, two of them are launched
+through Triton. `score` prints for each kernel which rules must, may and do speak, and ends with 1
+if one is missing or too much.
 """
 
 from __future__ import annotations
@@ -179,7 +181,11 @@ class Known:
 
 GEMM = ("nvjet", "gemm", "cutlass")
 KNOWN = (
-    Known("known_coalesced_copy", "a copy in order, 16 bytes a thread: at the DRAM's roof", frozenset()),
+    Known(
+        "known_coalesced_copy",
+        "a copy in order, 16 bytes a thread: at the DRAM's roof",
+        frozenset(),
+    ),
     Known(
         "known_strided_copy",
         "a copy with a stride of 32 floats",
@@ -222,7 +228,12 @@ KNOWN = (
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
-    Known("known_l2_good_order", "the same reads, column by column", frozenset(), frozenset({"memory-stalls"})),
+    Known(
+        "known_l2_good_order",
+        "the same reads, column by column",
+        frozenset(),
+        frozenset({"memory-stalls"}),
+    ),
     Known("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
 )
 
@@ -235,7 +246,9 @@ def main() -> int:
         print("no GPU: nothing to launch", file=sys.stderr)
         return 2
     for known in KNOWN:
-        print(f"{known.name}: {known.character}; must: {', '.join(sorted(known.must)) or 'nothing'}")
+        print(
+            f"{known.name}: {known.character}; must: {', '.join(sorted(known.must)) or 'nothing'}"
+        )
     (launch if hasattr(torch.cuda, "_compile_kernel") else launch_triton)(torch)
     a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     torch.matmul(a, b)
@@ -255,7 +268,9 @@ def launch(torch: Any) -> None:
         made = torch.cuda._compile_kernel(SOURCE, name)  # noqa: SLF001
         if shared:
             made.set_shared_memory_config(shared)
-        return lambda grid, block, *args: made(grid=grid, block=block, args=list(args), shared_mem=shared)
+        return lambda grid, block, *args: made(
+            grid=grid, block=block, args=list(args), shared_mem=shared
+        )
 
     kernel("known_coalesced_copy")((1 << 16, 1, 1), (256, 1, 1), big, out, 1 << 24)
     kernel("known_strided_copy")((1 << 15, 1, 1), (256, 1, 1), big, out, 1 << 23)
@@ -277,7 +292,10 @@ def launch(torch: Any) -> None:
 def launch_triton(torch: Any) -> None:
     """The two copies: what of these Triton's language can say without a choice of its own."""
     if triton is None:
-        print("torch has no _compile_kernel, and Triton is not there: only the matrix product runs", file=sys.stderr)
+        print(
+            "torch has no _compile_kernel, and Triton is not there: only the matrix product runs",
+            file=sys.stderr,
+        )
         return
     big, out = torch.randn(1 << 28, device="cuda"), torch.empty(1 << 26, device="cuda")
     known_coalesced_copy[(1 << 16,)](big, out, BLOCK=1024)
@@ -293,7 +311,15 @@ def score(path: Path) -> int:
     from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave
     from stepscope.rules.memory import low_l2_hits, memory_stalls, uncoalesced_access
 
-    rules = (barrier_stalls, low_l2_hits, low_occupancy, memory_stalls, register_pressure, tail_wave, uncoalesced_access)
+    rules = (
+        barrier_stalls,
+        low_l2_hits,
+        low_occupancy,
+        memory_stalls,
+        register_pressure,
+        tail_wave,
+        uncoalesced_access,
+    )
     report = ncu_csv.read([Source(path=path, label=str(path))])
     seen, wrong = set(), 0
     for kernel in report.kernels:
@@ -310,7 +336,9 @@ def score(path: Path) -> int:
         print(f"{'WRONG' if missing or extra else 'ok   '} {known.name}: {known.character}")
         print(f"      must {sorted(known.must)} may {sorted(known.may)} said {sorted(said)}")
         roof = kernel.roof
-        stalls = ", ".join(f"{reason} {share:.0%}" for reason, share in list(kernel.stalls.items())[:4])
+        stalls = ", ".join(
+            f"{reason} {share:.0%}" for reason, share in list(kernel.stalls.items())[:4]
+        )
         print(f"      {_us(kernel.duration_ns)}, nearest roof {roof}, waits: {stalls}")
         for advice in said.values():
             print(f"      {advice.code}: {advice.evidence[0]}")

@@ -2,16 +2,18 @@
 
     python -m benchmarks.plan_search [--batch 1536] [--workers 2] [--space open|usual]
 
-Run it from the root of the repository. The table goes to the screen and to benchmarks/out/plan_search.md.
+Run it from the root of the repository. The table goes to the screen and to
+benchmarks/out/plan_search.md.
 
-The open space holds nothing back: tensor, context, pipeline and data ranks of every width that divides what it cuts, over nodes
-too and with devices left idle; every micro-batch; every number of pieces to a stage; five schedules; ZeRO with every shard;
-sequence parallelism, recomputation, offload, attention with and without a kernel of its own. Calculon counts 11.7 million layouts
-for this job and tries 95 to 664 of them in a CPU second (shared/planner/README.md). Each of ours gets its memory, and each that
-fits its time.
+The open space holds nothing back: tensor, context, pipeline and data ranks of every width that
+divides what it cuts, over nodes too and with devices left idle; every micro-batch; every number of
+pieces to a stage; five schedules; ZeRO with every shard; sequence parallelism, recomputation,
+offload, attention with and without a kernel of its own. Calculon counts 11.7 million layouts for
+this job and tries 95 to 664 of them in a CPU second (shared/planner/README.md). Each of ours gets
+its memory, and each that fits its time.
 
-CPU is user and system time of this process and its workers. Memory is the high-water mark of each, added up: what they share is
-counted more than once.
+CPU is user and system time of this process and its workers. Memory is the high-water mark of each,
+added up: what they share is counted more than once.
 """
 
 from __future__ import annotations
@@ -75,32 +77,48 @@ def table(found: SearchResult, cost: Cost, batch: int) -> str:
         "| | |",
         "|---|---|",
         f"| layouts | {found.num_layouts:,} |",
-        f"| of Calculon's {CALCULON_LAYOUTS / 1e6:.1f} million | {found.num_layouts / CALCULON_LAYOUTS:.2f} x |",
+        (
+            f"| of Calculon's {CALCULON_LAYOUTS / 1e6:.1f} million | "
+            f"{found.num_layouts / CALCULON_LAYOUTS:.2f} x |"
+        ),
         *(f"| too large: {reason} | {num:,} |" for reason, num in found.too_large.items()),
         f"| fit | {found.num_fit:,} |",
         f"| processes | {cost.num_workers} |",
         f"| wall | {cost.wall_s:.1f} s |",
         f"| CPU | {cost.cpu_s:.1f} s |",
-        f"| layouts a CPU second | {rate:,.0f} ({rate / CALCULON_PER_CPU_S:,.0f} x Calculon's best) |",
+        (
+            f"| layouts a CPU second | {rate:,.0f} ({rate / CALCULON_PER_CPU_S:,.0f} x Calculon's "
+            "best) |"
+        ),
         f"| memory | {cost.memory_bytes / GIB:.2f} GiB |",
         "",
         "| layout | step | memory | MFU | against the best |",
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {each.layout} | {each.step_s:.2f} s | {each.memory_bytes / GIB:.1f} GiB | {each.mfu:.1%} | {each.why} |"
+        (
+            f"| {each.layout} | {each.step_s:.2f} s | {each.memory_bytes / GIB:.1f} GiB | "
+            f"{each.mfu:.1%} | {each.why} |"
+        )
         for each in found.best[:10]
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=1536)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--space", choices=("open", "usual"), default="open")
     arguments = parser.parse_args()
-    job = TrainingJob(model=find_model(MODEL), cluster=parse_cluster(CLUSTER), seq_len=SEQ_LEN, global_batch=arguments.batch)
+    job = TrainingJob(
+        model=find_model(MODEL),
+        cluster=parse_cluster(CLUSTER),
+        seq_len=SEQ_LEN,
+        global_batch=arguments.batch,
+    )
     space = replace(open_space(job), leaves_idle=True) if arguments.space == "open" else Space()
     found, cost = measured(job, space, arguments.workers)
     text = table(found, cost, arguments.batch)

@@ -2,19 +2,24 @@
 
     PYTHONPATH=src python -m benchmarks.planner ROWS.jsonl [--source NAME] [--json FILE]
 
-ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row before it is predicted,
-and what its source says elsewhere (benchmarks/planner_sources.py) is added to it.
-Told for each source:
+ROWS.jsonl has a row for each result (see docs/planner.md); what was measured is taken out of a row
+before it is predicted, and what its source says elsewhere (benchmarks/planner_sources.py) is added
+to it. Told for each source:
 
-- **step**: |predicted / measured - 1| of the step time, median and 90th percentile, and the median of predicted / measured.
+- **step**: |predicted / measured - 1| of the step time, median and 90th percentile, and the median
+  of predicted / measured.
   Where a row has TFLOP/s alone, the step time is what its own convention makes of them.
-- **memory**: the same for the peak. Sources mean different things by it (allocated, reserved, what the driver shows; GB or GiB):
+- **memory**: the same for the peak. Sources mean different things by it (allocated, reserved, what
+  the driver shows; GB or GiB):
   the prediction is put in the same kind before it is compared.
-- **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job (same model, batch, length
+- **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job
+  (same model, batch, length
   and number of devices), where there are at least five; the median over jobs.
   Rows whose batch is not data ranks x micro-batch x accumulation are left out of this and the next.
-- **regret**: how much slower the layout that we would choose is than the best that was measured, median and worst over jobs.
-- **fits**: of the layouts that ran, how many we say would; of those that did not run, how many we say would not.
+- **regret**: how much slower the layout that we would choose is than the best that was measured,
+  median and worst over jobs.
+- **fits**: of the layouts that ran, how many we say would; of those that did not run, how many we
+  say would not.
 """
 
 from __future__ import annotations
@@ -63,13 +68,20 @@ def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
     peak, kind = told.get("peak_mem_gb"), str(told.get("mem_kind") or "")
     if not peak:
         return None
-    ours = "total" if "nvidia-smi" in kind else "states and activations" if "analytic" in kind else "reserved"
+    ours = (
+        "total"
+        if "nvidia-smi" in kind
+        else "states and activations"
+        if "analytic" in kind
+        else "reserved"
+    )
     is_gb = "GB" in kind and "GiB" not in kind
     return float(peak) * (1e9 / GIB if is_gb else 1.0), ours
 
 
 def contradicts_itself(row: dict[str, Any]) -> bool:
-    """Whether the batch is not what its layout makes of it: such a row says nothing about which layout is best for that batch."""
+    """Whether the batch is not what its layout makes of it: such a row says nothing about which
+    layout is best for that batch."""
     layout = row["layout"]
     parts = [layout.get(name) for name in ("dp", "micro_batch", "grad_accum")]
     return all(parts) and bool(row.get("global_batch")) and math.prod(parts) != row["global_batch"]
@@ -95,7 +107,13 @@ def score(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if step:
             mine["step"].append(told["step_s"] / step)
             cluster, model = row["cluster"], row["model"]
-            job = (model.get("name"), cluster.get("gpu"), cluster.get("num_gpus"), row.get("seq_len"), row.get("global_batch"))
+            job = (
+                model.get("name"),
+                cluster.get("gpu"),
+                cluster.get("num_gpus"),
+                row.get("seq_len"),
+                row.get("global_batch"),
+            )
             if not contradicts_itself(row):
                 mine["jobs"].append((job, 1 / told["step_s"], 1 / step, told["fits"]))
         memory = measured_memory_gib(row)
@@ -120,17 +138,28 @@ def summary(mine: dict[str, list[Any]]) -> dict[str, Any]:
         jobs[job].append((predicted if fits else predicted * 1e-6, measured))
     many = [layouts for layouts in jobs.values() if len(layouts) >= LEAST_LAYOUTS]
     if many:
-        told["order"] = statistics.median(spearman([a for a, _ in each], [b for _, b in each]) for each in many)
+        told["order"] = statistics.median(
+            spearman([a for a, _ in each], [b for _, b in each]) for each in many
+        )
         regrets = [max(b for _, b in each) / max(each)[1] - 1 for each in many]
-        told |= {"jobs": len(many), "median_regret": statistics.median(regrets), "worst_regret": max(regrets)}
+        told |= {
+            "jobs": len(many),
+            "median_regret": statistics.median(regrets),
+            "worst_regret": max(regrets),
+        }
     told["said_fits_of_those_that_ran"] = [sum(mine["fits"]), len(mine["fits"])]
     if mine["fails"]:
-        told["said_not_of_those_that_failed"] = [len(mine["fails"]) - sum(mine["fails"]), len(mine["fails"])]
+        told["said_not_of_those_that_failed"] = [
+            len(mine["fails"]) - sum(mine["fails"]),
+            len(mine["fails"]),
+        ]
     return told
 
 
 def table(scores: dict[str, dict[str, Any]]) -> str:
-    head = "source|rows|step error|p90|ratio|memory error|p90|ratio|jobs|order|regret|worst|not judged"
+    head = (
+        "source|rows|step error|p90|ratio|memory error|p90|ratio|jobs|order|regret|worst|not judged"
+    )
     lines = [head.split("|")]
     for source, told in sorted(scores.items()):
         step, memory = told.get("step"), told.get("memory")
@@ -139,19 +168,33 @@ def table(scores: dict[str, dict[str, Any]]) -> str:
             line += (
                 ["-", "-", "-"]
                 if part is None
-                else [f"{part['median_error']:.1%}", f"{part['p90_error']:.0%}", f"{part['median_ratio']:.2f}"]
+                else [
+                    f"{part['median_error']:.1%}",
+                    f"{part['p90_error']:.0%}",
+                    f"{part['median_ratio']:.2f}",
+                ]
             )
         if "order" in told:
-            line += [str(told["jobs"]), f"{told['order']:.2f}", f"{told['median_regret']:.1%}", f"{told['worst_regret']:.0%}"]
+            line += [
+                str(told["jobs"]),
+                f"{told['order']:.2f}",
+                f"{told['median_regret']:.1%}",
+                f"{told['worst_regret']:.0%}",
+            ]
         else:
             line += ["-", "-", "-", "-"]
         lines.append([*line, str(told["unsupported"])])
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    return "\n".join("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("--source", help="this one alone")
     parser.add_argument("--json", type=Path, help="write the figures here too")

@@ -1,6 +1,8 @@
-"""What sources of published results say elsewhere than in their rows, as the fields of a row that say it.
+"""What sources of published results say elsewhere than in their rows, as the fields of a row that
+say it.
 
-`stepscope plan --rows` knows no source: what a row does not say is unknown to it. The benchmark adds this first.
+`stepscope plan --rows` knows no source: what a row does not say is unknown to it. The benchmark
+adds this first.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 VTRAIN = {"model": {"vocab": 50257}, "habits": {"pads_vocab": False, "drops_rest": True}}
-"""Its repository says the vocabulary (src/config.py), and that tensor ranks get as much of it as comes out even
-(src/model/gpt_modeling.py)."""
+"""Its repository says the vocabulary (src/config.py), and that tensor ranks get as much of it as
+comes out even (src/model/gpt_modeling.py)."""
 FACTS: dict[str, dict[str, Any]] = {
     "vtrain-single": VTRAIN,
     "vtrain-multi": VTRAIN,
@@ -24,5 +26,7 @@ FACTS: dict[str, dict[str, Any]] = {
 def with_source_facts(row: dict[str, Any]) -> dict[str, Any]:
     """The row, and what its source says elsewhere. What the row itself says of a model stays."""
     facts = FACTS.get(str(row.get("source")), {})
-    parts = {key: value | (row.get(key) or {}) for key, value in facts.items() if isinstance(value, dict)}
+    parts = {
+        key: value | (row.get(key) or {}) for key, value in facts.items() if isinstance(value, dict)
+    }
     return row | facts | parts

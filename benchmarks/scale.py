@@ -2,17 +2,18 @@
 
     python -m benchmarks.scale --source TRACE [--ranks 8 32 128 256 512] [--jobs N] [--cluster ADDRESS]
 
-Run it from the root of the repository, with the python that has stepscope. The table goes to the screen and to
-benchmarks/out/scale.md.
+Run it from the root of the repository, with the python that has stepscope. The table goes to the
+screen and to benchmarks/out/scale.md.
 
-Each rank is the source with its times bent a little: the ends of its collectives stay where they are, as they do in a real job,
-the work between them shifts by up to 2 % of the time between two ends, and its clock is off by up to a millisecond. Its rank, the
-number of ranks and the collectives' groups are those of the job. So the ranks' collectives match, and all ranks are alike but
-for noise: nothing here says how a job behaves whose ranks differ.
+Each rank is the source with its times bent a little: the ends of its collectives stay where they
+are, as they do in a real job, the work between them shifts by up to 2 % of the time between two
+ends, and its clock is off by up to a millisecond. Its rank, the number of ranks and the
+collectives' groups are those of the job. So the ranks' collectives match, and all ranks are alike
+but for noise: nothing here says how a job behaves whose ranks differ.
 
-CPU is user and system time of the command and all its processes. Memory is the kernel's high-water mark (VmHWM): of the
-coordinator, which is the command itself, and of the largest of its workers. With --cluster the workers are not its
-children, and their time and memory are not in the table.
+CPU is user and system time of the command and all its processes. Memory is the kernel's high-water
+mark (VmHWM): of the coordinator, which is the command itself, and of the largest of its workers.
+With --cluster the workers are not its children, and their time and memory are not in the table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ CLOCK_US = 1000.0
 RANKS_TOLD = 30
 """Kineto writes this many ranks of a group, and dots for the rest."""
 MOST_GROWTH = 1.3
-"""A rank may cost this much more among the most than among fewer, and the cost still count as linear."""
+"""A rank may cost this much more among the most than among fewer, and the cost still count as
+linear."""
 SAMPLE_S = 0.05
 MEASURED = (
     ("wall_s", "ms of wall time", 1e3),
@@ -88,12 +90,18 @@ def write_ranks(source: Path, folder: Path, num: int) -> None:
     events = [event for event in trace["traceEvents"] if "ts" in event]
     start = np.array([event["ts"] for event in events], np.float64)
     end = start + np.array([event.get("dur", 0.0) for event in events], np.float64)
-    is_end = [event.get("cat") == "kernel" and "Collective name" in event.get("args", {}) for event in events]
+    is_end = [
+        event.get("cat") == "kernel" and "Collective name" in event.get("args", {})
+        for event in events
+    ]
     fixed = np.unique(np.concatenate(([start.min()], end[np.array(is_end)], [end.max()])))
     told = list(range(num)) if num <= RANKS_TOLD else [*range(RANKS_TOLD - 1), "...", num - 1]
     for event in events:
         if "Group size" in event.get("args", {}):
-            event["args"] |= {"Group size": num, "Process Group Ranks": f"[{', '.join(map(str, told))}]"}
+            event["args"] |= {
+                "Group size": num,
+                "Process Group Ranks": f"[{', '.join(map(str, told))}]",
+            }
     for rank in range(num):
         bent_start, bent_end = _bent(start, end, fixed, np.random.default_rng(rank))
         for event, ts, stop in zip(events, bent_start.tolist(), bent_end.tolist(), strict=True):
@@ -105,7 +113,8 @@ def write_ranks(source: Path, folder: Path, num: int) -> None:
 
 
 def _bent(start: Any, end: Any, fixed: Any, random: np.random.Generator) -> tuple[Any, Any]:
-    """Starts and ends on a clock that runs unevenly between the fixed points, and is off by a constant."""
+    """Starts and ends on a clock that runs unevenly between the fixed points, and is off by a
+    constant."""
     middle, gap = (fixed[1:] + fixed[:-1]) / 2, np.diff(fixed)
     before = np.sort(np.concatenate((fixed, middle)))
     after = np.sort(np.concatenate((fixed, middle + gap * random.uniform(-SHIFT, SHIFT, len(gap)))))
@@ -122,7 +131,17 @@ def _number(trace: dict[str, Any], rank: int, num: int) -> None:
 
 def run_once(folder: Path, num: int, options: list[str]) -> Cost:
     """`diagnose` on a folder of ranks, from nothing."""
-    command = [sys.executable, "-m", "stepscope", "diagnose", str(folder), "--format", "json", "--no-cache", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "stepscope",
+        "diagnose",
+        str(folder),
+        "--format",
+        "json",
+        "--no-cache",
+        *options,
+    ]
     with tempfile.TemporaryFile() as stdout:
         began = time.perf_counter()
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout)
@@ -138,7 +157,14 @@ def run_once(folder: Path, num: int, options: list[str]) -> Cost:
         stdout.seek(0)
         said = json.load(stdout)
     assert len(said["ranks"]) == num, f"{num} ranks were given, {len(said['ranks'])} came back"
-    replayed = next((note.split(" ranks were replayed")[0] for note in said["notes"] if "were replayed" in note), "all, or none")
+    replayed = next(
+        (
+            note.split(" ranks were replayed")[0]
+            for note in said["notes"]
+            if "were replayed" in note
+        ),
+        "all, or none",
+    )
     coordinator = peaks.of.pop(child.pid, 0)
     return Cost(
         num=num,
@@ -160,9 +186,11 @@ def table(costs: list[Cost]) -> str:
 
 
 def words(costs: list[Cost]) -> list[str]:
-    """Whether a rank more costs the same wherever it is added: the last stretch of the table beside the one before it.
+    """Whether a rank more costs the same wherever it is added: the last stretch of the table beside
+    the one before it.
 
-    The first rows say little: the peak of the replay, which is the same for any number of ranks, covers what few ranks take.
+    The first rows say little: the peak of the replay, which is the same for any number of ranks,
+    covers what few ranks take.
     """
     if len(costs) < 3:
         return ["Too few numbers of ranks to tell whether the cost is linear."]
@@ -182,13 +210,26 @@ def words(costs: list[Cost]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, help="a real rank's trace, with distributedInfo and collectives")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--source",
+        type=Path,
+        required=True,
+        help="a real rank's trace, with distributedInfo and collectives",
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 32, 128, 256, 512])
     parser.add_argument("--jobs")
     parser.add_argument("--cluster")
     arguments = parser.parse_args()
-    options = ["--jobs", arguments.jobs] if arguments.jobs else ["--cluster", arguments.cluster] if arguments.cluster else []
+    options = (
+        ["--jobs", arguments.jobs]
+        if arguments.jobs
+        else ["--cluster", arguments.cluster]
+        if arguments.cluster
+        else []
+    )
     costs = []
     for num in sorted(arguments.ranks):
         with tempfile.TemporaryDirectory(prefix="stepscope-scale-") as folder:

@@ -1,9 +1,10 @@
-"""Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one they run on the
-CPU, where they show little.
+"""Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one
+they run on the CPU, where they show little.
 
     python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]        torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
 
-They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are over.
+They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are
+over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def convolutions(width: int, depth: int, classes: int = 100) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 7, stride=4, padding=3), nn.BatchNorm2d(width), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, width, 7, stride=4, padding=3),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
     for _ in range(depth):
         layers += [nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
@@ -79,7 +84,9 @@ def workers(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
 
 
 def optimizer(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256)) for _ in range(100))).to(DEVICE)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256)) for _ in range(100))
+    ).to(DEVICE)
     return model, drawn(model, batch or 4096, 256)
 
 
@@ -94,21 +101,29 @@ def launches(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
 
 
 def micro(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
-    """Sentences of 128 tokens, few at a time: --batch 4 --accum 16 sees what --batch 64 --accum 1 does."""
+    """Sentences of 128 tokens, few at a time: --batch 4 --accum 16 sees what --batch 64 --accum 1
+    does."""
     model = nn.Sequential(
         nn.Embedding(4096, 512),
-        *(nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True) for _ in range(6)),
+        *(
+            nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+            for _ in range(6)
+        ),
         nn.Linear(512, 4096),
     ).to(DEVICE)
     tokens = torch.randint(4096, (1 << 14, 129), generator=torch.Generator().manual_seed(1))
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=batch or 4)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(tokens), batch_size=batch or 4
+    )
 
     def losses() -> Iterator[torch.Tensor]:
         while True:
             for (some,) in loader:
                 told = some.to(DEVICE)
                 with torch.autocast(DEVICE, torch.bfloat16):
-                    yield functional.cross_entropy(model(told[:, :-1]).flatten(0, 1), told[:, 1:].flatten())
+                    yield functional.cross_entropy(
+                        model(told[:, :-1]).flatten(0, 1), told[:, 1:].flatten()
+                    )
 
     return model, losses()
 
@@ -139,7 +154,8 @@ def buckets(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
 
 
 JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
-    each.__name__: each for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets)
+    each.__name__: each
+    for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets)
 }
 
 
@@ -147,7 +163,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_jobs", description=__doc__)
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("--batch", type=int, default=0)
-    parser.add_argument("--accum", type=int, default=1, help="batches that one optimizer step takes")
+    parser.add_argument(
+        "--accum", type=int, default=1, help="batches that one optimizer step takes"
+    )
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model, losses = JOBS[arguments.job](arguments.batch)

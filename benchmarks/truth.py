@@ -2,14 +2,17 @@
 
     python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen] [--degrade NAME|all] [--hardware FILE]
 
-FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or itself; NAME.slow and NAME.fixed).
-A case is *named* when the verdict's bound is one of its bounds, *found* when one of its causes is among the first three findings,
-*first* when it is the first, *predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
-1.10 for the fixed cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`), is *false blame*.
+FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or
+itself; NAME.slow and NAME.fixed). A case is *named* when the verdict's bound is one of its bounds,
+*found* when one of its causes is among the first three findings, *first* when it is the first,
+*predicted* when that finding's gain is within 15 % of the real one. A finding that promises over
+1.10 for the fixed cause in a fixed trace, or for a suspect known to be innocent (`no_gain_from`),
+is *false blame*.
 
-With --degrade the same traces are judged with something taken from them (benchmarks/degrade.py), with and without the step time.
-A *wrong claim* is a bound that is neither one of the case's nor unknown, false blame, or a promise over 1.10 that is no cause and
-that the whole trace's diagnosis does not make.
+With --degrade the same traces are judged with something taken from them (benchmarks/degrade.py),
+with and without the step time. A *wrong claim* is a bound that is neither one of the case's nor
+unknown, false blame, or a promise over 1.10 that is no cause and that the whole trace's diagnosis
+does not make.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class Score:
     bound: str
     named: bool
     found: int | None
-    """The place of the first true cause among the findings, from 1; None: not there or no cause to find."""
+    """The place of the first true cause among the findings, from 1; None: not there or no cause to
+    find."""
     predicted: float | None
     true: float | None
     blamed: list[str] = field(default_factory=list)
@@ -74,21 +78,31 @@ def traces(folder: Path, name: str, variant: str) -> list[str]:
     group, _, case = name.rpartition("/")
     places = [folder / group] if group else [folder / "single", folder / "traces", folder]
     for place in places:
-        found = sorted(place.glob(f"{case}.{variant}.pt.trace.json*")) or sorted(place.glob(f"{case}.{variant}.rank*.json*"))
+        found = sorted(place.glob(f"{case}.{variant}.pt.trace.json*")) or sorted(
+            place.glob(f"{case}.{variant}.rank*.json*")
+        )
         found = [path for path in found if not path.name.endswith(".stepscope-cache")]
         if found:
             return [str(path) for path in found]
     return []
 
 
-def diagnosed(paths: list[str], step_ms: float | None, hardware: Calibrated | None = None) -> Diagnosis:
+def diagnosed(
+    paths: list[str], step_ms: float | None, hardware: Calibrated | None = None
+) -> Diagnosis:
     with find_sources(paths) as found:
         step_ns = None if step_ms is None else round(step_ms * 1e6)
         contexts = RankContexts(use_cache=False, hardware=hardware)
         return diagnose_job(measure_job(found.sources, step_ns=step_ns, contexts=contexts))
 
 
-def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, hardware: Calibrated | None = None) -> Score | None:
+def score(
+    folder: Path,
+    name: str,
+    truth: dict[str, Any],
+    with_step_ms: bool,
+    hardware: Calibrated | None = None,
+) -> Score | None:
     """How the slow run was judged, and whether anything innocent was blamed in either."""
     paths = traces(folder, name, "slow")
     if not paths:
@@ -128,7 +142,9 @@ def score(folder: Path, name: str, truth: dict[str, Any], with_step_ms: bool, ha
 
 def read_json(path: str) -> TraceJson:
     content = Path(path).read_bytes()
-    decoded: TraceJson = msgspec.json.decode(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+    decoded: TraceJson = msgspec.json.decode(
+        gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    )
     return decoded
 
 
@@ -136,8 +152,11 @@ def _same(case: Case, _index: int, _step_ns: int | None) -> Case:
     return case
 
 
-def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]) -> list[Diagnosis]:
-    """The diagnosis of the trace with something taken from it ("" takes nothing), for each step time it is told."""
+def diagnosed_degraded(
+    trace: TraceJson, name: str, steps_ms: list[float | None]
+) -> list[Diagnosis]:
+    """The diagnosis of the trace with something taken from it ("" takes nothing), for each step
+    time it is told."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         path.write_bytes(msgspec.json.encode(DEGRADATIONS[name](trace) if name else trace))
@@ -153,20 +172,29 @@ def diagnosed_degraded(trace: TraceJson, name: str, steps_ms: list[float | None]
     return diagnoses
 
 
-def wrong_claims(degraded: Diagnosis, whole: Diagnosis, truth: dict[str, Any], *, fixed: bool) -> list[str]:
-    """What the degraded trace's diagnosis says that is not so, as far as is known. A fixed run's bound is not known: it may be
-    what the whole trace says, a near tie of it, or any of the slow one's."""
+def wrong_claims(
+    degraded: Diagnosis, whole: Diagnosis, truth: dict[str, Any], *, fixed: bool
+) -> list[str]:
+    """What the degraded trace's diagnosis says that is not so, as far as is known. A fixed run's
+    bound is not known: it may be what the whole trace says, a near tie of it, or any of the slow
+    one's."""
     bounds = {*truth["bounds"], "unknown"}
     if fixed:
         most = max(whole.verdict.shares.values(), default=0.0)
-        bounds |= {whole.verdict.bound, *(b for b, share in whole.verdict.shares.items() if share >= most - TIE)}
+        bounds |= {
+            whole.verdict.bound,
+            *(b for b, share in whole.verdict.shares.items() if share >= most - TIE),
+        }
     wrong = [] if degraded.verdict.bound in bounds else [f"bound {degraded.verdict.bound}"]
     innocent = {*truth.get("no_gain_from", [])} | ({*truth.get("causes", [])} if fixed else set())
-    expected = {finding.code for finding in whole.findings} | ({*truth.get("causes", [])} - innocent)
+    expected = {finding.code for finding in whole.findings} | (
+        {*truth.get("causes", [])} - innocent
+    )
     return wrong + [
         f"{finding.code} {finding.predicted_speedup:.2f}"
         for finding in degraded.findings
-        if finding.predicted_speedup > BLAME and (finding.code in innocent or finding.code not in expected)
+        if finding.predicted_speedup > BLAME
+        and (finding.code in innocent or finding.code not in expected)
     ]
 
 
@@ -182,13 +210,21 @@ class Degraded:
     wrong: list[str]
 
 
-def score_degraded(folder: Path, name: str, truth: dict[str, Any], names: list[str], given: list[bool]) -> list[Degraded]:
+def score_degraded(
+    folder: Path, name: str, truth: dict[str, Any], names: list[str], given: list[bool]
+) -> list[Degraded]:
     """The slow and the fixed run of a case under each degradation."""
-    scores = {(d, g): Degraded(name=name, degradation=d, given=g, bounds=[], wrong=[]) for d in names for g in given}
+    scores = {
+        (d, g): Degraded(name=name, degradation=d, given=g, bounds=[], wrong=[])
+        for d in names
+        for g in given
+    }
     for variant in ("slow", "fixed"):
         for path in traces(folder, name, variant)[:1]:
             trace = read_json(path)
-            steps_ms = [truth.get(f"{variant}_ms") if with_step_ms else None for with_step_ms in given]
+            steps_ms = [
+                truth.get(f"{variant}_ms") if with_step_ms else None for with_step_ms in given
+            ]
             whole = diagnosed_degraded(trace, "", steps_ms)
             for degradation in names:
                 try:
@@ -199,55 +235,95 @@ def score_degraded(folder: Path, name: str, truth: dict[str, Any], names: list[s
                 for place, with_step_ms in enumerate(given):
                     result = scores[degradation, with_step_ms]
                     result.bounds.append(found[place].verdict.bound)
-                    claims = wrong_claims(found[place], whole[place], truth, fixed=variant == "fixed")
+                    claims = wrong_claims(
+                        found[place], whole[place], truth, fixed=variant == "fixed"
+                    )
                     result.wrong += [f"{variant}: {claim}" for claim in claims]
     return list(scores.values())
 
 
 def report_degraded(scores: list[Degraded]) -> str:
     """Each wrong claim, then how many there are under each degradation."""
-    lines = ["| degradation | case | step time | bounds (slow, fixed) | wrong claims |", "|---|---|---|---|---|"]
+    lines = [
+        "| degradation | case | step time | bounds (slow, fixed) | wrong claims |",
+        "|---|---|---|---|---|",
+    ]
     lines += [
-        f"| {s.degradation} | {s.name} | {'given' if s.given else '-'} | {', '.join(s.bounds)} | {'; '.join(s.wrong)} |"
+        (
+            f"| {s.degradation} | {s.name} | {'given' if s.given else '-'} | "
+            f"{', '.join(s.bounds)} | "
+            f"{'; '.join(s.wrong)} |"
+        )
         for s in sorted(scores, key=lambda s: s.degradation)
         if s.wrong
     ]
-    lines += ["", "| degradation | cases | no bound | wrong, step time given | wrong, without |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| degradation | cases | no bound | wrong, step time given | wrong, without |",
+        "|---|---|---|---|---|",
+    ]
     for name in dict.fromkeys(s.degradation for s in scores):
         mine = [s for s in scores if s.degradation == name]
         wrong = [sum(len(s.wrong) for s in mine if s.given == given) for given in (True, False)]
         silent = sum(s.bounds[:1] == ["unknown"] for s in mine)
-        lines.append(f"| {name} | {len({s.name for s in mine})} | {silent} of {len(mine)} | {wrong[0]} | {wrong[1]} |")
+        lines.append(
+            f"| {name} | {len({s.name for s in mine})} | {silent} of {len(mine)} | {wrong[0]} | "
+            f"{wrong[1]} |"
+        )
     return "\n".join([*lines, "", f"wrong claims {sum(len(s.wrong) for s in scores)}"])
 
 
 def report(scores: list[Score]) -> str:
     """A table, a row per case, and the totals."""
-    lines = ["| case | bound | named | cause at | predicted | true | replay | false blame |", "|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| case | bound | named | cause at | predicted | true | replay | false blame |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for s in scores:
         gain = "-" if s.predicted is None else f"{s.predicted:.2f}"
         true = "-" if s.true is None else f"{s.true:.2f}"
         error = "-" if s.replay_error is None else f"{s.replay_error:+.1%}"
         named, place, blamed = "yes" if s.named else "NO", s.found or "-", "; ".join(s.blamed)
-        lines.append(f"| {s.name} | {s.bound} | {named} | {place} | {gain} | {true} | {error} | {blamed} |")
+        lines.append(
+            f"| {s.name} | {s.bound} | {named} | {place} | {gain} | {true} | {error} | {blamed} |"
+        )
     caused = [s for s in scores if s.has_cause]
     gainful = [s for s in caused if s.true is not None and s.true >= MIN_GAIN]
-    near = [s for s in gainful if s.predicted is not None and s.true is not None and abs(s.predicted / s.true - 1) <= CLOSE]
+    near = [
+        s
+        for s in gainful
+        if s.predicted is not None and s.true is not None and abs(s.predicted / s.true - 1) <= CLOSE
+    ]
     found = sum(1 for s in caused if s.found is not None and s.found <= FIRST)
     first = sum(1 for s in caused if s.found == 1)
     num_blamed = sum(len(s.blamed) for s in scores)
-    total = f"named {sum(s.named for s in scores)}/{len(scores)}, found {found}/{len(caused)}, first {first}/{len(caused)}"
+    total = (
+        f"named {sum(s.named for s in scores)}/{len(scores)}, found {found}/{len(caused)}, first "
+        f"{first}/{len(caused)}"
+    )
     lines += ["", f"{total}, predicted {len(near)}/{len(gainful)}, false blame {num_blamed}"]
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--without-step-ms", action="store_true", help="do not tell it the unprofiled step time")
+    parser.add_argument(
+        "--without-step-ms", action="store_true", help="do not tell it the unprofiled step time"
+    )
     parser.add_argument("--multi", action="store_true", help="also cases of several ranks")
-    parser.add_argument("--degrade", choices=[*DEGRADATIONS, "all"], help="judge the traces with this taken from them")
-    parser.add_argument("--hardware", type=Path, help="judge by what `stepscope calibrate` wrote there; not with --degrade")
+    parser.add_argument(
+        "--degrade",
+        choices=[*DEGRADATIONS, "all"],
+        help="judge the traces with this taken from them",
+    )
+    parser.add_argument(
+        "--hardware",
+        type=Path,
+        help="judge by what `stepscope calibrate` wrote there; not with --degrade",
+    )
     parser.add_argument("--only", help="only cases with this in their name")
     parser.add_argument("--jobs", type=int, default=1, help="processes for --degrade")
     which = parser.add_mutually_exclusive_group()
@@ -268,8 +344,17 @@ def main() -> int:
         given = [False] if arguments.without_step_ms else [True, False]
         with ProcessPoolExecutor(arguments.jobs) as pool:
             n = len(chosen)
-            found = pool.map(score_degraded, [arguments.folder] * n, chosen, chosen.values(), [names] * n, [given] * n)
-            sys.stdout.write(report_degraded([score for several in found for score in several]) + "\n")
+            found = pool.map(
+                score_degraded,
+                [arguments.folder] * n,
+                chosen,
+                chosen.values(),
+                [names] * n,
+                [given] * n,
+            )
+            sys.stdout.write(
+                report_degraded([score for several in found for score in several]) + "\n"
+            )
         return 0
     hardware = None if arguments.hardware is None else read_hardware(arguments.hardware)
     scores = []

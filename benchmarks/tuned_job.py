@@ -1,4 +1,5 @@
-"""A small training on the CPU whose best settings are not plain: a loader that works, a model that threads, an optimizer."""
+"""A small training on the CPU whose best settings are not plain: a loader that works, a model that
+threads, an optimizer."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Rows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 def main() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(256, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(
+        nn.Linear(256, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = torch.utils.data.DataLoader(Rows(), batch_size=48)
     for step, (x, y) in enumerate(loader):

@@ -108,7 +108,12 @@ CROWD = str(16 * CORES)
 FEW = max(1, CORES // 2)
 """One thread for each of the cores that are real."""
 FAULTS = (
-    Fault(name="starved loader: num_workers 0 to 2", script=STARVED, knobs={"num_workers": 2}, expected=(PROVEN,)),
+    Fault(
+        name="starved loader: num_workers 0 to 2",
+        script=STARVED,
+        knobs={"num_workers": 2},
+        expected=(PROVEN,),
+    ),
     Fault(
         name=f"{CROWD} threads on {CORES} cores: num_threads {FEW}",
         script=CROWDED,
@@ -116,7 +121,12 @@ FAULTS = (
         environment={"THREADS": CROWD, "OMP_NUM_THREADS": CROWD},
         expected=(PROVEN,),
     ),
-    Fault(name="slow optimizer: fused", script=LOOPED, knobs={"fused_optimizer": True}, expected=(PROVEN,)),
+    Fault(
+        name="slow optimizer: fused",
+        script=LOOPED,
+        knobs={"fused_optimizer": True},
+        expected=(PROVEN,),
+    ),
     Fault(
         name="trap: a variable that nothing reads",
         script=TINY,
@@ -126,7 +136,9 @@ FAULTS = (
 )
 
 
-def measured(fault: Fault, folder: Path, policy: VerifyPolicy, *, steps: int, core: int | None = None) -> Verified:
+def measured(
+    fault: Fault, folder: Path, policy: VerifyPolicy, *, steps: int, core: int | None = None
+) -> Verified:
     """One experiment, in a folder of its own."""
     folder.mkdir(parents=True)
     script = folder / "train.py"
@@ -137,36 +149,59 @@ def measured(fault: Fault, folder: Path, policy: VerifyPolicy, *, steps: int, co
     def measure(side: Side) -> Trial:
         is_candidate = side == CANDIDATE
         change = Change(
-            environment={**fault.environment, **pinned, **(fault.candidate_environment if is_candidate else {})},
+            environment={
+                **fault.environment,
+                **pinned,
+                **(fault.candidate_environment if is_candidate else {}),
+            },
             knobs=fault.knobs if is_candidate else {},
         )
         return run_trial(
-            [sys.executable, str(script)], folder / f"{next(runs):02d}-{side}", change, max_steps=steps, timeout_s=300
+            [sys.executable, str(script)],
+            folder / f"{next(runs):02d}-{side}",
+            change,
+            max_steps=steps,
+            timeout_s=300,
         )
 
     return verify(measure, policy)
 
 
-def run_faults(folder: Path, policy: VerifyPolicy, steps: int, only: str) -> list[dict[str, object]]:
+def run_faults(
+    folder: Path, policy: VerifyPolicy, steps: int, only: str
+) -> list[dict[str, object]]:
     rows = []
     for number, fault in enumerate(FAULTS):
         if only not in fault.name:
             continue
         verified = measured(fault, folder / f"fault-{number}", policy, steps=steps)
         speedup = verified.speedup
-        shown = "-" if speedup is None else f"{speedup.value:.3f} ({speedup.low:.3f}-{speedup.high:.3f})"
+        shown = (
+            "-"
+            if speedup is None
+            else f"{speedup.value:.3f} ({speedup.low:.3f}-{speedup.high:.3f})"
+        )
         is_right = verified.verdict in fault.expected
         runs = sum(run.round is not None for run in verified.runs)
         spent = f"{runs:3d} runs {verified.wall_s:5.0f} s"
-        print(f"{fault.name:46s} {verified.verdict:12s} {shown:24s} {spent}  {'ok' if is_right else 'WRONG'}", flush=True)
+        print(
+            f"{fault.name:46s} {verified.verdict:12s} {shown:24s} {spent}  "
+            f"{'ok' if is_right else 'WRONG'}",
+            flush=True,
+        )
         if verified.refusals:
             print(f"    {verified.because}\n{verified.tail}")
-        rows.append({"fault": fault.name, "verdict": verified.verdict, "ok": is_right} | _numbers(verified))
+        rows.append(
+            {"fault": fault.name, "verdict": verified.verdict, "ok": is_right} | _numbers(verified)
+        )
     return rows
 
 
-def run_same(folder: Path, policy: VerifyPolicy, steps: int, num: int, jobs: int) -> dict[str, object]:
-    """The trap, many times over. A core is borrowed for each experiment, so that no two share one."""
+def run_same(
+    folder: Path, policy: VerifyPolicy, steps: int, num: int, jobs: int
+) -> dict[str, object]:
+    """The trap, many times over. A core is borrowed for each experiment, so that no two share
+    one."""
     trap = FAULTS[-1]
     cores: Queue[int | None] = Queue()
     own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") and jobs > 1 else []
@@ -180,14 +215,20 @@ def run_same(folder: Path, policy: VerifyPolicy, steps: int, num: int, jobs: int
         finally:
             cores.put(core)
         speedup = verified.speedup
-        print(f"pair {number:3d}: {verified.verdict:12s} {'-' if speedup is None else f'{speedup.value:.3f}'}", flush=True)
+        print(
+            f"pair {number:3d}: {verified.verdict:12s} "
+            f"{'-' if speedup is None else f'{speedup.value:.3f}'}",
+            flush=True,
+        )
         return verified
 
     with ThreadPoolExecutor(jobs) as pool:
         told = list(pool.map(one, range(num)))
     verdicts = Counter(one.verdict for one in told)
     spreads = sorted(one.baseline.run_spread for one in told if one.baseline.run_spread is not None)
-    halves = sorted((one.speedup.high / one.speedup.low) ** 0.5 - 1 for one in told if one.speedup is not None)
+    halves = sorted(
+        (one.speedup.high / one.speedup.low) ** 0.5 - 1 for one in told if one.speedup is not None
+    )
     return {
         "pairs": num,
         "verdicts": dict(verdicts),
@@ -210,9 +251,14 @@ def _numbers(verified: Verified) -> dict[str, object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--pairs", type=int, default=0, help="experiments with two sides that are the same; 0: the faults instead"
+        "--pairs",
+        type=int,
+        default=0,
+        help="experiments with two sides that are the same; 0: the faults instead",
     )
     parser.add_argument("--only", default="", metavar="WORD", help="faults with this in their name")
     parser.add_argument("--jobs", type=int, default=1, help="of those experiments at once")
@@ -226,7 +272,9 @@ def main() -> int:
         folder = arguments.out or Path(temporary)
         policy = VerifyPolicy(max_rounds=arguments.max_rounds or (4 if arguments.pairs else 8))
         if arguments.pairs:
-            told: dict[str, object] = run_same(folder, policy, arguments.steps, arguments.pairs, arguments.jobs)
+            told: dict[str, object] = run_same(
+                folder, policy, arguments.steps, arguments.pairs, arguments.jobs
+            )
             is_right = float(str(told["false_differences"])) <= 0.05
             print({key: value for key, value in told.items() if key != "each"})
         else:

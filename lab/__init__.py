@@ -1,1 +1,2 @@
-"""Training runs with a known answer: recorded with `python -m lab`, read by the scoring of rules and replay."""
+"""Training runs with a known answer: recorded with `python -m lab`, read by the scoring of rules
+and replay."""

@@ -1,7 +1,8 @@
 """Times and records the lab: `python -m lab time --out DIR`, then `python -m lab record --out DIR`.
 
-`time` writes DIR/truth.json from runs no profiler ever touched; `record` writes DIR/traces. `--cases a,b` takes some,
-`--set second` one set; `record --stacks` records the slow runs alone, with Python's calls, two steps of each.
+`time` writes DIR/truth.json from runs no profiler ever touched; `record` writes DIR/traces.
+`--cases a,b` takes some, `--set second` one set; `record --stacks` records the slow runs alone,
+with Python's calls, two steps of each.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from lab.cases import CASES, SETS
 from lab.measure import BIG, clear, record, settle, spread, time_in_turns
 
 log = logging.getLogger("lab")
-NOTE = "slow_ms and fixed_ms are step times with no profiler attached; traces carry the profiler's own cost"
+NOTE = (
+    "slow_ms and fixed_ms are step times with no profiler attached; traces carry the profiler's "
+    "own cost"
+)
 
 
 def labels(case: Case) -> dict[str, Any]:
     """What truth.json says of a case that no clock tells."""
-    row: dict[str, Any] = {"bounds": list(case.bounds), "causes": list(case.causes), "fix": case.fix}
+    row: dict[str, Any] = {
+        "bounds": list(case.bounds),
+        "causes": list(case.causes),
+        "fix": case.fix,
+    }
     if case.no_gain_from:
         row["no_gain_from"] = list(case.no_gain_from)
     if case.held_out:
@@ -39,17 +47,27 @@ def labels(case: Case) -> dict[str, Any]:
 def measured(case: Case) -> dict[str, Any]:
     """One entry of truth.json: labels, step times and the speedup the mend really gave."""
     torch.manual_seed(0)
-    runs = {"slow": case.slow(), "fixed": case.fixed()} | {name: make() for name, make in case.also.items()}
+    runs = {"slow": case.slow(), "fixed": case.fixed()} | {
+        name: make() for name, make in case.also.items()
+    }
     times = time_in_turns(runs, case.plan)
     spreads = {tag: spread(values) for tag, values in times.items()}
     stat = "mean" if case.plan.mean else "median"
     slow_ms, fixed_ms = spreads["slow"][stat], spreads["fixed"][stat]
     row = labels(case)
-    row |= {"slow_ms": round(slow_ms, 2), "fixed_ms": round(fixed_ms, 2), "speedup": round(slow_ms / fixed_ms, 3)}
+    row |= {
+        "slow_ms": round(slow_ms, 2),
+        "fixed_ms": round(fixed_ms, 2),
+        "speedup": round(slow_ms / fixed_ms, 3),
+    }
     row |= {"stat": stat, "slow_spread_ms": spreads["slow"], "fixed_spread_ms": spreads["fixed"]}
     for name in case.also:
         gain = round(slow_ms / spreads[name][stat], 3)
-        row.setdefault("also", {})[name] = {"ms": round(spreads[name][stat], 2), "speedup": gain, "spread_ms": spreads[name]}
+        row.setdefault("also", {})[name] = {
+            "ms": round(spreads[name][stat], 2),
+            "speedup": gain,
+            "spread_ms": spreads[name],
+        }
         if name == case.cause:
             row["cause_speedup"] = gain
     return row
@@ -57,7 +75,11 @@ def measured(case: Case) -> dict[str, Any]:
 
 def time_cases(names: list[str], out: Path, until: float) -> None:
     path = out / "truth.json"
-    truth: dict[str, Any] = {"device": torch.cuda.get_device_name() if BIG else "cpu", "torch": torch.__version__, "note": NOTE}
+    truth: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if BIG else "cpu",
+        "torch": torch.__version__,
+        "note": NOTE,
+    }
     truth["cases"] = json.loads(path.read_text())["cases"] if path.exists() else {}
     for name in names:
         if time.monotonic() > until:
@@ -75,7 +97,9 @@ def time_cases(names: list[str], out: Path, until: float) -> None:
         truth["cases"][name] = row
         path.write_text(json.dumps(truth, indent=1) + "\n")
         took = time.monotonic() - begun
-        low_high = [(row[f"{t}_spread_ms"]["min"], row[f"{t}_spread_ms"]["max"]) for t in ("slow", "fixed")]
+        low_high = [
+            (row[f"{t}_spread_ms"]["min"], row[f"{t}_spread_ms"]["max"]) for t in ("slow", "fixed")
+        ]
         also = {k: v["speedup"] for k, v in row.get("also", {}).items()}
         ratio = f"{row['slow_ms']} -> {row['fixed_ms']} = {row['speedup']}"
         log.info("%s %s %s %s took %.1f s", name, ratio, low_high, also, took)
@@ -97,9 +121,21 @@ def record_cases(names: list[str], out: Path, until: float, *, stacks: bool = Fa
                 torch.manual_seed(0)
                 path = traces / f"{name}.{tag}{'.stacks' if stacks else ''}.pt.trace.json.gz"
                 # Python's calls make a step several times longer to write down.
-                num_bytes = record(make(), path, min(16, case.plan.warm + 3), active=2 if stacks else 3, stacks=stacks)
+                num_bytes = record(
+                    make(),
+                    path,
+                    min(16, case.plan.warm + 3),
+                    active=2 if stacks else 3,
+                    stacks=stacks,
+                )
                 settle()
-                log.info("%s.%s %d kB took %.1f s", name, tag, num_bytes // 1000, time.monotonic() - begun)
+                log.info(
+                    "%s.%s %d kB took %.1f s",
+                    name,
+                    tag,
+                    num_bytes // 1000,
+                    time.monotonic() - begun,
+                )
             except Exception:
                 # As above.
                 log.exception("%s.%s failed", name, tag)
@@ -113,7 +149,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("lab"))
     parser.add_argument("--cases", default="", help="names, separated by commas; all without it")
     parser.add_argument("--set", choices=tuple(SETS), help="the cases of this set alone")
-    parser.add_argument("--stacks", action="store_true", help="record with Python's calls, the slow runs alone")
+    parser.add_argument(
+        "--stacks", action="store_true", help="record with Python's calls, the slow runs alone"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after this")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)

@@ -1,7 +1,9 @@
-"""What a case of the lab is: the run as it is, the run with its mend, and what an honest tool may say of it.
+"""What a case of the lab is: the run as it is, the run with its mend, and what an honest tool may
+say of it.
 
-A fault's mend gives a real gain. A look-alike shows the signature of the codes in `no_gain_from`, and mending it was
-measured to give less than 3 %. What each really gave is in truth.json, never here.
+A fault's mend gives a real gain. A look-alike shows the signature of the codes in `no_gain_from`,
+and mending it was measured to give less than 3 %. What each really gave is in truth.json, never
+here.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ LONG = Plan(rounds=2, warm=3, steps=10)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`also` are further mends, timed and not recorded; `cause` says which of them mends the true cause of a look-alike.
+    """`also` are further mends, timed and not recorded; `cause` says which of them mends the true
+    cause of a look-alike.
 
-    `same_as` names the trace of another case that is this one's mended run; it is not recorded twice.
+    `same_as` names the trace of another case that is this one's mended run; it is not recorded
+    twice.
     """
 
     model: str

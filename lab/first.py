@@ -193,8 +193,20 @@ FAULTS: dict[str, Case] = {
         bounds=("memory", "compute"),
         causes=("nchw-layout",),
         fix="channels_last",
-        slow=lambda: images.conv_net("mobilenet_v2", batch=128, channels_last=False, amp=False, inverted_residual_setting=SHORT),
-        fixed=lambda: images.conv_net("mobilenet_v2", batch=128, channels_last=True, amp=False, inverted_residual_setting=SHORT),
+        slow=lambda: images.conv_net(
+            "mobilenet_v2",
+            batch=128,
+            channels_last=False,
+            amp=False,
+            inverted_residual_setting=SHORT,
+        ),
+        fixed=lambda: images.conv_net(
+            "mobilenet_v2",
+            batch=128,
+            channels_last=True,
+            amp=False,
+            inverted_residual_setting=SHORT,
+        ),
     ),
     "upscaler_nchw_fp32": Case(
         model="super-resolution CNN, 16 channels",
@@ -229,8 +241,12 @@ LOOK_ALIKES: dict[str, Case] = {
         bounds=("compute", "memory"),
         no_gain_from=("nchw-layout",),
         fix="channels_last (one convolution, the patch embedding)",
-        slow=lambda: images.conv_net("VisionTransformer", batch=256, channels_last=False, amp=True, **images.VIT),
-        fixed=lambda: images.conv_net("VisionTransformer", batch=256, channels_last=True, amp=True, **images.VIT),
+        slow=lambda: images.conv_net(
+            "VisionTransformer", batch=256, channels_last=False, amp=True, **images.VIT
+        ),
+        fixed=lambda: images.conv_net(
+            "VisionTransformer", batch=256, channels_last=True, amp=True, **images.VIT
+        ),
         record_fixed=False,
     ),
     "gan_item_host_bound": Case(

@@ -1,7 +1,7 @@
 """Times a variant with no profiler in the process, and records one with it.
 
-Two passes in two processes: once a profiler was started, its CUPTI callbacks may stay and cost host time, so nothing
-is timed in a process that records.
+Two passes in two processes: once a profiler was started, its CUPTI callbacks may stay and cost host
+time, so nothing is timed in a process that records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ BIG = DEV == "cuda"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One variant, ready to step. Process-wide switches stand here because variants are timed in turns."""
+    """One variant, ready to step. Process-wide switches stand here because variants are timed in
+    turns."""
 
     step: Callable[[], None]
     matmul: str = "highest"
@@ -42,9 +43,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a case is timed: `rounds` turns per variant, `warm` steps before `steps` timed ones in each turn.
+    """How a case is timed: `rounds` turns per variant, `warm` steps before `steps` timed ones in
+    each turn.
 
-    `mean` for runs whose steps differ by nature (a loader that delivers in bursts): there the median says nothing.
+    `mean` for runs whose steps differ by nature (a loader that delivers in bursts): there the
+    median says nothing.
     """
 
     rounds: int = 3
@@ -66,7 +69,8 @@ def clear() -> None:
 
 
 def step_times_ms(run: Run, warm: int, steps: int) -> list[float]:
-    """Time between the ends of consecutive steps, on the device where there is one: steps are never waited for."""
+    """Time between the ends of consecutive steps, on the device where there is one: steps are never
+    waited for."""
     run.enter()
     for _ in range(warm):
         run.step()
@@ -86,7 +90,8 @@ def step_times_ms(run: Run, warm: int, steps: int) -> list[float]:
 
 
 def time_in_turns(runs: dict[str, Run], plan: Plan) -> dict[str, list[float]]:
-    """Every variant's step times, measured in alternating rounds so that a drift of the machine meets all of them."""
+    """Every variant's step times, measured in alternating rounds so that a drift of the machine
+    meets all of them."""
     times: dict[str, list[float]] = {tag: [] for tag in runs}
     for _ in range(plan.rounds):
         for tag, run in runs.items():
@@ -106,7 +111,8 @@ def spread(times: list[float]) -> dict[str, float]:
 
 
 def record(run: Run, path: Path, warm: int, *, active: int = 3, stacks: bool = False) -> int:
-    """Records `active` steps to `path`, with Python's calls where `stacks`, and returns its size in bytes."""
+    """Records `active` steps to `path`, with Python's calls where `stacks`, and returns its size in
+    bytes."""
     run.enter()
     for _ in range(warm):
         run.step()
@@ -114,7 +120,9 @@ def record(run: Run, path: Path, warm: int, *, active: int = 3, stacks: bool = F
     if BIG:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     schedule = torch.profiler.schedule(wait=1, warmup=1, active=active, repeat=1)
-    with torch.profiler.profile(activities=activities, schedule=schedule, record_shapes=True, with_stack=stacks) as prof:
+    with torch.profiler.profile(
+        activities=activities, schedule=schedule, record_shapes=True, with_stack=stacks
+    ) as prof:
         for _ in range(2 + active):
             run.step()
             prof.step()
@@ -127,7 +135,8 @@ def record(run: Run, path: Path, warm: int, *, active: int = 3, stacks: bool = F
 
 
 def scrub(text: str, name: str) -> str:
-    """The trace without what tells of the machine: temporary and home folders, the host's name; and without indentation."""
+    """The trace without what tells of the machine: temporary and home folders, the host's name; and
+    without indentation."""
     text = re.sub(r'"traceName":\s*"[^"]*"', f'"traceName": "{name.removesuffix(".gz")}"', text)
     text = re.sub(r"\n +", "\n", text)  # a twentieth of the file, and no reader needs it
     text = re.sub(r'"host_name":\s*"[^"]*"', '"host_name": "host"', text)

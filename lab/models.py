@@ -1,4 +1,5 @@
-"""The models of the lab that no library has: a diffusion U-Net, a recommender, a mixture of experts, a GAN and small nets.
+"""The models of the lab that no library has: a diffusion U-Net, a recommender, a mixture of
+experts, a GAN and small nets.
 
 Sizes are the caller's: nothing here knows whether it runs on a GPU.
 """
@@ -43,11 +44,15 @@ class UNet(nn.Module):
         self.width, self.recompute = width, recompute
 
     def block(self, block: nn.Module, x: Tensor, t: Tensor) -> Tensor:
-        out: Tensor = checkpoint(block, x, t, use_reentrant=False) if self.recompute else block(x, t)
+        out: Tensor = (
+            checkpoint(block, x, t, use_reentrant=False) if self.recompute else block(x, t)
+        )
         return out
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        freq = torch.exp(torch.arange(self.width // 2, device=x.device) * (-9.2 / (self.width // 2)))
+        freq = torch.exp(
+            torch.arange(self.width // 2, device=x.device) * (-9.2 / (self.width // 2))
+        )
         phase = t[:, None] * freq
         emb = self.time(torch.cat([phase.sin(), phase.cos()], 1))
         y, skips = self.stem(x), []
@@ -71,7 +76,9 @@ class Recommender(nn.Module):
         self.bottom = nn.Sequential(nn.Linear(13, 256), nn.ReLU(), nn.Linear(256, dim), nn.ReLU())
         pairs = (tables + 1) * tables // 2
         self.top = nn.Sequential(nn.Linear(dim + pairs, 256), nn.ReLU(), nn.Linear(256, 1))
-        self.register_buffer("pairs", torch.triu_indices(tables + 1, tables + 1, 1), persistent=False)
+        self.register_buffer(
+            "pairs", torch.triu_indices(tables + 1, tables + 1, 1), persistent=False
+        )
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
         x = self.bottom(dense)
@@ -87,7 +94,9 @@ class HistoryModel(nn.Module):
     def __init__(self, items: int, dim: int) -> None:
         super().__init__()
         self.items = nn.Embedding(items, dim)
-        self.score = nn.Sequential(nn.Linear(dim, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+        self.score = nn.Sequential(
+            nn.Linear(dim, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+        )
 
     def forward(self, history: Tensor) -> Tensor:
         x, seen = self.items(history), (history != 0).unsqueeze(-1)
@@ -97,15 +106,18 @@ class HistoryModel(nn.Module):
 class Experts(nn.Module):
     """Top-1 routing, a loop over the experts.
 
-    `capacity` None asks the device which tokens came to each expert (nonzero: the host waits); a number takes
-    that many of the best-scoring tokens instead, whose shape the host knows.
+    `capacity` None asks the device which tokens came to each expert (nonzero: the host waits); a
+    number takes that many of the best-scoring tokens instead, whose shape the host knows.
     """
 
     def __init__(self, dim: int, hidden: int, experts: int, capacity: int | None) -> None:
         super().__init__()
         self.gate, self.capacity, self.norm = nn.Linear(dim, experts), capacity, nn.LayerNorm(dim)
         self.experts = nn.ModuleList(
-            [nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim)) for _ in range(experts)]
+            [
+                nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
+                for _ in range(experts)
+            ]
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,10 +137,14 @@ class Experts(nn.Module):
 class MixtureModel(nn.Module):
     """Embedding, layers of experts, head."""
 
-    def __init__(self, dim: int, hidden: int, experts: int, layers: int, vocab: int, capacity: int | None) -> None:
+    def __init__(
+        self, dim: int, hidden: int, experts: int, layers: int, vocab: int, capacity: int | None
+    ) -> None:
         super().__init__()
         self.emb, self.head = nn.Embedding(vocab, dim), nn.Linear(dim, vocab)
-        self.layers = nn.Sequential(*[Experts(dim, hidden, experts, capacity) for _ in range(layers)])
+        self.layers = nn.Sequential(
+            *[Experts(dim, hidden, experts, capacity) for _ in range(layers)]
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.layers(self.emb(ids)))  # type: ignore[no-any-return]
@@ -140,7 +156,9 @@ class CellLoop(nn.Module):
     def __init__(self, vocab: int, dim: int, layers: int, cells: bool) -> None:
         super().__init__()
         self.emb, self.head, self.dim = nn.Embedding(vocab, dim), nn.Linear(dim, vocab), dim
-        self.cells = nn.ModuleList([nn.LSTMCell(dim, dim) for _ in range(layers)]) if cells else None
+        self.cells = (
+            nn.ModuleList([nn.LSTMCell(dim, dim) for _ in range(layers)]) if cells else None
+        )
         self.rnn = None if cells else nn.LSTM(dim, dim, layers, batch_first=True)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -162,19 +180,36 @@ def gan_pair(depth: int, width: int) -> tuple[nn.Module, nn.Module]:
     """Generator and discriminator: deep, narrow, hundreds of small parameters."""
 
     def trunk(act: type[nn.Module]) -> list[nn.Module]:
-        return [m for _ in range(depth) for m in (nn.Conv2d(width, width, 3, 1, 1), nn.BatchNorm2d(width), act())]
+        return [
+            m
+            for _ in range(depth)
+            for m in (nn.Conv2d(width, width, 3, 1, 1), nn.BatchNorm2d(width), act())
+        ]
 
-    gen = nn.Sequential(nn.Conv2d(8, width, 3, 1, 1), *trunk(nn.ReLU), nn.Conv2d(width, 3, 3, 1, 1), nn.Tanh())
-    dis = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *trunk(nn.SiLU), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 1))
+    gen = nn.Sequential(
+        nn.Conv2d(8, width, 3, 1, 1), *trunk(nn.ReLU), nn.Conv2d(width, 3, 3, 1, 1), nn.Tanh()
+    )
+    dis = nn.Sequential(
+        nn.Conv2d(3, width, 3, 1, 1),
+        *trunk(nn.SiLU),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, 1),
+    )
     return gen, dis
 
 
 class SharedLayers(nn.Module):
-    """ALBERT-like: one wide layer applied many times, its fp32 weights cast at every use unless autocast keeps the cast."""
+    """ALBERT-like: one wide layer applied many times, its fp32 weights cast at every use unless
+    autocast keeps the cast."""
 
     def __init__(self, dim: int, hidden: int, repeats: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(dim),
+            nn.Linear(dim, hidden),
+            nn.Linear(hidden, dim),
+        )
         self.repeats = repeats
 
     def forward(self, x: Tensor) -> Tensor:
@@ -207,13 +242,22 @@ class MishNet(nn.Module):
 def upscaler(width: int, blocks: int) -> nn.Module:
     """A super-resolution net: few channels, large images."""
     body = [m for _ in range(blocks) for m in (nn.Conv2d(width, width, 3, 1, 1), nn.PReLU())]
-    return nn.Sequential(nn.Conv2d(3, width, 5, 1, 2), *body, nn.Conv2d(width, 12, 3, 1, 1), nn.PixelShuffle(2))
+    return nn.Sequential(
+        nn.Conv2d(3, width, 5, 1, 2), *body, nn.Conv2d(width, 12, 3, 1, 1), nn.PixelShuffle(2)
+    )
 
 
 def vision(name: str, **kw: Any) -> nn.Module:
-    """A torchvision model by name; where torchvision is missing (a rehearsal on the CPU), a stand-in."""
+    """A torchvision model by name; where torchvision is missing (a rehearsal on the CPU), a
+    stand-in."""
     if importlib.util.find_spec("torchvision") is None:
-        return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1000))
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 1000),
+        )
     import torchvision
 
     model: nn.Module = getattr(torchvision.models, name)(**kw)

@@ -12,7 +12,8 @@ from lab.models import ResBlock
 
 
 class PointNet(nn.Module):
-    """A physics-informed network for Burgers' equation: u(x, t) and, by differentiating twice, what the equation leaves over."""
+    """A physics-informed network for Burgers' equation: u(x, t) and, by differentiating twice, what
+    the equation leaves over."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -33,7 +34,13 @@ class NeuralODE(nn.Module):
 
     def __init__(self, dim: int, hidden: int, steps: int) -> None:
         super().__init__()
-        self.f = nn.Sequential(nn.Linear(dim, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, dim))
+        self.f = nn.Sequential(
+            nn.Linear(dim, hidden),
+            nn.Tanh(),
+            nn.Linear(hidden, hidden),
+            nn.Tanh(),
+            nn.Linear(hidden, dim),
+        )
         self.steps = steps
 
     def forward(self, y: Tensor) -> Tensor:
@@ -54,18 +61,28 @@ class ActorCritic(nn.Module):
         super().__init__()
 
         def trunk(out: int) -> nn.Module:
-            return nn.Sequential(nn.Linear(obs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, out))
+            return nn.Sequential(
+                nn.Linear(obs, width),
+                nn.Tanh(),
+                nn.Linear(width, width),
+                nn.Tanh(),
+                nn.Linear(width, out),
+            )
 
         self.actor, self.critic, self.log_std = trunk(act), trunk(1), nn.Parameter(torch.zeros(act))
 
     def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        policy = torch.distributions.Normal(self.actor(obs), self.log_std.exp(), validate_args=False)  # type: ignore[no-untyped-call]
+        policy = torch.distributions.Normal(
+            self.actor(obs), self.log_std.exp(), validate_args=False
+        )  # type: ignore[no-untyped-call]
         log_prob, entropy = policy.log_prob(action).sum(-1), policy.entropy().sum(-1)  # type: ignore[no-untyped-call]
         return log_prob, entropy, self.critic(obs).squeeze(-1)
 
 
 def encoder_layer(dim: int, heads: int) -> nn.TransformerEncoderLayer:
-    return nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+    return nn.TransformerEncoderLayer(
+        dim, heads, 4 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
 
 
 class TabularTransformer(nn.Module):
@@ -73,7 +90,10 @@ class TabularTransformer(nn.Module):
 
     def __init__(self, features: int, dim: int, layers: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(features, dim)), nn.Parameter(torch.zeros(features, dim))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(features, dim)),
+            nn.Parameter(torch.zeros(features, dim)),
+        )
         self.cls = nn.Parameter(torch.zeros(1, 1, dim))
         self.layers = nn.Sequential(*[encoder_layer(dim, 4) for _ in range(layers)])
         self.head = nn.Linear(dim, 1)
@@ -85,7 +105,9 @@ class TabularTransformer(nn.Module):
 
 
 def tabular_mlp(features: int, width: int, depth: int) -> nn.Module:
-    block = [m for _ in range(depth) for m in (nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU())]
+    block = [
+        m for _ in range(depth) for m in (nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU())
+    ]
     return nn.Sequential(nn.Linear(features, width), *block, nn.Linear(width, 1), nn.Flatten(0))
 
 
@@ -103,11 +125,21 @@ class ConvVae(nn.Module):
             return [nn.ConvTranspose2d(a, b, 4, 2, 1), nn.ReLU()]
 
         self.enc = nn.Sequential(
-            *conv(3, w), *conv(w, 2 * w, 2), *conv(2 * w, 2 * w), *conv(2 * w, 4 * w, 2), *conv(4 * w, 4 * w), *conv(4 * w, 4 * w)
+            *conv(3, w),
+            *conv(w, 2 * w, 2),
+            *conv(2 * w, 2 * w),
+            *conv(2 * w, 4 * w, 2),
+            *conv(4 * w, 4 * w),
+            *conv(4 * w, 4 * w),
         )
         self.moments = nn.Conv2d(4 * w, 2 * latent, 1)
         self.dec = nn.Sequential(
-            *conv(latent, 4 * w), *conv(4 * w, 4 * w), *grow(4 * w, 2 * w), *conv(2 * w, 2 * w), *grow(2 * w, w), *conv(w, w)
+            *conv(latent, 4 * w),
+            *conv(4 * w, 4 * w),
+            *grow(4 * w, 2 * w),
+            *conv(2 * w, 2 * w),
+            *grow(2 * w, w),
+            *conv(w, w),
         )
         self.out = nn.Conv2d(w, 3, 3, 1, 1)
 
@@ -133,7 +165,12 @@ class PixelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         b, c, h, w = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2).unbind(1)
+        q, k, v = (
+            self.qkv(self.norm(x))
+            .view(b, 3, self.heads, c // self.heads, h * w)
+            .transpose(-1, -2)
+            .unbind(1)
+        )
         y = F.scaled_dot_product_attention(q, k, v).transpose(-1, -2).reshape(b, c, h, w)
         return x + self.out(y)  # type: ignore[no-any-return]
 
@@ -148,7 +185,11 @@ class Ddpm(nn.Module):
         self.stem, self.head = nn.Conv2d(3, w, 3, 1, 1), nn.Conv2d(w, 3, 3, 1, 1)
         self.down1, self.shrink1 = ResBlock(w, w, emb), nn.Conv2d(w, 2 * w, 3, 2, 1)
         self.down2, self.shrink2 = ResBlock(2 * w, 2 * w, emb), nn.Conv2d(2 * w, 2 * w, 3, 2, 1)
-        self.mid1, self.attention, self.mid2 = ResBlock(2 * w, 2 * w, emb), PixelAttention(2 * w, 4), ResBlock(2 * w, 2 * w, emb)
+        self.mid1, self.attention, self.mid2 = (
+            ResBlock(2 * w, 2 * w, emb),
+            PixelAttention(2 * w, 4),
+            ResBlock(2 * w, 2 * w, emb),
+        )
         self.up2, self.up1 = ResBlock(4 * w, 2 * w, emb), ResBlock(3 * w, w, emb)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -166,7 +207,10 @@ class GlobalNorm(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.gain, self.shift = nn.Parameter(torch.ones(channels, 1)), nn.Parameter(torch.zeros(channels, 1))
+        self.gain, self.shift = (
+            nn.Parameter(torch.ones(channels, 1)),
+            nn.Parameter(torch.zeros(channels, 1)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.float()
@@ -176,15 +220,24 @@ class GlobalNorm(nn.Module):
 
 
 class TasNet(nn.Module):
-    """Separates a mixture of two voices: learned filters, a stack of dilated convolutions, masks."""
+    """Separates a mixture of two voices: learned filters, a stack of dilated convolutions,
+    masks."""
 
     def __init__(self, channels: int, blocks: int) -> None:
         super().__init__()
         c = channels
-        self.enc, self.dec = nn.Conv1d(1, c, 16, 8, bias=False), nn.ConvTranspose1d(c, 1, 16, 8, bias=False)
+        self.enc, self.dec = (
+            nn.Conv1d(1, c, 16, 8, bias=False),
+            nn.ConvTranspose1d(c, 1, 16, 8, bias=False),
+        )
         self.blocks = nn.ModuleList(
             [
-                nn.Sequential(nn.Conv1d(c, c, 3, padding=2**i, dilation=2**i), nn.PReLU(), GlobalNorm(c), nn.Conv1d(c, c, 1))
+                nn.Sequential(
+                    nn.Conv1d(c, c, 3, padding=2**i, dilation=2**i),
+                    nn.PReLU(),
+                    GlobalNorm(c),
+                    nn.Conv1d(c, c, 1),
+                )
                 for i in range(blocks)
             ]
         )
@@ -206,10 +259,16 @@ class ConformerBlock(nn.Module):
         super().__init__()
 
         def feed() -> nn.Module:
-            return nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim))
+            return nn.Sequential(
+                nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim)
+            )
 
         self.first, self.second, self.heads = feed(), feed(), heads
-        self.norm_a, self.qkv, self.out = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.norm_a, self.qkv, self.out = (
+            nn.LayerNorm(dim),
+            nn.Linear(dim, 3 * dim),
+            nn.Linear(dim, dim),
+        )
         self.norm_c, self.gate = nn.LayerNorm(dim), nn.Conv1d(dim, 2 * dim, 1)
         self.conv = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, groups=dim)
         self.tail = nn.Sequential(nn.BatchNorm1d(dim), nn.SiLU(), nn.Conv1d(dim, dim, 1))
@@ -229,23 +288,38 @@ class Speller(nn.Module):
 
     def __init__(self, mels: int, dim: int, layers: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(mels, dim), *[ConformerBlock(dim, 4, 15) for _ in range(layers)], nn.Linear(dim, 32))
+        self.body = nn.Sequential(
+            nn.Linear(mels, dim),
+            *[ConformerBlock(dim, 4, 15) for _ in range(layers)],
+            nn.Linear(dim, 32),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)  # type: ignore[no-any-return]
 
 
 class XlLayer(nn.Module):
-    """Transformer-XL: attention over this segment and the one before, with a bias for the distance."""
+    """Transformer-XL: attention over this segment and the one before, with a bias for the
+    distance."""
 
     def __init__(self, dim: int, heads: int, seq: int) -> None:
         super().__init__()
-        self.norm, self.norm2, self.heads, self.seq = nn.LayerNorm(dim), nn.LayerNorm(dim), heads, seq
-        self.q, self.kv, self.out = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.norm, self.norm2, self.heads, self.seq = (
+            nn.LayerNorm(dim),
+            nn.LayerNorm(dim),
+            heads,
+            seq,
+        )
+        self.q, self.kv, self.out = (
+            nn.Linear(dim, dim),
+            nn.Linear(dim, 2 * dim),
+            nn.Linear(dim, dim),
+        )
         self.feed = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
         self.distance = nn.Parameter(torch.zeros(heads, 2 * seq))
         far = torch.arange(seq)[:, None] + seq - torch.arange(2 * seq)[None]
-        # Wrapped, so that masked places spread over the biases: piled on one, its gradient is summed by a single warp.
+        # Wrapped, so that masked places spread over the biases: piled on one, its gradient is
+        # summed by a single warp.
         self.register_buffer("far", far.remainder(2 * seq), persistent=False)
         self.register_buffer("later", far < 0, persistent=False)
 
@@ -255,14 +329,17 @@ class XlLayer(nn.Module):
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         y = self.norm(torch.cat([memory, x], 1))
         q, (k, v) = self.split(self.q(y[:, self.seq :])), map(self.split, self.kv(y).chunk(2, -1))
-        score = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + self.distance[:, self.get_buffer("far")]
+        score = (
+            q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + self.distance[:, self.get_buffer("far")]
+        )
         weight = score.masked_fill(self.get_buffer("later"), float("-inf")).softmax(-1)
         x = x + self.out((weight.to(v.dtype) @ v).transpose(1, 2).flatten(2))
         return x + self.feed(self.norm2(x))  # type: ignore[no-any-return]
 
 
 class TransformerXl(nn.Module):
-    """Layers that remember the segment before; the memory stays in place, so a step can be captured."""
+    """Layers that remember the segment before; the memory stays in place, so a step can be
+    captured."""
 
     def __init__(self, vocab: int, dim: int, layers: int, seq: int, batch: int) -> None:
         super().__init__()
@@ -287,7 +364,10 @@ class Translator(nn.Module):
     def __init__(self, vocab: int, dim: int) -> None:
         super().__init__()
         self.emb, self.head = nn.Embedding(vocab, dim), nn.Linear(dim, vocab)
-        self.reader, self.writer = nn.GRU(dim, dim, batch_first=True), nn.GRU(dim, dim, batch_first=True)
+        self.reader, self.writer = (
+            nn.GRU(dim, dim, batch_first=True),
+            nn.GRU(dim, dim, batch_first=True),
+        )
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         _, state = self.reader(self.emb(source))

@@ -1,4 +1,5 @@
-"""Plays one variant of a case, as a training script would: `python -m lab.play CASE slow|fixed [--seconds N]`.
+"""Plays one variant of a case, as a training script would: `python -m lab.play CASE slow|fixed
+[--seconds N]`.
 
 No profiler, no clock: for tools that record a run from outside.
 """

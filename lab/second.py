@@ -1,4 +1,5 @@
-"""The second set of cases: other models, other loops; in most the obvious suspect is innocent, or its mend does harm."""
+"""The second set of cases: other models, other loops; in most the obvious suspect is innocent, or
+its mend does harm."""
 
 from __future__ import annotations
 

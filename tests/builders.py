@@ -19,7 +19,15 @@ Event = dict[str, Any]
 
 def event(**fields: Any) -> Event:
     """A complete event; a field given as None is left out."""
-    whole: Event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 10, "tid": 20, "ts": 1, "dur": 2} | fields
+    whole: Event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 10,
+        "tid": 20,
+        "ts": 1,
+        "dur": 2,
+    } | fields
     return {key: value for key, value in whole.items() if value is not None}
 
 
@@ -51,24 +59,106 @@ def step_events() -> list[Event]:
         "dtype": "Float",
         "Seq": 3,
     }
-    memory = {"Bytes": 512, "Addr": 140000, "Total Allocated": 1024, "Total Reserved": 2048, "Device Type": 1, "Device Id": 0}
+    memory = {
+        "Bytes": 512,
+        "Addr": 140000,
+        "Total Allocated": 1024,
+        "Total Reserved": 2048,
+        "Device Type": 1,
+        "Device Id": 0,
+    }
     return [
-        {"ph": "M", "name": "process_name", "pid": 10, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "thread_name", "pid": 10, "tid": 20, "ts": 0, "args": {"name": 'thread "20"'}},
-        event(name="ProfilerStep#1", cat="user_annotation", ts=0.5, dur=100.25, args={"External id": 1}),
-        event(ts=1.125, dur=9.5, args={"External id": 5, "Sequence number": 8, "Fwd thread id": 0} | shapes),
-        event(cat="python_function", name="train.py(3): step", ts=2, dur=8, args={"Python id": 1, "Python parent id": None}),
-        event(cat="cuda_runtime", name="cudaLaunchKernel", ts=3.001, dur=4.0, args={"correlation": 77, "External id": 5}),
+        {
+            "ph": "M",
+            "name": "process_name",
+            "pid": 10,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "python"},
+        },
+        {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 10,
+            "tid": 20,
+            "ts": 0,
+            "args": {"name": 'thread "20"'},
+        },
+        event(
+            name="ProfilerStep#1",
+            cat="user_annotation",
+            ts=0.5,
+            dur=100.25,
+            args={"External id": 1},
+        ),
+        event(
+            ts=1.125,
+            dur=9.5,
+            args={"External id": 5, "Sequence number": 8, "Fwd thread id": 0} | shapes,
+        ),
+        event(
+            cat="python_function",
+            name="train.py(3): step",
+            ts=2,
+            dur=8,
+            args={"Python id": 1, "Python parent id": None},
+        ),
+        event(
+            cat="cuda_runtime",
+            name="cudaLaunchKernel",
+            ts=3.001,
+            dur=4.0,
+            args={"correlation": 77, "External id": 5},
+        ),
         {"ph": "s", "id": 77, "pid": 10, "tid": 20, "ts": 3.001, "cat": "ac2g", "name": "ac2g"},
-        {"ph": "f", "id": 77, "pid": 0, "tid": 7, "ts": 9.0, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {
+            "ph": "f",
+            "id": 77,
+            "pid": 0,
+            "tid": 7,
+            "ts": 9.0,
+            "cat": "ac2g",
+            "name": "ac2g",
+            "bp": "e",
+        },
         kernel(77, 9.0, 20.125),
         kernel(78, 30.0, 10.0, "ncclDevKernel_AllReduce", **nccl),
-        event(cat="gpu_memcpy", name="Memcpy HtoD", pid=0, tid=7, ts=41, dur=1, args={"device": 0, "stream": 7, "bytes": 4096}),
         event(
-            cat="cuda_sync", name="Stream Sync", pid=0, tid=7, ts=42, dur=3, args={"cuda_sync_kind": "Stream Sync", "stream": 7}
+            cat="gpu_memcpy",
+            name="Memcpy HtoD",
+            pid=0,
+            tid=7,
+            ts=41,
+            dur=1,
+            args={"device": 0, "stream": 7, "bytes": 4096},
         ),
-        {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 10, "tid": 20, "ts": 50.5, "args": memory},
-        event(cat="Trace", name="PyTorch Profiler (0)", pid="Spans", tid="PyTorch Profiler", ts=0, dur=110),
+        event(
+            cat="cuda_sync",
+            name="Stream Sync",
+            pid=0,
+            tid=7,
+            ts=42,
+            dur=3,
+            args={"cuda_sync_kind": "Stream Sync", "stream": 7},
+        ),
+        {
+            "ph": "i",
+            "s": "t",
+            "cat": "cpu_instant_event",
+            "name": "[memory]",
+            "pid": 10,
+            "tid": 20,
+            "ts": 50.5,
+            "args": memory,
+        },
+        event(
+            cat="Trace",
+            name="PyTorch Profiler (0)",
+            pid="Spans",
+            tid="PyTorch Profiler",
+            ts=0,
+            dur=110,
+        ),
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 120},
     ]
 
@@ -82,7 +172,10 @@ HEADER: Mapping[str, Any] = {
 
 
 def trace_text(
-    events: Sequence[Any] | None = None, header: Mapping[str, Any] = HEADER, indent: int | None = None, **trailer: Any
+    events: Sequence[Any] | None = None,
+    header: Mapping[str, Any] = HEADER,
+    indent: int | None = None,
+    **trailer: Any,
 ) -> str:
     """A whole file. `trailer` are the fields after the events."""
     whole = {**header, "traceEvents": step_events() if events is None else events, **trailer}
@@ -119,7 +212,8 @@ def tar_bytes(members: Mapping[str, bytes], mode: str = "w") -> bytes:
 
 
 def rows(trace: Trace) -> list[tuple[Any, ...]]:
-    """Every event with its codes resolved, in an order that does not depend on how the file was cut."""
+    """Every event with its codes resolved, in an order that does not depend on how the file was
+    cut."""
     tables = {
         "name": trace.names,
         "thread": trace.threads,
@@ -137,4 +231,6 @@ def rows(trace: Trace) -> list[tuple[Any, ...]]:
 def same(one: Trace, other: Trace) -> bool:
     """Whether two traces say the same."""
     fields = ("meta", "num_raw_events", "unknown")
-    return rows(one) == rows(other) and all(getattr(one, name) == getattr(other, name) for name in fields)
+    return rows(one) == rows(other) and all(
+        getattr(one, name) == getattr(other, name) for name in fields
+    )

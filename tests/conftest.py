@@ -24,21 +24,26 @@ from tests.shared_data import DEMO, SHARED
 Golden = Callable[[Path, str], None]
 MOST_KEPT = 12
 
-# A busy machine is slow; that is no fault of what is tested. CI judges a change, and takes the same examples each time; new ones
-# are tried wherever else the tests run.
+# A busy machine is slow; that is no fault of what is tested. CI judges a change, and takes the same
+# examples each time; new ones are tried wherever else the tests run.
 settings.register_profile(
-    "stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+    "stepscope",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("stepscope")
 
-# A test's trace is many small objects, and next to none of them garbage: python's own pace, made for few, is a tenth of the time.
+# A test's trace is many small objects, and next to none of them garbage: python's own pace, made
+# for few, is a tenth of the time.
 gc.set_threshold(50_000, 20, 10)
 
-# The tests' processes share the cores already; a second thread in each of them would only wait for one.
+# The tests' processes share the cores already; a second thread in each of them would only wait for
+# one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Where a shell runs the tests in the background, signals of the keyboard are ignored, and so they would be in every job that a
-# test starts; with nohup that of a terminal that closes, too.
+# Where a shell runs the tests in the background, signals of the keyboard are ignored, and so they
+# would be in every job that a test starts; with nohup that of a terminal that closes, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGQUIT, signal.SIGHUP):
@@ -47,7 +52,9 @@ for _number in (signal.SIGQUIT, signal.SIGHUP):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write what was rendered into the golden files")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what was rendered into the golden files"
+    )
 
 
 @pytest.fixture
@@ -77,15 +84,22 @@ _measured: OrderedDict[tuple[Any, ...], tuple[Job, list[Judged]]] = OrderedDict(
 
 @pytest.fixture(scope="module")
 def measured_once() -> Iterator[None]:
-    """The demo and the shared traces are measured and judged once by each test process: for tests of what is done with the
-    figures. Not for tests that measure the same files twice to see that it comes to the same."""
+    """The demo and the shared traces are measured and judged once by each test process: for tests
+    of what is done with the figures. Not for tests that measure the same files twice to see that it
+    comes to the same."""
     measure_job, judge_job = measure.measure_job, judge_job_module.judge_job
 
     def measure_once(sources: Sequence[Source], **options: Any) -> Job:
         contexts = options.get("surveys")
-        shared = all(source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources)
+        shared = all(
+            source.path == DEMO or SHARED in Path(str(source.path)).parents for source in sources
+        )
         plain = not any(options.get(name) for name in ("logs", "beside", "run"))
-        if not shared or not plain or (contexts is not None and (contexts.use_cache or contexts.hardware is not None)):
+        if (
+            not shared
+            or not plain
+            or (contexts is not None and (contexts.use_cache or contexts.hardware is not None))
+        ):
             return measure_job(sources, **options)
         key = (tuple(sources), options.get("step_ns"))
         if key not in _measured:

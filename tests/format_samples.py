@@ -1,7 +1,8 @@
-"""A sample of every format that is read, and of what is not a recording: run folders, clusters, machines, models, diagnoses.
+"""A sample of every format that is read, and of what is not a recording: run folders, clusters,
+machines, models, diagnoses.
 
-They are what the tests of each reader build, so that the fuzzing means something without the shared recordings; where these are
-there, real ones come in beside them.
+They are what the tests of each reader build, so that the fuzzing means something without the shared
+recordings; where these are there, real ones come in beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.report.json import to_json
 from tests import memory_snapshots, miopen_files, nccl_logs, scenarios
 from tests.builders import source, step_events, tar_bytes, trace_text
-from tests.live_runs import add_samples, add_steps, add_stretches, row, sample, write_rank, write_run
+from tests.live_runs import (
+    add_samples,
+    add_steps,
+    add_stretches,
+    row,
+    sample,
+    write_rank,
+    write_run,
+)
 from tests.nsys_files import write_export
 from tests.planner.test_config_json import LLAMA
 from tests.readers import (
@@ -52,7 +61,14 @@ from tests.readers import (
 )
 from tests.shared_data import DEMO, SHARED
 
-RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS = "run", "watched run", "cluster", "hardware", "model config", "diagnosis"
+RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS = (
+    "run",
+    "watched run",
+    "cluster",
+    "hardware",
+    "model config",
+    "diagnosis",
+)
 BESIDES = (RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS, "archive")
 """What is fuzzed beside the registered formats."""
 KEPT_EVENTS = 300
@@ -125,7 +141,12 @@ def samples() -> tuple[Sample, ...]:
 
 def _run(folder: Path) -> dict[str, bytes]:
     run = write_run(folder, ended_wall_ns=1_800_000_100_000_000_000, exit_code=0)
-    device = {"gpu_util_percent": 60, "sm_clock_mhz": 1500, "max_sm_clock_mhz": 1980, "throttle_reasons": ["sw_power_cap"]}
+    device = {
+        "gpu_util_percent": 60,
+        "sm_clock_mhz": 1500,
+        "max_sm_clock_mhz": 1980,
+        "throttle_reasons": ["sw_power_cap"],
+    }
     rank = write_rank(
         run, 0, machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4, "devices": [{"name": "H200"}]},
         loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8, "pin_memory": False, "prefetch_factor": None}],
@@ -133,15 +154,34 @@ def _run(folder: Path) -> dict[str, bytes]:
         flags={"cudnn_benchmark": False, "matmul_tf32": False}, local_world_size=1, local_rank=0,
         optimizers=[{"class": "Adam", "foreach": True}], models=[{"class": "M", "num_params": 4225}], ddp=[],
     )  # fmt: skip
-    add_steps(rank, [row(step, wait_ns=3_000_000, device_ns=9_000_000, state=2 if 30 <= step < 33 else 0) for step in range(60)])
+    add_steps(
+        rank,
+        [
+            row(step, wait_ns=3_000_000, device_ns=9_000_000, state=2 if 30 <= step < 33 else 0)
+            for step in range(60)
+        ],
+    )
     add_stretches(rank, [[60, 100, 600_000_000, 1_600_000_000, 9_000_000, 11_000_000, 300_000_000]])
-    more: dict[str, Any] = {"cpu_user_cores": 1.2, "cpu_sys_cores": 0.1, "cgroup_throttled_s_per_s": 0.0, "devices": [device]}
+    more: dict[str, Any] = {
+        "cpu_user_cores": 1.2,
+        "cpu_sys_cores": 0.1,
+        "cgroup_throttled_s_per_s": 0.0,
+        "devices": [device],
+    }
     add_samples(rank, [sample(at / 10, at * 10, **more) for at in range(6)])
-    (rank / "events.jsonl").write_text('{"kind": "epoch", "step": 3, "at_ns": 5}\n{"kind": "window", "problem": "none"}\n')
+    (rank / "events.jsonl").write_text(
+        '{"kind": "epoch", "step": 3, "at_ns": 5}\n{"kind": "window", "problem": "none"}\n'
+    )
     (rank / "window-30.pt.trace.json").write_bytes(_trimmed(DEMO))
-    (run / "alerts.jsonl").write_text('{"kind": "slow", "ranks": [0], "step": 3, "words": "slow", "at_wall_ns": 5}\n')
+    (run / "alerts.jsonl").write_text(
+        '{"kind": "slow", "ranks": [0], "step": 3, "words": "slow", "at_wall_ns": 5}\n'
+    )
     (run / "diagnosis.json").write_text(to_json(scenarios.data_bound()))
-    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
@@ -161,13 +201,21 @@ def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     save(scenarios.comms_eight_ranks(), folder / "saved")
     yield DIAGNOSIS, "saved.json", (folder / "saved").read_bytes()
     small = trace_text(step_events()).encode()
-    yield "archive", "ranks.tar", tar_bytes({"rank0.json": small, "rank1.json.gz": gzip.compress(small, mtime=0)})
+    yield (
+        "archive",
+        "ranks.tar",
+        tar_bytes({"rank0.json": small, "rank1.json.gz": gzip.compress(small, mtime=0)}),
+    )
 
 
 def _nvidia(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     path = folder / "trace.json"
     path.write_bytes(_trimmed(DEMO))
-    yield "nsys-sqlite", "run.sqlite", write_export(read_kineto(source(path)), folder / "run.sqlite").read_bytes()
+    yield (
+        "nsys-sqlite",
+        "run.sqlite",
+        write_export(read_kineto(source(path)), folder / "run.sqlite").read_bytes(),
+    )
     tables = (
         test_nsys_stats.API,
         test_nsys_stats.COPIES,
@@ -183,11 +231,19 @@ def _nvidia(folder: Path) -> Iterator[tuple[str, str, bytes]]:
 def _amd(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     yield "rocprofv3-json", "results.json", json.dumps(test_rocprofv3_json.small()).encode()
     for name in ("KERNELS", "OLD_KERNELS", "HIP", "COPIES", "V1", "V2"):
-        yield "rocprof-csv", f"{name.lower()}_kernel_trace.csv", getattr(test_rocprof_csv, name).encode()
+        yield (
+            "rocprof-csv",
+            f"{name.lower()}_kernel_trace.csv",
+            getattr(test_rocprof_csv, name).encode(),
+        )
     yield "rocprof-stats", "kernel_stats.csv", test_rocprof_csv.STATS.encode()
     yield "roctracer-json", "results.json", test_rocprof_csv.CHROME.encode()
     yield "perfetto", "run.pftrace", test_perfetto_trace.sdk_file()
-    yield "rocprof-compute", "pmc_perf.csv", test_rocprof_compute.table(test_rocprof_compute.COUNTERS).encode()
+    yield (
+        "rocprof-compute",
+        "pmc_perf.csv",
+        test_rocprof_compute.table(test_rocprof_compute.COUNTERS).encode(),
+    )
     lines = miopen_files.line(miopen_files.PLAIN_KEY, miopen_files.GEMM, miopen_files.NAIVE)
     yield (
         "miopen-find-db",
@@ -200,7 +256,11 @@ def _amd(folder: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _memory() -> Iterator[tuple[str, str, bytes]]:
-    yield "memory-snapshot", "snapshot.pickle", memory_snapshots.pickled(memory_snapshots.training(3).snapshot())
+    yield (
+        "memory-snapshot",
+        "snapshot.pickle",
+        memory_snapshots.pickled(memory_snapshots.training(3).snapshot()),
+    )
     yield "memory-stats", "stats.json", json.dumps(test_memory_stats.FLAT).encode()
     yield "memory-stats", "nested.json", json.dumps([test_memory_stats.NESTED] * 2).encode()
     yield "memory-timeline", "memory.raw.json", json.dumps(test_memory_timeline.ROWS).encode()
@@ -209,46 +269,102 @@ def _memory() -> Iterator[tuple[str, str, bytes]]:
 
 
 def _compiler() -> Iterator[tuple[str, str, bytes]]:
-    told = test_torch_logs.recompile("0/0: tensor 'x' size mismatch at index 0. expected 8, actual 16") * 3
-    yield "torch-logs", "torch_logs.txt", (told + test_torch_logs.broken("train.py:61", "item() call", "do not")).encode()
+    told = (
+        test_torch_logs.recompile("0/0: tensor 'x' size mismatch at index 0. expected 8, actual 16")
+        * 3
+    )
+    yield (
+        "torch-logs",
+        "torch_logs.txt",
+        (told + test_torch_logs.broken("train.py:61", "item() call", "do not")).encode(),
+    )
     yield "dynamo-counters", "counters.json", json.dumps(test_dynamo_counters.COUNTERS).encode()
-    lines = [test_torch_trace.metrics(f"0/{at}", entire_frame_compile_time_s=1.5, graph_op_count=4) for at in range(3)]
+    lines = [
+        test_torch_trace.metrics(f"0/{at}", entire_frame_compile_time_s=1.5, graph_op_count=4)
+        for at in range(3)
+    ]
     artifact = {"artifact": {"name": "recompile_reasons"}, "frame_id": 0, "frame_compile_id": 1}
     lines.append(test_torch_trace.line(artifact, '["0/0: size mismatch"]'))
     yield "torch-trace", "trace.log", "".join(lines).encode()
 
 
 def _system() -> Iterator[tuple[str, str, bytes]]:
-    rows = "".join(f"2026/01/01 00:00:0{at}.000, 0, NVIDIA H200, {90 + at} %, 1500 MHz, 1980 MHz, 0x4\n" for at in range(4))
+    rows = "".join(
+        f"2026/01/01 00:00:0{at}.000, 0, NVIDIA H200, {90 + at} %, 1500 MHz, 1980 MHz, 0x4\n"
+        for at in range(4)
+    )
     yield "nvidia-smi", "smi.csv", (test_nvidia_smi.HEADER + rows).encode()
     yield "rocm-smi", "smi.csv", test_rocm_smi.MONITOR.encode()
     yield "rocm-smi", "smi.json", json.dumps(test_rocm_smi.CARDS).encode()
     yield "rocm-smi", "metric.json", json.dumps(test_rocm_smi.METRIC).encode()
     yield "dcgm", "dcgm.txt", test_dcgm.DMON.encode()
-    yield "dcgm", "metrics.txt", "".join(test_dcgm.SCRAPE % pair for pair in ((1980, 0), (1500, 64))).encode()
+    yield (
+        "dcgm",
+        "metrics.txt",
+        "".join(test_dcgm.SCRAPE % pair for pair in ((1980, 0), (1500, 64))).encode(),
+    )
     for name in ("STAT", "STAT_CSV", "INTERVALS", "INTERVALS_CSV", "SCRIPT"):
         yield "perf", f"{name.lower()}.txt", getattr(test_perf_text, name).encode()
     yield "host-profile", "stacks.txt", test_host_profile.RAW.encode()
     yield from _host_profiles()
     yield "topology", "topo.txt", test_nvidia_topo.NVIDIA.encode()
     yield "topology", "rocm.txt", test_nvidia_topo.ROCM.encode()
-    rates = {"device": "H200", "gemm_bf16_8192_tflops": 800, "gemm_fp32_1024_tflops": 50.5, "copy_TBps": 4.1, "launch_us": 3}
+    rates = {
+        "device": "H200",
+        "gemm_bf16_8192_tflops": 800,
+        "gemm_fp32_1024_tflops": 50.5,
+        "copy_TBps": 4.1,
+        "launch_us": 3,
+    }
     yield "measured-rates", "peaks.json", json.dumps(rates).encode()
     yield "measured-rates", "calibrated.json", json.dumps(test_hardware_file.told()).encode()
 
 
 def _host_profiles() -> Iterator[tuple[str, str, bytes]]:
-    sampled = {"type": "sampled", "name": "main", "unit": "seconds", "samples": [[0, 1], [0, 2]], "weights": [0.5, 0.25]}
+    sampled = {
+        "type": "sampled",
+        "name": "main",
+        "unit": "seconds",
+        "samples": [[0, 1], [0, 2]],
+        "weights": [0.5, 0.25],
+    }
     events = [{"type": kind, "frame": 0, "at": at} for kind, at in (("O", 0), ("C", 5))]
     evented = {"type": "evented", "name": "main", "unit": "milliseconds", "events": events}
-    yield "host-profile", "speedscope.json", json.dumps(test_host_profile.speedscope(sampled, evented)).encode()
+    yield (
+        "host-profile",
+        "speedscope.json",
+        json.dumps(test_host_profile.speedscope(sampled, evented)).encode(),
+    )
     leaf = {"function": "forward", "file_path": "nn.py", "line_no": 9, "time": 1.5, "children": []}
-    root = {"function": "main", "file_path": "train.py", "line_no": 3, "time": 2.0, "children": [leaf, leaf]}
-    session = {"start_time": 1.5, "duration": 2.0, "sample_count": 5, "cpu_time": 1.0, "root_frame": root}
+    root = {
+        "function": "main",
+        "file_path": "train.py",
+        "line_no": 3,
+        "time": 2.0,
+        "children": [leaf, leaf],
+    }
+    session = {
+        "start_time": 1.5,
+        "duration": 2.0,
+        "sample_count": 5,
+        "cpu_time": 1.0,
+        "root_frame": root,
+    }
     yield "host-profile", "pyinstrument.json", json.dumps(session).encode()
-    call = {"ph": "X", "cat": "fee", "name": "step (/w/train.py:3)", "pid": 1, "tid": 1, "ts": 0.5, "dur": 9.5}
+    call = {
+        "ph": "X",
+        "cat": "fee",
+        "name": "step (/w/train.py:3)",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0.5,
+        "dur": 9.5,
+    }
     name = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "MainThread"}}
-    trace = {"traceEvents": [name, call, call | {"ts": 2, "dur": 3}], "viztracer_metadata": {"version": "1.1"}}
+    trace = {
+        "traceEvents": [name, call, call | {"ts": 2, "dur": 3}],
+        "viztracer_metadata": {"version": "1.1"},
+    }
     yield "host-profile", "viztracer.json", json.dumps(trace).encode()
 
 
@@ -258,14 +374,25 @@ def _logs() -> Iterator[tuple[str, str, bytes]]:
     yield (
         "training-log",
         "deepspeed.log",
-        "\n".join([*test_training_log_deepspeed.BREAKDOWN, *test_training_log_deepspeed.COMMS]).encode(),
+        "\n".join(
+            [*test_training_log_deepspeed.BREAKDOWN, *test_training_log_deepspeed.COMMS]
+        ).encode(),
     )
     half = test_chakra.HALF
     types = ["Tensor(c10::Half)"] * 2
-    product = test_chakra.node(2, "aten::mm", shapes=[[10, 100], [100, 10]], types=types, values=[half, half])
-    yield "chakra", "et.json", test_chakra.trace(product, test_chakra.node(3, "c10d::allreduce_", caller=2))
+    product = test_chakra.node(
+        2, "aten::mm", shapes=[[10, 100], [100, 10]], types=types, values=[half, half]
+    )
+    yield (
+        "chakra",
+        "et.json",
+        test_chakra.trace(product, test_chakra.node(3, "c10d::allreduce_", caller=2)),
+    )
     job = [getattr(test_job_log, name) for name in ("LOADER", "NEW_OOM", "OLD_OOM")]
-    job += [getattr(test_job_log, name).format(rank=1, last=1580) for name in ("UNUSED", "HUNG", "DETECTED", "SIGNALLED")]
+    job += [
+        getattr(test_job_log, name).format(rank=1, last=1580)
+        for name in ("UNUSED", "HUNG", "DETECTED", "SIGNALLED")
+    ]
     yield "job-log", "job.log", "".join(job).encode()
     yield "nccl-log", "nccl.log", nccl_logs.two_nodes().encode()
 
@@ -275,7 +402,11 @@ def _real() -> Iterator[tuple[str, str, bytes]]:
         for name in names:
             path = SHARED / name
             if path.is_file():
-                yield kind, name, _trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES]
+                yield (
+                    kind,
+                    name,
+                    _trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES],
+                )
 
 
 @cache

@@ -1,7 +1,9 @@
-"""Damaged files go the whole way: read, measured, judged, drawn and written as JSON, or refused in words.
+"""Damaged files go the whole way: read, measured, judged, drawn and written as JSON, or refused in
+words.
 
-A round takes a sample of a format, damages it by a seed, and asks for all of these; `Outcome.problem` says what was wrong.
-tests/test_fuzz.py runs some rounds of every format, `python -m benchmarks.fuzz` as many as one likes.
+A round takes a sample of a format, damages it by a seed, and asks for all of these;
+`Outcome.problem` says what was wrong. tests/test_fuzz.py runs some rounds of every format, `python
+-m benchmarks.fuzz` as many as one likes.
 """
 
 from __future__ import annotations
@@ -93,14 +95,19 @@ def run_round(kind: str, seed: int, folder: Path) -> Outcome:
             raise
         problem = f"CRASH {type(crash).__name__}: {str(crash)[:200]} at {_place(crash)}"
     seconds = time.process_time() - begun
-    return Outcome(kind=kind, seed=seed, answer=answer, num_notes=num_notes, seconds=seconds, problem=problem)
+    return Outcome(
+        kind=kind, seed=seed, answer=answer, num_notes=num_notes, seconds=seconds, problem=problem
+    )
 
 
 def _beside(chance: random.Random, folder: Path) -> list[Path]:
-    """Other recordings given together with the first: a trace, or what any tool wrote, whole or damaged."""
+    """Other recordings given together with the first: a trace, or what any tool wrote, whole or
+    damaged."""
     files = []
     for number in range(chance.choice([1, 1, 2])):
-        sample = chance.choice([one for one in samples() if one.kind not in ALONE and (number or one.kind == "kineto")])
+        sample = chance.choice(
+            [one for one in samples() if one.kind not in ALONE and (number or one.kind == "kineto")]
+        )
         for name, data in sample.files.items():
             path = folder / f"{chance.choice(('rank0', 'rank1', '0', 'x'))}_{number}_{name}"
             path.write_bytes(data if chance.random() < 0.7 else mutated(data, chance))
@@ -116,7 +123,8 @@ def write_damaged(sample: Sample, chance: random.Random, folder: Path) -> list[P
     """The sample's files, one of them damaged (of a run, up to three)."""
     names = list(sample.files)
     spoiled = {
-        chance.choice([name for name in names if not WINDOW.search(name)] + names) for _ in range(chance.choice([1, 1, 2, 3]))
+        chance.choice([name for name in names if not WINDOW.search(name)] + names)
+        for _ in range(chance.choice([1, 1, 2, 3]))
     }
     for name, data in sample.files.items():
         path = folder / name
@@ -134,12 +142,26 @@ def ask(kind: str, files: list[Path], folder: Path) -> int:
         return _command(*PLAN, *given, is_json=True)
     if kind == DIAGNOSIS:
         good = folder / "good.json"
-        good.write_bytes(next(sample.files["contract.json"] for sample in samples() if "contract.json" in sample.files))
+        good.write_bytes(
+            next(
+                sample.files["contract.json"]
+                for sample in samples()
+                if "contract.json" in sample.files
+            )
+        )
         return _any_command(
             ("report", str(files[0]), "-o", str(folder / "report.html")),
             ("compare", str(good), str(files[0]), "--format", "json"),
             ("compare", str(files[0]), str(good), "--fail-if", "step_ms > baseline"),
-            ("diagnose", str(_small_trace(folder)), "--no-cache", "--fail-if", "step_ms > baseline", "--baseline", str(files[0])),
+            (
+                "diagnose",
+                str(_small_trace(folder)),
+                "--no-cache",
+                "--fail-if",
+                "step_ms > baseline",
+                "--baseline",
+                str(files[0]),
+            ),
         )
     paths = [str(folder)] if kind == RUN else [str(path) for path in files]
     return check(diagnose(paths, Options(use_cache=False, jobs=1, all_findings=True)))
@@ -157,7 +179,11 @@ def check(diagnosis: Diagnosis) -> int:
     if fault is not None:
         raise AnswerError(f"SCHEMA: {fault.json_path}: {fault.message[:150]}")
     for finding in contract["findings"]:
-        gains = {name: finding[name] for name in ("predicted_speedup", "predicted_low", "predicted_high") if name in finding}
+        gains = {
+            name: finding[name]
+            for name in ("predicted_speedup", "predicted_low", "predicted_high")
+            if name in finding
+        }
         if any(gain is not None and gain < 1.0 for gain in gains.values()):
             raise AnswerError(f"GAIN: {finding['code']} {gains}")
     return len(contract["notes"])
@@ -180,14 +206,20 @@ def _any_command(*commands: tuple[str, ...]) -> int:
 
 def _small_trace(folder: Path) -> Path:
     path = folder / "trace.json"
-    path.write_bytes(next(sample.files["built.json"] for sample in samples() if "built.json" in sample.files))
+    path.write_bytes(
+        next(sample.files["built.json"] for sample in samples() if "built.json" in sample.files)
+    )
     return path
 
 
 def _command(*arguments: str, is_json: bool = False) -> int:
     """A command as a person calls it: its exit code is a meant one, and its output can be shown."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.suppress(SystemExit),
+    ):
         code = main(list(arguments))
         if code == 2:
             raise StepscopeError(err.getvalue())
@@ -224,11 +256,18 @@ def _message_problem(message: str) -> str | None:
 def _refuse_control(text: str, where: str) -> None:
     found = CONTROL.search(text)
     if found is not None:
-        raise AnswerError(f"CONTROL: {found[0]!r} in {where}: {text[max(0, found.start() - 60) : found.end() + 20]!a}")
+        raise AnswerError(
+            f"CONTROL: {found[0]!r} in {where}: "
+            f"{text[max(0, found.start() - 60) : found.end() + 20]!a}"
+        )
 
 
 def _place(crash: BaseException) -> str:
-    ours = [frame for frame in traceback.extract_tb(crash.__traceback__) if "stepscope" in frame.filename]
+    ours = [
+        frame
+        for frame in traceback.extract_tb(crash.__traceback__)
+        if "stepscope" in frame.filename
+    ]
     frame = (ours or traceback.extract_tb(crash.__traceback__))[-1]
     return f"{Path(frame.filename).parent.name}/{Path(frame.filename).name}:{frame.lineno}"
 
@@ -265,5 +304,9 @@ def _small_pieces(chance: random.Random) -> Iterator[None]:
             (feed, "MAX_EVENT_BYTES", [2_000, 16 << 20]),
             (stream, "BLOCK_BYTES", [333, 1 << 20]),
         ):
-            held.enter_context(mock.patch.object(module, name, chance.choice(sizes) if chance.random() < 0.3 else sizes[-1]))
+            held.enter_context(
+                mock.patch.object(
+                    module, name, chance.choice(sizes) if chance.random() < 0.3 else sizes[-1]
+                )
+            )
         yield

@@ -1,7 +1,8 @@
-"""`import torch` in less than half the time, for a job that neither compiles nor is distributed: a torch without its compiler.
+"""`import torch` in less than half the time, for a job that neither compiles nor is distributed: a
+torch without its compiler.
 
-The first optimizer imports torch._dynamo, which takes as long as torch itself, only to keep it away from what it does; and a
-quarter of `import torch` registers what tensors without data need.
+The first optimizer imports torch._dynamo, which takes as long as torch itself, only to keep it away
+from what it does; and a quarter of `import torch` registers what tensors without data need.
 """
 
 import gc

@@ -17,7 +17,12 @@ S = 1_000_000_000
 
 def write_run(folder: Path, **more: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"schema": SCHEMA, "command": ["python", "train.py"], "options": {}, "started_wall_ns": WALL_NS}
+    told = {
+        "schema": SCHEMA,
+        "command": ["python", "train.py"],
+        "options": {},
+        "started_wall_ns": WALL_NS,
+    }
     write_json(folder / "run.json", told | more)
     return folder
 
@@ -25,7 +30,10 @@ def write_run(folder: Path, **more: Any) -> Path:
 def write_rank(run: Path, rank: int, **notes: Any) -> Path:
     folder = run / f"rank-{rank}"
     folder.mkdir()
-    write_json(folder / "rank.json", {"rank": rank, "perf_ns": 0, "wall_ns": WALL_NS, "world_size": 1, **notes})
+    write_json(
+        folder / "rank.json",
+        {"rank": rank, "perf_ns": 0, "wall_ns": WALL_NS, "world_size": 1, **notes},
+    )
     _append(folder / "steps.jsonl", [{"columns": STEP_COLUMNS}])
     _append(folder / "pace.jsonl", [{"columns": PACE_COLUMNS}])
     return folder

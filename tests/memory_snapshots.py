@@ -1,4 +1,5 @@
-"""Memory snapshots for tests: a writer of plain pickles, and stories of training told as the allocator's events."""
+"""Memory snapshots for tests: a writer of plain pickles, and stories of training told as the
+allocator's events."""
 
 from __future__ import annotations
 
@@ -9,11 +10,31 @@ from typing import Any
 from stepscope.readers.source import Source
 
 MB = 1 << 20
-MODULE = {"name": "_call_impl", "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", "line": 1790}
-MOVED = {"name": "_apply", "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", "line": 965}
-OPTIMIZER = {"name": "_init_group", "filename": "/venv/lib/python3.12/site-packages/torch/optim/adam.py", "line": 178}
-ENGINE = {"name": "torch::autograd::Engine::evaluate_function(std::shared_ptr<x>)", "filename": "??", "line": 0}
-NODE = {"name": "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "filename": "??", "line": 0}
+MODULE = {
+    "name": "_call_impl",
+    "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
+    "line": 1790,
+}
+MOVED = {
+    "name": "_apply",
+    "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py",
+    "line": 965,
+}
+OPTIMIZER = {
+    "name": "_init_group",
+    "filename": "/venv/lib/python3.12/site-packages/torch/optim/adam.py",
+    "line": 178,
+}
+ENGINE = {
+    "name": "torch::autograd::Engine::evaluate_function(std::shared_ptr<x>)",
+    "filename": "??",
+    "line": 0,
+}
+NODE = {
+    "name": "torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)",
+    "filename": "??",
+    "line": 0,
+}
 
 
 def frame(name: str, line: int, file: str = "/home/me/job/train.py") -> dict[str, Any]:
@@ -51,7 +72,8 @@ def _code(value: Any) -> bytes:
 
 
 class Story:
-    """What the allocator did, one call after the other. Every block has a segment of its own unless one is opened first."""
+    """What the allocator did, one call after the other. Every block has a segment of its own unless
+    one is opened first."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -61,7 +83,16 @@ class Story:
 
     def _event(self, action: str, addr: int, size: int, frames: list[Any]) -> None:
         time_us = 1_000_000 + 10 * len(self.events)
-        self.events.append({"action": action, "addr": addr, "size": size, "stream": 0, "time_us": time_us, "frames": frames})
+        self.events.append(
+            {
+                "action": action,
+                "addr": addr,
+                "size": size,
+                "stream": 0,
+                "time_us": time_us,
+                "frames": frames,
+            }
+        )
 
     def segment(self, size: int) -> int:
         addr = self.next_addr
@@ -85,22 +116,49 @@ class Story:
         self._event("segment_free", addr, self.segments.pop(addr), frames)
 
     def oom(self, size: int, device_free: int) -> None:
-        self.events.append({"action": "oom", "size": size, "device_free": device_free, "stream": 0, "frames": FORWARD})
+        self.events.append(
+            {
+                "action": "oom",
+                "size": size,
+                "device_free": device_free,
+                "stream": 0,
+                "frames": FORWARD,
+            }
+        )
 
     def snapshot(self) -> dict[str, Any]:
         segments = []
         for start, size in self.segments.items():
             blocks = [
-                {"address": addr, "size": used, "requested_size": used, "state": "active_allocated", "frames": frames}
+                {
+                    "address": addr,
+                    "size": used,
+                    "requested_size": used,
+                    "state": "active_allocated",
+                    "frames": frames,
+                }
                 for addr, (used, frames) in sorted(self.live.items())
                 if start <= addr < start + size
             ]
-            segments.append({"device": 0, "address": start, "total_size": size, "segment_type": "large", "blocks": blocks})
-        return {"segments": segments, "device_traces": [self.events], "allocator_settings": {"expandable_segments": False}}
+            segments.append(
+                {
+                    "device": 0,
+                    "address": start,
+                    "total_size": size,
+                    "segment_type": "large",
+                    "blocks": blocks,
+                }
+            )
+        return {
+            "segments": segments,
+            "device_traces": [self.events],
+            "allocator_settings": {"expandable_segments": False},
+        }
 
 
 def training(num_steps: int, *, kept_mb: int = 0, has_native: bool = True) -> Story:
-    """Weights of 100 MB, Adam's 200, activations of 300, gradients of 100; each step may keep some of its forward pass.
+    """Weights of 100 MB, Adam's 200, activations of 300, gradients of 100; each step may keep some
+    of its forward pass.
 
     Without native frames the backward pass, in its own thread, has empty stacks.
     """

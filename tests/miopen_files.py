@@ -1,5 +1,6 @@
-"""Lines of MIOpen's find-db, as ROCm/MIOpen writes them: src/conv/problem_description.cpp has the key (Serialize),
-src/include/miopen/db_record.hpp the record, perf_field.hpp there the values (FindDbData), src/db_record.cpp their older order."""
+"""Lines of MIOpen's find-db, as ROCm/MIOpen writes them: src/conv/problem_description.cpp has the
+key (Serialize), src/include/miopen/db_record.hpp the record, perf_field.hpp there the values
+(FindDbData), src/db_record.cpp their older order."""
 
 from __future__ import annotations
 

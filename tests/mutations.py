@@ -1,4 +1,5 @@
-"""Damage to files, by chance from a seed: to bytes, to lines and numbers of a text, to values of JSON, to cells of a database."""
+"""Damage to files, by chance from a seed: to bytes, to lines and numbers of a text, to values of
+JSON, to cells of a database."""
 
 from __future__ import annotations
 
@@ -92,7 +93,11 @@ def repeat(data: bytearray, chance: random.Random) -> None:
 
 
 def move(data: bytearray, chance: random.Random) -> None:
-    at, size, to = chance.randrange(len(data)), chance.choice([5, 100, 1000]), chance.randrange(len(data))
+    at, size, to = (
+        chance.randrange(len(data)),
+        chance.choice([5, 100, 1000]),
+        chance.randrange(len(data)),
+    )
     data[to:to] = data[at : at + size]
 
 
@@ -105,7 +110,9 @@ def change_number(data: bytearray, chance: random.Random) -> None:
 def change_same_numbers(data: bytearray, chance: random.Random) -> None:
     """Every number after some place, or the one of each line."""
     start, value = chance.randrange(len(data)), chance.choice(NUMBERS)
-    data[start:] = NUMBER.sub(lambda _: value, bytes(data[start:]), count=chance.choice([3, 30, 300]))
+    data[start:] = NUMBER.sub(
+        lambda _: value, bytes(data[start:]), count=chance.choice([3, 30, 300])
+    )
 
 
 def change_lines(data: bytearray, chance: random.Random) -> None:
@@ -129,7 +136,11 @@ def change_column(data: bytearray, chance: random.Random) -> None:
     """One cell of every row of a table."""
     lines = bytes(data).split(b"\n")
     mark = max((b",", b"\t", b"|", b" "), key=data.count)
-    at, value, every = chance.randrange(max(1, lines[0].count(mark) + 1)), chance.choice(NUMBERS), chance.choice([1, 1, 2, 5])
+    at, value, every = (
+        chance.randrange(max(1, lines[0].count(mark) + 1)),
+        chance.choice(NUMBERS),
+        chance.choice([1, 1, 2, 5]),
+    )
     for number, line in enumerate(lines):
         cells = line.split(mark)
         if number and number % every == 0 and at < len(cells):
@@ -167,7 +178,8 @@ def _structure(data: bytes, chance: random.Random) -> bytes:
 
 
 def _changed(value: Any, chance: random.Random) -> Any:
-    """Some places changed: a name is drawn first, for a trace has thousands of some and one of others."""
+    """Some places changed: a name is drawn first, for a trace has thousands of some and one of
+    others."""
     holder = {"": copy.deepcopy(value)}
     for _ in range(chance.choice([1, 1, 1, 2, 4, 30])):
         places = _places(holder)
@@ -175,7 +187,9 @@ def _changed(value: Any, chance: random.Random) -> Any:
     return holder[""]
 
 
-def _change_one(place: tuple[Any, Any], places: dict[str, list[tuple[Any, Any]]], chance: random.Random) -> None:
+def _change_one(
+    place: tuple[Any, Any], places: dict[str, list[tuple[Any, Any]]], chance: random.Random
+) -> None:
     parent, key = place
     action = chance.choice(("change",) * 8 + ("every",) * 4 + ("drop", "twice", "deep"))
     if action == "drop" and key != "":
@@ -193,7 +207,8 @@ def _change_one(place: tuple[Any, Any], places: dict[str, list[tuple[Any, Any]]]
 
 
 def _places(value: Any) -> dict[str, list[tuple[Any, Any]]]:
-    """Every place of the value by its name: what holds it, and its key. Those of a list have none of their own."""
+    """Every place of the value by its name: what holds it, and its key. Those of a list have none
+    of their own."""
     places: dict[str, list[tuple[Any, Any]]] = {}
     pending = [(value, "")]
     while pending:
@@ -207,21 +222,33 @@ def _places(value: Any) -> dict[str, list[tuple[Any, Any]]]:
 
 
 def _written(value: Any, chance: random.Random) -> bytes:
-    """The value as JSON, with what json.dumps does not write: bytes that are no text, values deep in one another."""
+    """The value as JSON, with what json.dumps does not write: bytes that are no text, values deep
+    in one another."""
     text = json.dumps(value).encode()
     for depth in DEPTHS:
-        inner = (b"[" * depth, b"]" * depth) if chance.random() < 0.5 else (b'{"a":[' * (depth // 2), b"]}" * (depth // 2))
+        inner = (
+            (b"[" * depth, b"]" * depth)
+            if chance.random() < 0.5
+            else (b'{"a":[' * (depth // 2), b"]}" * (depth // 2))
+        )
         text = text.replace(f'"{DEEP % depth}"'.encode(), b"7".join(inner))
     return text.replace(b'"\\ud800"', b'"\xff"') if chance.random() < 0.3 else text
 
 
 def _database(data: bytes, chance: random.Random) -> bytes:
-    """A database with other cells, or without a table or a column; as it was where that cannot be."""
+    """A database with other cells, or without a table or a column; as it was where that cannot
+    be."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "base"
         path.write_bytes(data)
-        with closing(sqlite3.connect(path)) as base, suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
-            tables = [row[0] for row in base.execute("select name from sqlite_master where type = 'table'")]
+        with (
+            closing(sqlite3.connect(path)) as base,
+            suppress(sqlite3.Error, OverflowError, UnicodeEncodeError),
+        ):
+            tables = [
+                row[0]
+                for row in base.execute("select name from sqlite_master where type = 'table'")
+            ]
             for _ in range(chance.choice([1, 2, 5])):
                 _damage_table(base, chance.choice(tables), chance)
             base.commit()
@@ -232,12 +259,23 @@ def _damage_table(base: sqlite3.Connection, table: str, chance: random.Random) -
     columns = [row[1] for row in base.execute(f"pragma table_info([{table}])")]
     if not columns:  # Dropped in this round.
         return
-    column, action = chance.choice(columns), chance.choice(("cell", "cell", "column", "rename", "drop", "drop column", "twice"))
-    value = chance.choice([one for one in VALUES if isinstance(one, int | float | str | None) and one != 10**30])
+    column, action = (
+        chance.choice(columns),
+        chance.choice(("cell", "cell", "column", "rename", "drop", "drop column", "twice")),
+    )
+    value = chance.choice(
+        [one for one in VALUES if isinstance(one, int | float | str | None) and one != 10**30]
+    )
     if action == "cell":
-        base.execute(f"update [{table}] set [{column}] = ? where rowid % ? = 0", (value, chance.choice([1, 2, 7])))  # noqa: S608
+        base.execute(
+            f"update [{table}] set [{column}] = ? where rowid % ? = 0",
+            (value, chance.choice([1, 2, 7])),
+        )
     elif action == "column":
-        base.execute(f"update [{table}] set [{column}] = [{column}] * ?", (chance.choice([0, -1, 2**40, 1e300, 0.5]),))  # noqa: S608
+        base.execute(
+            f"update [{table}] set [{column}] = [{column}] * ?",
+            (chance.choice([0, -1, 2**40, 1e300, 0.5]),),
+        )
     elif action == "rename":
         base.execute(f"alter table [{table}] rename column [{column}] to other")
     elif action == "drop":

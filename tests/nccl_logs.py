@@ -10,16 +10,22 @@ from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 
 
-def info(message: str, *, host: str = "n0", pid: int = 10, tid: int | None = None, device: int = 0) -> str:
+def info(
+    message: str, *, host: str = "n0", pid: int = 10, tid: int | None = None, device: int = 0
+) -> str:
     return f"{host}:{pid}:{tid or pid} [{device}] NCCL INFO {message}\n"
 
 
 def init(rank: int, ranks: int, *, ident: str = "0xabc", end: str = "COMPLETE") -> str:
-    return f"ncclCommInitRank comm 0x55{rank} rank {rank} nranks {ranks} cudaDev 0 nvmlDev 0 busId 60 commId {ident} - Init {end}"
+    return (
+        f"ncclCommInitRank comm 0x55{rank} rank {rank} nranks {ranks} cudaDev 0 nvmlDev 0 busId "
+        f"60 commId {ident} - Init {end}"
+    )
 
 
 def two_nodes() -> str:
-    """Four ranks, two to a node: P2P inside, InfiniBand between; rank 2's network stages through the host."""
+    """Four ranks, two to a node: P2P inside, InfiniBand between; rank 2's network stages through
+    the host."""
     lines = [info("NCCL version 2.20.5+cuda12.4")]
     for rank in range(4):
         who = {"host": f"n{rank // 2}", "pid": 10 + rank, "device": rank % 2}
@@ -29,8 +35,15 @@ def two_nodes() -> str:
             "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
             "Using network IB",
             init(rank, 4, end="START"),
-            f"comm 0x55{rank} rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank {rank % 2} MNNVL 0",
-            *(["Channel 00/02 :    0   1   2   3", "Channel 01/02 :    0   1   2   3"] if rank == 0 else []),
+            (
+                f"comm 0x55{rank} rank {rank} nRanks 4 nNodes 2 localRanks 2 localRank {rank % 2} "
+                "MNNVL 0"
+            ),
+            *(
+                ["Channel 00/02 :    0   1   2   3", "Channel 01/02 :    0   1   2   3"]
+                if rank == 0
+                else []
+            ),
             f"Trees [0] {peer}/-1/-1->{rank}->-1 [1] -1/-1/-1->{rank}->{peer}",
             f"Channel 00/0 : {rank}[{rank % 2}] -> {peer}[{peer % 2}] via P2P/CUMEM/read",
             f"Channel 00/0 : {rank}[0] -> {away}[0] [send] via NET/IB/0(1){direct}/Shared",

@@ -9,8 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, Link, LinkFit, RankComms
-from stepscope.core.diagnosis import Diagnosis, Finding, ReplayCheck, SourceLocation, StepTime, Verdict
+from stepscope.core.comms_facts import (
+    Buckets,
+    CollectiveRow,
+    CommsFacts,
+    Dimension,
+    Gathers,
+    Link,
+    LinkFit,
+    RankComms,
+)
+from stepscope.core.diagnosis import (
+    Diagnosis,
+    Finding,
+    ReplayCheck,
+    SourceLocation,
+    StepTime,
+    Verdict,
+)
 from stepscope.core.facts import (
     PARTS,
     CallRow,
@@ -34,7 +50,8 @@ JITTER = (1000, 990, 1015)
 """Length of each measured window, in thousandths of the first."""
 
 ELEMENTWISE = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >"
+    "void at::native::vectorized_elementwise_kernel<4, "
+    "at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul> >"
     "(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_bias_TNN"
@@ -99,7 +116,9 @@ FINDINGS = (
     Finding(
         code="serial-loader",
         bound="data",
-        summary="The loader makes each batch in the training process, while the device waits 36.0 ms a step for it.",
+        summary="The loader makes each batch in the training process, "
+        "while the device waits 36.0 ms "
+        "a step for it.",
         action="DataLoader(..., num_workers=4, pin_memory=True, persistent_workers=True)",
         evidence=("_SingleProcessDataLoaderIter.__next__ takes 36.7 ms a step",),
         ranks=(0,),
@@ -128,10 +147,15 @@ FINDINGS = (
 )
 
 
-def windows_of(parts_ms: Mapping[str, float], num: int) -> tuple[tuple[tuple[int, int], ...], Partition]:
+def windows_of(
+    parts_ms: Mapping[str, float], num: int
+) -> tuple[tuple[tuple[int, int], ...], Partition]:
     """Contiguous windows, each split alike but for the jitter, and their partition."""
     columns = {
-        part: tuple(int(parts_ms.get(part, 0.0) * MS) * JITTER[i % len(JITTER)] // 1000 for i in range(num)) for part in PARTS
+        part: tuple(
+            int(parts_ms.get(part, 0.0) * MS) * JITTER[i % len(JITTER)] // 1000 for i in range(num)
+        )
+        for part in PARTS
     }
     totals = tuple(sum(columns[part][i] for part in PARTS) for i in range(num))
     starts = [sum(totals[:i]) for i in range(num)]
@@ -140,12 +164,22 @@ def windows_of(parts_ms: Mapping[str, float], num: int) -> tuple[tuple[tuple[int
 
 
 def rank_facts(
-    parts_ms: Mapping[str, float], *, rank: int = 0, num_windows: int = 3, hidden_ms: float = 0.0, **changes: Any
+    parts_ms: Mapping[str, float],
+    *,
+    rank: int = 0,
+    num_windows: int = 3,
+    hidden_ms: float = 0.0,
+    **changes: Any,
 ) -> RankFacts:
     """One rank whose steps are split like this; `changes` replace any of its other fields."""
     windows, split = windows_of(parts_ms, num_windows)
-    exposed = tuple(split.parts["comms_wait"][i] + split.parts["comms_transfer"][i] for i in range(num_windows))
-    busy = tuple(split.parts["compute"][i] + exposed[i] + split.parts["transfer"][i] for i in range(num_windows))
+    exposed = tuple(
+        split.parts["comms_wait"][i] + split.parts["comms_transfer"][i] for i in range(num_windows)
+    )
+    busy = tuple(
+        split.parts["compute"][i] + exposed[i] + split.parts["transfer"][i]
+        for i in range(num_windows)
+    )
     hidden = tuple(int(hidden_ms * MS) for _ in range(num_windows))
     totals = DeviceTotals(
         span=sum(split.totals),
@@ -187,7 +221,9 @@ def rank_facts(
     return replace(facts, **changes)
 
 
-def kernel(name: str, category: str, op: str | None, count: int, total_ms: float, roof: float | None = None) -> KernelRow:
+def kernel(
+    name: str, category: str, op: str | None, count: int, total_ms: float, roof: float | None = None
+) -> KernelRow:
     """A kernel that reaches this share of its roof."""
     return KernelRow(
         name=name,
@@ -212,13 +248,15 @@ def diagnosis(
     findings: Sequence[Finding] = (),
     notes: Sequence[str] = (),
 ) -> Diagnosis:
-    """A diagnosis of these ranks; the step time is the first rank's, from its trace, unless given."""
+    """A diagnosis of these ranks; the step time is the first rank's, from its trace, unless
+    given."""
     step_interval = ranks[0].steps.step_interval_ns if ranks else None
     step_interval_ms = None if step_interval is None else step_interval / MS
     count = len(ranks[0].steps.windows) if ranks else 0
     return Diagnosis(
         verdict=Verdict(bound=bound, summary=summary, shares={}),
-        step=step or StepTime(count=count, ms=step_interval_ms, profiled_ms=step_interval_ms, source="trace"),
+        step=step
+        or StepTime(count=count, ms=step_interval_ms, profiled_ms=step_interval_ms, source="trace"),
         ladder=(),
         replay=None,
         findings=tuple(findings),
@@ -231,10 +269,25 @@ def diagnosis(
 def _training_kernels(scale: float = 1.0) -> dict[str, Any]:
     kernels = (
         kernel(GEMM, "gemm", "aten::addmm", 288, 61.2, 0.81),
-        kernel(FLASH, "attention", "aten::_scaled_dot_product_cudnn_attention_backward", 72, 22.4, 0.55),
-        kernel(ELEMENTWISE, "elementwise", "autograd::engine::evaluate_function: AddBackward0", 1440, 14.0, 0.88),
+        kernel(
+            FLASH, "attention", "aten::_scaled_dot_product_cudnn_attention_backward", 72, 22.4, 0.55
+        ),
+        kernel(
+            ELEMENTWISE,
+            "elementwise",
+            "autograd::engine::evaluate_function: AddBackward0",
+            1440,
+            14.0,
+            0.88,
+        ),
         kernel("triton_poi_fused_gelu_view_8", "triton", None, 72, 6.1, 0.93),
-        kernel("void at::native::reduce_kernel<512, 1, at::native::R<float>>(R)", "reduction", "aten::sum", 300, 4.2),
+        kernel(
+            "void at::native::reduce_kernel<512, 1, at::native::R<float>>(R)",
+            "reduction",
+            "aten::sum",
+            300,
+            4.2,
+        ),
     )
     categories = (
         CategoryRow(category="gemm", count=1020, total_ns=int(72.3 * MS)),
@@ -244,7 +297,12 @@ def _training_kernels(scale: float = 1.0) -> dict[str, Any]:
     )
     return {
         "kernels": tuple(
-            replace(row, total_ns=int(row.total_ns * scale), floor_ns=row.floor_ns and row.floor_ns * scale) for row in kernels
+            replace(
+                row,
+                total_ns=int(row.total_ns * scale),
+                floor_ns=row.floor_ns and row.floor_ns * scale,
+            )
+            for row in kernels
         ),
         "categories": tuple(replace(row, total_ns=int(row.total_ns * scale)) for row in categories),
     }
@@ -253,12 +311,27 @@ def _training_kernels(scale: float = 1.0) -> dict[str, Any]:
 def healthy() -> Diagnosis:
     """The device computes almost all the time."""
     phases = Phases(
-        forward_ns=41 * MS, backward_ns=83 * MS, optimizer_ns=6 * MS, unknown_ns=0, recomputed_ns=0, num_recomputed_ops=0
+        forward_ns=41 * MS,
+        backward_ns=83 * MS,
+        optimizer_ns=6 * MS,
+        unknown_ns=0,
+        recomputed_ns=0,
+        num_recomputed_ops=0,
     )
-    copies = (CopyRow(kind="HtoD (Pinned -> Device)", count=6, total_ns=3 * MS // 2, bytes=37_748_736, num_blocking=0),)
+    copies = (
+        CopyRow(
+            kind="HtoD (Pinned -> Device)",
+            count=6,
+            total_ns=3 * MS // 2,
+            bytes=37_748_736,
+            num_blocking=0,
+        ),
+    )
     host = replace(
         QUIET_HOST,
-        syncs=(CallRow(name="cudaStreamSynchronize", count=3, total_ns=96 * MS, longest_ns=33 * MS),),
+        syncs=(
+            CallRow(name="cudaStreamSynchronize", count=3, total_ns=96 * MS, longest_ns=33 * MS),
+        ),
         loader=(
             CallRow(
                 name="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
@@ -269,7 +342,13 @@ def healthy() -> Diagnosis:
         ),
     )
     rank = rank_facts(
-        {"compute": 44.1, "transfer": 0.02, "idle_launch": 1.4, "idle_sync": 0.6, "idle_other": 0.18},
+        {
+            "compute": 44.1,
+            "transfer": 0.02,
+            "idle_launch": 1.4,
+            "idle_sync": 0.6,
+            "idle_other": 0.18,
+        },
         phases=phases,
         copies=copies,
         host=host,
@@ -277,7 +356,12 @@ def healthy() -> Diagnosis:
         **_training_kernels(),
     )
     step = StepTime(count=40, ms=44.9, profiled_ms=46.3, source="measured")
-    return diagnosis("compute", "The device computes 95 % of the step: arithmetic limits this run.", [rank], step=step)
+    return diagnosis(
+        "compute",
+        "The device computes 95 % of the step: arithmetic limits this run.",
+        [rank],
+        step=step,
+    )
 
 
 def data_bound() -> Diagnosis:
@@ -294,14 +378,22 @@ def data_bound() -> Diagnosis:
         ),
     )
     copies = (
-        CopyRow(kind="HtoD (Pageable -> Device)", count=6, total_ns=9 * MS, bytes=115_605_504, num_blocking=6),
+        CopyRow(
+            kind="HtoD (Pageable -> Device)",
+            count=6,
+            total_ns=9 * MS,
+            bytes=115_605_504,
+            num_blocking=6,
+        ),
         CopyRow(kind="DtoD", count=30, total_ns=MS, bytes=None, num_blocking=0),
     )
     rank = rank_facts(
         {"compute": 26.4, "transfer": 2.9, "idle_input": 36.0, "idle_launch": 0.3},
         host=host,
         copies=copies,
-        roofline=replace(HEALTHY_ROOF, mfu=0.12, hfu=0.16, hardware_flops=25e12, modelled_share=None),
+        roofline=replace(
+            HEALTHY_ROOF, mfu=0.12, hfu=0.16, hardware_flops=25e12, modelled_share=None
+        ),
         phases=Phases(
             forward_ns=27 * MS,
             backward_ns=46 * MS,
@@ -314,7 +406,9 @@ def data_bound() -> Diagnosis:
         **_training_kernels(0.6),
     )
     step = StepTime(count=3, ms=65.5, profiled_ms=65.6, source="given")
-    found = diagnosis("data", "Waiting for input takes 55 % of the step.", [rank], step=step, findings=FINDINGS)
+    found = diagnosis(
+        "data", "Waiting for input takes 55 % of the step.", [rank], step=step, findings=FINDINGS
+    )
     return replace(found, replay=ReplayCheck(ms=65.1, error=-0.006))
 
 
@@ -332,12 +426,18 @@ def launch_bound() -> Diagnosis:
         median_kernel_ns=2_300,
     )
     host = Host(
-        syncs=tuple(CallRow(name=f"cudaSync{i}", count=100, total_ns=(5 - i) * MS, longest_ns=80_000) for i in range(5)),
+        syncs=tuple(
+            CallRow(name=f"cudaSync{i}", count=100, total_ns=(5 - i) * MS, longest_ns=80_000)
+            for i in range(5)
+        ),
         allocator=(CallRow(name="cudaMalloc", count=1, total_ns=MS, longest_ns=MS),),
         loader=(),
         compile=(CallRow(name="compile_fx", count=1, total_ns=4 * MS, longest_ns=4 * MS),),
     )
-    kernels = tuple(kernel(f"tiny_kernel_{i}", "elementwise", f"aten::op{i}", 900 - i, 2.0 - i / 10) for i in range(12))
+    kernels = tuple(
+        kernel(f"tiny_kernel_{i}", "elementwise", f"aten::op{i}", 900 - i, 2.0 - i / 10)
+        for i in range(12)
+    )
     categories = tuple(CategoryRow(category=f"kind {i}", count=900, total_ns=MS) for i in range(11))
     parts = {
         "compute": 6.1,
@@ -348,7 +448,9 @@ def launch_bound() -> Diagnosis:
         "idle_io": 0.0004,
     }
     rank = rank_facts(parts, launches=launches, host=host, kernels=kernels, categories=categories)
-    return diagnosis("host", "The host launches too slowly: the device waits 76 % of the step for work.", [rank])
+    return diagnosis(
+        "host", "The host launches too slowly: the device waits 76 % of the step for work.", [rank]
+    )
 
 
 def comms_eight_ranks() -> Diagnosis:
@@ -356,7 +458,12 @@ def comms_eight_ranks() -> Diagnosis:
     ranks = []
     for i in range(8):
         late = 0.0 if i < 7 else 11.0
-        parts = {"compute": 40.0 + late + i / 100, "comms_wait": 11.5 - late, "comms_transfer": 21.0, "idle_launch": 0.7}
+        parts = {
+            "compute": 40.0 + late + i / 100,
+            "comms_wait": 11.5 - late,
+            "comms_transfer": 21.0,
+            "idle_launch": 0.7,
+        }
         allreduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         kernels = (
             kernel(GEMM, "gemm", "aten::mm", 288, 90.0, 0.7),
@@ -366,8 +473,14 @@ def comms_eight_ranks() -> Diagnosis:
             CategoryRow(category="collective", count=24, total_ns=99 * MS),
             CategoryRow(category="gemm", count=288, total_ns=90 * MS),
         )
-        notes = ("clock: aligned on 24 collectives",) + (("a truncated file: its last step was dropped",) if i == 5 else ())
-        ranks.append(rank_facts(parts, rank=i, hidden_ms=6.0, kernels=kernels, categories=categories, notes=notes))
+        notes = ("clock: aligned on 24 collectives",) + (
+            ("a truncated file: its last step was dropped",) if i == 5 else ()
+        )
+        ranks.append(
+            rank_facts(
+                parts, rank=i, hidden_ms=6.0, kernels=kernels, categories=categories, notes=notes
+            )
+        )
     return diagnosis("imbalance", "Seven ranks wait for rank 7, which arrives 11 ms late.", ranks)
 
 
@@ -434,11 +547,31 @@ def meshed_ranks() -> Diagnosis:
     comms = CommsFacts(
         world_size=512,
         rows=(
-            collective("all_gather", **tensor, slowest_group="72-79", slowest_busbw_bytes_per_s=9e9),
+            collective(
+                "all_gather", **tensor, slowest_group="72-79", slowest_busbw_bytes_per_s=9e9
+            ),
             collective("reduce_scatter", **tensor, includes_waits=True, wait_ns_per_step=None),
-            collective("all_reduce", num_ranks=512, bytes=None, algbw_bytes_per_s=None, busbw_bytes_per_s=None),
-            collective("all_to_all", group="mesh_ep", num_groups=64, num_sizes=40, imbalance=1.7, crosses_nodes=True),
-            *(collective(bytes=1000 * i, num_ranks=None, group="", on_device=False, exposed_share=None) for i in range(1, 9)),
+            collective(
+                "all_reduce",
+                num_ranks=512,
+                bytes=None,
+                algbw_bytes_per_s=None,
+                busbw_bytes_per_s=None,
+            ),
+            collective(
+                "all_to_all",
+                group="mesh_ep",
+                num_groups=64,
+                num_sizes=40,
+                imbalance=1.7,
+                crosses_nodes=True,
+            ),
+            *(
+                collective(
+                    bytes=1000 * i, num_ranks=None, group="", on_device=False, exposed_share=None
+                )
+                for i in range(1, 9)
+            ),
         ),
         num_rows_left_out=7,
         fits=(
@@ -459,16 +592,46 @@ def meshed_ranks() -> Diagnosis:
         ranks=tuple(rank_comms(i, **(late if i == 77 else {})) for i in range(512)),
         shape=(
             Dimension(
-                kind="tensor", scheme=None, size=8, num_groups=64, group="mesh_tp", because="its groups are called mesh_tp"
+                kind="tensor",
+                scheme=None,
+                size=8,
+                num_groups=64,
+                group="mesh_tp",
+                because="its groups are called mesh_tp",
             ),
-            Dimension(kind="not known", scheme=None, size=None, num_groups=1, group="x", because="all_reduce in forward"),
+            Dimension(
+                kind="not known",
+                scheme=None,
+                size=None,
+                num_groups=1,
+                group="x",
+                because="all_reduce in forward",
+            ),
         ),
         buckets=Buckets(
-            group="0", bytes=(25_000_000,) * 9, fired_ns=tuple(i * MS for i in range(9)), backward_ns=30 * MS, tail_ns=2 * MS
+            group="0",
+            bytes=(25_000_000,) * 9,
+            fired_ns=tuple(i * MS for i in range(9)),
+            backward_ns=30 * MS,
+            tail_ns=2 * MS,
         ),
         gathers=(
-            Gathers(phase="forward", group="0", count_per_step=33.0, bytes_per_step=1.4e10, hidden_share=0.93, ahead=2.0),
-            Gathers(phase="backward", group="0", count_per_step=32.5, bytes_per_step=None, hidden_share=0.0, ahead=None),
+            Gathers(
+                phase="forward",
+                group="0",
+                count_per_step=33.0,
+                bytes_per_step=1.4e10,
+                hidden_share=0.93,
+                ahead=2.0,
+            ),
+            Gathers(
+                phase="backward",
+                group="0",
+                count_per_step=32.5,
+                bytes_per_step=None,
+                hidden_share=0.0,
+                ahead=None,
+            ),
         ),
         link=Link(name="nvlink", bytes_per_s=450e9, source="datasheet"),
         clock_noise_ns=40_000,
@@ -488,7 +651,11 @@ def lone_rank_with_collectives() -> Diagnosis:
         ),
         num_rows_left_out=0,
         fits=(),
-        ranks=(rank_comms(0, wait_ns=None, transfer_ns=None, late_ns=None, share_last=None, offset_ns=None),),
+        ranks=(
+            rank_comms(
+                0, wait_ns=None, transfer_ns=None, late_ns=None, share_last=None, offset_ns=None
+            ),
+        ),
         shape=(),
     )
     made = unsplit_comms()
@@ -499,9 +666,20 @@ def evil_groups() -> Diagnosis:
     """Groups whose names want to do something to the terminal."""
     names = [name for name in EVIL_NAMES if "\ud800" not in name]
     rows = tuple(
-        collective(name, group=name, dtype=name, num_ranks=3, slowest_group=name, slowest_busbw_bytes_per_s=1.0) for name in names
+        collective(
+            name,
+            group=name,
+            dtype=name,
+            num_ranks=3,
+            slowest_group=name,
+            slowest_busbw_bytes_per_s=1.0,
+        )
+        for name in names
     )
-    shape = tuple(Dimension(kind="data", scheme=name, size=2, num_groups=1, group=name, because=name) for name in names)
+    shape = tuple(
+        Dimension(kind="data", scheme=name, size=2, num_groups=1, group=name, because=name)
+        for name in names
+    )
     made = meshed_ranks()
     comms = made.facts.comms
     assert comms is not None
@@ -510,8 +688,19 @@ def evil_groups() -> Diagnosis:
 
 def thousand_ranks() -> Diagnosis:
     """More different ranks than there are lines."""
-    ranks = [rank_facts({"compute": 40.0 + i * i / 500, "idle_launch": 1.0 + i % 7}, rank=i) for i in range(512)]
-    nothing = rank_facts({}, rank=512, num_windows=0, partition=None, num_events=0, launches=None, notes=("no events",))
+    ranks = [
+        rank_facts({"compute": 40.0 + i * i / 500, "idle_launch": 1.0 + i % 7}, rank=i)
+        for i in range(512)
+    ]
+    nothing = rank_facts(
+        {},
+        rank=512,
+        num_windows=0,
+        partition=None,
+        num_events=0,
+        launches=None,
+        notes=("no events",),
+    )
     return diagnosis("compute", "The device's arithmetic limits this run.", [*ranks, nothing])
 
 
@@ -525,26 +714,52 @@ def cpu_only() -> Diagnosis:
         RangeRow(name="aten::view", count=900, device_ns=0, host_ns=None),
     )
     totals = DeviceTotals(span=0, busy=0, compute=0, comms=0, copy=0, comms_under_compute=0)
-    rank = replace(rank, steps=steps, device=totals, device_name=None, launches=None, ops=ops, busy_ns=(0, 0, 0))
-    return diagnosis("compute", "Operators on the host take 83 % of the step.", [rank], notes=["no device events in the trace"])
+    rank = replace(
+        rank,
+        steps=steps,
+        device=totals,
+        device_name=None,
+        launches=None,
+        ops=ops,
+        busy_ns=(0, 0, 0),
+    )
+    return diagnosis(
+        "compute",
+        "Operators on the host take 83 % of the step.",
+        [rank],
+        notes=["no device events in the trace"],
+    )
 
 
 def zero_events() -> Diagnosis:
     """A readable file with nothing in it."""
-    rank = rank_facts({}, num_windows=0, partition=None, num_events=0, launches=None, device_name=None)
-    steps = Steps(source="whole trace", where="host", num_seen=0, num_marked=0, windows=(), is_pitch=False)
-    return diagnosis("unknown", "", [replace(rank, steps=steps)], notes=["traces/job.rank0.pt.trace.json.gz has no events"])
+    rank = rank_facts(
+        {}, num_windows=0, partition=None, num_events=0, launches=None, device_name=None
+    )
+    steps = Steps(
+        source="whole trace", where="host", num_seen=0, num_marked=0, windows=(), is_pitch=False
+    )
+    return diagnosis(
+        "unknown",
+        "",
+        [replace(rank, steps=steps)],
+        notes=["traces/job.rank0.pt.trace.json.gz has no events"],
+    )
 
 
 def no_ranks() -> Diagnosis:
     """Nothing could be read at all."""
-    return diagnosis("unknown", "What limits this run is not known.", [], notes=["no trace could be read"])
+    return diagnosis(
+        "unknown", "What limits this run is not known.", [], notes=["no trace could be read"]
+    )
 
 
 def unknown_device() -> Diagnosis:
     """A device in none of our tables; the work itself is known."""
     roof = replace(NO_ROOF, model_flops=3.2e12, hardware_flops=3.2e12, modelled_share=0.5)
-    rank = rank_facts({"compute": 9.1, "idle_launch": 0.9}, device_name="Acme Tensor 9000", roofline=roof)
+    rank = rank_facts(
+        {"compute": 9.1, "idle_launch": 0.9}, device_name="Acme Tensor 9000", roofline=roof
+    )
     return diagnosis("compute", "The device computes 91 % of the step.", [rank])
 
 
@@ -553,7 +768,10 @@ def one_step() -> Diagnosis:
     rank = rank_facts({"compute": 1412.0, "idle_launch": 96.0, "idle_io": 0.2}, num_windows=1)
     rank = replace(rank, steps=replace(rank.steps, num_seen=1, num_marked=1, is_pitch=False))
     return diagnosis(
-        "compute", "The device computes 94 % of the step.", [rank], notes=["one step only: its length is not a pitch"]
+        "compute",
+        "The device computes 94 % of the step.",
+        [rank],
+        notes=["one step only: its length is not a pitch"],
     )
 
 
@@ -562,12 +780,18 @@ def device_without_steps() -> Diagnosis:
     rank = rank_facts({"compute": 5.0, "idle_launch": 3.0}, num_windows=1)
     steps = replace(rank.steps, num_seen=1, num_marked=1, windows=(), is_pitch=False)
     rank = replace(rank, steps=steps, partition=None, busy_ns=(), comms_hidden_ns=(), launches=None)
-    return diagnosis("unknown", "What limits this run is not known: no whole step was recorded.", [rank])
+    return diagnosis(
+        "unknown", "What limits this run is not known: no whole step was recorded.", [rank]
+    )
 
 
 def unknown_categories() -> Diagnosis:
     """Events of kinds that nobody has told us about."""
-    unknown = {"privateuse1_driver": 4000, "mtia_ccp_events": 120, **{f"kind_{i}": 10 - i for i in range(9)}}
+    unknown = {
+        "privateuse1_driver": 4000,
+        "mtia_ccp_events": 120,
+        **{f"kind_{i}": 10 - i for i in range(9)},
+    }
     rank = rank_facts({"compute": 9.1, "idle_launch": 0.9}, unknown=unknown, launches=None)
     return diagnosis("compute", "The device computes 91 % of the step.", [rank])
 
@@ -580,14 +804,26 @@ def evil_names() -> Diagnosis:
         {"compute": 9.1, "transfer": 0.5, "idle_launch": 0.9},
         path=f"traces/{everything}.json",
         device_name=everything,
-        kernels=tuple(kernel(name, name, name, 7 * 3, 3.0 - i / 10, 0.5) for i, name in enumerate(names)),
+        kernels=tuple(
+            kernel(name, name, name, 7 * 3, 3.0 - i / 10, 0.5) for i, name in enumerate(names)
+        ),
         categories=tuple(CategoryRow(category=name, count=21, total_ns=3 * MS) for name in names),
-        copies=tuple(CopyRow(kind=name, count=1, total_ns=MS, bytes=1, num_blocking=1) for name in names),
+        copies=tuple(
+            CopyRow(kind=name, count=1, total_ns=MS, bytes=1, num_blocking=1) for name in names
+        ),
         host=Host(
-            syncs=tuple(CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[:3]),
-            allocator=tuple(CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[3:6]),
-            loader=tuple(CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[6:9]),
-            compile=tuple(CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[9:]),
+            syncs=tuple(
+                CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[:3]
+            ),
+            allocator=tuple(
+                CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[3:6]
+            ),
+            loader=tuple(
+                CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[6:9]
+            ),
+            compile=tuple(
+                CallRow(name=name, count=1, total_ns=MS, longest_ns=MS) for name in names[9:]
+            ),
         ),
         unknown=dict.fromkeys(names, 3),
         notes=names,

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 DEMO = ROOT / "src" / "stepscope" / "data" / "demo.pt.trace.json.gz"
 
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not beside this checkout (../shared)")
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the shared traces are not beside this checkout (../shared)"
+)
 
 
 def shared_traces(*patterns: str) -> list[Path]:
@@ -24,5 +26,10 @@ def shared_traces(*patterns: str) -> list[Path]:
 
 
 def some(items: Sequence[T], num: int) -> list[T]:
-    """About so many of them, evenly chosen: CI has fifteen minutes. STEPSCOPE_EVERY=1 in the environment takes all."""
-    return list(items) if os.environ.get("STEPSCOPE_EVERY") else list(items[:: max(1, len(items) // num)])
+    """About so many of them, evenly chosen: CI has fifteen minutes. STEPSCOPE_EVERY=1 in the
+    environment takes all."""
+    return (
+        list(items)
+        if os.environ.get("STEPSCOPE_EVERY")
+        else list(items[:: max(1, len(items) // num)])
+    )

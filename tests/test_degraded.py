@@ -44,7 +44,11 @@ class Sample:
 
 def lab_case(name: str) -> Sample:
     path = ROOT / "lab" / "traces" / f"{name}.slow.pt.trace.json.gz"
-    truth = json.loads((ROOT / "lab" / "truth.json").read_text())["cases"].get(name) if path.is_file() else None
+    truth = (
+        json.loads((ROOT / "lab" / "truth.json").read_text())["cases"].get(name)
+        if path.is_file()
+        else None
+    )
     if truth is None:
         pytest.skip(f"the lab has no case {name}")
     return Sample(path=path, truth=truth)
@@ -80,7 +84,9 @@ def check(diagnosis: Diagnosis) -> None:
     diagnosis.facts.self_check()
     for rank in diagnosis.facts.ranks:
         if rank.partition is not None:
-            assert [sum(parts) for parts in zip(*rank.partition.parts.values(), strict=True)] == list(rank.partition.totals)
+            assert [
+                sum(parts) for parts in zip(*rank.partition.parts.values(), strict=True)
+            ] == list(rank.partition.totals)
     assert all(0 <= share <= 1 for share in diagnosis.verdict.shares.values())
     assert diagnosis.verdict.summary
 
@@ -90,7 +96,9 @@ def check(diagnosis: Diagnosis) -> None:
 def test_a_degraded_trace_makes_no_wrong_claims(name: str, degradation: str) -> None:
     case = sample(name)
     slow_ms = case.truth["slow_ms"]
-    for told, complete in zip(degraded(case.path, degradation, slow_ms), whole(case.path, slow_ms), strict=True):
+    for told, complete in zip(
+        degraded(case.path, degradation, slow_ms), whole(case.path, slow_ms), strict=True
+    ):
         check(told)
         assert wrong_claims(told, complete, case.truth, fixed=False) == []
 
@@ -110,16 +118,29 @@ def test_a_degradation_leaves_the_original_as_it_was() -> None:
 
 
 def shared_cases() -> list[tuple[str, str]]:
-    """Each shared run with two of the degradations, in turn, so that every one is tried on two; a long one with what is quick."""
+    """Each shared run with two of the degradations, in turn, so that every one is tried on two; a
+    long one with what is quick."""
     path, names = SHARED / "lab" / "truth.json", list(DEGRADATIONS)
-    cases = [name for name in json.loads(path.read_text())["cases"] if "/" not in name] if path.is_file() else []
-    turns = [(name, names[(2 * i + k) % len(names)]) for i, name in enumerate(cases) for k in range(2)]
-    return list(dict.fromkeys((name, "kernels-only" if name == "small_batch" else turn) for name, turn in turns))
+    cases = (
+        [name for name in json.loads(path.read_text())["cases"] if "/" not in name]
+        if path.is_file()
+        else []
+    )
+    turns = [
+        (name, names[(2 * i + k) % len(names)]) for i, name in enumerate(cases) for k in range(2)
+    ]
+    return list(
+        dict.fromkeys(
+            (name, "kernels-only" if name == "small_batch" else turn) for name, turn in turns
+        )
+    )
 
 
 @needs_shared
 @pytest.mark.parametrize(("name", "degradation"), shared_cases())
-def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(name: str, degradation: str) -> None:
+def test_a_degraded_shared_trace_names_no_wrong_bound_and_blames_nothing_innocent(
+    name: str, degradation: str
+) -> None:
     truth = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"][name]
     path = SHARED / "lab" / "single" / f"{name}.slow.pt.trace.json.gz"
     if not path.is_file():

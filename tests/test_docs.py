@@ -15,7 +15,11 @@ from tests.shared_data import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 CONSOLE = re.compile(r"```console\n\$ stepscope (.*?)\n(.*?)```", re.DOTALL)
-EXAMPLES = [(page.name, *match) for page in PAGES for match in CONSOLE.findall(page.read_text(encoding="utf-8"))]
+EXAMPLES = [
+    (page.name, *match)
+    for page in PAGES
+    for match in CONSOLE.findall(page.read_text(encoding="utf-8"))
+]
 
 
 @pytest.mark.parametrize(("page", "command", "expected"), EXAMPLES)
@@ -35,7 +39,12 @@ def test_every_command_has_a_page_and_every_link_leads_somewhere() -> None:
     for module in COMMANDS:
         assert (ROOT / "docs" / f"{name_of(module)}.md").is_file()
     for page in PAGES:
-        prose = re.sub(r"```.*?```|^    .*?$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        prose = re.sub(
+            r"```.*?```|^    .*?$",
+            "",
+            page.read_text(encoding="utf-8"),
+            flags=re.DOTALL | re.MULTILINE,
+        )
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -51,12 +60,16 @@ def test_the_json_example_has_the_contracts_keys(capsys: pytest.CaptureFixture[s
     assert example["verdict"]["summary"] == actual["verdict"]["summary"]
 
 
-def test_the_examples_of_scaling_are_what_a_series_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_scaling_are_what_a_series_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     runs = strong_series(tmp_path)
     assert main(["diagnose", "--scaling", *runs, "--no-cache", "--jobs", "1"]) == 0
     assert re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0] in capsys.readouterr().out
-    assert main(["diagnose", "--scaling", *runs, "--no-cache", "--jobs", "1", "--format", "json"]) == 0
+    assert (
+        main(["diagnose", "--scaling", *runs, "--no-cache", "--jobs", "1", "--format", "json"]) == 0
+    )
     actual = json.loads(capsys.readouterr().out)
     example = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
     widest = actual["runs"][-1]
@@ -65,9 +78,18 @@ def test_the_examples_of_scaling_are_what_a_series_gives(tmp_path: Path, capsys:
             del parts[part]
     assert example["runs"] == [widest | {"path": "runs/w4"}]
     assert example["amdahl"] == pytest.approx(actual["amdahl"])
-    assert example | {"runs": [], "amdahl": None, "notes": []} == actual | {"runs": [], "amdahl": None, "notes": []}
+    assert example | {"runs": [], "amdahl": None, "notes": []} == actual | {
+        "runs": [],
+        "amdahl": None,
+        "notes": [],
+    }
 
 
 def test_readme_and_ci_run_the_same_test_command() -> None:
     assert "    scripts/setup-and-test\n" in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").rstrip().endswith("scripts/setup-and-test")
+    assert (
+        (ROOT / ".ci" / "run")
+        .read_text(encoding="utf-8")
+        .rstrip()
+        .endswith("scripts/setup-and-test")
+    )

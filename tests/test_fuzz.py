@@ -1,4 +1,5 @@
-"""Damaged files of every format go the whole way, or are refused in words. `python -m benchmarks.fuzz` runs more of the same."""
+"""Damaged files of every format go the whole way, or are refused in words. `python -m
+benchmarks.fuzz` runs more of the same."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def test_every_format_has_a_sample() -> None:
     assert set(kinds()) == {each.name for each in FORMATS} | set(BESIDES)
 
 
-@pytest.mark.parametrize("sample", samples(), ids=lambda sample: f"{sample.kind} {next(iter(sample.files))}")
+@pytest.mark.parametrize(
+    "sample", samples(), ids=lambda sample: f"{sample.kind} {next(iter(sample.files))}"
+)
 def test_an_undamaged_sample_is_read(sample: Sample, tmp_path: Path) -> None:
     """Else its damage would tell nothing."""
     for name, data in sample.files.items():
@@ -39,4 +42,8 @@ def test_an_undamaged_sample_is_read(sample: Sample, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", kinds())
 def test_a_damaged_file_is_diagnosed_or_refused(kind: str, tmp_path: Path) -> None:
     outcomes = [run_round(kind, seed, tmp_path / "input") for seed in range(ROUNDS)]
-    assert [f"seed {outcome.seed}: {outcome.problem}" for outcome in outcomes if outcome.problem is not None] == []
+    assert [
+        f"seed {outcome.seed}: {outcome.problem}"
+        for outcome in outcomes
+        if outcome.problem is not None
+    ] == []

@@ -1,4 +1,5 @@
-"""No module needs one that needs it, whether the import stands at the top, in a function or for types alone."""
+"""No module needs one that needs it, whether the import stands at the top, in a function or for
+types alone."""
 
 from __future__ import annotations
 

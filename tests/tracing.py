@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.core.trace import NONE, CollectiveArgs, Detail, Kind, OpInputs, Thread, Trace, TraceMeta
+from stepscope.core.trace import (
+    NONE,
+    CollectiveArgs,
+    Detail,
+    Kind,
+    OpInputs,
+    Thread,
+    Trace,
+    TraceMeta,
+)
 
 MAIN = "main"
 
@@ -43,10 +52,14 @@ def python(name: str, start: int, end: int, **more: Any) -> Event:
 
 
 def call(name: str, start: int, end: int, correlation: int = NONE, **more: Any) -> Event:
-    return Event(kind=Kind.RUNTIME, name=name, start=start, end=end, correlation=correlation, **more)
+    return Event(
+        kind=Kind.RUNTIME, name=name, start=start, end=end, correlation=correlation, **more
+    )
 
 
-def kernel(name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any) -> Event:
+def kernel(
+    name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any
+) -> Event:
     return Event(
         kind=Kind.KERNEL,
         name=name,
@@ -60,7 +73,9 @@ def kernel(name: str, start: int, end: int, correlation: int = NONE, stream: int
     )
 
 
-def copy(name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any) -> Event:
+def copy(
+    name: str, start: int, end: int, correlation: int = NONE, stream: int = 7, **more: Any
+) -> Event:
     return Event(
         kind=Kind.MEMCPY,
         name=name,
@@ -102,8 +117,13 @@ def trace_of(*events: Event, meta: TraceMeta | None = None) -> Trace:
         sequence=column([e.sequence for e in rows]),
         fwd_thread=column([e.fwd_thread for e in rows]),
         size_bytes=column([e.size for e in rows]),
-        detail=column([NONE if e.detail is None else details.index(e.detail) for e in rows], np.int32),
-        collective=column([NONE if e.collective is None else collectives.index(e.collective) for e in rows], np.int32),
+        detail=column(
+            [NONE if e.detail is None else details.index(e.detail) for e in rows], np.int32
+        ),
+        collective=column(
+            [NONE if e.collective is None else collectives.index(e.collective) for e in rows],
+            np.int32,
+        ),
         names=tuple(names),
         threads=tuple(Thread(pid="1", tid=t) for t in threads),
         details=tuple(details),
@@ -117,4 +137,6 @@ def trace_of(*events: Event, meta: TraceMeta | None = None) -> Trace:
 
 def index_of(trace: Trace, name: str, occurrence: int = 0) -> int:
     """Where the n-th event of this name stands."""
-    return [i for i, code in enumerate(trace.name.tolist()) if trace.names[code] == name][occurrence]
+    return [i for i, code in enumerate(trace.name.tolist()) if trace.names[code] == name][
+        occurrence
+    ]

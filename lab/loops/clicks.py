@@ -22,7 +22,11 @@ def recommender(*, matmul: str = "highest") -> Run:
     model = models.Recommender(tables, rows, size(64, 8)).to(DEV)
 
     def clicks() -> Any:
-        return torch.randn(batch, 13), torch.randint(0, rows, (tables, batch, 8)), torch.rand(batch).round()
+        return (
+            torch.randn(batch, 13),
+            torch.randint(0, rows, (tables, batch, 8)),
+            torch.rand(batch).round(),
+        )
 
     batches = on_device(clicks)
 
@@ -35,10 +39,13 @@ def recommender(*, matmul: str = "highest") -> Run:
 
 
 def histories(*, pad_on_host: bool) -> Run:
-    """Users' item lists of unequal length: moved one by one and padded there, or padded here and moved once."""
+    """Users' item lists of unequal length: moved one by one and padded there, or padded here and
+    moved once."""
     users, items = size(192, 4), size(200_000, 50)
     model = models.HistoryModel(items, 64).to(DEV)
-    ready = [[torch.randint(1, items, (20 + (i * 7) % 30,)) for i in range(users)] for _ in range(4)]
+    ready = [
+        [torch.randint(1, items, (20 + (i * 7) % 30,)) for i in range(users)] for _ in range(4)
+    ]
 
     def deliver(lists: list[Tensor]) -> Tensor:
         if pad_on_host:

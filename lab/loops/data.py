@@ -27,7 +27,10 @@ class Photos(Dataset[tuple[Tensor, int]]):
     def __init__(self, side: int) -> None:
         self.side = side
         self.raw = torch.randint(0, 255, (32, 3, 256, 256), dtype=torch.uint8)
-        self.mean, self.std = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.23, 0.22, 0.22])[:, None, None]
+        self.mean, self.std = (
+            torch.tensor([0.485, 0.456, 0.406])[:, None, None],
+            torch.tensor([0.23, 0.22, 0.22])[:, None, None],
+        )
 
     def __len__(self) -> int:
         return 1_000_000
@@ -35,7 +38,9 @@ class Photos(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         top, left = i * 7 % 30, i * 13 % 30
         x = self.raw[i % 32, :, top : top + 220, left : left + 220].float()[None]
-        x = F.interpolate(x, size=(self.side, self.side), mode="bicubic", antialias=True, align_corners=False)[0]
+        x = F.interpolate(
+            x, size=(self.side, self.side), mode="bicubic", antialias=True, align_corners=False
+        )[0]
         x = x.flip(-1) if i % 2 else x
         x = (x * (0.8 + 0.4 * (i % 5) / 4)).clamp(0, 255) / 255
         return (x - self.mean) / self.std, i % 1000

@@ -30,7 +30,14 @@ def classify(model: nn.Module, channels_last: bool = False) -> Callable[[Any], T
     return forward
 
 
-VIT = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
+VIT = {
+    "image_size": 224,
+    "patch_size": 16,
+    "num_layers": 4,
+    "num_heads": 12,
+    "hidden_dim": 768,
+    "mlp_dim": 3072,
+}
 
 
 def vit(layers: int) -> nn.Module:
@@ -43,13 +50,20 @@ def vit_photos(*, workers: int) -> Run:
     return Run(step=train(classify(model), batches, adamw(model)))
 
 
-def vit_device(*, after: Iterable[Callable[[Tensor], object]] = (), batch: int = 256, layers: int = 4) -> Run:
+def vit_device(
+    *, after: Iterable[Callable[[Tensor], object]] = (), batch: int = 256, layers: int = 4
+) -> Run:
     model = vit(layers)
-    return Run(step=train(classify(model), on_device(photo_batch(size(batch, 2), 224)), adamw(model), after=after))
+    return Run(
+        step=train(
+            classify(model), on_device(photo_batch(size(batch, 2), 224)), adamw(model), after=after
+        )
+    )
 
 
 def vit_average(*, multi_tensor: bool) -> Run:
-    """Keeps a moving average of the weights and the norms of its change: hundreds of small kernels after each step."""
+    """Keeps a moving average of the weights and the norms of its change: hundreds of small kernels
+    after each step."""
     model = vit(6)
     params = [p.detach() for p in model.parameters()]
     mean = [p.clone() for p in params]
@@ -62,10 +76,16 @@ def vit_average(*, multi_tensor: bool) -> Run:
             m.lerp_(p, 0.001)
         return [m.norm() for m in mean]
 
-    return Run(step=train(classify(model), on_device(photo_batch(size(256, 2), 224)), adamw(model), after=[update]))
+    return Run(
+        step=train(
+            classify(model), on_device(photo_batch(size(256, 2), 224)), adamw(model), after=[update]
+        )
+    )
 
 
-def conv_net(name: str, *, batch: int, channels_last: bool, amp: bool, side: int = 224, **kw: Any) -> Run:
+def conv_net(
+    name: str, *, batch: int, channels_last: bool, amp: bool, side: int = 224, **kw: Any
+) -> Run:
     model = models.vision(name, **kw).to(DEV)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -76,7 +96,11 @@ def conv_net(name: str, *, batch: int, channels_last: bool, amp: bool, side: int
 def resnet_copy(*, pin: bool, side_stream: bool = False) -> Run:
     model = models.vision("resnet18").to(DEV).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     make = photo_batch(size(256, 2), size(224, 64))
-    batches = ahead(itertools.cycle([pinned(make()) for _ in range(4)])) if side_stream else from_host(make, pin=pin)
+    batches = (
+        ahead(itertools.cycle([pinned(make()) for _ in range(4)]))
+        if side_stream
+        else from_host(make, pin=pin)
+    )
     return Run(step=train(classify(model, True), batches, sgd(model)))
 
 
@@ -90,14 +114,23 @@ def upscale(*, channels_last: bool) -> Run:
         x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
         return (model(F.avg_pool2d(x, 2)) - x).square().mean()
 
-    return Run(step=train(forward, on_device(lambda: torch.randn(batch, 3, 2 * side, 2 * side)), adamw(model), amp=False))
+    return Run(
+        step=train(
+            forward,
+            on_device(lambda: torch.randn(batch, 3, 2 * side, 2 * side)),
+            adamw(model),
+            amp=False,
+        )
+    )
 
 
 def mish(*, compiled: bool) -> Run:
     model: Any = models.MishNet(size(64, 8), size(4, 2)).to(DEV)
     net = torch.compile(model) if compiled else model
     make = photo_batch(size(128, 2), size(96, 16))
-    batches = on_device(lambda: [part % 10 if part.dtype == torch.int64 else part for part in make()])
+    batches = on_device(
+        lambda: [part % 10 if part.dtype == torch.int64 else part for part in make()]
+    )
     return Run(step=train(classify(net), batches, adamw(model)))
 
 
@@ -120,7 +153,9 @@ def unet(*, workers: int, read_ms: float, recompute: bool = False, prefetch: int
 def unet_anomaly(*, anomaly: bool) -> Run:
     model = models.UNet(size(64, 8)).to(DEV)
     side, batch = size(64, 16), size(32, 2)
-    inner = train(denoise(model), on_device(lambda: torch.randn(batch, 3, side, side)), adamw(model))
+    inner = train(
+        denoise(model), on_device(lambda: torch.randn(batch, 3, side, side)), adamw(model)
+    )
 
     def step() -> None:
         with torch.autograd.set_detect_anomaly(anomaly):
@@ -132,10 +167,15 @@ def unet_anomaly(*, anomaly: bool) -> Run:
 def gan(*, looped: bool = False, read: bool = False, graph: bool = False) -> Run:
     """Two networks, two optimizers, two backward passes a step."""
     gen, dis = (m.to(DEV) for m in models.gan_pair(size(10, 2), size(32, 8)))
-    kw: dict[str, Any] = {"foreach": False, "fused": False} if looped else {"fused": True, "capturable": BIG}
+    kw: dict[str, Any] = (
+        {"foreach": False, "fused": False} if looped else {"fused": True, "capturable": BIG}
+    )
     opt_g, opt_d = (torch.optim.Adam(m.parameters(), lr=2e-4, **kw) for m in (gen, dis))
     batch, side = size(16, 2), size(16, 8)
-    real, noise = torch.randn(batch, 3, side, side, device=DEV), torch.randn(batch, 8, side, side, device=DEV)
+    real, noise = (
+        torch.randn(batch, 3, side, side, device=DEV),
+        torch.randn(batch, 8, side, side, device=DEV),
+    )
 
     def step() -> None:
         fake = gen(noise)

@@ -53,7 +53,9 @@ def bert(*, layers: int, dim: int, attn: str = "sdpa", recompute: bool = False) 
     return model.train()
 
 
-def gpt2(*, layers: int, vocab: int = 8192, attn: str = "sdpa", dim: int = 768, seq: int = 1024) -> Any:
+def gpt2(
+    *, layers: int, vocab: int = 8192, attn: str = "sdpa", dim: int = 768, seq: int = 1024
+) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -136,7 +138,9 @@ def llama_vocabulary(*, fused_loss: bool) -> Run:
 
     def forward(ids: Tensor) -> Tensor:
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
-        return loss_of(hidden.reshape(-1, hidden.shape[-1]), model.lm_head.weight, ids[:, 1:].reshape(-1))
+        return loss_of(
+            hidden.reshape(-1, hidden.shape[-1]), model.lm_head.weight, ids[:, 1:].reshape(-1)
+        )
 
     return Run(step=train(forward, batches, adamw(model)))
 
@@ -156,14 +160,24 @@ def bert_run(
     model = bert(layers=size(layers, 2), dim=size(dim, 64), attn=attn, recompute=recompute)
     batches = on_device(tokens(size(batch, 2), size(seq, 16), 8192))
     hooks = [saver(model.state_dict)] if save else []
-    return Run(step=train(language(model), batches, adamw(model), amp=amp, after=hooks), matmul=matmul)
+    return Run(
+        step=train(language(model), batches, adamw(model), amp=amp, after=hooks), matmul=matmul
+    )
 
 
 def gpt2_run(
-    *, layers: int = 4, batch: int = 8, seq: int = 1024, vocab: int = 8192, attn: str = "sdpa", pin: bool | None = None
+    *,
+    layers: int = 4,
+    batch: int = 8,
+    seq: int = 1024,
+    vocab: int = 8192,
+    attn: str = "sdpa",
+    pin: bool | None = None,
 ) -> Run:
     """`pin` None: the batches are on the device already."""
-    model = gpt2(layers=size(layers, 2), vocab=vocab, attn=attn, dim=size(768, 64), seq=size(seq, 16))
+    model = gpt2(
+        layers=size(layers, 2), vocab=vocab, attn=attn, dim=size(768, 64), seq=size(seq, 16)
+    )
     make = tokens(size(batch, 2), size(seq, 16), 8192)
     batches = on_device(make) if pin is None else from_host(make, pin=pin)
     return Run(step=train(language(model), batches, adamw(model)))
@@ -176,7 +190,11 @@ def lstm(*, cells: bool, layers: int, dim: int, seq: int, compiled: bool = False
     def forward(ids: Tensor) -> Tensor:
         return F.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
 
-    return Run(step=train(forward, on_device(tokens(size(64, 2), size(seq, 8), 2048)), adamw(model), amp=False))
+    return Run(
+        step=train(
+            forward, on_device(tokens(size(64, 2), size(seq, 8), 2048)), adamw(model), amp=False
+        )
+    )
 
 
 def mixture(*, synced: bool) -> Run:
@@ -195,12 +213,18 @@ def shared_layers(*, keep_casts: bool) -> Run:
     model = models.SharedLayers(size(4096, 32), size(16384, 64), 8).to(DEV)
     batches = on_device(lambda: torch.randn(size(1024, 8), size(4096, 32)))
     opt = torch.optim.SGD(model.parameters(), lr=1e-4, fused=BIG)
-    return Run(step=train(lambda x: model(x).float().square().mean(), batches, opt, keep_casts=keep_casts))
+    return Run(
+        step=train(lambda x: model(x).float().square().mean(), batches, opt, keep_casts=keep_casts)
+    )
 
 
 def wide_mlp(**opt_kw: Any) -> Run:
     """Ten big matrices: few enough that a loop over them costs nothing."""
     dim = size(4096, 32)
-    model = nn.Sequential(*[m for _ in range(10) for m in (nn.Linear(dim, dim, bias=False), nn.ReLU())]).to(DEV)
+    model = nn.Sequential(
+        *[m for _ in range(10) for m in (nn.Linear(dim, dim, bias=False), nn.ReLU())]
+    ).to(DEV)
     batches = on_device(lambda: torch.randn(size(98304, 8), dim, dtype=torch.bfloat16, device=DEV))
-    return Run(step=train(lambda x: model(x).float().square().mean(), batches, adamw(model, **opt_kw)))
+    return Run(
+        step=train(lambda x: model(x).float().square().mean(), batches, adamw(model, **opt_kw))
+    )

@@ -1,4 +1,5 @@
-"""Runs on images and video beyond plain classifiers: segmentation, clips, a VAE, a denoiser, contrastive views."""
+"""Runs on images and video beyond plain classifiers: segmentation, clips, a VAE, a denoiser,
+contrastive views."""
 
 from __future__ import annotations
 
@@ -19,13 +20,21 @@ NUM_CLASSES = 21
 
 
 def deeplab(*, read: bool) -> Run:
-    """Each class's intersection and union counted after the step; `read` fetches every count at once."""
+    """Each class's intersection and union counted after the step; `read` fetches every count at
+    once."""
     from torchvision.models.segmentation import deeplabv3_resnet50
 
-    model = deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=NUM_CLASSES, aux_loss=False)
+    model = deeplabv3_resnet50(
+        weights=None, weights_backbone=None, num_classes=NUM_CLASSES, aux_loss=False
+    )
     model = model.to(DEV).to(memory_format=torch.channels_last)
     batch, side = size(16, 2), size(256, 32)
-    batches = on_device(lambda: (torch.randn(batch, 3, side, side), torch.randint(0, NUM_CLASSES, (batch, side, side))))
+    batches = on_device(
+        lambda: (
+            torch.randn(batch, 3, side, side),
+            torch.randint(0, NUM_CLASSES, (batch, side, side)),
+        )
+    )
     last: dict[str, Tensor] = {}
 
     def forward(part: Any) -> Tensor:
@@ -52,7 +61,9 @@ def clips(*, channels_last: bool) -> Run:
     if channels_last:
         model = model.to(memory_format=torch.channels_last_3d)
     batch, frames, side = size(16, 2), size(16, 4), size(112, 16)
-    batches = on_device(lambda: (torch.randn(batch, 3, frames, side, side), torch.randint(0, 400, (batch,))))
+    batches = on_device(
+        lambda: (torch.randn(batch, 3, frames, side, side), torch.randint(0, 400, (batch,)))
+    )
 
     def forward(part: Any) -> Tensor:
         x, y = part
@@ -70,24 +81,39 @@ def convnext(*, channels_last: bool) -> Run:
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     batch, side = size(96, 2), size(224, 32)
-    batches = on_device(lambda: (torch.randn(batch, 3, side, side), torch.randint(0, 1000, (batch,))))
+    batches = on_device(
+        lambda: (torch.randn(batch, 3, side, side), torch.randint(0, 1000, (batch,)))
+    )
     return Run(step=train(classify(model, channels_last), batches, adamw(model)))
 
 
 def vae(*, tf32: bool = False, amp: bool = False) -> Run:
     model = models.ConvVae(size(64, 8), 16).to(DEV)
     batch, side = size(256, 2), size(64, 16)
-    return Run(step=train(model, on_device(lambda: torch.randn(batch, 3, side, side)), adamw(model), amp=amp), cudnn_tf32=tf32)
+    return Run(
+        step=train(
+            model, on_device(lambda: torch.randn(batch, 3, side, side)), adamw(model), amp=amp
+        ),
+        cudnn_tf32=tf32,
+    )
 
 
 def ddpm(*, batch: int, accum: int) -> Run:
     model = models.Ddpm(size(128, 8)).to(DEV)
     micro, side = size(batch, 2), size(64, 16)
-    return Run(step=train(denoise(model), on_device(lambda: torch.randn(micro, 3, side, side)), adamw(model), accum=accum))
+    return Run(
+        step=train(
+            denoise(model),
+            on_device(lambda: torch.randn(micro, 3, side, side)),
+            adamw(model),
+            accum=accum,
+        )
+    )
 
 
 def simclr(*, recompute: bool) -> Run:
-    """Two views of each image through one encoder; the projection head alone may be checkpointed."""
+    """Two views of each image through one encoder; the projection head alone may be
+    checkpointed."""
     from torchvision.models import regnet_x_800mf
 
     dim = 512
@@ -95,7 +121,9 @@ def simclr(*, recompute: bool) -> Run:
     head = nn.Sequential(nn.Linear(dim, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, 128))
     model = nn.ModuleDict({"encoder": encoder, "head": head}).to(DEV)
     pairs, side = size(192, 2), size(160, 32)
-    batches = on_device(lambda: torch.randn(2 * pairs, 3, side, side).contiguous(memory_format=torch.channels_last))
+    batches = on_device(
+        lambda: torch.randn(2 * pairs, 3, side, side).contiguous(memory_format=torch.channels_last)
+    )
     partner = torch.arange(2 * pairs, device=DEV).roll(pairs)
     itself = torch.eye(2 * pairs, dtype=torch.bool, device=DEV)
 

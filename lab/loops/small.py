@@ -44,16 +44,25 @@ def pinn(*, graph: bool) -> Run:
 def neural_ode(*, amp: bool = False, graph: bool = False) -> Run:
     model = models.NeuralODE(size(64, 8), size(256, 16), size(8, 2)).to(DEV)
     start, end = (torch.randn(size(512, 4), size(64, 8), device=DEV) for _ in range(2))
-    step = train(lambda y: F.mse_loss(model(y).float(), end), itertools.repeat(start), fused_adam(model), amp=amp)
+    step = train(
+        lambda y: F.mse_loss(model(y).float(), end),
+        itertools.repeat(start),
+        fused_adam(model),
+        amp=amp,
+    )
     return Run(step=maybe_captured(step, graph))
 
 
 def ppo(*, read: bool, graph: bool = False) -> Run:
-    """The update of PPO: mini-batches drawn from one rollout; `read` asks after each whether the policy has gone too far."""
+    """The update of PPO: mini-batches drawn from one rollout; `read` asks after each whether the
+    policy has gone too far."""
     obs_dim, act_dim, rollout, batch = 48, 8, size(16384, 64), size(2048, 8)
     model = models.ActorCritic(obs_dim, act_dim, size(256, 16)).to(DEV)
     opt = fused_adam(model)
-    obs, action = torch.randn(rollout, obs_dim, device=DEV), torch.randn(rollout, act_dim, device=DEV)
+    obs, action = (
+        torch.randn(rollout, obs_dim, device=DEV),
+        torch.randn(rollout, act_dim, device=DEV),
+    )
     advantage, returns = (torch.randn(rollout, device=DEV) for _ in range(2))
     with torch.no_grad():
         old = model(obs, action)[0]
@@ -110,7 +119,9 @@ def as_it_is(batch: list[Tensor]) -> list[Tensor]:
 def table(*, workers: int, graph: bool = False) -> Run:
     features, batch = 32, size(1024, 8)
     model = models.tabular_mlp(features, size(256, 16), size(10, 2)).to(DEV)
-    batches = loaded(Rows(size(2_000_000, 4096), features), batch=batch, workers=workers, collate=as_it_is)
+    batches = loaded(
+        Rows(size(2_000_000, 4096), features), batch=batch, workers=workers, collate=as_it_is
+    )
     x, y = torch.zeros(batch, features, device=DEV), torch.zeros(batch, device=DEV)
 
     def forward(part: Any) -> Tensor:
@@ -148,20 +159,31 @@ class Molecules(nn.Module):
 
 
 def graphs(*, packed: bool) -> Run:
-    """Graphs moved one by one and joined on the device; or joined before (by whoever loads) and moved at once."""
+    """Graphs moved one by one and joined on the device; or joined before (by whoever loads) and
+    moved at once."""
     count, nodes, edges, kinds = size(48, 3), size(2000, 10), size(16_000, 20), 64
     model = Molecules(kinds, size(384, 8), 3).to(DEV)
     starts = torch.arange(count) * nodes
 
     def make() -> list[Tensor]:
-        kind, pairs = torch.randint(0, kinds, (count, nodes)), torch.randint(0, nodes, (count, 2, edges))
+        kind, pairs = (
+            torch.randint(0, kinds, (count, nodes)),
+            torch.randint(0, nodes, (count, 2, edges)),
+        )
         if packed:
-            return [kind.flatten(), (pairs + starts[:, None, None]).transpose(0, 1).flatten(1).contiguous()]
+            return [
+                kind.flatten(),
+                (pairs + starts[:, None, None]).transpose(0, 1).flatten(1).contiguous(),
+            ]
         return [*kind.unbind(), *(pairs + starts[:, None, None]).unbind()]
 
     def joined(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
         there = to_device(parts)
-        return (there[0], there[1]) if packed else (torch.cat(there[:count]), torch.cat(there[count:], 1))
+        return (
+            (there[0], there[1])
+            if packed
+            else (torch.cat(there[:count]), torch.cat(there[count:], 1))
+        )
 
     batches = map(joined, itertools.cycle([pinned(make()) for _ in range(4)]))
     step = train(lambda part: model(*part).square().mean(), batches, adamw(model), amp=False)

@@ -55,7 +55,9 @@ def whisper(*, attn: str) -> Run:
     )
     model: Any = WhisperForConditionalGeneration(config).to(DEV).train()  # type: ignore[arg-type]
     batch = size(16, 2)
-    batches = on_device(lambda: (torch.randn(batch, 80, 2 * frames), torch.randint(3, 8192, (batch, 32))))
+    batches = on_device(
+        lambda: (torch.randn(batch, 80, 2 * frames), torch.randint(3, 8192, (batch, 32)))
+    )
 
     def forward(part: Any) -> Tensor:
         sound, text = part

@@ -25,7 +25,8 @@ def train(
     accum: int = 1,
     after: Iterable[Callable[[Tensor], object]] = (),
 ) -> Callable[[], None]:
-    """One optimizer step over `accum` micro-batches, then whatever the run does `after` each step."""
+    """One optimizer step over `accum` micro-batches, then whatever the run does `after` each
+    step."""
     hooks = tuple(after)
 
     def step() -> None:

@@ -1,4 +1,5 @@
-"""Runs on tokens of the second set: T5, LoRA on GPT-NeoX, Transformer-XL, GRU translation, a compiled encoder."""
+"""Runs on tokens of the second set: T5, LoRA on GPT-NeoX, Transformer-XL, GRU translation, a
+compiled encoder."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def t5(*, vocab: int) -> Run:
     )
     model: Any = T5ForConditionalGeneration(config).to(DEV).train()  # type: ignore[arg-type]
     batch, seq = size(96, 2), size(512, 16)
-    batches = on_device(lambda: (torch.randint(2, 32000, (batch, seq)), torch.randint(2, 32000, (batch, 2))))
+    batches = on_device(
+        lambda: (torch.randint(2, 32000, (batch, seq)), torch.randint(2, 32000, (batch, 2)))
+    )
 
     def forward(part: Any) -> Tensor:
         question, answer = part
@@ -75,7 +78,9 @@ def lora(*, base_bf16: bool) -> Run:
         layer.attention.dense = models.Adapted(layer.attention.dense, 16)
     model.to(DEV).train()
     opt = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    return Run(step=train(language(model), on_device(tokens(size(16, 2), size(1024, 16), 8192)), opt))
+    return Run(
+        step=train(language(model), on_device(tokens(size(16, 2), size(1024, 16), 8192)), opt)
+    )
 
 
 def transformer_xl(*, graph: bool) -> Run:
@@ -103,7 +108,8 @@ def ngram_score(guesses: list[list[int]], truths: list[list[int]]) -> float:
 
 
 def delayed_scores(truths: Tensor) -> Callable[[Tensor], object]:
-    """Scores the guesses of the step before: their copy has long arrived, so the host never waits for the device."""
+    """Scores the guesses of the step before: their copy has long arrived, so the host never waits
+    for the device."""
     words = truths.tolist()
     buffers = [truths.clone().pin_memory() if BIG else truths.clone() for _ in range(2)]
     arrived = [torch.cuda.Event() if BIG else None for _ in range(2)]
@@ -135,11 +141,17 @@ def translator(*, scored: bool) -> Run:
         return F.cross_entropy(out.flatten(0, 1), there.flatten())
 
     after = [lambda _: score(last["guess"])] if scored else []
-    return Run(step=train(forward, on_device(tokens(batch, seq, vocab)), adamw(model), amp=False, after=after), matmul="high")
+    return Run(
+        step=train(
+            forward, on_device(tokens(batch, seq, vocab)), adamw(model), amp=False, after=after
+        ),
+        matmul="high",
+    )
 
 
 def watched_encoder(*, watched: bool) -> Run:
-    """A compiled encoder; `watched` calls back into Python after each layer, which breaks the graph there."""
+    """A compiled encoder; `watched` calls back into Python after each layer, which breaks the graph
+    there."""
     model: Any = models.Watched(8192, size(1024, 64), 3).to(DEV)
     model.watched = watched
     net = torch.compile(model)
@@ -147,4 +159,6 @@ def watched_encoder(*, watched: bool) -> Run:
     def forward(ids: Tensor) -> Tensor:
         return F.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
 
-    return Run(step=train(forward, on_device(tokens(size(64, 2), size(384, 8), 8192)), adamw(model)))
+    return Run(
+        step=train(forward, on_device(tokens(size(64, 2), size(384, 8), 8192)), adamw(model))
+    )

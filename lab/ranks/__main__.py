@@ -4,8 +4,9 @@
     python -m lab.ranks --drive --out DIR [--cases A,B] [--seconds N]
     torchrun --nproc_per_node=2 -m lab.ranks --out DIR --cases A,B
 
-The driver gives each case its own torchrun and packs the traces into DIR/ranks.tar; DIR/ranks_truth.json has the answers.
-Without a GPU everything is tiny and runs on gloo: a rehearsal.
+The driver gives each case its own torchrun and packs the traces into DIR/ranks.tar;
+DIR/ranks_truth.json has the answers. Without a GPU everything is tiny and runs on gloo: a
+rehearsal.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from pathlib import Path
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m lab.ranks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m lab.ranks",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--list", action="store_true", help="the cases, and no more")
     parser.add_argument("--drive", action="store_true", help="one torchrun per case")
     parser.add_argument("--out", type=Path, default=Path("lab"))
     parser.add_argument("--cases", default="", help="names, separated by commas; all without it")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no case that may not end within this")
-    parser.add_argument("--limit", type=int, default=40, help="seconds after which a rank ends itself in a case")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no case that may not end within this"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=40, help="seconds after which a rank ends itself in a case"
+    )
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from lab.ranks.cases import CASES
@@ -38,7 +45,14 @@ def main() -> int:
             case = CASES[name]
             blamed = "/".join(case.causes) or f"({case.suspect})"
             log = logging.getLogger("lab.ranks")
-            log.info("%-24s %d%s %-24s %s", name, case.world, "*" if case.held_out else " ", blamed, case.fix)
+            log.info(
+                "%-24s %d%s %-24s %s",
+                name,
+                case.world,
+                "*" if case.held_out else " ",
+                blamed,
+                case.fix,
+            )
         return 0
     if args.drive:
         from lab.ranks.drive import drive

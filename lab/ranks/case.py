@@ -1,4 +1,5 @@
-"""What a case of several ranks is: the job as it is, the job with its mend, and what an honest tool may say of it."""
+"""What a case of several ranks is: the job as it is, the job with its mend, and what an honest tool
+may say of it."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ MIN_GAIN = 1.03
 
 @dataclass(frozen=True, kw_only=True)
 class RankCase:
-    """`suspect` is a code the clock decides on: a cause where its mend gives MIN_GAIN, else one of `no_gain_from`.
+    """`suspect` is a code the clock decides on: a cause where its mend gives MIN_GAIN, else one of
+    `no_gain_from`.
 
-    `culprit_rank` is the rank all others wait for, None where it changes or there is none. A case without `fixed` is a
-    reference. `mean` is for jobs whose steps differ by nature.
+    `culprit_rank` is the rank all others wait for, None where it changes or there is none. A case
+    without `fixed` is a reference. `mean` is for jobs whose steps differ by nature.
     """
 
     model: str
@@ -41,7 +43,12 @@ class RankCase:
         row: dict[str, Any] = {"bounds": list(self.bounds), "causes": causes}
         if innocent:
             row["no_gain_from"] = innocent
-        row |= {"world": self.world, "culprit_rank": self.culprit_rank, "fix": self.fix, "model": self.model}
+        row |= {
+            "world": self.world,
+            "culprit_rank": self.culprit_rank,
+            "fix": self.fix,
+            "model": self.model,
+        }
         if self.held_out:
             row["held_out"] = True
         return row

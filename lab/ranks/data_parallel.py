@@ -17,14 +17,28 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from lab.measure import BIG, DEV, Run
-from lab.ranks.models import Decoder, ResidualStack, convnext, llama, next_token_loss, pick, resnet, vit
+from lab.ranks.models import (
+    Decoder,
+    ResidualStack,
+    convnext,
+    llama,
+    next_token_loss,
+    pick,
+    resnet,
+    vit,
+)
 
 SHARES = (0.85, 0.25, 0.6, 0.1, 0.7, 0.4)
 """Rank 0's part of the tokens, step by step; rank 1 has the rest. The longer of the two changes."""
 
 
 def train(
-    model: nn.Module, loss_of: Callable[[nn.Module], Tensor], *, accum: int = 1, hold: bool = True, **ddp_options: Any
+    model: nn.Module,
+    loss_of: Callable[[nn.Module], Tensor],
+    *,
+    accum: int = 1,
+    hold: bool = True,
+    **ddp_options: Any,
 ) -> Run:
     """A DDP job; `hold` keeps gradients back until the last of `accum` micro-batches."""
     ddp = DistributedDataParallel(model, **ddp_options)
@@ -43,7 +57,10 @@ def train(
 
 
 def picture_loss(batch: int, image: int) -> Callable[[nn.Module], Tensor]:
-    x, y = torch.randn(batch, 3, image, image, device=DEV), torch.randint(0, 100, (batch,), device=DEV)
+    x, y = (
+        torch.randn(batch, 3, image, image, device=DEV),
+        torch.randint(0, 100, (batch,), device=DEV),
+    )
     return lambda model: F.cross_entropy(model(x), y)
 
 
@@ -65,26 +82,38 @@ def residual_stack(bucket_cap_mb: float) -> Run:
 
 
 def small_llama(**ddp_options: Any) -> Run:
-    return train(llama(pick(384, 64), pick(3, 2)), llama_loss(pick(16, 1), pick(512, 32)), **ddp_options)
+    return train(
+        llama(pick(384, 64), pick(3, 2)), llama_loss(pick(16, 1), pick(512, 32)), **ddp_options
+    )
 
 
 def bottleneck(*, broadcast_buffers: bool) -> Run:
     model = resnet((2, 2, 2, 2) if BIG else (1, 1, 1, 1), bottleneck=True)
-    return train(model, picture_loss(pick(32, 2), pick(160, 32)), broadcast_buffers=broadcast_buffers)
+    return train(
+        model, picture_loss(pick(32, 2), pick(160, 32)), broadcast_buffers=broadcast_buffers
+    )
 
 
 def masked_decoder(*, broadcast_buffers: bool) -> Run:
     length = pick(2048, 32)
     model = Decoder(pick(256, 64), pick(4, 2), wide=pick(1024, 128), masked=length).to(DEV)
-    return train(model, text_loss(pick(4, 1), length // 2, 1024), broadcast_buffers=broadcast_buffers)
+    return train(
+        model, text_loss(pick(4, 1), length // 2, 1024), broadcast_buffers=broadcast_buffers
+    )
 
 
 def accumulated_vit(*, hold: bool) -> Run:
-    return train(vit(pick(768, 64), 1, pick(128, 32)), picture_loss(pick(64, 2), pick(128, 32)), accum=4, hold=hold)
+    return train(
+        vit(pick(768, 64), 1, pick(128, 32)),
+        picture_loss(pick(64, 2), pick(128, 32)),
+        accum=4,
+        hold=hold,
+    )
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Pictures read and normalised one by one; a slow one waits for its storage, or is sharpened at length on the CPU."""
+    """Pictures read and normalised one by one; a slow one waits for its storage, or is sharpened at
+    length on the CPU."""
 
     def __init__(self, image: int, *, wait_s: float = 0.0, work_s: float = 0.0) -> None:
         self.raw = np.random.default_rng(0).integers(0, 255, (3, image, image), dtype=np.uint8)
@@ -101,8 +130,11 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(self.raw).float().div_(255), index % 100
 
 
-def read_from_loader(model: nn.Module, late_rank: int | None, *, wait_s: float = 0.0, work_s: float = 0.0) -> Run:
-    """Every rank reads its own batches in its own process; at `late_rank` a batch takes that much longer."""
+def read_from_loader(
+    model: nn.Module, late_rank: int | None, *, wait_s: float = 0.0, work_s: float = 0.0
+) -> Run:
+    """Every rank reads its own batches in its own process; at `late_rank` a batch takes that much
+    longer."""
     late, batch = dist.get_rank() == late_rank, pick(32, 4)
     pictures = Pictures(pick(96, 32), wait_s=late * wait_s / batch, work_s=late * work_s / batch)
     batches: Iterator[list[Tensor]] = iter(DataLoader(pictures, batch_size=batch, pin_memory=BIG))
@@ -143,7 +175,11 @@ def lengths(*, even: bool) -> Run:
     batches = []
     for share in SHARES:
         first = chunks // 2 if even else max(1, round(share * chunks))
-        batches.append(torch.randint(0, 4096, (pick(160, 1), (first if rank == 0 else chunks - first) * unit), device=DEV))
+        batches.append(
+            torch.randint(
+                0, 4096, (pick(160, 1), (first if rank == 0 else chunks - first) * unit), device=DEV
+            )
+        )
     turn = count()
 
     def loss_of(ddp: nn.Module) -> Tensor:
@@ -162,7 +198,8 @@ def triple(*, even: bool) -> Run:
 
 
 def documents(*, even: bool) -> Run:
-    """Eight short documents a step, one forward and backward each, dealt four and four or by SHARES; the host sets the pace."""
+    """Eight short documents a step, one forward and backward each, dealt four and four or by
+    SHARES; the host sets the pace."""
     torch.manual_seed(dist.get_rank())
     ids = torch.randint(0, 1024, (1, pick(128, 16)), device=DEV)
     ddp = DistributedDataParallel(Decoder(pick(256, 64), 2, wide=pick(1024, 128)).to(DEV))

@@ -18,17 +18,35 @@ MAX_TAR_BYTES = 10 << 20
 
 
 def launch(name: str, out: Path, port: int, limit_s: int) -> bool:
-    """Whether the case came to its end. `timeout` is the second net: every rank ends itself after `limit_s`."""
-    command = ["timeout", "-k", "5", str(limit_s + 25), sys.executable, "-m", "torch.distributed.run"]
-    command += [f"--nproc_per_node={CASES[name].world}", "--master_addr=127.0.0.1", f"--master_port={port}", "-m", "lab.ranks"]
+    """Whether the case came to its end. `timeout` is the second net: every rank ends itself after
+    `limit_s`."""
+    command = [
+        "timeout",
+        "-k",
+        "5",
+        str(limit_s + 25),
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+    ]
+    command += [
+        f"--nproc_per_node={CASES[name].world}",
+        "--master_addr=127.0.0.1",
+        f"--master_port={port}",
+        "-m",
+        "lab.ranks",
+    ]
     command += ["--out", str(out), "--cases", name, "--limit", str(limit_s)]
     return subprocess.run(command, check=False).returncode == 0
 
 
 def pack(out: Path, name: str) -> None:
-    """Moves the case's traces from OUT/ranks into OUT/ranks.tar, or ranks2.tar and so on once that is full."""
+    """Moves the case's traces from OUT/ranks into OUT/ranks.tar, or ranks2.tar and so on once that
+    is full."""
     number = 1
-    while (tar := out / f"ranks{'' if number == 1 else number}.tar").exists() and tar.stat().st_size > MAX_TAR_BYTES:
+    while (
+        tar := out / f"ranks{'' if number == 1 else number}.tar"
+    ).exists() and tar.stat().st_size > MAX_TAR_BYTES:
         number += 1
     with tarfile.open(tar, "a") as archive:
         for path in sorted((out / "ranks").glob(f"{name}.*.gz")):
@@ -37,7 +55,8 @@ def pack(out: Path, name: str) -> None:
 
 
 def drive(names: list[str], out: Path, seconds: float, limit_s: int) -> int:
-    """Runs all cases, begins none that might not end within `seconds`, and returns how many did not end well."""
+    """Runs all cases, begins none that might not end within `seconds`, and returns how many did not
+    end well."""
     begun, missed = time.monotonic(), []
     out.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names):
@@ -51,5 +70,10 @@ def drive(names: list[str], out: Path, seconds: float, limit_s: int) -> int:
             missed.append(name)
         pack(out, name)
         log.info("%s %s, %.1f s", name, "done" if ended else "FAILED", time.monotonic() - since)
-    log.info("%d of %d cases done; missed: %s", len(names) - len(missed), len(names), ",".join(missed) or "none")
+    log.info(
+        "%d of %d cases done; missed: %s",
+        len(names) - len(missed),
+        len(names),
+        ",".join(missed) or "none",
+    )
     return len(missed)

@@ -1,4 +1,5 @@
-"""Expert parallelism: each rank keeps some experts, tokens travel to them and back by all-to-all."""
+"""Expert parallelism: each rank keeps some experts, tokens travel to them and back by
+all-to-all."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Exchange(torch.autograd.Function):
 
 
 class ExpertLayer(nn.Module):
-    """Top-1 routing over all ranks' experts; this rank keeps one. `pull` draws tokens to rank 0's."""
+    """Top-1 routing over all ranks' experts; this rank keeps one. `pull` draws tokens to rank
+    0's."""
 
     def __init__(self, width: int, wide: int, pull: float) -> None:
         super().__init__()

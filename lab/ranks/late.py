@@ -1,4 +1,5 @@
-"""More jobs of several ranks: somebody is late by sleep, by work of its own, by longer batches; or nobody is."""
+"""More jobs of several ranks: somebody is late by sleep, by work of its own, by longer batches; or
+nobody is."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from lab.ranks.models import Decoder, next_token_loss, pick, resnet
 VOCAB = 8192
 
 
-def looped(model: nn.Module, loss_of: Callable[[], Tensor], before_backward: Callable[[], None], barrier: bool = False) -> Run:
+def looped(
+    model: nn.Module,
+    loss_of: Callable[[], Tensor],
+    before_backward: Callable[[], None],
+    barrier: bool = False,
+) -> Run:
     """A plain loop in which something may happen between forward and backward."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
@@ -54,11 +60,16 @@ def sleeper(late_rank: int | None, *, sharded: bool = False, sleep_s: float) -> 
     else:
         model = DistributedDataParallel(model)
     ids, delay = text(pick(512, 32), pick(8, 1)), sleep_s if dist.get_rank() == late_rank else 0.0
-    return looped(model, lambda: next_token_loss(model(ids).float(), ids), lambda: time.sleep(delay) if delay else None)
+    return looped(
+        model,
+        lambda: next_token_loss(model(ids).float(), ids),
+        lambda: time.sleep(delay) if delay else None,
+    )
 
 
 def extra_work(late_rank: int | None) -> Run:
-    """`late_rank` multiplies large matrices of its own in every step (statistics nobody asked the other ranks for)."""
+    """`late_rank` multiplies large matrices of its own in every step (statistics nobody asked the
+    other ranks for)."""
     model = DistributedDataParallel(resnet((2, 2, 2, 2)))
     loss_of = picture_loss(pick(64, 2), pick(160, 32))
     weight = torch.randn(pick(4096, 32), pick(4096, 32), device=DEV)

@@ -1,4 +1,5 @@
-"""The models of the rank cases. Few parameters: links are sockets, and a step must not be all-reduce alone."""
+"""The models of the rank cases. Few parameters: links are sockets, and a step must not be
+all-reduce alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from lab.measure import BIG, DEV
 def vit(width: int, depth: int, image: int) -> nn.Module:
     from torchvision.models import VisionTransformer
 
-    return VisionTransformer(image, 16, depth, max(1, width // 64), width, 4 * width, num_classes=100).to(DEV)
+    return VisionTransformer(
+        image, 16, depth, max(1, width // 64), width, 4 * width, num_classes=100
+    ).to(DEV)
 
 
 def resnet(blocks: tuple[int, int, int, int], bottleneck: bool = False) -> nn.Module:
@@ -27,7 +30,11 @@ def resnet(blocks: tuple[int, int, int, int], bottleneck: bool = False) -> nn.Mo
 def convnext(width: int) -> nn.Module:
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
-    levels = [CNBlockConfig(width, 2 * width, 1), CNBlockConfig(2 * width, 4 * width, 2), CNBlockConfig(4 * width, None, 1)]
+    levels = [
+        CNBlockConfig(width, 2 * width, 1),
+        CNBlockConfig(2 * width, 4 * width, 2),
+        CNBlockConfig(4 * width, None, 1),
+    ]
     return ConvNeXt(levels, num_classes=100).to(DEV)
 
 
@@ -66,7 +73,8 @@ class ResidualStack(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward net; `wide` of the latter. A mask kept as a buffer where `masked` gives its length.
+    """Attention and a feed-forward net; `wide` of the latter. A mask kept as a buffer where
+    `masked` gives its length.
 
     The projections are apart so that tensor parallelism can split each of them.
     """
@@ -82,7 +90,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.n1(x)
-        q, k, v = (m(y).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        q, k, v = (
+            m(y).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for m in (self.q, self.k, self.v)
+        )
         mask = None if self.mask is None else self.mask[: x.shape[1], : x.shape[1]].to(q.dtype)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         x = x + self.o(y.transpose(1, 2).flatten(2))
@@ -92,10 +103,14 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """A stack of blocks over an embedding, with a head."""
 
-    def __init__(self, width: int, depth: int, *, wide: int, vocab: int = 1024, masked: int = 0) -> None:
+    def __init__(
+        self, width: int, depth: int, *, wide: int, vocab: int = 1024, masked: int = 0
+    ) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
-        self.blocks = nn.ModuleList(Block(width, wide, max(2, width // 64), masked) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            Block(width, wide, max(2, width // 64), masked) for _ in range(depth)
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids)
@@ -105,13 +120,16 @@ class Decoder(nn.Module):
 
 
 class RoutedBlock(nn.Module):
-    """Top-1 mixture of experts, looped: the token counts come to the host, so the host cannot run ahead of the device."""
+    """Top-1 mixture of experts, looped: the token counts come to the host, so the host cannot run
+    ahead of the device."""
 
     def __init__(self, width: int, wide: int, experts: int) -> None:
         super().__init__()
         self.norm, self.route = nn.LayerNorm(width), nn.Linear(width, experts, bias=False)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, wide, bias=False), nn.GELU(), nn.Linear(wide, width, bias=False))
+            nn.Sequential(
+                nn.Linear(width, wide, bias=False), nn.GELU(), nn.Linear(wide, width, bias=False)
+            )
             for _ in range(experts)
         )
 
@@ -120,7 +138,9 @@ class RoutedBlock(nn.Module):
         weight, choice = self.route(y).softmax(-1).max(-1)
         order = choice.argsort()
         sizes = torch.bincount(choice, minlength=len(self.experts)).tolist()
-        parts = [expert(part) for expert, part in zip(self.experts, y[order].split(sizes), strict=True)]
+        parts = [
+            expert(part) for expert, part in zip(self.experts, y[order].split(sizes), strict=True)
+        ]
         return x + torch.empty_like(x).index_copy(0, order, torch.cat(parts)) * weight[:, None]
 
 

@@ -9,7 +9,12 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import BackwardPrefetch, FSDPModule, FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FSDPModule,
+    FullyShardedDataParallel,
+    fully_shard,
+)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -42,7 +47,8 @@ def sharded_llama(*, reshard: bool) -> Run:
 
 
 def routed(*, prefetch: bool) -> Run:
-    """A mixture of experts under fully_shard; with `prefetch` each block gathers the next one's parameters first."""
+    """A mixture of experts under fully_shard; with `prefetch` each block gathers the next one's
+    parameters first."""
     width = pick(256, 32)
     blocks = [RoutedBlock(width, 4 * width, 4) for _ in range(3)]
     model = nn.Sequential(*blocks).to(DEV)
@@ -78,11 +84,17 @@ def first_fsdp(*, prefetch: bool) -> Run:
 
 
 def tensor_parallel() -> Run:
-    """Blocks split over ranks by columns, then rows: one all-reduce of activations per half block and direction."""
+    """Blocks split over ranks by columns, then rows: one all-reduce of activations per half block
+    and direction."""
     mesh = init_device_mesh(DEV, (dist.get_world_size(),))
     width = pick(512, 64)
-    model = Decoder(width, pick(4, 2), wide=4 * width).to(DEV, torch.bfloat16 if BIG else torch.float32)
-    columns, rows = dict.fromkeys("qkv", ColwiseParallel()), {"o": RowwiseParallel(), "down": RowwiseParallel()}
+    model = Decoder(width, pick(4, 2), wide=4 * width).to(
+        DEV, torch.bfloat16 if BIG else torch.float32
+    )
+    columns, rows = (
+        dict.fromkeys("qkv", ColwiseParallel()),
+        {"o": RowwiseParallel(), "down": RowwiseParallel()},
+    )
     for block in model.blocks:
         parallelize_module(block, mesh, {**columns, **rows, "up": ColwiseParallel()})
     split = [p for p in model.parameters() if isinstance(p, DTensor)]

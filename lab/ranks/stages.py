@@ -13,11 +13,16 @@ from lab.ranks.models import pick
 
 
 class FeedForward(nn.Module):
-    """A narrow residual stream through a wide layer: much to compute for each byte that goes to the next stage."""
+    """A narrow residual stream through a wide layer: much to compute for each byte that goes to the
+    next stage."""
 
     def __init__(self, width: int, wide: int) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, wide), nn.Linear(wide, width)
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, wide),
+            nn.Linear(wide, width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(F.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
@@ -28,7 +33,8 @@ def loss_of(out: Tensor, target: Tensor) -> Tensor:
 
 
 def pipeline(micro_batches: int, *, gpipe: bool = False, batch: int = 32, depth: int = 2) -> Run:
-    """`depth` layers a stage, in fp32; every stage has the same work, so what ranks wait for is the pipeline itself."""
+    """`depth` layers a stage, in fp32; every stage has the same work, so what ranks wait for is the
+    pipeline itself."""
     rank, world, width = dist.get_rank(), dist.get_world_size(), pick(128, 32)
     device = torch.device(DEV, 0) if DEV == "cuda" else torch.device(DEV)
     module = nn.Sequential(*(FeedForward(width, pick(32768, 64)) for _ in range(depth))).to(device)

@@ -1,4 +1,5 @@
-"""One rank of a job: joins the others, times both variants before any profiler starts, then records them."""
+"""One rank of a job: joins the others, times both variants before any profiler starts, then records
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from lab.ranks.cases import CASES
 
 log = logging.getLogger("lab.ranks")
 NOTE = (
-    "slow_ms and fixed_ms are step times with no profiler attached; all ranks share one GPU in time slices and NCCL talks over "
+    "slow_ms and fixed_ms are step times with no profiler attached; all ranks share one GPU in "
+    "time slices and NCCL talks over "
     "sockets; rank_ms are the medians of each rank"
 )
 ROUNDS, WARM, STEPS = 2, 3, 12
@@ -76,7 +78,9 @@ def entry(case: RankCase, times: dict[str, list[float]]) -> dict[str, Any]:
     """The case's part of the truth file. Collective: every rank must call it."""
     stat = "mean" if case.mean else "median"
     everyone: list[dict[str, float]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(everyone, {tag: round(statistics.median(values), 2) for tag, values in times.items()})
+    dist.all_gather_object(
+        everyone, {tag: round(statistics.median(values), 2) for tag, values in times.items()}
+    )
     spreads = {tag: spread(values) for tag, values in times.items()}
     steps_ms = {tag: spreads[tag][stat] for tag in times}
     speedup = steps_ms["slow"] / steps_ms["fixed"] if "fixed" in steps_ms else None
@@ -92,7 +96,11 @@ def entry(case: RankCase, times: dict[str, list[float]]) -> dict[str, Any]:
 def keep(out: Path, name: str, row: dict[str, Any]) -> None:
     """Adds the case to OUT/ranks_truth.json, beside those of earlier runs."""
     path = out / "ranks_truth.json"
-    truth: dict[str, Any] = {"device": torch.cuda.get_device_name() if BIG else "cpu", "torch": torch.__version__, "note": NOTE}
+    truth: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if BIG else "cpu",
+        "torch": torch.__version__,
+        "note": NOTE,
+    }
     truth["cases"] = json.loads(path.read_text())["cases"] if path.exists() else {}
     truth["cases"][f"ranks/{name}"] = row
     path.write_text(json.dumps(truth, indent=1) + "\n")
@@ -112,12 +120,20 @@ def run_case(name: str, out: Path) -> None:
         log.info("%s %s -> %s = %s", name, row["slow_ms"], row.get("fixed_ms"), row.get("speedup"))
     for tag, run in runs.items():
         num_bytes = record(run, out / "ranks" / f"{name}.{tag}.rank{rank}.pt.trace.json.gz", WARM)
-        log.info("%s.%s rank %d: %d kB, %.1f s", name, tag, rank, num_bytes // 1000, time.monotonic() - begun)
+        log.info(
+            "%s.%s rank %d: %d kB, %.1f s",
+            name,
+            tag,
+            rank,
+            num_bytes // 1000,
+            time.monotonic() - begun,
+        )
         meet()
 
 
 def work(names: list[str], out: Path, limit_s: float) -> None:
-    """Runs the cases in this rank. A rank that hangs in one says where and dies after `limit_s`, whatever its parent does."""
+    """Runs the cases in this rank. A rank that hangs in one says where and dies after `limit_s`,
+    whatever its parent does."""
     (out / "ranks").mkdir(parents=True, exist_ok=True)
     faulthandler.dump_traceback_later(limit_s, exit=True)
     join()

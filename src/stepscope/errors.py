@@ -5,8 +5,8 @@
     └── InputError          a path that cannot be read, or holds nothing we can read
         └── FormatError     the bytes are there, but they are not a trace
 
-A message says what is wrong, where (path, rank, field) and what to do next. A broken invariant of our own is an `assert`, not one
-of these.
+A message says what is wrong, where (path, rank, field) and what to do next. A broken invariant of
+our own is an `assert`, not one of these.
 """
 
 

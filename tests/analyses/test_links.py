@@ -7,7 +7,9 @@ from tests.tracing import call, copy, index_of, kernel, mark, op, trace_of
 
 
 def test_work_is_linked_to_its_call_and_to_the_operator_around_it() -> None:
-    trace = trace_of(op("aten::mm", 0, 50), call("cudaLaunchKernel", 10, 20, 1), kernel("gemm", 30, 90, 1))
+    trace = trace_of(
+        op("aten::mm", 0, 50), call("cudaLaunchKernel", 10, 20, 1), kernel("gemm", 30, 90, 1)
+    )
     links, at = link(trace), index_of(trace, "gemm")
     assert links.launch[at] == index_of(trace, "cudaLaunchKernel")
     assert links.op[at] == index_of(trace, "aten::mm")
@@ -15,7 +17,9 @@ def test_work_is_linked_to_its_call_and_to_the_operator_around_it() -> None:
 
 
 def test_a_graph_launch_links_one_call_to_many_kernels() -> None:
-    trace = trace_of(call("cudaGraphLaunch", 0, 9, 5), *(kernel(f"k{i}", 10 + i, 11 + i, 5) for i in range(4)))
+    trace = trace_of(
+        call("cudaGraphLaunch", 0, 9, 5), *(kernel(f"k{i}", 10 + i, 11 + i, 5) for i in range(4))
+    )
     links = link(trace)
     kernels = [index_of(trace, f"k{i}") for i in range(4)]
     assert links.launch[kernels].tolist() == [index_of(trace, "cudaGraphLaunch")] * 4
@@ -23,7 +27,9 @@ def test_a_graph_launch_links_one_call_to_many_kernels() -> None:
 
 
 def test_a_launch_after_the_work_had_begun_is_no_launch() -> None:
-    trace = trace_of(kernel("early", 0, 5_000_000, 1), call("cudaLaunchKernel", 60_000_000, 60_000_100, 1))
+    trace = trace_of(
+        kernel("early", 0, 5_000_000, 1), call("cudaLaunchKernel", 60_000_000, 60_000_100, 1)
+    )
     assert link(trace).launch[index_of(trace, "early")] == NONE
 
 
@@ -34,13 +40,20 @@ def test_without_runtime_calls_the_external_id_links() -> None:
 
 
 def test_an_operator_whose_calls_were_not_recorded_is_no_graph() -> None:
-    trace = trace_of(op("aten::add", 0, 20, external=44), kernel("a", 30, 40, external=44), kernel("b", 50, 60, external=44))
+    trace = trace_of(
+        op("aten::add", 0, 20, external=44),
+        kernel("a", 30, 40, external=44),
+        kernel("b", 50, 60, external=44),
+    )
     assert not link(trace).shared.any()
 
 
 def test_nested_runtime_calls_are_stepped_out_of() -> None:
     trace = trace_of(
-        op("aten::mm", 0, 50), call("cudaLaunchKernelExC", 5, 30, 1), call("cuLaunchKernelEx", 10, 20, 2), kernel("g", 30, 40, 2)
+        op("aten::mm", 0, 50),
+        call("cudaLaunchKernelExC", 5, 30, 1),
+        call("cuLaunchKernelEx", 10, 20, 2),
+        kernel("g", 30, 40, 2),
     )
     assert link(trace).op[index_of(trace, "g")] == index_of(trace, "aten::mm")
 
@@ -59,7 +72,9 @@ def test_collectives_are_known_by_library_and_by_the_op_that_launched_them() -> 
         copy("Memcpy DtoD (ncclLooking)", 60, 70),
     )
     links = link(trace)
-    wide = {trace.names[trace.name[i]] for i in collective_kernels(trace, links).nonzero()[0].tolist()}
+    wide = {
+        trace.names[trace.name[i]] for i in collective_kernels(trace, links).nonzero()[0].tolist()
+    }
     narrow = {trace.names[trace.name[i]] for i in library_collectives(trace).nonzero()[0].tolist()}
     assert narrow == {"ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)"}
     assert wide == narrow | {"multimem_all_reduce_kernel"}

@@ -1,4 +1,5 @@
-"""The HTML report in a real browser: it opens without a word in the console, and answers to mouse, keys and a screen reader."""
+"""The HTML report in a real browser: it opens without a word in the console, and answers to mouse,
+keys and a screen reader."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ from stepscope.report.html.model import page_of
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, SHARED, needs_shared, some
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+)
 if CHROMIUM is None:
-    pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
+    pytest.skip(
+        "no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True
+    )
 
 SINGLES = some(sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz")), 4)
 FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
@@ -53,14 +60,25 @@ def made(traces: list[Path], folder: Path, step_ms: float | None = None) -> Path
     return out
 
 
-def opened(browser: Any, path: Path, size: tuple[int, int] = SIZES[0], scheme: str = "light", *, bypass: bool = False) -> Any:
+def opened(
+    browser: Any,
+    path: Path,
+    size: tuple[int, int] = SIZES[0],
+    scheme: str = "light",
+    *,
+    bypass: bool = False,
+) -> Any:
     """The page, ready; what it says in the console is kept in `page.said`."""
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, bypass_csp=bypass)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, bypass_csp=bypass
+    )
     page = context.new_page()
     page.said = []
     page.on("console", lambda message: page.said.append(message.text))
     page.on("pageerror", lambda problem: page.said.append(str(problem)))
-    page.on("dialog", lambda dialog: (page.said.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.on(
+        "dialog", lambda dialog: (page.said.append(f"dialog {dialog.message}"), dialog.dismiss())
+    )
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     return page
@@ -75,7 +93,9 @@ def check_open(browser: Any, path: Path) -> None:
     page.context.close()
 
 
-@pytest.mark.parametrize("trace", SINGLES or [None], ids=lambda path: path.name.split(".")[0] if path else "none")
+@pytest.mark.parametrize(
+    "trace", SINGLES or [None], ids=lambda path: path.name.split(".")[0] if path else "none"
+)
 def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: Path) -> None:
     if trace is None:
         pytest.skip("../shared is not here")
@@ -83,7 +103,9 @@ def test_every_recorded_case_opens(browser: Any, trace: Path | None, tmp_path: P
 
 
 @pytest.mark.parametrize("case", RANKS or [None], ids=lambda case: case[0] if case else "none")
-def test_every_recorded_job_opens(browser: Any, case: tuple[str, Path] | None, tmp_path: Path) -> None:
+def test_every_recorded_job_opens(
+    browser: Any, case: tuple[str, Path] | None, tmp_path: Path
+) -> None:
     if case is None:
         pytest.skip("../shared is not here")
     check_open(browser, made(sorted(case[1].glob(f"{case[0]}.rank*.pt.trace.json.gz")), tmp_path))
@@ -91,7 +113,9 @@ def test_every_recorded_job_opens(browser: Any, case: tuple[str, Path] | None, t
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
-def test_it_fits_and_a_screen_reader_can_read_it(browser: Any, demo_page: Path, size: tuple[int, int], scheme: str) -> None:
+def test_it_fits_and_a_screen_reader_can_read_it(
+    browser: Any, demo_page: Path, size: tuple[int, int], scheme: str
+) -> None:
     # The policy holds off axe's own script, too.
     page = opened(browser, demo_page, size, scheme, bypass=True)
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
@@ -107,12 +131,16 @@ def test_tables_sort_and_filter_by_keyboard(browser: Any, demo_page: Path) -> No
     before = page.eval_on_selector_all("#kernel-table tbody tr", column)
     page.focus(calls)
     page.keyboard.press("Enter")
-    assert page.eval_on_selector_all("#kernel-table tbody tr", column) == sorted(before, reverse=True)
+    assert page.eval_on_selector_all("#kernel-table tbody tr", column) == sorted(
+        before, reverse=True
+    )
     page.keyboard.press("Enter")
     assert page.eval_on_selector_all("#kernel-table tbody tr", column) == sorted(before)
     assert page.get_attribute("#kernel-table thead th:nth-child(4)", "aria-sort") == "ascending"
     page.fill("input[data-for=kernel-table]", "gemm")
-    shown = page.eval_on_selector_all("#kernel-table tbody tr:not([hidden])", "rows => rows.map(row => row.textContent)")
+    shown = page.eval_on_selector_all(
+        "#kernel-table tbody tr:not([hidden])", "rows => rows.map(row => row.textContent)"
+    )
     assert 0 < len(shown) < len(before)
     assert all("gemm" in text.lower() for text in shown)
     assert page.text_content("#kernel-table-count") == f"{len(shown)} of {len(before)}"
@@ -158,7 +186,11 @@ def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
     import gzip
     import json
 
-    raw = json.loads(gzip.decompress((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()))
+    raw = json.loads(
+        gzip.decompress(
+            (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
+        )
+    )
     for event in raw["traceEvents"]:
         if event.get("cat") in ("kernel", "cpu_op", "user_annotation"):
             event["name"] += HOSTILE
@@ -169,7 +201,9 @@ def test_hostile_names_run_nothing(browser: Any, tmp_path: Path) -> None:
     page.keyboard.press("ArrowDown")
     page.hover("#picture-chart svg path >> nth=-1", force=True)
     page.fill("input[data-for=kernel-table]", "onerror")
-    assert page.locator("#kernel-table tbody tr:not([hidden])").count() > 0, "they are shown, as text"
+    assert page.locator("#kernel-table tbody tr:not([hidden])").count() > 0, (
+        "they are shown, as text"
+    )
     page.wait_for_timeout(200)
     assert page.said == []
     assert page.locator("img").count() == 0
@@ -198,11 +232,17 @@ def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Pa
         "nvidia-smi": "nvidia_smi.csv",
         "job-log": "ddp_log.txt",
     }
-    path = made([DEMO, *(SHARED / "lab" / "formats" / name for name in names.values())], tmp_path, step_ms=65.48)
+    path = made(
+        [DEMO, *(SHARED / "lab" / "formats" / name for name in names.values())],
+        tmp_path,
+        step_ms=65.48,
+    )
     page = opened(browser, path, bypass=True)
     parts = page.locator("#beside .recording")
     assert [words.split()[0] for words in parts.locator("h3").all_inner_texts()] == list(names)
-    assert [words.split("/")[-1] for words in parts.locator(".paths").all_inner_texts()] == list(names.values())
+    assert [words.split("/")[-1] for words in parts.locator(".paths").all_inner_texts()] == list(
+        names.values()
+    )
     assert page.locator("#contents a[href='#beside']").is_visible()
     # Folded tables have nothing to look at.
     page.eval_on_selector_all("#beside details", "all => all.forEach(one => { one.open = true; })")

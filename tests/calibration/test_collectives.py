@@ -41,9 +41,18 @@ def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-    told = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    told = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)], env={**told, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(tmp_path)],
+            env={**told, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
         for rank in range(2)
     ]
     assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
@@ -58,8 +67,12 @@ def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
     assert not measured & unsupported
     assert {"all_reduce", "all_gather", "send_recv", "broadcast"} <= measured
     sizes = [point.size_bytes for point in first.collectives if point.kind == "all_gather"]
-    assert sizes == [1024, 4096, 10000, 65536], "10001 bytes do not part evenly among two ranks of four-byte numbers"
-    assert {(fit.kind, fit.tier, fit.group_size) for fit in first.collective_fits} == {(kind, "node", 2) for kind in measured}
+    assert sizes == [1024, 4096, 10000, 65536], (
+        "10001 bytes do not part evenly among two ranks of four-byte numbers"
+    )
+    assert {(fit.kind, fit.tier, fit.group_size) for fit in first.collective_fits} == {
+        (kind, "node", 2) for kind in measured
+    }
 
 
 class FakeWork:
@@ -129,7 +142,9 @@ class FixedTimer:
 def job(rank: int, nodes: tuple[tuple[int, ...], ...], missing: str = "") -> World:
     size = sum(map(len, nodes))
     device = replace(find_device("cpu"), timer=FixedTimer())
-    return World(device=device, dist=FakeDist(missing), backend="gloo", rank=rank, size=size, nodes=nodes)
+    return World(
+        device=device, dist=FakeDist(missing), backend="gloo", rank=rank, size=size, nodes=nodes
+    )
 
 
 @pytest.mark.parametrize(("rank", "node", "is_across"), [(0, (0, 1), True), (3, (2, 3), False)])
@@ -139,7 +154,9 @@ def test_several_nodes_are_three_tiers(rank: int, node: tuple[int, ...], is_acro
     assert (world.tier, world.ranks, world.is_member) == ("world", (0, 1, 2, 3), True)
     assert (inside.tier, inside.ranks, inside.is_member) == ("node", node, True)
     assert (across.tier, across.ranks, across.is_member) == ("across", (0, 2), is_across)
-    assert made.dist.groups == [[0, 1], [2, 3], [0, 2]], "every rank makes every group, in one order"
+    assert made.dist.groups == [[0, 1], [2, 3], [0, 2]], (
+        "every rank makes every group, in one order"
+    )
 
 
 def test_one_rank_a_node_has_no_tier_within() -> None:
@@ -149,11 +166,15 @@ def test_one_rank_a_node_has_no_tier_within() -> None:
 def test_what_the_backend_lacks_is_said_and_never_zero() -> None:
     notes: list[str] = []
     made = job(1, ((0, 1, 2),), missing="reduce_scatter")
-    points = measure_collectives(made, replace(CPU_QUICK, collectives=(1000, 6000)), notes.append, lambda _: None)
+    points = measure_collectives(
+        made, replace(CPU_QUICK, collectives=(1000, 6000)), notes.append, lambda _: None
+    )
     assert {point.kind for point in points} == set(KINDS) - {"reduce_scatter"}
     assert notes == ["reduce_scatter of 3 ranks (node): not supported by gloo"]
     assert {point.size_bytes for point in points} == {996, 6000}
-    assert {call for call in made.dist.calls if call.startswith("broadcast")} == {f"broadcast from {n}" for n in range(3)}
+    assert {call for call in made.dist.calls if call.startswith("broadcast")} == {
+        f"broadcast from {n}" for n in range(3)
+    }
     assert "shift [2, 0]" in made.dist.calls
 
 
@@ -161,9 +182,14 @@ def test_sizes_end_when_the_time_is_up() -> None:
     notes: list[str] = []
     sizes = (1000, 10_000, 100_000)
     points = measure_collectives(
-        job(0, ((0, 1),)), replace(CPU_QUICK, collectives=sizes, collective_s=0.07), notes.append, lambda _: None
+        job(0, ((0, 1),)),
+        replace(CPU_QUICK, collectives=sizes, collective_s=0.07),
+        notes.append,
+        lambda _: None,
     )
-    assert {point.size_bytes for point in points} == {1000}, "eight calls of ten times 1 ms, beside what the first size took"
+    assert {point.size_bytes for point in points} == {1000}, (
+        "eight calls of ten times 1 ms, beside what the first size took"
+    )
     assert len(notes) == len(KINDS)
     assert "sizes from 10000 bytes on left out, out of time" in notes[0]
 
@@ -177,7 +203,9 @@ def test_numbers_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_steps_and_volumes_are_the_papers() -> None:
-    assert [ring_steps(kind, 8) for kind in ("all_reduce", "all_gather", "broadcast", "send_recv")] == [14, 7, 7, 1]
+    assert [
+        ring_steps(kind, 8) for kind in ("all_reduce", "all_gather", "broadcast", "send_recv")
+    ] == [14, 7, 7, 1]
     assert bus_factor("all_reduce", 8) == pytest.approx(1.75)
     assert bus_factor("all_to_all", 8) == pytest.approx(0.875)
     assert bus_factor("broadcast", 8) == bus_factor("send_recv", 8) == 1

@@ -1,4 +1,5 @@
-"""Measuring for real on the CPU, with shapes so small that it takes no time; and the timer under a clock that is ours."""
+"""Measuring for real on the CPU, with shapes so small that it takes no time; and the timer under a
+clock that is ours."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ TINY = Sweep(
 
 
 class FixedTimer:
-    """Every call takes two milliseconds; the calls are made, so that what cannot be done here is found out."""
+    """Every call takes two milliseconds; the calls are made, so that what cannot be done here is
+    found out."""
 
     def time(self, call: Callable[[], object], budget_s: float) -> Timing:
         call()
@@ -77,7 +79,9 @@ def test_every_part_is_measured(found: Calibrated) -> None:
 def test_rates_are_work_over_time(found: Calibrated) -> None:
     roofs = found.roofs()
     assert roofs is not None
-    assert roofs.peak_flops["fp32"] == pytest.approx(2 * 64 * 16 * 32 / 2.5e-3), "as it is kept up for long"
+    assert roofs.peak_flops["fp32"] == pytest.approx(2 * 64 * 16 * 32 / 2.5e-3), (
+        "as it is kept up for long"
+    )
     assert roofs.bandwidth_bytes_per_s == pytest.approx(2 * 65536 / 2e-3), "read and write"
     assert found.attention[0].flops == 2 * 1 * 2 * 16 * 16 * 8
     assert found.attention[1].flops == 2 * found.attention[0].flops
@@ -114,7 +118,9 @@ def test_a_busy_machine_is_said() -> None:
     wild = replace(calm, high_s=2.0)
     assert unsteady_note([calm] * 9 + [wild]) == ()
     assert unsteady_note([]) == ()
-    assert unsteady_note([calm] * 7 + [wild] * 3)[0].startswith("3 of 10 points spread by more than 1.5 times")
+    assert unsteady_note([calm] * 7 + [wild] * 3)[0].startswith(
+        "3 of 10 points spread by more than 1.5 times"
+    )
 
 
 def test_precision_is_reverted() -> None:
@@ -127,7 +133,14 @@ def test_precision_is_reverted() -> None:
 
 def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
     text = to_text(calibration_document(found))
-    for word in ("fp32", "bf16", "forward, heads of 8", "device", "start of a kernel", "rounds of Python"):
+    for word in (
+        "fp32",
+        "bf16",
+        "forward, heads of 8",
+        "device",
+        "start of a kernel",
+        "rounds of Python",
+    ):
         assert word in text
     # 2 * 64 * 16 * 32 FLOPs in 2 ms and in 2.5 ms.
     assert next(line for line in text.splitlines() if "fp32" in line).split()[:5] == [
@@ -138,7 +151,12 @@ def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
         "MFLOP/s",
     ]
     older = to_text(calibration_document(replace(found, sustained=())))
-    assert next(line for line in older.splitlines() if "fp32" in line).split()[:4] == ["fp32", "32.8", "MFLOP/s", "-"]
+    assert next(line for line in older.splitlines() if "fp32" in line).split()[:4] == [
+        "fp32",
+        "32.8",
+        "MFLOP/s",
+        "-",
+    ]
 
 
 def test_the_host_timer_divides_by_its_calls() -> None:
@@ -166,11 +184,17 @@ def test_timing_is_the_median_with_its_spread() -> None:
     assert timing([1.0, 2.0]).seconds == 1.5
 
 
-@pytest.mark.parametrize("sweep", [CUDA_FULL, CUDA_QUICK, CPU_FULL, CPU_QUICK], ids=["cuda", "cuda-quick", "cpu", "cpu-quick"])
+@pytest.mark.parametrize(
+    "sweep",
+    [CUDA_FULL, CUDA_QUICK, CPU_FULL, CPU_QUICK],
+    ids=["cuda", "cuda-quick", "cpu", "cpu-quick"],
+)
 def test_sweeps_keep_the_shape_dependence(sweep: Sweep) -> None:
     assert len(set(sweep.gemms)) == len(sweep.gemms)
     work = [m * n * k for m, n, k in sweep.gemms]
-    assert work == sorted(work), "from the smallest, so that what is too long is known before it is tried"
+    assert work == sorted(work), (
+        "from the smallest, so that what is too long is known before it is tried"
+    )
     assert sum(m == n == k for m, n, k in sweep.gemms) >= 5
     assert any(k * 8 <= min(m, n) for m, n, k in sweep.gemms), "small k"
     assert any(m * 8 <= n for m, n, _ in sweep.gemms), "few rows"
@@ -183,7 +207,12 @@ def test_fp8_shapes_are_ones_the_hardware_takes() -> None:
 
 
 def test_units_read_well() -> None:
-    assert [size_text(n) for n in (512, 1536, 1 << 20, 1 << 30)] == ["512 B", "1.5 KB", "1 MB", "1 GB"]
+    assert [size_text(n) for n in (512, 1536, 1 << 20, 1 << 30)] == [
+        "512 B",
+        "1.5 KB",
+        "1 MB",
+        "1 GB",
+    ]
     assert [time_text(n) for n in (2.0, 2e-3, 2e-6, 2e-9)] == ["2 s", "2 ms", "2 us", "2 ns"]
     assert [rate_text(n) for n in (4e12, 4e9, 4e6, 4e3)] == ["4 TB/s", "4 GB/s", "4 MB/s", "4 KB/s"]
 

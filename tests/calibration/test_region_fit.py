@@ -1,4 +1,5 @@
-"""Lines fitted to times of known constants come back with those constants, and break where they were made to break."""
+"""Lines fitted to times of known constants come back with those constants, and break where they
+were made to break."""
 
 from __future__ import annotations
 
@@ -13,14 +14,23 @@ SIZES = [1024 << at for at in range(21)]
 NUM_RANKS = 8
 
 
-def point(size: int, seconds: float, kind: str = "all_reduce", num_ranks: int = NUM_RANKS) -> CollectivePoint:
+def point(
+    size: int, seconds: float, kind: str = "all_reduce", num_ranks: int = NUM_RANKS
+) -> CollectivePoint:
     time = Timing(seconds=seconds, low_s=seconds, high_s=seconds, repeats=5)
-    return CollectivePoint(kind=kind, backend="nccl", tier="node", group_size=num_ranks, size_bytes=size, time=time)
+    return CollectivePoint(
+        kind=kind, backend="nccl", tier="node", group_size=num_ranks, size_bytes=size, time=time
+    )
 
 
-def fitted(times: list[float], noise: float = 0.0, seed: int = 7, kind: str = "all_reduce") -> CollectiveFit:
+def fitted(
+    times: list[float], noise: float = 0.0, seed: int = 7, kind: str = "all_reduce"
+) -> CollectiveFit:
     draw = random.Random(seed)
-    points = [point(size, time * (1 + draw.uniform(-noise, noise)), kind) for size, time in zip(SIZES, times, strict=True)]
+    points = [
+        point(size, time * (1 + draw.uniform(-noise, noise)), kind)
+        for size, time in zip(SIZES, times, strict=True)
+    ]
     draw.shuffle(points)
     fit = fit_regions(points)
     assert fit is not None
@@ -40,7 +50,9 @@ def test_one_line_without_noise_comes_back_exactly() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_one_noisy_line_stays_one(seed: int) -> None:
-    fit = fitted([7 * 3e-6 + size * 7 / 8 / 50e9 for size in SIZES], noise=0.03, seed=seed, kind="all_gather")
+    fit = fitted(
+        [7 * 3e-6 + size * 7 / 8 / 50e9 for size in SIZES], noise=0.03, seed=seed, kind="all_gather"
+    )
     assert len(fit.regions) == 1
     assert fit.regions[0].alpha_s == pytest.approx(3e-6, rel=0.03)
     assert fit.regions[0].beta_bytes_per_s == pytest.approx(50e9, rel=0.03)
@@ -66,12 +78,16 @@ def test_two_protocols_break_where_they_change(seed: int) -> None:
 
 
 def test_three_regions_are_the_most() -> None:
-    times = [(size * 1e-9) * (1.0, 8.0, 64.0, 512.0, 4096.0)[min(at // 5, 4)] + 1e-5 for at, size in enumerate(SIZES)]
+    times = [
+        (size * 1e-9) * (1.0, 8.0, 64.0, 512.0, 4096.0)[min(at // 5, 4)] + 1e-5
+        for at, size in enumerate(SIZES)
+    ]
     assert len(fitted(times).regions) == 3
 
 
 def test_small_messages_count_as_much_as_large_ones() -> None:
-    # Least squares on plain seconds would give the first points any alpha at all: they are 1e-5 of the sum.
+    # Least squares on plain seconds would give the first points any alpha at all: they are 1e-5 of
+    # the sum.
     fit = fitted([10e-6 + size / 20e9 for size in SIZES], noise=0.05, seed=3, kind="broadcast")
     assert fit.seconds(1024) == pytest.approx(10e-6 + 1024 / 20e9, rel=0.05)
 
@@ -104,12 +120,22 @@ def test_too_little_to_fit_is_no_fit() -> None:
 
 
 def test_groups_are_fitted_apart() -> None:
-    points = [point(size, 1e-5 + size / 1e9, kind) for kind in ("all_reduce", "broadcast") for size in SIZES]
+    points = [
+        point(size, 1e-5 + size / 1e9, kind)
+        for kind in ("all_reduce", "broadcast")
+        for size in SIZES
+    ]
     points += [point(size, 2e-5 + size / 1e9, num_ranks=2) for size in SIZES]
     fits = fit_collectives(points)
-    assert [(fit.kind, fit.group_size) for fit in fits] == [("all_reduce", 8), ("broadcast", 8), ("all_reduce", 2)]
+    assert [(fit.kind, fit.group_size) for fit in fits] == [
+        ("all_reduce", 8),
+        ("broadcast", 8),
+        ("all_reduce", 2),
+    ]
 
 
 def test_a_fit_carried_to_another_width_keeps_the_link() -> None:
     fit = fitted([14 * 5e-6 + size * 14 / 8 / 200e9 for size in SIZES]).resized(64)
-    assert fit.seconds(1 << 30) == pytest.approx(126 * 5e-6 + (1 << 30) * 126 / 64 / 200e9, rel=1e-6)
+    assert fit.seconds(1 << 30) == pytest.approx(
+        126 * 5e-6 + (1 << 30) * 126 / 64 / 200e9, rel=1e-6
+    )

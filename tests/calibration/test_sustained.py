@@ -1,4 +1,5 @@
-"""Rates that are kept up: under clocks that are ours, on a device that slows down when it gets hot."""
+"""Rates that are kept up: under clocks that are ours, on a device that slows down when it gets
+hot."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ def timed(seconds: float) -> Timing:
 
 
 def product(m: int, n: int, k: int, tflops: float, precision: str = "bf16") -> GemmPoint:
-    return GemmPoint(precision=precision, m=m, n=n, k=k, time=timed(2.0 * m * n * k / tflops / 1e12))
+    return GemmPoint(
+        precision=precision, m=m, n=n, k=k, time=timed(2.0 * m * n * k / tflops / 1e12)
+    )
 
 
 class HotDevice:
-    """A GPU whose kernels slow down after it has been busy without pause; it cools as soon as it has nothing to do."""
+    """A GPU whose kernels slow down after it has been busy without pause; it cools as soon as it
+    has nothing to do."""
 
     def __init__(self) -> None:
         self.done_at = 0.0
@@ -67,11 +71,15 @@ def test_a_sustained_rate_is_that_of_a_hot_device(hot: HotDevice) -> None:
     told = timer.sustained(hot.kernel, 0.5, 1.5)
     assert told.low_s == pytest.approx(HOT)
     assert told.high_s == pytest.approx(HOT)
-    assert told.repeats * 100 * HOT == pytest.approx(1.5, rel=0.02), "samples of 100 calls for a second and a half"
+    assert told.repeats * 100 * HOT == pytest.approx(1.5, rel=0.02), (
+        "samples of 100 calls for a second and a half"
+    )
 
 
 def test_without_warm_up_the_cool_device_would_be_seen(hot: HotDevice) -> None:
-    told = DeviceTimer(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(hot.kernel, 0.0, 1.5)
+    told = DeviceTimer(SimpleNamespace(cuda=hot), lambda: hot.done_at).sustained(
+        hot.kernel, 0.0, 1.5
+    )
     assert told.low_s == pytest.approx(COOL)
 
 
@@ -92,12 +100,18 @@ def test_the_host_timer_sustains_by_its_clock() -> None:
     told = HostTimer(lambda: clock[0]).sustained(call, 0.2, 0.39)
     assert told.seconds == pytest.approx(2e-3)
     assert told.low_s == pytest.approx(2e-3)
-    assert told.repeats == pytest.approx(10, abs=1), "samples of twenty calls, which took 20 ms when they were counted"
+    assert told.repeats == pytest.approx(10, abs=1), (
+        "samples of twenty calls, which took 20 ms when they were counted"
+    )
     assert HostTimer(lambda: clock[0]).sustained(call, 0.0, 0.0).repeats == 3
 
 
 def test_the_best_large_and_the_best_middling_product_are_chosen() -> None:
-    tiny, middling, better = product(256, 256, 256, 900.0), product(2048, 2048, 2048, 700.0), product(3072, 3072, 3072, 720.0)
+    tiny, middling, better = (
+        product(256, 256, 256, 900.0),
+        product(2048, 2048, 2048, 700.0),
+        product(3072, 3072, 3072, 720.0),
+    )
     large, larger = product(8192, 8192, 8192, 790.0), product(16384, 16384, 8192, 760.0)
     assert chosen([tiny, middling, better, large, larger], 1.5) == [large, better]
     assert chosen([tiny], 1.5) == [tiny]
@@ -125,7 +139,11 @@ FIT = GemmFit(
 
 
 def machine(*sustained: GemmPoint) -> Calibrated:
-    bursts = (product(8192, 8192, 8192, 800.0), product(2048, 2048, 2048, 700.0), product(512, 512, 512, 60.0, "fp32"))
+    bursts = (
+        product(8192, 8192, 8192, 800.0),
+        product(2048, 2048, 2048, 700.0),
+        product(512, 512, 512, 60.0, "fp32"),
+    )
     return Calibrated(
         schema="stepscope.hardware/1",
         made_by="test",

@@ -1,4 +1,5 @@
-"""Stand-ins for what this machine has not: a clock that ticks by itself, the kernel's files, NVIDIA's library."""
+"""Stand-ins for what this machine has not: a clock that ticks by itself, the kernel's files,
+NVIDIA's library."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,10 +1,12 @@
-"""A training job that does something unusual inside a recording, and again when it is over: FAULTS says what.
+"""A training job that does something unusual inside a recording, and again when it is over: FAULTS
+says what.
 
     python fault_job.py FAULT[,FAULT...] [light]
 
-`stepscope run --start-step 6 --steps 4` records steps 6 to 10 of its 40; the fault strikes at steps 8 and 25. It prints the same
-and ends the same with and without a recording: tests/capture/test_faults.py and benchmarks/harm.py hold that. `light`: with the
-torch of tests/light_torch.py, for faults that need no more.
+`stepscope run --start-step 6 --steps 4` records steps 6 to 10 of its 40; the fault strikes at steps
+8 and 25. It prints the same and ends the same with and without a recording:
+tests/capture/test_faults.py and benchmarks/harm.py hold that. `light`: with the torch of
+tests/light_torch.py, for faults that need no more.
 """
 
 # ruff: noqa: T201
@@ -119,12 +121,19 @@ def processes(kind: str) -> Callable[[], None]:
 def subprocess_with_preexec() -> None:
     import subprocess
 
-    done = subprocess.run([sys.executable, "-c", "print(6 * 7)"], preexec_fn=os.getpid, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "print(6 * 7)"],
+        preexec_fn=os.getpid,
+        capture_output=True,
+        check=True,
+    )
     print("subprocess", done.stdout)
 
 
 def workers() -> None:
-    loader = torch_().utils.data.DataLoader(range(8), batch_size=2, num_workers=2, multiprocessing_context="fork")
+    loader = torch_().utils.data.DataLoader(
+        range(8), batch_size=2, num_workers=2, multiprocessing_context="fork"
+    )
     print("batches", [batch.tolist() for batch in loader])
 
 
@@ -165,7 +174,9 @@ def little_memory() -> None:
 
     with open("/proc/self/statm", encoding="ascii") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + (8 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (mapped + (8 << 20), resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
 
 
 def signalled(name: str) -> Callable[[], None]:
@@ -239,7 +250,8 @@ def thread_leaves() -> None:
 
 
 def daemon_trains() -> None:
-    """It stands still inside a recording: a thread that computes while its process ends may abort it, with and without us."""
+    """It stands still inside a recording: a thread that computes while its process ends may abort
+    it, with and without us."""
     training, reached = Training(), threading.Event()
 
     def train() -> None:
@@ -264,7 +276,10 @@ def ends_with_recording() -> None:
 
 FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "nothing": ("nothing", None),
-    "fork-exit": ("os.fork; the child leaves through sys.exit with atexit handlers", child_of(exits_with_handlers)),
+    "fork-exit": (
+        "os.fork; the child leaves through sys.exit with atexit handlers",
+        child_of(exits_with_handlers),
+    ),
     "fork-raise": ("os.fork; the child ends with an exception", child_of(raises_in_child)),
     "fork-train": ("os.fork; the child trains, then os._exit", child_of(trains_in_child)),
     "fork-profile": ("os.fork; the child uses a profiler of its own", child_of(profiles_in_child)),
@@ -273,7 +288,10 @@ FAULTS: dict[str, tuple[str, Callable[[], None] | None]] = {
     "preexec": ("subprocess with preexec_fn", subprocess_with_preexec),
     "workers": ("DataLoader workers started inside a recording", workers),
     "own-profiler": ("a profiler of the job's own", own_profiler),
-    "own-profiler-thread": ("a profiler of the job's own, in another thread", in_thread(own_profiler)),
+    "own-profiler-thread": (
+        "a profiler of the job's own, in another thread",
+        in_thread(own_profiler),
+    ),
     "compile": ("torch.compile", compiled),
     "exception": ("an exception ends the job", raised(RuntimeError("in the loop"))),
     "interrupt": ("KeyboardInterrupt ends the job", raised(KeyboardInterrupt())),

@@ -57,7 +57,11 @@ def stepscope(*words: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    return {**{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RANK")}, **quiet, **more}
+    return {
+        **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RANK")},
+        **quiet,
+        **more,
+    }
 
 
 def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOOP) -> Path:
@@ -77,6 +81,21 @@ def record(
 ) -> Ended:
     """Run the loop with `text` after it, to its end."""
     path, kept = script(folder, text, before=before), out or folder / "run"
-    words = ["run", "--out", str(kept), *([] if diagnose else ["--no-diagnose"]), *options, "--", sys.executable, str(path)]
-    done = subprocess.run(stepscope(*words), capture_output=True, timeout=120, check=False, env=environment(**(env or {})))
+    words = [
+        "run",
+        "--out",
+        str(kept),
+        *([] if diagnose else ["--no-diagnose"]),
+        *options,
+        "--",
+        sys.executable,
+        str(path),
+    ]
+    done = subprocess.run(
+        stepscope(*words),
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=environment(**(env or {})),
+    )
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr.decode(), folder=kept)

@@ -32,7 +32,9 @@ def train() -> Callable[[], None]:
     return step
 
 
-def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(tmp_path: Path, train: Any) -> None:
+def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(
+    tmp_path: Path, train: Any
+) -> None:
     before = (torch.autograd.backward, torch.save, torch.optim.Optimizer.profile_hook_step)
     with stepscope.profile(out=tmp_path / "run", start_step=6, num_steps=2) as scope:
         for _ in range(16):
@@ -136,7 +138,10 @@ def test_many_short_lived_optimizers_do_not_pile_up() -> None:
     assert len(anchor._seen) <= 10_001
 
 
-@pytest.mark.parametrize("told", [{}, {"num_steps": "3"}, {"num_steps": -1}, {"stacks": 1}, {"num_steps": True}, {"other": 5}])
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"num_steps": "3"}, {"num_steps": -1}, {"stacks": 1}, {"num_steps": True}, {"other": 5}],
+)
 def test_options_of_the_wrong_kind_are_left_out(told: dict[str, Any]) -> None:
     assert options_of(told) == Options()
 

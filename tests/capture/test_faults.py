@@ -1,4 +1,5 @@
-"""Jobs that do something unusual inside a recording and after it end as they do without one. docs/run.md has the list."""
+"""Jobs that do something unusual inside a recording and after it end as they do without one.
+docs/run.md has the list."""
 
 from __future__ import annotations
 
@@ -21,13 +22,25 @@ SURVIVED = (
     "fork-exit", "fork-raise", "fork-profile", "fork-pool", "preexec", "workers",
     "compile", "chdir", "environment", "trace", "modules",
 )  # fmt: skip
-"""Those after which a job goes on: they strike one after the other, in one process. A profiler of the job's own is not among
-them: with it, a plain job's forked child hangs too."""
+"""Those after which a job goes on: they strike one after the other, in one process. A profiler of
+the job's own is not among them: with it, a plain job's forked child hangs too."""
 
 
 def recorded(run: Path, *told: str) -> tuple[int, bytes, str]:
-    words = ["run", "--no-diagnose", "--out", str(run), *WINDOW, "--", sys.executable, str(JOB), *told]
-    done = subprocess.run(stepscope(*words), capture_output=True, timeout=120, check=False, env=environment())
+    words = [
+        "run",
+        "--no-diagnose",
+        "--out",
+        str(run),
+        *WINDOW,
+        "--",
+        sys.executable,
+        str(JOB),
+        *told,
+    ]
+    done = subprocess.run(
+        stepscope(*words), capture_output=True, timeout=120, check=False, env=environment()
+    )
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -41,7 +54,8 @@ subprocess b'42\n'
 batches [[0, 1], [2, 3], [4, 5], [6, 7]]
 compiled 2.0
 """
-"""What the job prints each time, recorded or not. A child's handlers run, and its exit code is its own."""
+"""What the job prints each time, recorded or not. A child's handlers run, and its exit code is its
+own."""
 
 
 def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
@@ -81,11 +95,14 @@ def test_a_thread_that_ends_inside_a_recording_leaves_what_it_recorded(tmp_path:
     assert out.startswith(b"own events True\nloss ")
     assert "External init callback" not in err
     assert "Segmentation" not in err
-    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == ["window-6.pt.trace.json"]
+    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == [
+        "window-6.pt.trace.json"
+    ]
 
 
 def test_a_forked_child_never_lets_go_of_the_devices_events(tmp_path: Path) -> None:
-    """A CUDA event that is destroyed in a forked child ends it. Nor are operators recorded on in it for ever."""
+    """A CUDA event that is destroyed in a forked child ends it. Nor are operators recorded on in it
+    for ever."""
     text = """
 parent = os.getpid()
 class Clock:
@@ -116,14 +133,37 @@ train(30, at_step)
 
 
 def test_a_machine_without_proc_records_all_the_same(tmp_path: Path) -> None:
-    """An empty folder in its place, in a mount namespace of its own: for this test's processes alone."""
+    """An empty folder in its place, in a mount namespace of its own: for this test's processes
+    alone."""
     hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
-    if shutil.which("unshare") is None or subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("mounting over /proc takes root's rights")
-    words = ["run", "--no-diagnose", "--out", str(tmp_path / "run"), *WINDOW, "--", sys.executable, str(JOB), "nothing", "light"]
-    done = subprocess.run([*hidden, *stepscope(*words)], capture_output=True, timeout=120, check=False, env=environment())
+    words = [
+        "run",
+        "--no-diagnose",
+        "--out",
+        str(tmp_path / "run"),
+        *WINDOW,
+        "--",
+        sys.executable,
+        str(JOB),
+        "nothing",
+        "light",
+    ]
+    done = subprocess.run(
+        [*hidden, *stepscope(*words)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=environment(),
+    )
     assert (done.returncode, done.stdout) == (0, b"loss 0.190597\n"), done.stderr
-    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == ["window-6.pt.trace.json"]
+    assert [path.name for path in (tmp_path / "run" / "rank-0").glob("window-*")] == [
+        "window-6.pt.trace.json"
+    ]
     assert "| /proc is absent |" in (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
 
 
@@ -135,8 +175,11 @@ def test_the_documents_list_is_what_is_tried() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="on_exit is glibc's")
 @pytest.mark.parametrize(("has_device", "code"), [(True, 3), (False, -6)])
-def test_a_recording_left_in_another_thread_does_not_end_the_process(has_device: bool, code: int) -> None:
-    """With CUDA's part active, a destructor of the libraries ends it; here abort() stands for that destructor."""
+def test_a_recording_left_in_another_thread_does_not_end_the_process(
+    has_device: bool, code: int
+) -> None:
+    """With CUDA's part active, a destructor of the libraries ends it; here abort() stands for that
+    destructor."""
     text = f"""
 import ctypes, sys
 from stepscope.capture.recording import forked
@@ -151,5 +194,7 @@ assert window.is_over
 print("flushed")
 sys.exit(3)
 """
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False, env=environment()
+    )
     assert (done.returncode, done.stdout) == (code, "flushed\n"), done.stderr

@@ -91,7 +91,15 @@ def job(folder: Path, package: str, text: str) -> Path:
 
 
 def told(folder: Path, words: list[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False, cwd=folder, env=environment())
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=folder,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout.splitlines()[-1]
@@ -108,9 +116,13 @@ def check(rank: RankRecord) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "text"), [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)], ids=["transformers", "lightning"]
+    ("package", "text"),
+    [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)],
+    ids=["transformers", "lightning"],
 )
-def test_a_trainers_steps_are_counted_through_accumulation_and_evaluation(tmp_path: Path, package: str, text: str) -> None:
+def test_a_trainers_steps_are_counted_through_accumulation_and_evaluation(
+    tmp_path: Path, package: str, text: str
+) -> None:
     path = job(tmp_path, package, text)
     words = stepscope("run", "--out", "kept", *WINDOW, "--", sys.executable, str(path))
     assert told(tmp_path, words) == "ended at 20"
@@ -120,7 +132,9 @@ def test_a_trainers_steps_are_counted_through_accumulation_and_evaluation(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("package", "text"), [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)], ids=["transformers", "lightning"]
+    ("package", "text"),
+    [("transformers", TRANSFORMERS), ("lightning", LIGHTNING)],
+    ids=["transformers", "lightning"],
 )
 def test_a_callback_records_the_same_steps(tmp_path: Path, package: str, text: str) -> None:
     path = job(tmp_path, package, text)
@@ -131,7 +145,9 @@ def test_a_callback_records_the_same_steps(tmp_path: Path, package: str, text: s
 
 def test_two_processes_of_accelerate(tmp_path: Path) -> None:
     path = job(tmp_path, "accelerate", ACCELERATE)
-    words = stepscope("run", "--no-diagnose", "--out", "kept", *WINDOW, "--", sys.executable, str(path))
+    words = stepscope(
+        "run", "--no-diagnose", "--out", "kept", *WINDOW, "--", sys.executable, str(path)
+    )
     assert told(tmp_path, words) == "ended in 2"
     ranks = read_run(tmp_path / "kept").ranks
     assert [rank.rank for rank in ranks] == [0, 1]

@@ -1,4 +1,5 @@
-"""Whatever happens to the capture, the job goes on; whatever happens to the job, what was recorded stays."""
+"""Whatever happens to the capture, the job goes on; whatever happens to the job, what was recorded
+stays."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ time.sleep(1.5)
 """
     ended = record(tmp_path, text, diagnose=True)
     assert ended.code == 0
-    assert ended.out == b"trained profile_hook_step torch.serialization\n", "the hooks are out again"
+    assert ended.out == b"trained profile_hook_step torch.serialization\n", (
+        "the hooks are out again"
+    )
     (rank,) = ended.run.ranks
     assert rank.problem == "ValueError: planted"
     assert "planted" in ended.err
@@ -42,7 +45,10 @@ time.sleep(1.5)
     "fault",
     [
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))",
-        "import shutil; shutil.rmtree(os.path.dirname(os.environ['PYTHONPATH'].split(os.pathsep)[0]))",
+        (
+            "import shutil; "
+            "shutil.rmtree(os.path.dirname(os.environ['PYTHONPATH'].split(os.pathsep)[0]))"
+        ),
     ],
     ids=["no room on the disk", "the folder is gone"],
 )
@@ -60,13 +66,21 @@ os.write(1, b"trained\\n")
 
 
 def test_a_place_that_cannot_be_written_is_told_and_the_job_runs(tmp_path: Path) -> None:
-    ended = record(tmp_path, "train(10)\nprint('trained')\nsys.exit(3)", out=Path("/proc/stepscope-run"), diagnose=True)
+    ended = record(
+        tmp_path,
+        "train(10)\nprint('trained')\nsys.exit(3)",
+        out=Path("/proc/stepscope-run"),
+        diagnose=True,
+    )
     assert (ended.code, ended.out) == (3, b"trained\n")
     assert "the job runs without" in ended.err
 
 
 def test_a_killed_job_leaves_what_it_recorded(tmp_path: Path) -> None:
-    text = "train(400, lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == 300 else None, pause_s=0.01)"
+    text = (
+        "train(400, lambda step: os.kill(os.getpid(), signal.SIGKILL) if step == 300 else None, "
+        "pause_s=0.01)"
+    )
     ended = record(tmp_path, text, *WINDOW, diagnose=True)
     assert ended.code == 128 + signal.SIGKILL
     (rank,) = ended.run.ranks
@@ -86,7 +100,11 @@ except KeyboardInterrupt:
     run = tmp_path / "run"
     words = ["run", "--out", str(run), *WINDOW, "--", sys.executable, str(script(tmp_path, text))]
     process = subprocess.Popen(
-        stepscope(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+        stepscope(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
     )
     for _ in range(600):
         if list(run.glob("rank-0/window-*.json")):
@@ -138,7 +156,13 @@ train(20, at_step)
 print("compiled")
 """
     path = script(tmp_path, text, before=WHOLE_LOOP)
-    plain = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=120, check=False, env=environment())
+    plain = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=environment(),
+    )
     ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
     assert (ended.code, ended.out) == (plain.returncode, plain.stdout), ended.err
 
@@ -158,7 +182,8 @@ print(torch.autograd._profiler_enabled())
 
 
 def test_what_the_job_may_do_with_torch_stays_possible(tmp_path: Path) -> None:
-    """A probe for torch before its import, a pickled torch.save, an optimizer on top of another, a loader left half-way."""
+    """A probe for torch before its import, a pickled torch.save, an optimizer on top of another, a
+    loader left half-way."""
     text = """
 import gc, pickle, weakref
 assert pickle.loads(pickle.dumps(torch.save)) is torch.save
@@ -175,14 +200,18 @@ del loader
 gc.collect()
 print(seen() is None)
 """
-    (tmp_path / "sitecustomize.py").write_text("import importlib.util; importlib.util.find_spec('torch')\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util; importlib.util.find_spec('torch')\n"
+    )
     ended = record(tmp_path, text, *WINDOW, env={"PYTHONPATH": str(tmp_path)})
     assert (ended.code, ended.out) == (0, b"True\n"), ended.err
     (rank,) = ended.run.ranks
     assert len(rank.rows) <= 21
 
 
-def test_hundreds_of_accumulated_passes_are_one_step_and_the_exit_code_is_the_jobs(tmp_path: Path) -> None:
+def test_hundreds_of_accumulated_passes_are_one_step_and_the_exit_code_is_the_jobs(
+    tmp_path: Path,
+) -> None:
     text = """
 for _ in range(4):
     for _ in range(300):
@@ -199,7 +228,17 @@ sys.exit(7)
 def test_secrets_on_the_command_line_are_not_written_down() -> None:
     from stepscope.protocol.secrets import masked_words
 
-    command = ["python", "train.py", "--lr=0.1", "--api-key=abc", "--token", "hunter2", "--out", "a/b", "hf_abcdefgh12345678"]
+    command = [
+        "python",
+        "train.py",
+        "--lr=0.1",
+        "--api-key=abc",
+        "--token",
+        "hunter2",
+        "--out",
+        "a/b",
+        "hf_abcdefgh12345678",
+    ]
     told = masked_words(command)
     assert told[:3] == command[:3]
     assert told[3:] == ["--api-key=(masked)", "--token", "(masked)", "--out", "a/b", "(masked)"]

@@ -1,4 +1,5 @@
-"""Jobs as people start and write them: ranks that are spawned or forked, threads, several optimizers, odd ends."""
+"""Jobs as people start and write them: ranks that are spawned or forked, threads, several
+optimizers, odd ends."""
 
 from __future__ import annotations
 
@@ -21,12 +22,24 @@ QUIET = (*WINDOW, "--no-diagnose")
 
 
 def run(
-    where: Path, *command: str, out: str = "", code: int = 0, stdin: str | None = None, told: tuple[str, ...] = QUIET
+    where: Path,
+    *command: str,
+    out: str = "",
+    code: int = 0,
+    stdin: str | None = None,
+    told: tuple[str, ...] = QUIET,
 ) -> RunRecord:
     """The command's run folder, once its output and exit code are seen to be its own."""
     words = stepscope("run", "--out", "kept", *told, "--", *command)
     ours = subprocess.run(
-        words, input=stdin, capture_output=True, text=True, timeout=120, check=False, cwd=where, env=environment()
+        words,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=where,
+        env=environment(),
     )
     assert (ours.returncode, ours.stdout) == (code, out), ours.stderr
     assert "Traceback" not in ours.stderr, ours.stderr
@@ -64,8 +77,17 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_ranks_that_no_launcher_numbers_record_all_their_steps(tmp_path: Path, start: str) -> None:
-    kept = run(tmp_path, sys.executable, str(script(tmp_path, RANKS, before=WHOLE_LOOP)), start, out="both done\n")
-    assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [(0, 20, [8]), (1, 20, [8])]
+    kept = run(
+        tmp_path,
+        sys.executable,
+        str(script(tmp_path, RANKS, before=WHOLE_LOOP)),
+        start,
+        out="both done\n",
+    )
+    assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [
+        (0, 20, [8]),
+        (1, 20, [8]),
+    ]
     assert kept.notes == ()
 
 
@@ -163,7 +185,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankRecord]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_turn_of_the_loop_is_a_step_however_it_is_written(kinds: dict[str, RankRecord], kind: str) -> None:
+def test_a_turn_of_the_loop_is_a_step_however_it_is_written(
+    kinds: dict[str, RankRecord], kind: str
+) -> None:
     rank = kinds[kind]
     assert steps(rank) == 20
     assert list(rank.windows) == [8]
@@ -179,7 +203,9 @@ with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=la
 print(seen)
 """
     told = ("--start-step", "3", "--no-diagnose")
-    (rank,) = run(tmp_path, sys.executable, str(script(tmp_path, text)), out="[True, True]\n", told=told).ranks
+    (rank,) = run(
+        tmp_path, sys.executable, str(script(tmp_path, text)), out="[True, True]\n", told=told
+    ).ranks
     assert steps(rank) == 20
 
 
@@ -217,12 +243,18 @@ os._exit(0)
 
 
 def test_a_python_that_has_no_stepscope_of_its_own(tmp_path: Path) -> None:
-    """Another environment, which sees torch but not us: the capture comes through the run folder alone."""
+    """Another environment, which sees torch but not us: the capture comes through the run folder
+    alone."""
     import venv
 
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     python = tmp_path / "other" / "bin" / "python"
-    found = subprocess.run([python, "-c", "import sys; print(sys.path[-1])"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [python, "-c", "import sys; print(sys.path[-1])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     site, libraries = Path(found.stdout.strip()), tmp_path / "libraries"
     libraries.mkdir()
     assert torch.__file__ is not None
@@ -233,8 +265,14 @@ def test_a_python_that_has_no_stepscope_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(tmp_path / "other")
     text = "train(20)\nprint('done')"
     python = tmp_path / "linked" / "bin" / "python"
-    alone = [str(python), "-c", "import importlib.util as u; print(u.find_spec('stepscope'), u.find_spec('torch') is None)"]
-    asked = subprocess.run(alone, capture_output=True, text=True, check=True, env=environment(), cwd=tmp_path)
+    alone = [
+        str(python),
+        "-c",
+        "import importlib.util as u; print(u.find_spec('stepscope'), u.find_spec('torch') is None)",
+    ]
+    asked = subprocess.run(
+        alone, capture_output=True, text=True, check=True, env=environment(), cwd=tmp_path
+    )
     assert asked.stdout == "None False\n", "the environment is what this test means it to be"
     (rank,) = run(tmp_path, str(python), str(script(tmp_path, text)), out="done\n").ranks
     assert steps(rank) == 20
@@ -256,18 +294,33 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(tmp_path: Path) -> None:
-    """On a machine whose cores other work takes, a replay may miss the step, and then nobody is named: another recording is made.
-    The wrong one is never named."""
+def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(
+    tmp_path: Path,
+) -> None:
+    """On a machine whose cores other work takes, a replay may miss the step, and then nobody is
+    named: another recording is made. The wrong one is never named."""
     path = script(tmp_path, STRAGGLER, before=WHOLE_LOOP)
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(path), "late")
+    launcher = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        str(path),
+        "late",
+    )
     for number in range(5):
         place = tmp_path / str(number)
         place.mkdir()
         kept = run(place, *launcher, told=("--start-step", "10"))
-        assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [(0, 24, [10]), (1, 24, [10])]
+        assert [(rank.rank, steps(rank), list(rank.windows)) for rank in kept.ranks] == [
+            (0, 24, [10]),
+            (1, 24, [10]),
+        ]
         diagnosis = json.loads((place / "kept" / "diagnosis.json").read_text())
-        named = [finding["ranks"] for finding in diagnosis["findings"] if finding["code"] == "late-rank"]
+        named = [
+            finding["ranks"] for finding in diagnosis["findings"] if finding["code"] == "late-rank"
+        ]
         assert named in ([], [[1]])
         if named:
             return

@@ -27,7 +27,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_a_plain_loop_gives_steps_and_a_recording(plain: Ended) -> None:
     assert (plain.code, plain.out) == (0, b"trained\n")
     (rank,) = plain.run.ranks
-    assert [row["step"] for row in rank.rows] == list(range(1, 30)), "30 optimizer steps are 29 distances"
+    assert [row["step"] for row in rank.rows] == list(range(1, 30)), (
+        "30 optimizer steps are 29 distances"
+    )
     assert list(rank.windows) == [8]
     states = [row["state"] for row in rank.rows]
     assert states[:5] == [1] * 5
@@ -35,7 +37,11 @@ def test_a_plain_loop_gives_steps_and_a_recording(plain: Ended) -> None:
     assert states[-1] == 0
     assert all(row["num_backwards"] == 1 and row["num_batches"] == 0 for row in rank.rows)
     trace = json.loads(rank.windows[8].read_text())
-    marks = sorted(e["name"] for e in trace["traceEvents"] if e.get("name", "").startswith("ProfilerStep") and e["ph"] == "X")
+    marks = sorted(
+        e["name"]
+        for e in trace["traceEvents"]
+        if e.get("name", "").startswith("ProfilerStep") and e["ph"] == "X"
+    )
     assert sorted(set(marks)) == ["ProfilerStep#10", "ProfilerStep#9"]
 
 
@@ -49,7 +55,9 @@ def test_the_diagnosis_is_told_on_stderr_and_kept(plain: Ended) -> None:
 
 # A spawned worker imports torch anew: one tells what two do.
 @pytest.mark.parametrize(("start", "num_workers"), [("fork", 2), ("spawn", 1)])
-def test_loader_waits_are_seen_and_workers_leave_no_folder(tmp_path: Path, start: str, num_workers: int) -> None:
+def test_loader_waits_are_seen_and_workers_leave_no_folder(
+    tmp_path: Path, start: str, num_workers: int
+) -> None:
     text = f"""
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 400
@@ -75,18 +83,46 @@ def test_python_m_and_a_sitecustomize_of_the_machine(tmp_path: Path) -> None:
     script(tmp_path, "train(12)\nimport marker; print(marker.SEEN)", name="job.py")
     (tmp_path / "marker.py").write_text("SEEN = []\n")
     (tmp_path / "sitecustomize.py").write_text("import marker; marker.SEEN.append('theirs')\n")
-    words = ["run", "--no-diagnose", "--out", str(tmp_path / "run"), "--", sys.executable, "-m", "job"]
+    words = [
+        "run",
+        "--no-diagnose",
+        "--out",
+        str(tmp_path / "run"),
+        "--",
+        sys.executable,
+        "-m",
+        "job",
+    ]
     done = subprocess.run(
-        stepscope(*words), capture_output=True, timeout=120, check=False, cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path))
+        stepscope(*words),
+        capture_output=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(tmp_path)),
     )
     assert (done.returncode, done.stdout) == (0, b"['theirs']\n"), done.stderr
     assert (tmp_path / "run" / "rank-0" / "steps.jsonl").is_file()
 
 
 def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> None:
-    path = script(tmp_path, "train(20000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)")
+    path = script(
+        tmp_path,
+        "train(20000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
+    )
     run, stop = tmp_path / "run", tmp_path / "stop"
-    words = ["run", "--no-diagnose", "--out", str(run), "--start-step", "5", "--", sys.executable, str(path), str(stop)]
+    words = [
+        "run",
+        "--no-diagnose",
+        "--out",
+        str(run),
+        "--start-step",
+        "5",
+        "--",
+        sys.executable,
+        str(path),
+        str(stop),
+    ]
     process = subprocess.Popen(stepscope(*words), env=environment())
 
     def recordings() -> int:

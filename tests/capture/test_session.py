@@ -22,7 +22,8 @@ NEVER = 10**9
 
 
 class Job:
-    """A loop on a clock of its own: a batch takes 1 ms, backward 2, the optimizer 3; each step has two of the first two."""
+    """A loop on a clock of its own: a batch takes 1 ms, backward 2, the optimizer 3; each step has
+    two of the first two."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 10 * MS
@@ -72,7 +73,9 @@ def test_every_step_is_a_row_whether_it_is_looked_at_or_not(job: Job) -> None:
         job.step()
     rows = job.rows()
     assert [row[0] for row in rows] == list(range(1, 300))
-    assert {tuple(row[2:-1]) for row in rows} == {(9 * MS, None, 2 * MS, 2, 4 * MS, 2, 3 * MS, 0, 0)}
+    assert {tuple(row[2:-1]) for row in rows} == {
+        (9 * MS, None, 2 * MS, 2, 4 * MS, 2, 3 * MS, 0, 0)
+    }
     assert len(looked_at) < 15, "most steps go by with a word to the tape"
 
 
@@ -132,7 +135,9 @@ def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> N
     for _ in range(5):
         job.step()
     rows = job.rows()
-    assert [(row[0], row[9], row[10]) for row in rows if row[9] or row[10]] == [(100, 5 * MS, 7 * MS)]
+    assert [(row[0], row[9], row[10]) for row in rows if row[9] or row[10]] == [
+        (100, 5 * MS, 7 * MS)
+    ]
 
 
 def test_a_pass_inside_another_is_counted_once() -> None:
@@ -140,7 +145,9 @@ def test_a_pass_inside_another_is_counted_once() -> None:
     assert outermost([]) == (0, 0)
 
 
-def test_a_gpu_that_comes_later_is_noticed_by_the_writer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_comes_later_is_noticed_by_the_writer(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Clock:
         settled, last, is_behind = NEVER, -1, False
 
@@ -186,7 +193,9 @@ def test_after_the_first_steps_the_device_is_asked_for_some(job: Job) -> None:
     assert MARKED <= len(later) <= MARKED + 2
 
 
-def test_a_handler_that_comes_in_between_does_not_hang(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_comes_in_between_does_not_hang(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stepscope.capture.session.LONGEST_S", 0.01)
     for _ in range(10):
         job.step()

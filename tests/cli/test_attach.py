@@ -32,8 +32,16 @@ def stuck():
 stuck()
 """
 DUMPED = [
-    {"thread_name": "other", "os_thread_id": 8, "frames": [{"name": "poll", "filename": "/x.py", "line": 1}]},
-    {"thread_name": "MainThread", "os_thread_id": 7, "frames": [{"name": "f", "filename": "/t.py", "line": 3}, None]},
+    {
+        "thread_name": "other",
+        "os_thread_id": 8,
+        "frames": [{"name": "poll", "filename": "/x.py", "line": 1}],
+    },
+    {
+        "thread_name": "MainThread",
+        "os_thread_id": 7,
+        "frames": [{"name": "f", "filename": "/t.py", "line": 3}, None],
+    },
 ]
 
 
@@ -67,7 +75,9 @@ def hung(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         started.wait()
 
 
-def test_real_processes_are_found_hung_where_they_hang(hung: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_processes_are_found_hung_where_they_hang(
+    hung: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
     ranks = find_ranks([hung.pid])
     assert sorted(rank_of(one) or 0 for one in ranks) == [0, 1]
     try:
@@ -82,8 +92,13 @@ def test_real_processes_are_found_hung_where_they_hang(hung: subprocess.Popen[by
 
 
 def test_the_main_threads_stack_is_read() -> None:
-    assert training_stack(json.dumps(DUMPED), 7) == (Frame(name="f", file="/t.py", line=3), Frame(name="?", file="?", line=0))
-    assert training_stack(json.dumps(DUMPED), 99)[0].name == "f", "no thread of that number: the one called so"
+    assert training_stack(json.dumps(DUMPED), 7) == (
+        Frame(name="f", file="/t.py", line=3),
+        Frame(name="?", file="?", line=0),
+    )
+    assert training_stack(json.dumps(DUMPED), 99)[0].name == "f", (
+        "no thread of that number: the one called so"
+    )
     assert training_stack("[]", 7) == ()
     with pytest.raises(FormatError, match="py-spy --version"):
         training_stack("Error: what?", 7)
@@ -94,7 +109,9 @@ def test_ranks_are_found_and_their_loader_workers_are_not() -> None:
     ranks = [process(10 + n, 1, RANK=str(n), LOCAL_RANK=str(n)) for n in range(2)]
     workers = [process(20 + n, 10, RANK="0", LOCAL_RANK="0") for n in range(2)]
     known = family(process(0, 0, "init"), launcher, *ranks, *workers)
-    assert [one.pid for one in find_ranks([1], known)] == [10, 11], "the launcher's number is its machine's"
+    assert [one.pid for one in find_ranks([1], known)] == [10, 11], (
+        "the launcher's number is its machine's"
+    )
     known = family(process(0, 0, "init"), process(1, 0), *ranks, *workers)
     assert [one.pid for one in find_ranks([1], known)] == [10, 11]
     assert [one.pid for one in find_ranks([10], known)] == [10]
@@ -118,7 +135,9 @@ def test_what_cannot_be_looked_at_is_said(capsys: pytest.CaptureFixture[str]) ->
     assert "no process 999999999 on this machine" in capsys.readouterr().err
 
 
-def test_without_py_spy_the_command_that_brings_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_py_spy_the_command_that_brings_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match=r"pip install 'stepscope\[attach\]'"):
@@ -132,8 +151,12 @@ def fake_spy(folder: Path, text: str, code: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("said", ["Error: Permission Denied", "Error: Operation not permitted (os error 1)"])
-def test_a_refusal_says_what_opens_the_door(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "said", ["Error: Permission Denied", "Error: Operation not permitted (os error 1)"]
+)
+def test_a_refusal_says_what_opens_the_door(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     spy = fake_spy(tmp_path, said, 1)
@@ -157,7 +180,9 @@ def test_another_failure_is_that_processes_alone(tmp_path: Path) -> None:
     assert "Failed to find python version" in one.problem
 
 
-def test_a_spy_that_does_not_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spy_that_does_not_answer_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spying, "DUMP_S", 0.2)
     path = tmp_path / "py-spy"
     path.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -178,11 +203,22 @@ def test_this_process_is_in_the_list() -> None:
 def test_the_view_names_the_rank_that_stands_elsewhere() -> None:
     at = Frame(name="read_shard", file="/home/me/data.py", line=12)
     ranks = [
-        Standing(pid=50 + n, rank=n, state="hung", where=(at,), inside="backward (torch/_tensor.py)", collective="backward")
+        Standing(
+            pid=50 + n,
+            rank=n,
+            state="hung",
+            where=(at,),
+            inside="backward (torch/_tensor.py)",
+            collective="backward",
+        )
         for n in range(7)
     ]
-    late = Standing(pid=99, rank=7, state="slow", where=(at,), inside=None, collective=None, is_elsewhere=True)
-    text = to_text(stacks_document(Comparison(ranks=(*ranks, late), summary="Rank 7 stands elsewhere.")))
+    late = Standing(
+        pid=99, rank=7, state="slow", where=(at,), inside=None, collective=None, is_elsewhere=True
+    )
+    text = to_text(
+        stacks_document(Comparison(ranks=(*ranks, late), summary="Rank 7 stands elsewhere."))
+    )
     assert "0-6 alike (7)" in text
     assert text.index("read_shard (data.py:12)") < text.index("backward (torch/_tensor.py)")
     assert all(len(line) <= 80 for line in text.splitlines())

@@ -1,4 +1,5 @@
-"""`stepscope calibrate` from its options to its file, on the CPU, with shapes so small that it takes no time."""
+"""`stepscope calibrate` from its options to its file, on the CPU, with shapes so small that it
+takes no time."""
 
 from __future__ import annotations
 
@@ -64,13 +65,31 @@ def test_a_machine_is_measured_and_written(
     assert len(found.gemms) == 8
     assert {point.precision for point in found.sustained} == {"fp32", "bf16"}
     assert "<svg" in (tmp_path / "machine.svg").read_text()
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["machine.svg", "stepscope-hardware.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "machine.svg",
+        "stepscope-hardware.json",
+    ]
 
 
-def test_nccl_tests_become_a_hardware_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nccl_tests_become_a_hardware_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tests, out = tmp_path / "tests.txt", tmp_path / "out.json"
     tests.write_text(TESTS)
-    assert main(["calibrate", "--nccl-tests", str(tests), "--out", str(out), "--plot", str(tmp_path / "x.png")]) == 0
+    assert (
+        main(
+            [
+                "calibrate",
+                "--nccl-tests",
+                str(tests),
+                "--out",
+                str(out),
+                "--plot",
+                str(tmp_path / "x.png"),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "all_reduce, 2 ranks, node" in printed
     assert "\x1b" not in printed
@@ -84,7 +103,9 @@ def test_nccl_tests_become_a_hardware_file(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.usefixtures("tiny")
-def test_nccl_tests_join_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nccl_tests_join_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tests, out = tmp_path / "tests.txt", tmp_path / "out.json"
     tests.write_text(TESTS)
     assert main(["calibrate", "--device", "cpu", "--out", str(out)]) == 0
@@ -97,7 +118,9 @@ def test_nccl_tests_join_what_was_measured(tmp_path: Path, capsys: pytest.Captur
     assert [point.size_bytes for point in both.collectives] == [1024, 1048576, 104857600]
 
 
-def test_a_stranger_at_out_is_not_overwritten_by_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_at_out_is_not_overwritten_by_tests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tests, out = tmp_path / "tests.txt", tmp_path / "notes.txt"
     tests.write_text(TESTS)
     out.write_text("my notes")
@@ -108,7 +131,8 @@ def test_a_stranger_at_out_is_not_overwritten_by_tests(tmp_path: Path, capsys: p
 def test_ranks_are_started_and_their_file_joined(
     tmp_path: Path, tiny: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The ranks are played by a script that writes what nccl-tests would have given; what they are told is looked at."""
+    """The ranks are played by a script that writes what nccl-tests would have given; what they are
+    told is looked at."""
     tests, out = tmp_path / "tests.txt", tmp_path / "out.json"
     tests.write_text(TESTS)
     play = f"""
@@ -141,7 +165,17 @@ def test_ranks_that_fail_are_told(
     player.write_text("#!/bin/sh\nexit 3\n")
     player.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(player))
-    said = failed(capfd, "--device", "cpu", "--only", "collectives", "--ranks", "2", "--out", str(tmp_path / "x.json"))
+    said = failed(
+        capfd,
+        "--device",
+        "cpu",
+        "--only",
+        "collectives",
+        "--ranks",
+        "2",
+        "--out",
+        str(tmp_path / "x.json"),
+    )
     assert "the 2 ranks ended with code 3" in said
     assert not (tmp_path / "x.json").exists()
 
@@ -160,7 +194,11 @@ def test_ranks_that_fail_are_told(
 )
 @pytest.mark.usefixtures("tiny")
 def test_mistakes_are_said_before_anything_is_measured(
-    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told = failed(capsys, *options)
@@ -170,13 +208,19 @@ def test_mistakes_are_said_before_anything_is_measured(
 
 
 @pytest.mark.usefixtures("tiny")
-def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "PyTorch sees no GPU here" in failed(capsys, "--device", "cuda", "--out", str(tmp_path / "x.json"))
+    assert "PyTorch sees no GPU here" in failed(
+        capsys, "--device", "cuda", "--out", str(tmp_path / "x.json")
+    )
 
 
 @pytest.mark.usefixtures("tiny")
-def test_matplotlib_missing_names_its_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matplotlib_missing_names_its_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "pip install 'stepscope[notebook]'" in failed(capsys, "--plot", "x.svg")
 
@@ -189,10 +233,14 @@ def test_torch_missing_names_its_command(
     assert "pip install torch" in failed(capsys, "--out", str(tmp_path / "x.json"))
 
 
-def test_ranks_within_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_within_ranks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
         monkeypatch.setenv(name, value)
-    assert "one of torchrun's ranks already" in failed(capsys, "--ranks", "2", "--out", str(tmp_path / "x.json"))
+    assert "one of torchrun's ranks already" in failed(
+        capsys, "--ranks", "2", "--out", str(tmp_path / "x.json")
+    )
 
 
 @pytest.mark.parametrize("text", ["1", "0", "-3", "two", "9999999"])

@@ -24,13 +24,17 @@ from tests.builders import tar_bytes, trace_text, write
 from tests.shared_data import DEMO
 from tests.tasks import die_always, die_once, wait_for
 
-distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'")
+distributed = pytest.importorskip(
+    "distributed", reason="Dask is not installed: pip install 'stepscope[cluster]'"
+)
 DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as made:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1"
+    ) as made:
         yield made
 
 
@@ -48,7 +52,9 @@ def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return result
 
 
-def test_a_local_cluster_gives_what_this_machine_gives(cluster: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_local_cluster_gives_what_this_machine_gives(
+    cluster: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     far = diagnosed(capsys, str(folder), "--cluster", cluster.scheduler_address)
     assert far == diagnosed(capsys, str(folder), "--jobs", "1")
     assert [rank["rank"] for rank in far["ranks"]] == [0, 1, 2]
@@ -74,7 +80,13 @@ def test_a_task_that_always_kills_is_given_up_by_the_cluster(cluster: Any) -> No
 @contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program of Dask, ended with the test."""
-    command = [sys.executable, "-m", "distributed.cli.dask_" + arguments[0], *arguments[1:], "--no-dashboard"]
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_" + arguments[0],
+        *arguments[1:],
+        "--no-dashboard",
+    ]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield child
@@ -92,14 +104,18 @@ def address_in(file: Path) -> str:
     raise AssertionError("the scheduler did not start")
 
 
-def test_a_scheduler_and_a_worker_started_as_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scheduler_and_a_worker_started_as_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, file = tmp_path / "job", tmp_path / "scheduler.info"
     folder.mkdir()
     for rank in range(2):
         write(folder / f"rank{rank}.json.gz", trace_text(header={}))
     with process("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)):
         address = address_in(file)
-        with process("worker", address, "--nthreads", "1", "--local-directory", str(tmp_path / ".dask")):
+        with process(
+            "worker", address, "--nthreads", "1", "--local-directory", str(tmp_path / ".dask")
+        ):
             far = diagnosed(capsys, str(folder), "--cluster", address)
     assert far == diagnosed(capsys, str(folder), "--jobs", "1")
     assert [rank["rank"] for rank in far["ranks"]] == [0, 1]
@@ -115,10 +131,14 @@ def test_a_cluster_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_a_cluster_that_loses_its_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_loses_its_workers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks_module, "POLL_S", 0.1)
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as lone,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1"
+        ) as lone,
         cluster_workers(lone.scheduler_address) as workers,
     ):
         monkeypatch.setattr(workers_module, "IDLE_S", 0.1)
@@ -127,9 +147,14 @@ def test_a_cluster_that_loses_its_workers_is_not_waited_for(monkeypatch: pytest.
             dict(run_tasks(workers, wait_for, [("/nowhere", DEADLINE_S)]))
 
 
-def test_a_cluster_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_with_another_version_is_refused(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers_module, "__version__", "9.9")
-    with pytest.raises(StepscopeError, match=r"needs stepscope 9\.9"), cluster_workers(cluster.scheduler_address):
+    with (
+        pytest.raises(StepscopeError, match=r"needs stepscope 9\.9"),
+        cluster_workers(cluster.scheduler_address),
+    ):
         pass
 
 
@@ -152,7 +177,9 @@ def test_without_dask_the_extra_is_named(
     assert "pip install 'stepscope[cluster]'" in capsys.readouterr().err
 
 
-def test_what_only_this_machine_sees_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_only_this_machine_sees_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "ranks.tar.gz"
     path.write_bytes(tar_bytes({"rank0.json.gz": DEMO.read_bytes()}, mode="w:gz"))
     assert main(["diagnose", str(path), "--cluster", "tcp://127.0.0.1:9"]) == 2

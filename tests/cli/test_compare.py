@@ -1,4 +1,5 @@
-"""`stepscope compare` as it is called: every input, every format, the gate's exit codes, and mistakes in words."""
+"""`stepscope compare` as it is called: every input, every format, the gate's exit codes, and
+mistakes in words."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def timed_run(folder: Path, dur_ms: float) -> Path:
-    rank = write_rank(write_run(folder), 0, loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8}])
+    rank = write_rank(
+        write_run(folder), 0, loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8}]
+    )
     add_steps(rank, [row(step, dur_ms=dur_ms + 0.01 * (step % 7)) for step in range(5, 65)])
     return folder
 
@@ -68,7 +71,9 @@ def test_the_schema_is_a_closed_schema() -> None:
     assert VALIDATOR.is_valid({"schema": "stepscope.comparison/1"}) is False
 
 
-def test_ranks_that_were_late_are_named_and_every_account_sums(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_were_late_are_named_and_every_account_sums(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = printed(capsys, *jobs)
     # 8 ms of work, 3 of waiting, 0.5 of moving, against the same without the waiting.
     assert told["speedup"]["value"] == pytest.approx(11.5 / 8.5, rel=0.01)
@@ -88,13 +93,17 @@ def test_ranks_that_were_late_are_named_and_every_account_sums(jobs: tuple[str, 
     assert told["others"] == []
 
 
-def test_three_runs_are_each_compared_with_the_first(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_runs_are_each_compared_with_the_first(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = printed(capsys, jobs[0], jobs[1], jobs[0])
     assert [one["speedup"]["value"] for one in told["others"]] == [1.0]
     assert told["others"][0]["before"] == told["before"]
 
 
-def test_kept_diagnoses_are_read_in_both_forms(kept: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_kept_diagnoses_are_read_in_both_forms(
+    kept: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = printed(capsys, kept["contract"], kept["whole"])
     assert told["before"]["kind"] == "diagnosis"
     assert told["speedup"]["value"] == pytest.approx(1.0)
@@ -105,12 +114,16 @@ def test_kept_diagnoses_are_read_in_both_forms(kept: dict[str, Path], capsys: py
     assert printed(capsys, kept["whole"], kept["whole"])["device"]["change_ns"] == 0
 
 
-def test_a_kept_diagnosis_and_its_trace_have_the_same_parts(kept: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kept_diagnosis_and_its_trace_have_the_same_parts(
+    kept: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = printed(capsys, kept["contract"], DEMO)
     assert [row for row in told["accounts"]["part"]["rows"] if abs(row["change_ns"]) > 1] == []
 
 
-def test_given_steps_are_of_the_runs_in_their_order(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_steps_are_of_the_runs_in_their_order(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     told = printed(capsys, *jobs, "--step-ms", "12", "8")
     assert told["speedup"]["value"] == 1.5
     assert told["before"]["step_ms"] == 12
@@ -118,7 +131,9 @@ def test_given_steps_are_of_the_runs_in_their_order(jobs: tuple[str, str], capsy
         called(DEMO, DEMO, "--step-ms", "60")
 
 
-def test_the_gate_fails_with_1_on_a_run_that_is_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_fails_with_1_on_a_run_that_is_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fast, slow = timed_run(tmp_path / "fast", 10.0), timed_run(tmp_path / "slow", 12.0)
     assert called(fast, slow, "--fail-if", "step_ms > baseline*1.05", "--format", "json") == 1
     out, err = capsys.readouterr()
@@ -126,14 +141,19 @@ def test_the_gate_fails_with_1_on_a_run_that_is_slower(tmp_path: Path, capsys: p
     assert json.loads(out)["gate"]["checks"][0]["status"] == "failed"
     assert [error.message for error in VALIDATOR.iter_errors(json.loads(out))] == []
     assert called(fast, slow, "--fail-if", "speedup_high < 1") == 1
-    assert called(slow, fast, "--fail-if", "speedup_high < 1", "--fail-if", "step_ms > baseline*1.05") == 0
+    assert (
+        called(slow, fast, "--fail-if", "speedup_high < 1", "--fail-if", "step_ms > baseline*1.05")
+        == 0
+    )
     assert called(fast, fast, slow, "--fail-if", "speedup < 0.9") == 1
     assert "--fail-if, C" in capsys.readouterr().err
     budget = tmp_path / "budget.toml"
     budget.write_text('[limits]\nstep_ms = "<= baseline * 1.05"\n', encoding="utf-8")
     assert called(fast, slow, "--budget", budget) == 1
     assert called(slow, fast, "--budget", budget) == 0
-    budget.write_text('fail_if = ["speedup < 0.95"]\n[limits]\nspeedup = ">= 0.95"\n', encoding="utf-8")
+    budget.write_text(
+        'fail_if = ["speedup < 0.95"]\n[limits]\nspeedup = ">= 0.95"\n', encoding="utf-8"
+    )
     assert called(fast, slow, "--budget", budget) == 1
     assert called(slow, fast, "--budget", budget) == 0
     budget.write_text("[limits]\nspeedup = 0.95\n", encoding="utf-8")
@@ -141,12 +161,16 @@ def test_the_gate_fails_with_1_on_a_run_that_is_slower(tmp_path: Path, capsys: p
         called(slow, fast, "--budget", budget)
 
 
-def test_a_gate_on_what_was_not_measured_fails_and_says_why(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gate_on_what_was_not_measured_fails_and_says_why(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert called(*jobs, "--step-ms", "12", "8", "--fail-if", "speedup_low < 1") == 1
     assert "a step time that was given has no spread" in capsys.readouterr().err
 
 
-def test_the_terminal_has_the_answer_first_and_settings_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_has_the_answer_first_and_settings_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fast, slow = timed_run(tmp_path / "fast", 10.0), timed_run(tmp_path / "slow", 20.0)
     assert called(slow, fast) == 0
     out = capsys.readouterr().out
@@ -160,7 +184,9 @@ def test_scaling_is_what_diagnose_has(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out)["schema"] == "stepscope.scaling/1"
 
 
-def test_a_page_and_a_comment_are_written(jobs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_a_comment_are_written(
+    jobs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert called(*jobs, "--format", "html", "-o", tmp_path / "page.html") == 0
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert called(*jobs, "--format", "markdown") == 0
@@ -176,14 +202,20 @@ def test_a_trace_that_was_cut_is_told_of_however_it_comes(
     cut = tmp_path / "cut.json"
     cut.write_text(whole.read_text(encoding="utf-8")[:-900], encoding="utf-8")
     kept = tmp_path / "kept.json"
-    kept.write_text(to_json(diagnose([str(cut)], Options(use_cache=False, jobs=1))), encoding="utf-8")
+    kept.write_text(
+        to_json(diagnose([str(cut)], Options(use_cache=False, jobs=1))), encoding="utf-8"
+    )
     for path in (cut, kept):
         notes = printed(capsys, whole, path)["notes"]
-        assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), notes
+        assert any(note.startswith(f"{path}: the file ends before its end") for note in notes), (
+            notes
+        )
         assert not any("not judged: " in note for note in notes)
 
 
-def test_one_rank_against_all_of_them_is_the_same_work(jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_rank_against_all_of_them_is_the_same_work(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     one = Path(jobs[1]) / "rank0.json"
     told = printed(capsys, jobs[0], one)
     assert told["same_work"] is True
@@ -211,7 +243,9 @@ def test_scaling_takes_no_kept_diagnosis(kept: dict[str, Path]) -> None:
         ((DEMO, DEMO, "--fail-if", "spedup > 1"), "is speedup meant"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_read(words: tuple[str | Path, ...], said: str) -> None:
+def test_mistakes_are_told_before_anything_is_read(
+    words: tuple[str | Path, ...], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         called(*words)
 
@@ -221,7 +255,9 @@ def test_a_kept_diagnosis_takes_no_step_time(kept: dict[str, Path]) -> None:
         called(kept["contract"], DEMO, "--step-ms", "5", "6")
 
 
-def test_runs_with_no_steps_in_common_are_nothing_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_with_no_steps_in_common_are_nothing_to_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     timed = timed_run(tmp_path / "timed", 2.6)
     empty = tmp_path / "empty"
     write_rank(write_run(empty), 0)

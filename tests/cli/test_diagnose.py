@@ -17,7 +17,18 @@ from stepscope.core.facts import PARTS
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
-TOP_KEYS = {"schema", "verdict", "step", "replay", "ranks", "findings", "ladder", "abstentions", "notes", "unknown_events"}
+TOP_KEYS = {
+    "schema",
+    "verdict",
+    "step",
+    "replay",
+    "ranks",
+    "findings",
+    "ladder",
+    "abstentions",
+    "notes",
+    "unknown_events",
+}
 FINDING_KEYS = {
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
@@ -59,7 +70,9 @@ def test_the_demo_trace_is_bound_by_its_input(capsys: pytest.CaptureFixture[str]
     found = diagnosed(capsys, str(DEMO))
     assert found["verdict"]["bound"] == "data"
     assert found["step"]["source"] == "trace"
-    assert sum(found["ranks"][0]["partition_ms"].values()) == pytest.approx(found["step"]["profiled_ms"], rel=1e-12)
+    assert sum(found["ranks"][0]["partition_ms"].values()) == pytest.approx(
+        found["step"]["profiled_ms"], rel=1e-12
+    )
 
 
 def test_a_given_step_time_wins(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +89,9 @@ def test_demo_runs_with_no_arguments(capsys: pytest.CaptureFixture[str]) -> None
     assert "serial-loader" in printed
 
 
-def test_several_files_are_ranks_read_in_parallel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_files_are_ranks_read_in_parallel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for rank in (3, 10, 9):
         shutil.copy(DEMO, tmp_path / f"rank{rank}.json.gz")
     found = diagnosed(capsys, str(tmp_path), "--jobs", "2")
@@ -84,7 +99,9 @@ def test_several_files_are_ranks_read_in_parallel(tmp_path: Path, capsys: pytest
     assert len({json.dumps(rank["device_ns"]) for rank in found["ranks"]}) == 1
 
 
-def test_an_unreadable_rank_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_rank_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(DEMO, tmp_path / "rank0.json.gz")
     (tmp_path / "rank1.json.gz").write_bytes(b"")
     found = diagnosed(capsys, str(tmp_path), "--jobs", "1")
@@ -92,7 +109,9 @@ def test_an_unreadable_rank_is_named_and_left_out(tmp_path: Path, capsys: pytest
     assert any("rank1.json.gz" in note for note in found["notes"])
 
 
-def test_a_truncated_trace_is_diagnosed_for_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_trace_is_diagnosed_for_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = gzip.decompress(DEMO.read_bytes())
     path = tmp_path / "killed.json"
     path.write_bytes(text[: len(text) * 3 // 4])
@@ -141,21 +160,29 @@ def test_a_full_disk_is_told_in_words() -> None:
         pytest.skip("there is no /dev/full here")
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "stepscope", "demo"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "stepscope", "demo"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert result.returncode == 2
     assert "cannot write" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_step_time_that_cannot_be_is_doubted_and_gives_no_mfu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_time_that_cannot_be_is_doubted_and_gives_no_mfu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = diagnosed(capsys, str(DEMO), "--step-ms", "0.0655")
     assert found["ranks"][0]["mfu"] is None
     assert any("the given step time" in note for note in found["notes"])
 
 
 @needs_shared
-def test_gloo_on_a_gpu_run_is_communication_not_launching(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gloo_on_a_gpu_run_is_communication_not_launching(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = diagnosed(capsys, str(SHARED / "lab" / "formats" / "ddp_even_rank0.pt.trace.json.gz"))
     parts = found["ranks"][0]["partition_ms"]
     assert parts["comms_transfer"] > 5 * parts["idle_launch"]
@@ -175,7 +202,10 @@ def test_no_events_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_the_options_are_pinned() -> None:
     actions = build_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     assert actions is not None
-    options = {name: sorted(o for a in command._actions for o in a.option_strings) for name, command in dict(actions).items()}
+    options = {
+        name: sorted(o for a in command._actions for o in a.option_strings)
+        for name, command in dict(actions).items()
+    }
     assert options == {
         "diagnose": [
             *(
@@ -196,35 +226,152 @@ def test_the_options_are_pinned() -> None:
             )
         ],
         "run": [
-            *("--every", "--hardware", "--help", "--memory", "--no-alerts", "--no-diagnose", "--out", "--prometheus"),
-            *("--prometheus-host", "--stacks", "--start-step", "--steps", "--webhook", "--windows", "-h"),
+            *(
+                "--every",
+                "--hardware",
+                "--help",
+                "--memory",
+                "--no-alerts",
+                "--no-diagnose",
+                "--out",
+                "--prometheus",
+            ),
+            *(
+                "--prometheus-host",
+                "--stacks",
+                "--start-step",
+                "--steps",
+                "--webhook",
+                "--windows",
+                "-h",
+            ),
         ],
-        "report": ["--hardware", "--help", "--jobs", "--no-cache", "--out", "--roofs", "--step-ms", "-h", "-o"],
-        "query": ["--format", "--help", "--no-cache", "--output", "--rows", "--step-ms", "--to", "-h", "-o"],
+        "report": [
+            "--hardware",
+            "--help",
+            "--jobs",
+            "--no-cache",
+            "--out",
+            "--roofs",
+            "--step-ms",
+            "-h",
+            "-o",
+        ],
+        "query": [
+            "--format",
+            "--help",
+            "--no-cache",
+            "--output",
+            "--rows",
+            "--step-ms",
+            "--to",
+            "-h",
+            "-o",
+        ],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
         "compare": [
-            *("--budget", "--fail-if", "--format", "--hardware", "--help", "--jobs", "--no-cache", "--out", "--scaling"),
+            *(
+                "--budget",
+                "--fail-if",
+                "--format",
+                "--hardware",
+                "--help",
+                "--jobs",
+                "--no-cache",
+                "--out",
+                "--scaling",
+            ),
             *("--scaling-kind", "--step-ms", "-h", "-o"),
         ],
         "verify": [
-            *("--allow", "--apply", "--baseline", "--baseline-env", "--budget", "--candidate", "--candidate-env", "--check"),
-            *("--finding", "--format", "--from", "--help", "--max-rounds", "--mends", "--out", "--precision", "--predicted"),
+            *(
+                "--allow",
+                "--apply",
+                "--baseline",
+                "--baseline-env",
+                "--budget",
+                "--candidate",
+                "--candidate-env",
+                "--check",
+            ),
+            *(
+                "--finding",
+                "--format",
+                "--from",
+                "--help",
+                "--max-rounds",
+                "--mends",
+                "--out",
+                "--precision",
+                "--predicted",
+            ),
             *("--steps", "--threshold", "--timeout", "--tolerance", "--warm-up", "-h"),
         ],
         "tune": [
-            *("--as", "--budget", "--cache", "--effective-batch", "--format", "--free", "--from", "--help", "--knob"),
-            *("--no-prune", "--no-verify", "--out", "--seed", "--steps", "--storage", "--timeout", "--trials", "--warm-up", "-h"),
+            *(
+                "--as",
+                "--budget",
+                "--cache",
+                "--effective-batch",
+                "--format",
+                "--free",
+                "--from",
+                "--help",
+                "--knob",
+            ),
+            *(
+                "--no-prune",
+                "--no-verify",
+                "--out",
+                "--seed",
+                "--steps",
+                "--storage",
+                "--timeout",
+                "--trials",
+                "--warm-up",
+                "-h",
+            ),
         ],
         "fix": [
-            *("--allow-numerics", "--budget", "--command", "--format", "--hardware", "--help", "--max-rounds", "--most"),
-            *("--no-check", "--out", "--precision", "--steps", "--threshold", "--timeout", "--verify", "--warm-up", "-h"),
+            *(
+                "--allow-numerics",
+                "--budget",
+                "--command",
+                "--format",
+                "--hardware",
+                "--help",
+                "--max-rounds",
+                "--most",
+            ),
+            *(
+                "--no-check",
+                "--out",
+                "--precision",
+                "--steps",
+                "--threshold",
+                "--timeout",
+                "--verify",
+                "--warm-up",
+                "-h",
+            ),
         ],
         "formats": ["--format", "--help", "-h"],
         "demo": ["--format", "--help", "-h"],
         "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
-        "calibrate": ["--device", "--help", "--nccl-tests", "--only", "--out", "--plot", "--quick", "--ranks", "-h", "-o"],
+        "calibrate": [
+            "--device",
+            "--help",
+            "--nccl-tests",
+            "--only",
+            "--out",
+            "--plot",
+            "--quick",
+            "--ranks",
+            "-h",
+            "-o",
+        ],
         "attach": ["--every", "--help", "--looks", "-h"],
         "plan": [
             *(
@@ -240,20 +387,65 @@ def test_the_options_are_pinned() -> None:
                 "--framework",
                 "--from",
             ),
-            *("--global-batch", "--hardware", "--help", "--host-memory", "--largest", "--layouts", "--micro-batch", "--model"),
-            *("--no-cache", "--no-flash", "--no-sp", "--nodes", "--offload", "--optimizer", "--out", "--pp", "--precision"),
-            *("--price", "--ranks-per-node", "--recompute", "--rows", "--scaling", "--schedule", "--seq", "--smallest", "--sp"),
-            *("--step-ms", "--strong", "--tokens", "--tp", "--vpp", "--what-if", "--zero", "-h", "-o"),
+            *(
+                "--global-batch",
+                "--hardware",
+                "--help",
+                "--host-memory",
+                "--largest",
+                "--layouts",
+                "--micro-batch",
+                "--model",
+            ),
+            *(
+                "--no-cache",
+                "--no-flash",
+                "--no-sp",
+                "--nodes",
+                "--offload",
+                "--optimizer",
+                "--out",
+                "--pp",
+                "--precision",
+            ),
+            *(
+                "--price",
+                "--ranks-per-node",
+                "--recompute",
+                "--rows",
+                "--scaling",
+                "--schedule",
+                "--seq",
+                "--smallest",
+                "--sp",
+            ),
+            *(
+                "--step-ms",
+                "--strong",
+                "--tokens",
+                "--tp",
+                "--vpp",
+                "--what-if",
+                "--zero",
+                "-h",
+                "-o",
+            ),
         ],
     }
 
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from stepscope.cli.main import build_parser; build_parser(); print([m for m in sys.modules if m in HEAVY])"
+        "import sys; from stepscope.cli.main import build_parser; build_parser(); print([m for m "
+        "in sys.modules if m in HEAVY])"
     )
     heavy = ("numpy", "msgspec", "rich", "zstandard", "zlib_ng", "multiprocessing")
-    result = subprocess.run([sys.executable, "-c", f"HEAVY = {heavy}; {code}"], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", f"HEAVY = {heavy}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert result.stdout.strip() == "[]"
 
 
@@ -267,9 +459,12 @@ def test_degenerate_traces_end_in_words(path: Path, capsys: pytest.CaptureFixtur
 
 @needs_shared
 @pytest.mark.parametrize(
-    ("name", "format_name"), [("topo.txt", "topology"), ("peaks.json", "measured-rates"), ("ddp_log.txt", "job-log")]
+    ("name", "format_name"),
+    [("topo.txt", "topology"), ("peaks.json", "measured-rates"), ("ddp_log.txt", "job-log")],
 )
-def test_small_files_of_a_machine_and_a_job_are_read(name: str, format_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_files_of_a_machine_and_a_job_are_read(
+    name: str, format_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = diagnosed(capsys, str(SHARED / "lab/formats" / name))
     assert [one["format"] for one in found["recordings"]] == [format_name]
     assert found["verdict"]["bound"] == "unknown"

@@ -1,4 +1,5 @@
-"""`stepscope fix` as a user runs it: what it would try, and with --verify the loop over trials whose times are made up."""
+"""`stepscope fix` as a user runs it: what it would try, and with --verify the loop over trials
+whose times are made up."""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ from tests.shared_data import DEMO
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run folder whose one recording is the demo's: a serial loader, and small operations to fuse once it is fixed."""
+    """A run folder whose one recording is the demo's: a serial loader, and small operations to fuse
+    once it is fixed."""
     folder = write_run(tmp_path / "run", exit_code=0)
     shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
     return folder
 
 
 class Trials:
-    """Real trials' place: a step takes 80 ms, with workers 40, and with a different loss where `parts` says so."""
+    """Real trials' place: a step takes 80 ms, with workers 40, and with a different loss where
+    `parts` says so."""
 
     def __init__(self, after_ms: float = 40.0, *, parts: bool = False) -> None:
         self.after_ms, self.parts = after_ms, parts
@@ -45,7 +48,10 @@ class Trials:
             write_run(folder, exit_code=0)
             shutil.copy(DEMO, write_rank(folder, 0) / "window-20.pt.trace.json.gz")
         loss = 2.0 if is_after and self.parts else 1.0
-        rows = [NumericRow(step=step, loss=loss, grad_norm=1.0, parameters=None, parameter_norm=1.0) for step in range(1, 6)]
+        rows = [
+            NumericRow(step=step, loss=loss, grad_norm=1.0, parameters=None, parameter_norm=1.0)
+            for step in range(1, 6)
+        ]
         return Trial(
             folder=str(folder),
             change=change,
@@ -62,7 +68,9 @@ def fix(run: Path, out: Path, *more: str) -> tuple[int, Path]:
     return main(["fix", str(run), "--out", str(out), *more]), out
 
 
-def test_without_verify_it_says_what_it_would_try(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_verify_it_says_what_it_would_try(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fix", str(run)]) == 0
     text = capsys.readouterr().out
     assert "2 findings, 2 of which can be tried from outside" in text
@@ -89,7 +97,8 @@ def test_a_fix_that_is_proven_stays(
     # 1.84 was predicted and 2.00 came: the prediction stands beside what it gave.
     assert finding["verification"]["prediction"]["verdict"] == "too low"
     assert finding["verification"]["numerics"]["loss"]["largest"] == 0
-    # Looked at again with what was kept; its recording has the same finding, which is not tried twice.
+    # Looked at again with what was kept; its recording has the same finding, which is not tried
+    # twice.
     assert [dict(change.knobs) for change in trials.profiled] == [told["kept"]]
     assert json.loads((out / "fix.json").read_text())["kept"] == told["kept"]
 
@@ -113,7 +122,9 @@ def test_a_fix_that_changes_what_is_computed_is_reverted(
     assert fix(run, tmp_path / "out", "--verify")[0] == 1
     assert "what is computed differs" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", Trials(parts=True))
-    assert fix(run, tmp_path / "out2", "--verify", "--allow-numerics", "--format", "markdown")[0] == 0
+    assert (
+        fix(run, tmp_path / "out2", "--verify", "--allow-numerics", "--format", "markdown")[0] == 0
+    )
     text = capsys.readouterr().out
     assert "| 1 | serial-loader | 1.84x" in text
     assert "| kept |" in text
@@ -124,10 +135,15 @@ def test_fixes_that_compute_something_else_only_together_are_no_success(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Both(Trials):
-        """Each fix is faster. Another loss shows only at the end, where both are compared with nothing."""
+        """Each fix is faster. Another loss shows only at the end, where both are compared with
+        nothing."""
 
-        def __call__(self, command: Sequence[str], folder: Path, change: Change, **more: Any) -> Trial:
-            has_both = [place for place, one in enumerate(self.changes) if "compile_mode" in one.knobs]
+        def __call__(
+            self, command: Sequence[str], folder: Path, change: Change, **more: Any
+        ) -> Trial:
+            has_both = [
+                place for place, one in enumerate(self.changes) if "compile_mode" in one.knobs
+            ]
             is_whole = bool(has_both) and any(one.is_none for one in self.changes[has_both[0] :])
             self.after_ms = 30.0 if "compile_mode" in change.knobs else 40.0
             self.parts = "compile_mode" in change.knobs and is_whole
@@ -141,8 +157,12 @@ def test_fixes_that_compute_something_else_only_together_are_no_success(
         assert ("all that was kept together computes something else" in text) == (code == 1)
 
 
-def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    masked = write_run(tmp_path / "masked", command=["python", "train.py", "--token", "(masked)"], exit_code=0)
+def test_a_run_that_hides_its_command_needs_it_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    masked = write_run(
+        tmp_path / "masked", command=["python", "train.py", "--token", "(masked)"], exit_code=0
+    )
     assert main(["fix", str(masked)]) == 2
     assert "had a secret in it" in capsys.readouterr().err
     none = write_run(tmp_path / "none", command=[])
@@ -152,7 +172,9 @@ def test_a_run_that_hides_its_command_needs_it_given(tmp_path: Path, capsys: pyt
     assert "is not the folder of a run" in capsys.readouterr().err
 
 
-def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_run(tmp_path / "run", exit_code=0)
     write_rank(folder, 0)
     assert main(["fix", str(folder)]) == 2
@@ -161,14 +183,18 @@ def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(tmp_path: P
     assert "Nothing was found to fix" not in told.out
 
 
-def test_a_command_that_is_given_is_told_without_its_secrets(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_is_given_is_told_without_its_secrets(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fix", str(run), "--command", "python 'my train.py' --token hush-hush"]) == 0
     text = capsys.readouterr().out
     assert "command: python 'my train.py' --token '(masked)'" in text
     assert "hush-hush" not in text
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_empty_is_left_alone(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     assert fix(run, tmp_path / "out", "--verify")[0] == 2
@@ -192,7 +218,10 @@ def test_ctrl_c_tells_what_was_kept_by_then(
     text = capsys.readouterr().out
     assert "1 of 1" in text
     assert "it was interrupted" in text
-    assert json.loads((out / "fix.json").read_text())["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert json.loads((out / "fix.json").read_text())["kept"] == {
+        "num_workers": 8,
+        "persistent_workers": True,
+    }
 
 
 def test_sigterm_while_it_looks_again_tells_what_was_kept_by_then(
@@ -210,7 +239,10 @@ def test_sigterm_while_it_looks_again_tells_what_was_kept_by_then(
     code, out = fix(run, tmp_path / "out", "--verify", "--most", "1")
     assert code == 130
     assert "it was interrupted" in capsys.readouterr().out
-    assert json.loads((out / "fix.json").read_text())["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert json.loads((out / "fix.json").read_text())["kept"] == {
+        "num_workers": 8,
+        "persistent_workers": True,
+    }
 
 
 def test_a_disk_that_fills_up_does_not_take_what_was_kept(
@@ -231,11 +263,15 @@ def test_a_disk_that_fills_up_does_not_take_what_was_kept(
     told = json.loads(capsys.readouterr().out)
     assert code == 0
     assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
-    assert any("could not be diagnosed anew (the trial could not be started" in note for note in told["notes"])
+    assert any(
+        "could not be diagnosed anew (the trial could not be started" in note
+        for note in told["notes"]
+    )
 
 
 class Timed(Trials):
-    """Trials that take time on a clock of their own; one that would take longer than it may is ended."""
+    """Trials that take time on a clock of their own; one that would take longer than it may is
+    ended."""
 
     def __init__(self, run_s: float) -> None:
         super().__init__()
@@ -248,7 +284,11 @@ class Timed(Trials):
         assert wall_s < 1e6, "a job that never ends, and that nobody ends"
         self.now_s += wall_s
         self.num_ended += is_ended
-        ended: dict[str, Any] = {"is_timed_out": True, "exit_code": 143, "step_ns": made.step_ns[:2]} if is_ended else {}
+        ended: dict[str, Any] = (
+            {"is_timed_out": True, "exit_code": 143, "step_ns": made.step_ns[:2]}
+            if is_ended
+            else {}
+        )
         return replace(made, wall_s=wall_s, **ended)
 
 
@@ -262,7 +302,8 @@ def test_the_budget_is_for_the_whole_command(
     run_s: float,
     more: tuple[str, ...],
 ) -> None:
-    """Checks, rounds, the new recording and the proof of the whole: what was kept by then is told, and what was not tried."""
+    """Checks, rounds, the new recording and the proof of the whole: what was kept by then is told,
+    and what was not tried."""
     trials = Timed(run_s)
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
@@ -272,7 +313,9 @@ def test_the_budget_is_for_the_whole_command(
     assert trials.num_ended <= 1
     kept = [one["code"] for one in told["findings"] if one["outcome"] == "kept"]
     assert kept == (["serial-loader"] if run_s <= 8 else [])
-    assert code == (0 if kept else 1), "what was proven stays proven: no second one is tried without time for the whole"
+    assert code == (0 if kept else 1), (
+        "what was proven stays proven: no second one is tried without time for the whole"
+    )
     if run_s > 2:
         last = told["findings"][-1]
         assert (last["code"], last["outcome"]) == ("unfused-pointwise", "not tried")

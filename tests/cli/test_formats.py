@@ -68,8 +68,13 @@ def test_a_recording_alone_is_told(name: str, capsys: pytest.CaptureFixture[str]
 
 
 @needs_shared
-def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(DEMO), str(FILES / "ncu_raw.csv"), "--no-cache", "--format", "json"]) == 0
+def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert (
+        main(["diagnose", str(DEMO), str(FILES / "ncu_raw.csv"), "--no-cache", "--format", "json"])
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     jsonschema.validate(told, SCHEMA)
     assert told["verdict"]["bound"] == "data"
@@ -81,14 +86,28 @@ def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(capsys: pytest.Ca
 @needs_shared
 def test_evidence_of_a_finding_comes_from_the_log_too(capsys: pytest.CaptureFixture[str]) -> None:
     trace = SHARED / "lab" / "single" / "recompiles.slow.pt.trace.json.gz"
-    assert main(["diagnose", str(trace), str(FILES / "torch_logs.txt"), "--no-cache", "--format", "json"]) == 0
+    assert (
+        main(
+            [
+                "diagnose",
+                str(trace),
+                str(FILES / "torch_logs.txt"),
+                "--no-cache",
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     (finding,) = [one for one in told["findings"] if one["code"] == "recompilation"]
     assert any("size of tensor x at dimension 0" in line for line in finding["evidence"])
     assert all(one["code"] != "recompilation" for one in told["advice"])
 
 
-def test_a_log_of_another_run_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_another_run_is_not_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.readers.test_formats import MEGATRON
 
     log = tmp_path / "job.log"
@@ -128,7 +147,9 @@ def agreed(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(samples())), ids=lambda number: samples()[number].kind)
-def test_both_commands_agree_on_what_a_sample_is(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_commands_agree_on_what_a_sample_is(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sample = samples()[number]
     if len(sample.files) > 1:
         pytest.skip("a run's folder is no file")
@@ -143,11 +164,15 @@ def test_both_commands_agree_on_what_a_sample_is(number: int, tmp_path: Path, ca
     [*shared_traces("lab/formats/*", "public/*/*"), *some(shared_traces("lab/single/*.gz"), 3)],
     ids=lambda path: path.name,
 )
-def test_both_commands_agree_on_what_a_real_file_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_commands_agree_on_what_a_real_file_is(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     agreed(path, capsys)
 
 
-def test_both_commands_refuse_for_the_same_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_commands_refuse_for_the_same_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, data in {
         "a.txt": b"hello\n",
         "b.json": b'{"a": 1}',

@@ -32,9 +32,13 @@ CODES = ("serial-loader", "memory-growth")
 NAMES = known_names(CODES)
 
 
-def answer(text: str, baseline: dict[str, float | None] | None = None, **values: float | None) -> str:
+def answer(
+    text: str, baseline: dict[str, float | None] | None = None, **values: float | None
+) -> str:
     check = Check(text=text, source="here", condition=parse(text, "here", NAMES))
-    return decide(check, Quantities(values=values), None if baseline is None else Quantities(values=baseline)).status
+    return decide(
+        check, Quantities(values=values), None if baseline is None else Quantities(values=baseline)
+    ).status
 
 
 def gated(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> tuple[str, str]:
@@ -47,7 +51,9 @@ def gated(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> tup
 @pytest.fixture(scope="module")
 def contract() -> dict[str, Any]:
     """The demo's diagnosis in JSON."""
-    told: dict[str, Any] = json.loads(to_json(diagnose([str(DEMO)], Options(step_ms=65.48, use_cache=False, jobs=1))))
+    told: dict[str, Any] = json.loads(
+        to_json(diagnose([str(DEMO)], Options(step_ms=65.48, use_cache=False, jobs=1)))
+    )
     return told
 
 
@@ -118,8 +124,19 @@ def test_baseline_is_the_quantity_that_the_comparison_names() -> None:
     assert answer("step_ms > baseline * 1.05", told, step_ms=10.6) == "failed"
     assert answer("step_ms > baseline * 1.05", told, step_ms=10.4) == "passed"
     assert answer("step_ms - baseline > 1", told, step_ms=11.5) == "failed"
-    assert answer("step_ms > baseline or idle_ms > baseline", told, step_ms=1.0, idle_ms=4.5) == "failed"
-    assert answer("idle_ms / step_ms > baseline.idle_ms / baseline.step_ms", told, idle_ms=4.1, step_ms=10.0) == "failed"
+    assert (
+        answer("step_ms > baseline or idle_ms > baseline", told, step_ms=1.0, idle_ms=4.5)
+        == "failed"
+    )
+    assert (
+        answer(
+            "idle_ms / step_ms > baseline.idle_ms / baseline.step_ms",
+            told,
+            idle_ms=4.1,
+            step_ms=10.0,
+        )
+        == "failed"
+    )
     assert answer("mfu < baseline", told, mfu=0.4) == "undecided"
 
 
@@ -177,12 +194,20 @@ def test_any_text_is_a_condition_or_refused_in_words(text: str) -> None:
 
 
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-numbers = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False).map(lambda value: round(value, 3))
-leaves = st.one_of(numbers.map(lambda v: (f"{v!r}" if v >= 0 else f"({v!r})", v)), st.sampled_from([("step_ms", 20.0)]))
+numbers = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False).map(
+    lambda value: round(value, 3)
+)
+leaves = st.one_of(
+    numbers.map(lambda v: (f"{v!r}" if v >= 0 else f"({v!r})", v)),
+    st.sampled_from([("step_ms", 20.0)]),
+)
 sums = st.recursive(
     leaves,
     lambda inner: st.tuples(inner, st.sampled_from(sorted(SIGNS)), inner).map(
-        lambda three: (f"({three[0][0]} {three[1]} {three[2][0]})", SIGNS[three[1]](three[0][1], three[2][1]))
+        lambda three: (
+            f"({three[0][0]} {three[1]} {three[2][0]})",
+            SIGNS[three[1]](three[0][1], three[2][1]),
+        )
     ),
     max_leaves=6,
 )
@@ -203,12 +228,18 @@ def test_quantities_are_those_of_the_contract(contract: dict[str, Any]) -> None:
     assert told.values["step_ms"] == 65.48
     assert told.values["profiled_ms"] == contract["step"]["profiled_ms"]
     assert told.values["share.data"] == contract["verdict"]["shares"]["data"]
-    assert told.values["idle_ms"] == pytest.approx(sum(ms for part, ms in parts.items() if part.startswith("idle_")))
+    assert told.values["idle_ms"] == pytest.approx(
+        sum(ms for part, ms in parts.items() if part.startswith("idle_"))
+    )
     assert told.values["compute_ms"] == parts["compute"]
-    assert told.values["gpu_busy"] == pytest.approx(rank["gpu_busy_ms"] / contract["step"]["profiled_ms"])
+    assert told.values["gpu_busy"] == pytest.approx(
+        rank["gpu_busy_ms"] / contract["step"]["profiled_ms"]
+    )
     assert told.values["mfu"] == rank["mfu"]
     assert told.values["finding.serial-loader"] == contract["findings"][0]["predicted_speedup"]
-    assert told.values["any finding"] == max(finding["predicted_speedup"] for finding in contract["findings"])
+    assert told.values["any finding"] == max(
+        finding["predicted_speedup"] for finding in contract["findings"]
+    )
     assert told.values["finding.memory-growth"] is None
     assert "profile_memory=True" in told.why["finding.memory-growth"]
     assert set(told.values) == set(NAMES)
@@ -217,7 +248,9 @@ def test_quantities_are_those_of_the_contract(contract: dict[str, Any]) -> None:
 def test_a_finding_that_is_not_there_gives_nothing_to_gain(contract: dict[str, Any]) -> None:
     told, _ = read_quantities(json.dumps(contract | {"findings": [], "notes": []}), "here", CODES)
     assert told.values["finding.serial-loader"] == told.values["any finding"] == 1.0
-    unplayed, _ = read_quantities(json.dumps(contract | {"findings": [], "replay": None}), "here", CODES)
+    unplayed, _ = read_quantities(
+        json.dumps(contract | {"findings": [], "replay": None}), "here", CODES
+    )
     assert unplayed.values["finding.serial-loader"] is None
     assert unplayed.values["any finding"] is None
 
@@ -226,9 +259,18 @@ def test_the_rank_is_the_one_with_the_median_step(contract: dict[str, Any]) -> N
     rank = contract["ranks"][0]
 
     def stretched(number: int, by: float) -> dict[str, Any]:
-        return {**rank, "rank": number, "partition_ms": {part: ms * by for part, ms in rank["partition_ms"].items()}}
+        return {
+            **rank,
+            "rank": number,
+            "partition_ms": {part: ms * by for part, ms in rank["partition_ms"].items()},
+        }
 
-    ranks = [stretched(0, 3.0), stretched(1, 1.0), stretched(2, 2.0), rank | {"rank": 3, "partition_ms": None}]
+    ranks = [
+        stretched(0, 3.0),
+        stretched(1, 1.0),
+        stretched(2, 2.0),
+        rank | {"rank": 3, "partition_ms": None},
+    ]
     told, _ = read_quantities(json.dumps(contract | {"ranks": ranks}), "here", CODES)
     assert told.values["compute_ms"] == pytest.approx(2 * rank["partition_ms"]["compute"])
 
@@ -236,7 +278,9 @@ def test_the_rank_is_the_one_with_the_median_step(contract: dict[str, Any]) -> N
 def test_waits_not_told_from_bytes_are_exposed_all_the_same(contract: dict[str, Any]) -> None:
     rank = contract["ranks"][0]
     parts = rank["partition_ms"] | {"comms_wait": None, "comms_transfer": 7.0}
-    told, _ = read_quantities(json.dumps(contract | {"ranks": [rank | {"partition_ms": parts}]}), "here", CODES)
+    told, _ = read_quantities(
+        json.dumps(contract | {"ranks": [rank | {"partition_ms": parts}]}), "here", CODES
+    )
     assert told.values["exposed_comms_ms"] == 7.0
     assert told.values["comms_wait_ms"] is None
     assert "other ranks" in told.why["comms_wait_ms"]
@@ -244,17 +288,27 @@ def test_waits_not_told_from_bytes_are_exposed_all_the_same(contract: dict[str, 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
 def test_what_is_no_finite_number_was_not_measured(value: str, contract: dict[str, Any]) -> None:
-    text = json.dumps(contract | {"step": contract["step"] | {"ms": 12345.0}}).replace("12345.0", value)
+    text = json.dumps(contract | {"step": contract["step"] | {"ms": 12345.0}}).replace(
+        "12345.0", value
+    )
     told, _ = read_quantities(text, "here", CODES)
     assert told.values["step_ms"] is None
 
 
-def test_hostile_names_neither_stop_the_gate_nor_reach_the_terminal(contract: dict[str, Any]) -> None:
+def test_hostile_names_neither_stop_the_gate_nor_reach_the_terminal(
+    contract: dict[str, Any],
+) -> None:
     diagnosis = SCENARIOS["evil_names"]()
-    assert read_quantities(to_json(diagnosis), "here", CODES)[0].values["step_ms"] == diagnosis.step.ms
-    abstentions = [{"code": "memory-growth", "reason": "\x1b[31mred \ud800\nnext line", "needs": "more"}]
+    assert (
+        read_quantities(to_json(diagnosis), "here", CODES)[0].values["step_ms"] == diagnosis.step.ms
+    )
+    abstentions = [
+        {"code": "memory-growth", "reason": "\x1b[31mred \ud800\nnext line", "needs": "more"}
+    ]
     told, _ = read_quantities(json.dumps(contract | {"abstentions": abstentions}), "here", CODES)
-    check = Check(text="x", source="here", condition=parse("finding.memory-growth > 1", "here", NAMES))
+    check = Check(
+        text="x", source="here", condition=parse("finding.memory-growth > 1", "here", NAMES)
+    )
     lines = gate_lines(Gate(results=(decide(check, told, None),)))
     assert len(lines) == 2
     assert "red" in lines[1]
@@ -264,7 +318,22 @@ def test_hostile_names_neither_stop_the_gate_nor_reach_the_terminal(contract: di
 @needs_shared
 def test_exposed_comms_of_real_ranks_are_gated(capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(path) for path in shared_traces("lab/ranks2/fsdp_even.slow.*")]
-    assert main(["diagnose", *paths, "--no-cache", "--jobs", "1", "--format", "json", "--fail-if", "exposed_comms_ms > 0"]) == 1
+    assert (
+        main(
+            [
+                "diagnose",
+                *paths,
+                "--no-cache",
+                "--jobs",
+                "1",
+                "--format",
+                "json",
+                "--fail-if",
+                "exposed_comms_ms > 0",
+            ]
+        )
+        == 1
+    )
     found = json.loads(capsys.readouterr().out)
     exposed = {round(sum(rank["partition_ms"][part] or 0.0 for part in ("comms_wait", "comms_transfer")), 9)
                for rank in found["ranks"]}  # fmt: skip
@@ -277,7 +346,9 @@ def test_a_gate_that_passes_exits_0_and_says_so(capsys: pytest.CaptureFixture[st
     assert err == "stepscope: the gate passed: 2 checks, none failed\n"
 
 
-def test_a_gate_that_fails_exits_1_with_the_reasons_after_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gate_that_fails_exits_1_with_the_reasons_after_the_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out, err = gated(capsys, "--fail-if", "step_ms > 60", "--fail-if", "step_ms > 70", code=1)
     assert "Input-bound" in out
     assert err.splitlines() == [
@@ -286,17 +357,24 @@ def test_a_gate_that_fails_exits_1_with_the_reasons_after_the_report(capsys: pyt
     ]
 
 
-def test_an_undecided_check_fails_the_gate_with_its_own_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undecided_check_fails_the_gate_with_its_own_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out, err = gated(capsys, "--fail-if", "finding.memory-growth > 1.1", "--format", "json", code=1)
     gate = json.loads(out)["gate"]
     assert not gate["passed"]
     assert gate["checks"][0]["status"] == "undecided"
     assert gate["checks"][0]["values"] == {"finding.memory-growth": None}
     assert "not decided: finding.memory-growth > 1.1" in err
-    assert "was not judged: the allocator's events were not recorded: profile with profile_memory=True" in err
+    assert (
+        "was not judged: the allocator's events were not recorded: profile with profile_memory=True"
+        in err
+    )
 
 
-def test_a_budget_may_let_the_undecided_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_may_let_the_undecided_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     budget = tmp_path / "budget.toml"
     budget.write_text('missing = "pass"\n[limits]\n"finding.memory-growth" = 1.1\n')
     _, err = gated(capsys, "--budget", str(budget), code=0)
@@ -314,7 +392,9 @@ def test_a_baseline_of_json_is_read(baseline: Path, capsys: pytest.CaptureFixtur
     gated(capsys, *against, "--fail-if", "step_ms > baseline*1.4", code=0)
 
 
-def test_a_baseline_may_be_a_saved_diagnosis_or_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_may_be_a_saved_diagnosis_or_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saved = tmp_path / "saved.json"
     save(diagnose([str(DEMO)], Options(step_ms=40.0, use_cache=False, jobs=1)), saved)
     _, err = gated(capsys, "--baseline", str(saved), "--fail-if", "step_ms > baseline", code=1)
@@ -322,16 +402,27 @@ def test_a_baseline_may_be_a_saved_diagnosis_or_a_trace(tmp_path: Path, capsys: 
     gated(capsys, "--baseline", str(DEMO), "--fail-if", "compute_ms != baseline", code=0)
 
 
-def test_a_profiled_step_is_not_compared_with_an_unprofiled_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profiled_step_is_not_compared_with_an_unprofiled_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, err = gated(capsys, "--baseline", str(DEMO), "--fail-if", "step_ms > baseline", code=1)
     assert "not decided" in err
     assert "timed while profiled, and this run's without a profiler" in err
 
 
-def test_a_run_without_traces_is_gated_on_what_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_traces_is_gated_on_what_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step, dur_ms=10.0) for step in range(1, 60)])
-    conditions = ["--fail-if", "step_ms > 9", "--fail-if", "idle_ms > 0", "--fail-if", "any finding > 1.2"]
+    conditions = [
+        "--fail-if",
+        "step_ms > 9",
+        "--fail-if",
+        "idle_ms > 0",
+        "--fail-if",
+        "any finding > 1.2",
+    ]
     assert main(["diagnose", str(run), "--format", "json", *conditions]) == 1
     captured = capsys.readouterr()
     checks = json.loads(captured.out)["gate"]["checks"]
@@ -394,7 +485,9 @@ def test_a_budget_has_limits_conditions_and_a_baseline(
         ("[limits\n", "not TOML"),
     ],
 )
-def test_a_bad_budget_is_a_mistake_in_words(text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_budget_is_a_mistake_in_words(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     budget = tmp_path / "budget.toml"
     budget.write_text(text)
     out, err = gated(capsys, "--budget", str(budget), code=2)
@@ -424,7 +517,10 @@ def test_without_a_reader_of_toml_the_remedy_is_named(
         (["--fail-if", "step_ms > 1", "--scaling"], "--scaling compares several runs"),
         (["--budget", "b.toml", "--scaling"], "--scaling compares several runs"),
         (["--format", "markdown", "--scaling"], "no Markdown"),
-        (["--fail-if", "step_ms > baseline", "--baseline", "/no/such/run"], "--baseline: /no/such/run does not exist"),
+        (
+            ["--fail-if", "step_ms > baseline", "--baseline", "/no/such/run"],
+            "--baseline: /no/such/run does not exist",
+        ),
     ],
 )
 def test_mistakes_exit_2_before_anything_is_measured(
@@ -439,13 +535,20 @@ def test_mistakes_exit_2_before_anything_is_measured(
     ("change", "words"),
     [
         ({"schema": "stepscope.diagnosis/9"}, "stepscope.diagnosis/9"),
-        ({"step": {"ms": "fast", "profiled_ms": None, "source": "given", "count": 1}}, r"$.step.ms"),
+        (
+            {"step": {"ms": "fast", "profiled_ms": None, "source": "given", "count": 1}},
+            r"$.step.ms",
+        ),
         ({"step": {"profiled_ms": None, "source": "given", "count": 1}}, "`ms`"),
         ({"ranks": None}, r"$.ranks"),
     ],
 )
 def test_a_baseline_that_is_no_diagnosis_is_refused(
-    change: dict[str, Any], words: str, contract: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any],
+    words: str,
+    contract: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(contract | change))
@@ -460,7 +563,9 @@ def _block(language: str) -> str:
     return text.split(f"```{language}\n")[1].split("```")[0]
 
 
-def test_the_documented_budget_is_one(contract: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_budget_is_one(
+    contract: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "main").mkdir()
     (tmp_path / "main" / "diagnosis.json").write_text(json.dumps(contract))
     (tmp_path / "budget.toml").write_text(_block("toml"))
@@ -472,8 +577,17 @@ def test_the_documented_budget_is_one(contract: dict[str, Any], tmp_path: Path, 
 
 
 def test_the_documented_names_are_those_there_are() -> None:
-    table = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8").split("| name | what it is |")[1].split("\n\n")[0]
-    named = {name for line in table.splitlines() for name in re.findall(r"`([^`]+)`", line.split("|")[1] if "|" in line else "")}
+    table = (
+        (ROOT / "docs" / "ci.md")
+        .read_text(encoding="utf-8")
+        .split("| name | what it is |")[1]
+        .split("\n\n")[0]
+    )
+    named = {
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1] if "|" in line else "")
+    }
     assert named == {*known_names(()), "finding.CODE", "baseline", "baseline.NAME"}
 
 
@@ -481,7 +595,11 @@ def test_the_documented_workflow_runs_commands_that_exist() -> None:
     yaml = pytest.importorskip("yaml")
     jobs = yaml.safe_load(_block("yaml"))["jobs"]
     script = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
-    commands = [shlex.split(line, comments=True) for line in script.splitlines() if line.strip().startswith("stepscope ")]
+    commands = [
+        shlex.split(line, comments=True)
+        for line in script.splitlines()
+        if line.strip().startswith("stepscope ")
+    ]
     assert [words[1] for words in commands] == ["run", "diagnose", "report", "diagnose"]
     for words in commands:
         if words[1] in ("run", "diagnose"):

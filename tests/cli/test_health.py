@@ -28,10 +28,19 @@ time.sleep(600)
 """
 
 
-def check(folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def check(
+    folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     path = script(folder, text, before=WHOLE_LOOP if launcher else LOOP)
     words = ["health", *options, "--", sys.executable, *launcher, str(path)]
-    done = subprocess.run(stepscope(*words), capture_output=True, text=True, timeout=200, check=False, env=environment())
+    done = subprocess.run(
+        stepscope(*words),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=environment(),
+    )
     assert not _left(str(path)), "nothing of the job runs on"
     return done
 
@@ -39,12 +48,16 @@ def check(folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()
 def _left(path: str) -> list[int]:
     """Processes whose command names this script as its own."""
     return [
-        one.pid for one in processes().values() if path in one.command and one.state != "Z" and "stepscope" not in one.command
+        one.pid
+        for one in processes().values()
+        if path in one.command and one.state != "Z" and "stepscope" not in one.command
     ]
 
 
 def test_an_endless_healthy_job_is_ended_and_called_so(tmp_path: Path) -> None:
-    done = check(tmp_path, "print('from the job', flush=True)\ntrain(10**9)", "--out", str(tmp_path / "run"))
+    done = check(
+        tmp_path, "print('from the job', flush=True)\ntrain(10**9)", "--out", str(tmp_path / "run")
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("Healthy.")
     assert "from the job" in done.stderr, "stdout is for the answer"
@@ -75,7 +88,9 @@ train(10**9, at_step=lambda step: time.sleep(0.1 * dist.get_rank()))
         ("time.sleep(600)", ("--timeout", "2"), 2, "no rank made a step in the time given"),
     ],
 )
-def test_jobs_that_are_not_well(tmp_path: Path, text: str, options: tuple[str, ...], code: int, words: str) -> None:
+def test_jobs_that_are_not_well(
+    tmp_path: Path, text: str, options: tuple[str, ...], code: int, words: str
+) -> None:
     done = check(tmp_path, text, *options)
     assert done.returncode == code, done.stdout + done.stderr
     assert words in " ".join(done.stdout.split())
@@ -85,7 +100,9 @@ def test_jobs_that_are_not_well(tmp_path: Path, text: str, options: tuple[str, .
 def test_interrupted_it_takes_the_job_with_it(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready"
     path = script(tmp_path, f"open({str(ready)!r}, 'w').close()\ntime.sleep(600)")
-    process = subprocess.Popen(stepscope("health", "--", sys.executable, str(path)), env=environment())
+    process = subprocess.Popen(
+        stepscope("health", "--", sys.executable, str(path)), env=environment()
+    )
     until(ready.exists)
     process.send_signal(number)
     assert process.wait(60) == 128 + number
@@ -106,7 +123,12 @@ def test_processes_that_ignore_being_asked_are_ended_in_whatever_session(tmp_pat
 
 
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
-    for words, said in ((["--", "no-such-command"], "not a command"), (["--"], "no command was given")):
-        done = subprocess.run(stepscope("health", *words), capture_output=True, text=True, check=False)
+    for words, said in (
+        (["--", "no-such-command"], "not a command"),
+        (["--"], "no command was given"),
+    ):
+        done = subprocess.run(
+            stepscope("health", *words), capture_output=True, text=True, check=False
+        )
         assert done.returncode == 2
         assert said in done.stderr

@@ -23,7 +23,9 @@ def diagnosed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[st
     return result
 
 
-def test_a_log_may_be_named_beside_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_may_be_named_beside_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "job-output"
     log.write_bytes(gzip.compress(b"starting\n" + two_nodes().encode()))
     found = diagnosed(capsys, DEMO, log)
@@ -32,24 +34,41 @@ def test_a_log_may_be_named_beside_a_trace(tmp_path: Path, capsys: pytest.Captur
     assert "nccl" not in diagnosed(capsys, DEMO)
 
 
-def test_a_folder_gives_its_traces_and_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_gives_its_traces_and_its_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copy(DEMO, tmp_path / "rank0.json.gz")
     (tmp_path / "notes.txt").write_text("nothing of NCCL\n")
     lines = two_nodes().splitlines(keepends=True)
     for host in ("n0", "n1"):
-        (tmp_path / f"nccl.{host}.7.log").write_text("".join(line for line in lines if line.startswith(host)))
+        (tmp_path / f"nccl.{host}.7.log").write_text(
+            "".join(line for line in lines if line.startswith(host))
+        )
     (tmp_path / "nccl_debug.n0.12").write_text(lines[0])
-    assert [s.path.name for s in find_sources([tmp_path]).logs] == ["nccl.n0.7.log", "nccl.n1.7.log", "nccl_debug.n0.12"]
+    assert [s.path.name for s in find_sources([tmp_path]).logs] == [
+        "nccl.n0.7.log",
+        "nccl.n1.7.log",
+        "nccl_debug.n0.12",
+    ]
     found = diagnosed(capsys, tmp_path)
     assert found["nccl"]["hosts"] == ["n0", "n1"]
     assert main(["diagnose", str(tmp_path), "--no-cache"]) == 0
-    assert "\nNCCL  (from its log)\n  version          2.20.5+cuda12.4, 2 hosts\n" in capsys.readouterr().out
+    assert (
+        "\nNCCL  (from its log)\n  version          2.20.5+cuda12.4, 2 hosts\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_an_archive_gives_both_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    members = {"run/rank0.json.gz": DEMO.read_bytes(), "run/nccl.n0.log": two_nodes().encode(), "run/a.txt": b"hello"}
+    members = {
+        "run/rank0.json.gz": DEMO.read_bytes(),
+        "run/nccl.n0.log": two_nodes().encode(),
+        "run/a.txt": b"hello",
+    }
     (tmp_path / "run.tar").write_bytes(tar_bytes(members))
-    assert diagnosed(capsys, tmp_path / "run.tar")["nccl"]["files"] == [f"{tmp_path}/run.tar:run/nccl.n0.log"]
+    assert diagnosed(capsys, tmp_path / "run.tar")["nccl"]["files"] == [
+        f"{tmp_path}/run.tar:run/nccl.n0.log"
+    ]
 
 
 @pytest.mark.parametrize("as_folder", [False, True])
@@ -65,14 +84,18 @@ def test_a_log_alone_says_what_it_holds_and_that_no_trace_was_given(
 
 
 @needs_shared
-def test_a_jobs_output_with_nccls_lines_is_read_for_both(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jobs_output_with_nccls_lines_is_read_for_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = diagnosed(capsys, SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
     assert found["nccl"]["transports"] == {"NET/Socket": 4}
     assert [one["format"] for one in found["recordings"]] == ["job-log"]
     assert [one["code"] for one in found["advice"]] == ["slow-link"]
 
 
-def test_a_log_named_like_a_trace_is_called_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_named_like_a_trace_is_called_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "x.json").write_text("[2026-11-15 02:02:21] " + two_nodes())
     assert main(["diagnose", str(tmp_path / "x.json")]) == 2
     assert "a log of NCCL" in capsys.readouterr().err

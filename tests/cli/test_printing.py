@@ -1,4 +1,5 @@
-"""Nothing that a terminal obeys gets out, whoever wrote it: files, their names, arguments, SQLite, DuckDB, the system."""
+"""Nothing that a terminal obeys gets out, whoever wrote it: files, their names, arguments, SQLite,
+DuckDB, the system."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tests.scenarios import EVIL_NAMES
 from tests.shared_data import DEMO, ROOT
 
 EVIL = "a\x1b[2J\x07\x08\x0d\x7f\x85\x9b31m\u202e\u2066\u200f\udc9bb"
-"""ESC, BEL, backspace, carriage return, DEL, C1, overrides of direction, and a byte that is no UTF-8, as paths hold it."""
+"""ESC, BEL, backspace, carriage return, DEL, C1, overrides of direction, and a byte that is no
+UTF-8, as paths hold it."""
 SQL = EVIL[:-2]
 """DuckDB takes no half characters."""
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -46,7 +48,10 @@ def test_every_character_that_is_obeyed_is_replaced() -> None:
             assert printing.harmless(char) == char
         elif is_obeyed(char):
             assert printing.harmless(char) == "?", hex(code)
-    assert printing.harmless("kernel<4> 核函数 \u00a0 é ok\n\tnext") == "kernel<4> 核函数 \u00a0 é ok\n\tnext"
+    assert (
+        printing.harmless("kernel<4> 核函数 \u00a0 é ok\n\tnext")
+        == "kernel<4> 核函数 \u00a0 é ok\n\tnext"
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252", "utf-16"])
@@ -67,9 +72,15 @@ def test_json_has_no_control_character() -> None:
 def _prints(path: Path) -> list[str]:
     """Calls that write to the terminal by another door. rich's consoles draw cleaned text alone."""
     calls = [
-        ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
     ]
-    return [call for call in calls if call == "print" or call.endswith(("stdout.write", "stderr.write", "stdout.writelines"))]
+    return [
+        call
+        for call in calls
+        if call == "print" or call.endswith(("stdout.write", "stderr.write", "stdout.writelines"))
+    ]
 
 
 def test_the_commands_have_one_door() -> None:
@@ -92,7 +103,17 @@ COMMANDS: dict[str, list[str]] = {
     "a name in SQL": ["query", str(DEMO), f"select '{SQL}' as \"{SQL}\""],
     "a path to write to": ["query", str(DEMO), "select 1", "-o", f"no/{EVIL}.csv"],
     "a gate": ["diagnose", str(DEMO), "--fail-if", EVIL],
-    "a model that is none": ["plan", "--model", EVIL, "--cluster", EVIL, "--seq", "8192", "--global-batch", "64"],
+    "a model that is none": [
+        "plan",
+        "--model",
+        EVIL,
+        "--cluster",
+        EVIL,
+        "--seq",
+        "8192",
+        "--global-batch",
+        "64",
+    ],
     "a process that is none": ["attach", EVIL],
     "a file of a format": ["formats", EVIL],
     "a folder of a run": ["verify", "--out", EVIL, "--steps", EVIL, "--", "true"],
@@ -102,7 +123,9 @@ COMMANDS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_an_echo_of_an_argument_is_harmless(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_echo_of_an_argument_is_harmless(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.suppress(SystemExit):
         main(arguments)
     out, err = capsys.readouterr()
@@ -138,7 +161,11 @@ def strange_run(folder: Path) -> Path:
     rank = write_rank(run, 0)
     add_steps(rank, [row(step) for step in range(1, 60)])
     told = json.loads((rank / "rank.json").read_text())
-    told |= {"models": [{"class": EVIL, "num_params": 7}], "optimizers": [{"class": EVIL}], "ddp": [{EVIL: EVIL}]}
+    told |= {
+        "models": [{"class": EVIL, "num_params": 7}],
+        "optimizers": [{"class": EVIL}],
+        "ddp": [{EVIL: EVIL}],
+    }
     (rank / "rank.json").write_text(json.dumps(told))
     (rank / "problem.txt").write_text(EVIL.replace("\udc9b", ""))
     alert = {"kind": EVIL, "ranks": [0], "step": 3, "words": EVIL, "at_wall_ns": 1}
@@ -146,12 +173,20 @@ def strange_run(folder: Path) -> Path:
     return run
 
 
-INPUTS: dict[str, Callable[[Path], Path]] = {"sqlite": broken_sqlite, "json": broken_json, "run": strange_run}
+INPUTS: dict[str, Callable[[Path], Path]] = {
+    "sqlite": broken_sqlite,
+    "json": broken_json,
+    "run": strange_run,
+}
 
 
-@pytest.mark.parametrize("command", ["diagnose", "json", "markdown", "formats", "watch", "query", "export", "report"])
+@pytest.mark.parametrize(
+    "command", ["diagnose", "json", "markdown", "formats", "watch", "query", "export", "report"]
+)
 @pytest.mark.parametrize("name", INPUTS)
-def test_what_a_file_says_is_harmless(name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_file_says_is_harmless(
+    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(INPUTS[name](tmp_path))
     arguments = {
         "diagnose": ["diagnose", path],

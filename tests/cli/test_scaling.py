@@ -1,4 +1,5 @@
-"""`diagnose --scaling` as a user runs it: jobs whose loss is known, words on stderr, and the JSON contract."""
+"""`diagnose --scaling` as a user runs it: jobs whose loss is known, words on stderr, and the JSON
+contract."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ GAIN_KEYS = {
 
 
 def scaled(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["diagnose", "--scaling", *arguments, "--format", "json", "--no-cache", "--jobs", "1"]) == 0
+    assert (
+        main(["diagnose", "--scaling", *arguments, "--format", "json", "--no-cache", "--jobs", "1"])
+        == 0
+    )
     captured = capsys.readouterr()
     assert captured.err == ""
     result: dict[str, Any] = json.loads(captured.out)
@@ -53,7 +57,9 @@ def nonzero(parts: dict[str, float]) -> dict[str, float]:
     return {part: ms for part, ms in parts.items() if ms}
 
 
-def test_a_weak_series_loses_what_was_planted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_weak_series_loses_what_was_planted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = write_job(tmp_path / "one", 1)
     two = write_job(tmp_path / "two", 2, late_us=500, moving_us=1000)
     four = write_job(tmp_path / "four", 4, late_us=1000, moving_us=3000)
@@ -65,15 +71,25 @@ def test_a_weak_series_loses_what_was_planted(tmp_path: Path, capsys: pytest.Cap
     assert base["flops_per_rank"] == 2 * 512 * FEATURES**2
     assert base["against_base"] is None
     assert half["against_base"]["efficiency"] == pytest.approx(8 / 9.5)
-    assert nonzero(half["against_base"]["lost_parts_ms"]) == {"compute": 0.25, "comms_wait": 0.25, "comms_transfer": 1.0}
+    assert nonzero(half["against_base"]["lost_parts_ms"]) == {
+        "compute": 0.25,
+        "comms_wait": 0.25,
+        "comms_transfer": 1.0,
+    }
     assert wide["against_base"]["speedup"] == pytest.approx(4 * 8 / 12)
-    assert nonzero(wide["against_base"]["lost_parts_ms"]) == {"compute": 0.25, "comms_wait": 0.75, "comms_transfer": 3.0}
+    assert nonzero(wide["against_base"]["lost_parts_ms"]) == {
+        "compute": 0.25,
+        "comms_wait": 0.75,
+        "comms_transfer": 3.0,
+    }
     assert wide["against_base"]["worst"] == "comms_transfer"
     assert wide["against_base"]["karp_flatt"] is None
     assert found["amdahl"] is None
 
 
-def test_a_strong_series_loses_what_was_planted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strong_series_loses_what_was_planted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = scaled(capsys, *strong_series(tmp_path))
     assert found["scaling"] == {
         "kind": "strong",
@@ -81,10 +97,18 @@ def test_a_strong_series_loses_what_was_planted(tmp_path: Path, capsys: pytest.C
         "because": "the FLOPs of a rank's step, against width 1: 0.5x at width 2, 0.25x at width 4",
     }
     _, half, wide = (run["against_base"] for run in found["runs"])
-    assert (half["speedup"], half["efficiency"], half["karp_flatt"]) == (1.6, 0.8, pytest.approx(0.25))
+    assert (half["speedup"], half["efficiency"], half["karp_flatt"]) == (
+        1.6,
+        0.8,
+        pytest.approx(0.25),
+    )
     assert nonzero(half["lost_parts_ms"]) == {"comms_transfer": 1.0}
     assert (wide["ideal_ms"], wide["lost_ms"], wide["worst"]) == (2.0, 1.5, "comms_wait")
-    assert nonzero(wide["lost_parts_ms"]) == {"compute": 0.3, "comms_wait": 0.9, "comms_transfer": 0.3}
+    assert nonzero(wide["lost_parts_ms"]) == {
+        "compute": 0.3,
+        "comms_wait": 0.9,
+        "comms_transfer": 0.3,
+    }
     assert found["amdahl"]["num_widths"] == 3
     assert found["amdahl"]["serial_fraction"] == pytest.approx(0.25)
 
@@ -96,7 +120,9 @@ def test_two_widths_have_no_fit(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_json_is_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = scaled(capsys, write_job(tmp_path / "one", 1), write_job(tmp_path / "two", 2, moving_us=1000))
+    found = scaled(
+        capsys, write_job(tmp_path / "one", 1), write_job(tmp_path / "two", 2, moving_us=1000)
+    )
     assert found["schema"] == "stepscope.scaling/1"
     assert set(found) == TOP_KEYS
     assert set(found["scaling"]) == {"kind", "source", "because"}
@@ -108,16 +134,23 @@ def test_the_json_is_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert set(found["runs"][1]["against_base"]["lost_parts_ms"]) == set(SCALING_PARTS)
 
 
-def test_given_steps_belong_to_the_runs_in_their_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_steps_belong_to_the_runs_in_their_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = write_job(tmp_path / "one", 1)
     two = write_job(tmp_path / "two", 2, moving_us=1000)
     found = scaled(capsys, two, one, "--step-ms", "8.6", "--step-ms", "7.5")
-    assert [(run["step"]["ms"], run["step"]["source"]) for run in found["runs"]] == [(7.5, "given"), (8.6, "given")]
+    assert [(run["step"]["ms"], run["step"]["source"]) for run in found["runs"]] == [
+        (7.5, "given"),
+        (8.6, "given"),
+    ]
     assert [run["step"]["profiled_ms"] for run in found["runs"]] == [8.0, 9.0]
     wide = found["runs"][1]["against_base"]
     assert wide["efficiency"] == pytest.approx(7.5 / 8.6)
     assert wide["lost_parts_ms"]["unprofiled"] == pytest.approx(0.1)
-    assert sum(wide["lost_parts_ms"].values()) == pytest.approx(wide["lost_ms"]) == pytest.approx(1.1)
+    assert (
+        sum(wide["lost_parts_ms"].values()) == pytest.approx(wide["lost_ms"]) == pytest.approx(1.1)
+    )
 
 
 def test_seven_steps_give_an_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +161,9 @@ def test_seven_steps_give_an_interval(tmp_path: Path, capsys: pytest.CaptureFixt
     assert wide["efficiency_high"] == pytest.approx(8.4 / 9)
 
 
-def test_without_shapes_the_kind_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_shapes_the_kind_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = write_job(tmp_path / "one", 1, shapes=False)
     two = write_job(tmp_path / "two", 2, moving_us=1000, shapes=False)
     found = scaled(capsys, one, two)
@@ -142,15 +177,22 @@ def test_without_shapes_the_kind_is_asked_for(tmp_path: Path, capsys: pytest.Cap
     assert asked["runs"][1]["against_base"]["efficiency"] == pytest.approx(8 / 9)
 
 
-def test_a_width_that_is_not_recorded_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_width_that_is_not_recorded_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = write_job(tmp_path / "one", 1, recorded_width=False)
     two = write_job(tmp_path / "two", 2, moving_us=1000, recorded_width=False)
-    assert [(run["width"], run["width_source"]) for run in scaled(capsys, one, two)["runs"]] == [(1, "counted"), (2, "counted")]
+    assert [(run["width"], run["width_source"]) for run in scaled(capsys, one, two)["runs"]] == [
+        (1, "counted"),
+        (2, "counted"),
+    ]
     assert main(["diagnose", "--scaling", one, two, "--no-cache", "--jobs", "1"]) == 0
     assert "no world size was recorded" in capsys.readouterr().out
 
 
-def test_one_trace_of_a_wide_job_has_its_width_and_no_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_trace_of_a_wide_job_has_its_width_and_no_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = write_job(tmp_path / "one", 1)
     write_job(tmp_path / "four", 4, late_us=1000, moving_us=3000)
     wide = scaled(capsys, one, str(tmp_path / "four" / "rank0.json"))["runs"][1]
@@ -167,7 +209,10 @@ def test_another_model_is_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_runs_of_one_width_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = write_job(tmp_path / "one", 2, moving_us=10), write_job(tmp_path / "other", 2, moving_us=10)
+    one, other = (
+        write_job(tmp_path / "one", 2, moving_us=10),
+        write_job(tmp_path / "other", 2, moving_us=10),
+    )
     message = refused(capsys, "--scaling", one, other)
     assert f"{one} and {other} are both 2 ranks wide" in message
     assert "different widths" in message
@@ -178,7 +223,10 @@ def test_runs_of_one_width_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (("--scaling", "a"), "name two or more"),
         (("--scaling", "a", "b", "--step-ms", "20"), "1 was given: give --step-ms 2 times"),
-        (("--scaling", "a", "b", "--step-ms", "20", "--step-ms", "21", "--step-ms", "22"), "3 were given"),
+        (
+            ("--scaling", "a", "b", "--step-ms", "20", "--step-ms", "21", "--step-ms", "22"),
+            "3 were given",
+        ),
         (("--scaling", "a", "b", "--all"), "leave out one of the two"),
         (("a", "--scaling-kind", "weak"), "together with --scaling"),
         (("a", "--step-ms", "20", "--step-ms", "21"), "--step-ms was given 2 times"),
@@ -210,15 +258,21 @@ def test_a_job_is_gone_when_the_next_is_read(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_may_be_a_signature_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(paths: Sequence[str], options: Options) -> Any:
-        return SimpleNamespace(facts=Facts(ranks=(rank_facts({"compute": 8}),)), world_size=len(paths[0]), notes=())
+        return SimpleNamespace(
+            facts=Facts(ranks=(rank_facts({"compute": 8}),)), world_size=len(paths[0]), notes=()
+        )
 
     monkeypatch.setattr(recording, "measure", measured)
-    found = scale_paths(["https://host/a.json?key=secret", "https://host/ab.json?key=secret"], (), "weak", Options())
+    found = scale_paths(
+        ["https://host/a.json?key=secret", "https://host/ab.json?key=secret"], (), "weak", Options()
+    )
     assert [run.path for run in found.runs] == ["https://host/a.json", "https://host/ab.json"]
 
 
 @needs_shared
-def test_a_real_job_on_two_and_four_ranks_loses_to_its_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_job_on_two_and_four_ranks_loses_to_its_links(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folders = []
     for width in (2, 4):
         folder = tmp_path / str(width)

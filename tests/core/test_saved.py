@@ -34,10 +34,14 @@ def test_what_is_loaded_is_what_was_saved(name: str, tmp_path: Path) -> None:
     loaded = load(tmp_path / "d.json")
     assert loaded == diagnosis
     assert to_json(loaded) == to_json(diagnosis)
-    assert to_text(diagnosis_document(loaded), width=80) == to_text(diagnosis_document(diagnosis), width=80)
+    assert to_text(diagnosis_document(loaded), width=80) == to_text(
+        diagnosis_document(diagnosis), width=80
+    )
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "other/1", "diagnosis": {}}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[1]", b'{"format": "other/1", "diagnosis": {}}', b"\xff\xfe"]
+)
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "d.json"
     path.write_bytes(content)
@@ -50,7 +54,11 @@ def test_times_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     save(SCENARIOS["comms_eight_ranks"](), path)
     whole = json.loads(path.read_text())
     parts = whole["diagnosis"]["facts"]["ranks"][0]["partition"]["parts"]
-    for damaged in ({}, {**parts, "compute": []}, {**parts, "compute": [-1] * len(parts["compute"])}):
+    for damaged in (
+        {},
+        {**parts, "compute": []},
+        {**parts, "compute": [-1] * len(parts["compute"])},
+    ):
         whole["diagnosis"]["facts"]["ranks"][0]["partition"]["parts"] = damaged
         path.write_text(json.dumps(whole))
         with pytest.raises(FormatError, match=r"d\.json.*do not add up"):
@@ -70,8 +78,17 @@ def test_a_file_of_the_older_format_opens_and_says_what_it_lost(tmp_path: Path) 
     (tmp_path / "plain.json").write_text(json.dumps(told))
     assert load(tmp_path / "plain.json") == load(tmp_path / "new.json")
     # It kept other tools' recordings in words, beside what was joined of them.
-    words = {"format": "ncu-csv", "paths": ["a.csv"], "lines": [["launches", "12"]], "tables": [], "notes": []}
-    told["diagnosis"]["facts"]["beside"] = {"kernels": {"kernels": [], "recordings": [words]}, "recordings": [words]}
+    words = {
+        "format": "ncu-csv",
+        "paths": ["a.csv"],
+        "lines": [["launches", "12"]],
+        "tables": [],
+        "notes": [],
+    }
+    told["diagnosis"]["facts"]["beside"] = {
+        "kernels": {"kernels": [], "recordings": [words]},
+        "recordings": [words],
+    }
     (tmp_path / "old.json").write_text(json.dumps(told))
     opened = load(tmp_path / "old.json")
     assert opened.facts.beside is None
@@ -79,8 +96,18 @@ def test_a_file_of_the_older_format_opens_and_says_what_it_lost(tmp_path: Path) 
 
 
 def test_recordings_are_saved_with_all_that_the_report_says(tmp_path: Path) -> None:
-    recording = KernelRecording(format="rocprof-compute", paths=("a.csv",), panel=(("m", "1", "GB", "2", "50"),), device="MI300X")
+    recording = KernelRecording(
+        format="rocprof-compute",
+        paths=("a.csv",),
+        panel=(("m", "1", "GB", "2", "50"),),
+        device="MI300X",
+    )
     made = SCENARIOS["data_bound"]()
-    made = replace(made, facts=replace(made.facts, beside=Auxiliary(kernels=KernelReport(recordings=(recording,)))))
+    made = replace(
+        made,
+        facts=replace(made.facts, beside=Auxiliary(kernels=KernelReport(recordings=(recording,)))),
+    )
     save(made, tmp_path / "saved.json")
-    assert recording_texts(load(tmp_path / "saved.json").facts.beside) == recording_texts(made.facts.beside)
+    assert recording_texts(load(tmp_path / "saved.json").facts.beside) == recording_texts(
+        made.facts.beside
+    )

@@ -22,7 +22,9 @@ from stepscope.experiments.bootstrap import (
 )
 
 
-def autoregressive(generator: np.random.Generator, num: int, likeness: float, deviation: float) -> list[float]:
+def autoregressive(
+    generator: np.random.Generator, num: int, likeness: float, deviation: float
+) -> list[float]:
     value, out = generator.normal() * deviation, []
     for _ in range(num):
         value = likeness * value + generator.normal() * deviation * math.sqrt(1 - likeness**2)
@@ -32,7 +34,13 @@ def autoregressive(generator: np.random.Generator, num: int, likeness: float, de
 
 @pytest.mark.parametrize(
     ("level", "freedom", "table"),
-    [(0.95, 1, 12.7062), (0.95, 2, 4.30265), (0.95, 10, 2.22814), (0.99, 5, 4.03214), (0.9, 30, 1.69726)],
+    [
+        (0.95, 1, 12.7062),
+        (0.95, 2, 4.30265),
+        (0.95, 10, 2.22814),
+        (0.99, 5, 4.03214),
+        (0.9, 30, 1.69726),
+    ],
 )
 def test_student_is_that_of_the_printed_tables(level: float, freedom: float, table: float) -> None:
     assert student(level, freedom) == pytest.approx(table, rel=1e-5)
@@ -90,13 +98,16 @@ def test_the_interval_of_medians_covers_the_truth(likeness: float) -> None:
 
 
 def test_runs_are_the_unit_not_steps() -> None:
-    """Two runs a side whose levels differ by 5 %: their steps, a thousand each, would prove a gain that is none."""
+    """Two runs a side whose levels differ by 5 %: their steps, a thousand each, would prove a gain
+    that is none."""
     generator = np.random.default_rng(3)
     sides = [
         [[level * step for step in autoregressive(generator, 1000, 0, 0.01)] for level in levels]
         for levels in ((1.06, 1.0), (1.0, 0.97))
     ]
-    pooled = ratio_of_medians([step for run in sides[0] for step in run], [step for run in sides[1] for step in run])
+    pooled = ratio_of_medians(
+        [step for run in sides[0] for step in run], [step for run in sides[1] for step in run]
+    )
     assert pooled.low > 1
     assert ratio_over_runs(*sides).low < 1
 
@@ -146,8 +157,13 @@ def test_pace_variance_is_that_of_a_mean() -> None:
 @pytest.mark.parametrize("ratio", [ratio_of_medians, ratio_of_paces])
 def test_swapped_samples_give_the_inverse_to_the_last_digit(ratio: Callable[..., Interval]) -> None:
     generator = np.random.default_rng(7)
-    before, after = autoregressive(generator, 40, 0.3, 0.05), autoregressive(generator, 25, 0.0, 0.02)
+    before, after = (
+        autoregressive(generator, 40, 0.3, 0.05),
+        autoregressive(generator, 25, 0.0, 0.02),
+    )
     there, back = ratio(before, after), ratio(after, before)
-    assert (back.value, back.low, back.high) == pytest.approx((1 / there.value, 1 / there.high, 1 / there.low), rel=1e-12)
+    assert (back.value, back.low, back.high) == pytest.approx(
+        (1 / there.value, 1 / there.high, 1 / there.low), rel=1e-12
+    )
     same = ratio(before, before)
     assert same.low < 1 < same.high

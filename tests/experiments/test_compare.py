@@ -1,4 +1,5 @@
-"""Two runs compared: the ratio and its interval, what is not the same work, predictions held, and real pairs of the lab."""
+"""Two runs compared: the ratio and its interval, what is not the same work, predictions held, and
+real pairs of the lab."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_a_speedup_is_before_over_after_and_its_interval_mostly_holds_the_truth(
     for seed in range(20):
         before, after = noisy(20, 80, seed), noisy(10, 60, seed + 100)
         found = compare(side("a", before), side("b", after)).speedup
-        assert found.value == pytest.approx(statistics.median(before) / statistics.median(after), rel=1e-6)
+        assert found.value == pytest.approx(
+            statistics.median(before) / statistics.median(after), rel=1e-6
+        )
         assert found.verdict == "faster"
         low, high, smallest = found.low or 0.0, found.high or 0.0, found.smallest or 0.0
         assert 1.9 < low < (found.value or 0.0) < high < 2.1
@@ -98,7 +101,10 @@ def test_few_steps_give_no_interval(num: int) -> None:
 
 
 def test_given_step_times_have_a_ratio_and_no_interval() -> None:
-    a, b = (side(name, step_ns=ms * MS, step_source="given", unprofiled=()) for name, ms in (("a", 30.0), ("b", 12.0)))
+    a, b = (
+        side(name, step_ns=ms * MS, step_source="given", unprofiled=())
+        for name, ms in (("a", 30.0), ("b", 12.0))
+    )
     found = compare(a, b).speedup
     assert found.value == 2.5
     assert found.low is None
@@ -125,9 +131,12 @@ def test_a_burst_that_the_median_does_not_see_is_told() -> None:
 
 
 def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
-    # Both alike: the ratio of medians and that of means agree. A mean of 17.5 ms less a twentieth at each end is 16.67 ms.
+    # Both alike: the ratio of medians and that of means agree. A mean of 17.5 ms less a twentieth
+    # at each end is 16.67 ms.
     bursty = [10.0, 10.0, 10.0, 40.0] * 20
-    notes = [note for note in compare(side("a", bursty), side("b", bursty)).notes if "two kinds" in note]
+    notes = [
+        note for note in compare(side("a", bursty), side("b", bursty)).notes if "two kinds" in note
+    ]
     assert len(notes) == 2
     assert "first run's mean step" in notes[0]
     assert "16.7 ms where its median is 10 ms" in notes[1]
@@ -145,8 +154,12 @@ def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
     assert (found.before.source, found.before.num_steps) == ("unprofiled", 20)
     assert found.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
     assert found.after.step_ns is None
-    assert step_words(found.before).replace("\u00a0", " ").endswith("no profiler, median of 20 steps")
-    recorded = compare(empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace"))
+    assert (
+        step_words(found.before).replace("\u00a0", " ").endswith("no profiler, median of 20 steps")
+    )
+    recorded = compare(
+        empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
+    )
     assert (recorded.after.source, recorded.after.num_steps) == ("recorded", 10)
     assert "no step of the first" in recorded.speedup.why
     assert "no step of either" in compare(empty, empty).speedup.why
@@ -156,19 +169,28 @@ def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
 
 def test_steps_that_logs_tell_are_compared_and_never_with_recorded_ones() -> None:
     slow, fast = (
-        side(name, step_ns=ms * MS, step_source="log", recorded=(9 * MS,) * 10, recorded_ns=9.0 * MS)
+        side(
+            name, step_ns=ms * MS, step_source="log", recorded=(9 * MS,) * 10, recorded_ns=9.0 * MS
+        )
         for name, ms in (("a", 8.0), ("b", 4.0))
     )
     assert compare(slow, fast).speedup.value == 2.0
-    assert compare(slow, side("c", recorded=(3 * MS,) * 10, step_source="trace")).speedup.value == 3.0
+    assert (
+        compare(slow, side("c", recorded=(3 * MS,) * 10, step_source="trace")).speedup.value == 3.0
+    )
 
 
 def test_the_parts_sum_to_the_step_that_is_compared() -> None:
-    """A run was timed without a profiler at 10 ms, and recorded under one at 7; the other was only recorded."""
+    """A run was timed without a profiler at 10 ms, and recorded under one at 7; the other was only
+    recorded."""
     parts = dict.fromkeys(SCALING_PARTS, 0)
-    timed = side("a", [10.0] * 9 + [12.0], parts_ns=parts | {"compute": 7 * MS, UNPROFILED: 3 * MS + 200_000})
+    timed = side(
+        "a", [10.0] * 9 + [12.0], parts_ns=parts | {"compute": 7 * MS, UNPROFILED: 3 * MS + 200_000}
+    )
     timed = replace(timed, recorded=(7 * MS,) * 10)
-    recorded = side("b", recorded=(5 * MS,) * 10, step_source="trace", parts_ns=parts | {"compute": 5 * MS})
+    recorded = side(
+        "b", recorded=(5 * MS,) * 10, step_source="trace", parts_ns=parts | {"compute": 5 * MS}
+    )
     found = compare(timed, recorded)
     assert found.before.source == "recorded"
     account = found.account("part")
@@ -183,7 +205,9 @@ def test_the_parts_sum_to_the_step_that_is_compared() -> None:
 
 def test_waits_that_one_run_does_not_tell_are_compared_with_the_transfers() -> None:
     parts: dict[str, int | None] = dict.fromkeys(SCALING_PARTS, 0)
-    split = side("a", [10.0] * 10, parts_ns=parts | {"comms_wait": 4 * MS, "comms_transfer": 6 * MS})
+    split = side(
+        "a", [10.0] * 10, parts_ns=parts | {"comms_wait": 4 * MS, "comms_transfer": 6 * MS}
+    )
     whole = side("b", [10.0] * 10, parts_ns=parts | {"comms_wait": None, "comms_transfer": 10 * MS})
     for found in (compare(split, whole), compare(whole, split)):
         account = found.account("part")
@@ -197,16 +221,25 @@ def test_stacks_of_one_run_alone_are_told_of() -> None:
     steps = noisy(10, 20, 1)
     notes = compare(side("a", steps, pieces=told), side("b", steps, pieces=plain)).notes
     assert any(note.startswith("modules were not compared") for note in notes)
-    assert not any("modules" in note for note in compare(side("a", steps, pieces=told), side("b", steps, pieces=told)).notes)
+    assert not any(
+        "modules" in note
+        for note in compare(side("a", steps, pieces=told), side("b", steps, pieces=told)).notes
+    )
 
 
 def test_one_run_each_points_to_verify() -> None:
-    assert any("stepscope verify" in note for note in compare(side("a", noisy(9, 20, 1)), side("b", noisy(9, 20, 2))).notes)
+    assert any(
+        "stepscope verify" in note
+        for note in compare(side("a", noisy(9, 20, 1)), side("b", noisy(9, 20, 2))).notes
+    )
 
 
 def test_another_batch_size_is_no_speedup_and_samples_in_a_second_are_compared() -> None:
     work = WorkDone(world_size=2, batch_size=8, num_batches=1.0)
-    found = compare(side("a", noisy(10, 60, 1), work=work), side("b", noisy(15, 60, 2), work=replace(work, batch_size=16)))
+    found = compare(
+        side("a", noisy(10, 60, 1), work=work),
+        side("b", noisy(15, 60, 2), work=replace(work, batch_size=16)),
+    )
     assert found.unequal == ("batch size: 8 -> 16",)
     assert found.speedup.verdict == "slower"
     assert found.throughput is not None
@@ -216,14 +249,18 @@ def test_another_batch_size_is_no_speedup_and_samples_in_a_second_are_compared()
 
 def test_the_same_batch_is_the_same_work() -> None:
     work = WorkDone(world_size=1, batch_size=8, num_batches=1.0, flops=1e12)
-    found = compare(side("a", noisy(10, 20, 1), work=work), side("b", noisy(10, 20, 2), work=replace(work, flops=1.01e12)))
+    found = compare(
+        side("a", noisy(10, 20, 1), work=work),
+        side("b", noisy(10, 20, 2), work=replace(work, flops=1.01e12)),
+    )
     assert found.unequal == ()
     assert found.throughput is None
 
 
 def test_flops_tell_where_no_batch_is_known() -> None:
     found = compare(
-        side("a", noisy(10, 20, 1), work=WorkDone(flops=1e12)), side("b", noisy(10, 20, 2), work=WorkDone(flops=3e12))
+        side("a", noisy(10, 20, 1), work=WorkDone(flops=1e12)),
+        side("b", noisy(10, 20, 2), work=WorkDone(flops=3e12)),
     )
     assert found.throughput_unit == "FLOPs"
     assert found.throughput is not None
@@ -232,8 +269,17 @@ def test_flops_tell_where_no_batch_is_known() -> None:
 
 
 def test_a_prediction_is_held_against_what_it_gave() -> None:
-    a = side("a", noisy(20, 60, 1), findings=(finding("gone-one", 2.0), finding("stays", 1.5), finding("blind", 1.2)))
-    b = side("b", noisy(10, 60, 2), findings=(finding("stays", 1.4), finding("fresh", 1.1)), abstained=frozenset({"blind"}))
+    a = side(
+        "a",
+        noisy(20, 60, 1),
+        findings=(finding("gone-one", 2.0), finding("stays", 1.5), finding("blind", 1.2)),
+    )
+    b = side(
+        "b",
+        noisy(10, 60, 2),
+        findings=(finding("stays", 1.4), finding("fresh", 1.1)),
+        abstained=frozenset({"blind"}),
+    )
     held = {one.code: one for one in compare(a, b).held}
     assert {code: one.status for code, one in held.items()} == {
         "gone-one": "gone", "stays": "still there", "blind": "not judged", "fresh": "new"
@@ -246,16 +292,27 @@ def test_a_prediction_is_held_against_what_it_gave() -> None:
 
 
 def test_a_prediction_is_not_held_against_steps_that_the_profiler_slowed() -> None:
-    slow = side("a", recorded=(82 * MS,) * 10, step_source="trace", bound="host", findings=(finding("gone-one", 2.0),))
+    slow = side(
+        "a",
+        recorded=(82 * MS,) * 10,
+        step_source="trace",
+        bound="host",
+        findings=(finding("gone-one", 2.0),),
+    )
     fixed = side("b", recorded=(81 * MS,) * 10, step_source="trace", bound="host")
     found = compare(slow, fixed)
     assert found.held[0].status == "gone"
     assert found.held[0].agrees is None
     assert any("whether what was predicted held is not told" in note for note in found.notes)
-    slow, fixed = (replace(one, bound="memory", recorded_ns=float(one.recorded[0])) for one in (slow, fixed))
+    slow, fixed = (
+        replace(one, bound="memory", recorded_ns=float(one.recorded[0])) for one in (slow, fixed)
+    )
     parts = dict.fromkeys(SCALING_PARTS, 0)
     waiting = replace(fixed, parts_ns=parts | {"compute": 71 * MS, "idle_launch": 10 * MS})
-    assert compare(replace(slow, parts_ns=parts | {"compute": 82 * MS}), waiting).held[0].agrees is None
+    assert (
+        compare(replace(slow, parts_ns=parts | {"compute": 82 * MS}), waiting).held[0].agrees
+        is None
+    )
     bound = compare(slow, fixed)
     assert bound.held[0].agrees is False
     assert not any("is not told" in note for note in bound.notes)
@@ -269,7 +326,9 @@ def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_fixed_nothing() -> N
         work=WorkDone(world_size=4, flops=4e12, num_read=4),
         findings=(finding("late-rank"),),
     )
-    one = side("b", noisy(10, 20, 2), num_ranks=1, work=WorkDone(world_size=4, flops=1e12, num_read=1))
+    one = side(
+        "b", noisy(10, 20, 2), num_ranks=1, work=WorkDone(world_size=4, flops=1e12, num_read=1)
+    )
     found = compare(whole, one)
     assert found.unequal == ()
     assert found.throughput is None
@@ -279,13 +338,20 @@ def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_fixed_nothing() -> N
 
 
 def test_runs_of_other_widths_point_to_scaling() -> None:
-    two, four = (side(str(n), noisy(10, 20, n), num_ranks=n, work=WorkDone(world_size=n)) for n in (2, 4))
+    two, four = (
+        side(str(n), noisy(10, 20, n), num_ranks=n, work=WorkDone(world_size=n)) for n in (2, 4)
+    )
     assert any("--scaling" in note for note in compare(two, four).notes)
     assert not any("--scaling" in note for note in compare(two, two).notes)
 
 
 def test_findings_gone_at_once_are_held_together() -> None:
-    a = side("a", noisy(20, 20, 1), findings=(finding("one", 1.6), finding("two", 1.3)), ladder=(1.6, 1.95))
+    a = side(
+        "a",
+        noisy(20, 20, 1),
+        findings=(finding("one", 1.6), finding("two", 1.3)),
+        ladder=(1.6, 1.95),
+    )
     found = compare(a, side("b", noisy(10, 20, 2)))
     assert found.predicted_together == 1.95
     assert all(one.agrees is None for one in found.held)
@@ -300,10 +366,15 @@ def test_a_run_that_was_not_judged_fixed_nothing() -> None:
 def recorded_run(folder: Path, dur_ms: float, workers: int, **notes: object) -> Path:
     run = write_run(folder, command=["python", "train.py", "--workers", str(workers)])
     loader = {"is_feeding": True, "num_workers": workers, "batch_size": 32}
-    told = {"flags": {"matmul_tf32": False}, "environment": {"OMP_NUM_THREADS": "8", "MASTER_PORT": str(29500 + workers)}}
+    told = {
+        "flags": {"matmul_tf32": False},
+        "environment": {"OMP_NUM_THREADS": "8", "MASTER_PORT": str(29500 + workers)},
+    }
     rank = write_rank(run, 0, loaders=[loader], **(told | notes))
     chance = random.Random(workers)
-    add_steps(rank, [row(step, dur_ms=dur_ms * (1 + 0.01 * chance.random())) for step in range(5, 65)])
+    add_steps(
+        rank, [row(step, dur_ms=dur_ms * (1 + 0.01 * chance.random())) for step in range(5, 65)]
+    )
     return run
 
 
@@ -334,7 +405,13 @@ def test_a_kept_diagnosis_of_a_run_has_the_interval_of_its_mean(tmp_path: Path) 
     found = compare(*(side_of_json(text, name) for text, name in zip(texts, "ab", strict=True)))
     assert found.before.source == "kept"
     assert found.speedup.value == pytest.approx(2.0, rel=0.02)
-    assert 1.9 < (found.speedup.low or 0) < (found.speedup.value or 0) < (found.speedup.high or 0) < 2.1
+    assert (
+        1.9
+        < (found.speedup.low or 0)
+        < (found.speedup.value or 0)
+        < (found.speedup.high or 0)
+        < 2.1
+    )
 
 
 def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> None:
@@ -342,9 +419,18 @@ def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> 
     run = write_run(tmp_path / "a")
     rank = write_rank(run, 0)
     chance = random.Random(1)
-    add_steps(rank, [row(step, dur_ms=(10.0, 10.0, 40.0)[step % 3] * (1 + 0.01 * chance.random())) for step in range(5, 125)])
+    add_steps(
+        rank,
+        [
+            row(step, dur_ms=(10.0, 10.0, 40.0)[step % 3] * (1 + 0.01 * chance.random()))
+            for step in range(5, 125)
+        ],
+    )
     told = to_json(diagnose([str(run)], Options(use_cache=False, jobs=1)))
-    for sides in ((run_side(run), side_of_json(told, "kept")), (side_of_json(told, "kept"), run_side(run))):
+    for sides in (
+        (run_side(run), side_of_json(told, "kept")),
+        (side_of_json(told, "kept"), run_side(run)),
+    ):
         found = compare(*sides)
         # Of 120 steps 40 are long, and the longest and shortest six are left out.
         mean = (34 * 40.2e6 + 74 * 10.05e6) / 108
@@ -362,7 +448,12 @@ def test_steps_that_save_are_told_of_beside_the_ratio(seldom: int, tmp_path: Pat
         run = write_run(tmp_path / name)
         rank = write_rank(run, 0)
         rows = [
-            row(s, dur_ms=10 + s % 2 * 0.1 + 90 * (s % every == 0), save_ns=80_000_000 * (s % every == 0)) for s in range(5, 65)
+            row(
+                s,
+                dur_ms=10 + s % 2 * 0.1 + 90 * (s % every == 0),
+                save_ns=80_000_000 * (s % every == 0),
+            )
+            for s in range(5, 65)
         ]
         add_steps(rank, rows)
         return run
@@ -378,7 +469,12 @@ def test_steps_that_save_are_told_of_beside_the_ratio(seldom: int, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"schema": "stepscope.diagnosis/1"}', '{"schema": "stepscope.diagnosis/9", "step": 1}'],
+    [
+        "{",
+        "[]",
+        '{"schema": "stepscope.diagnosis/1"}',
+        '{"schema": "stepscope.diagnosis/9", "step": 1}',
+    ],
     ids=["cut", "list", "empty", "other"],
 )
 def test_what_is_no_diagnosis_is_refused_in_words(text: str) -> None:
@@ -386,21 +482,28 @@ def test_what_is_no_diagnosis_is_refused_in_words(text: str) -> None:
         side_of_json(text, "a.json")
 
 
-TRUTH = json.loads((SHARED / "lab" / "truth.json").read_text())["cases"] if (SHARED / "lab" / "truth.json").is_file() else {}
+TRUTH = (
+    json.loads((SHARED / "lab" / "truth.json").read_text())["cases"]
+    if (SHARED / "lab" / "truth.json").is_file()
+    else {}
+)
 
 
 def lab_pair(name: str) -> Comparison:
     sides = []
     for which in ("slow", "fixed"):
         path = str(SHARED / "lab" / "single" / f"{name}.{which}.pt.trace.json.gz")
-        with Recording([path], Options(step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)) as recording:
+        with Recording(
+            [path], Options(step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)
+        ) as recording:
             sides.append(read_side(recording, which))
     found = compare(*sides)
     found.self_check()
     return found
 
 
-# What the lab's planted fault must be seen as: the part that changed most, and operators at the head of what changed.
+# What the lab's planted fault must be seen as: the part that changed most, and operators at the
+# head of what changed.
 LAB = {
     "elementwise_chain": ("compute", {"aten::mul", "aten::tanh"}, "replaced"),
     "nchw": ("compute", {"aten::native_batch_norm_backward"}, "kernels"),
@@ -418,7 +521,9 @@ def test_the_planted_fault_is_what_changed(name: str) -> None:
     account = found.account("part")
     assert account is not None
     assert account.rows[0].name == part
-    assert account.after_ns - account.before_ns == round((TRUTH[name]["fixed_ms"] - TRUTH[name]["slow_ms"]) * MS)
+    assert account.after_ns - account.before_ns == round(
+        (TRUTH[name]["fixed_ms"] - TRUTH[name]["slow_ms"]) * MS
+    )
     assert found.device is not None
     first = found.device.changed[0]
     assert how in first.how
@@ -441,27 +546,46 @@ def test_another_model_is_not_the_same_work() -> None:
 
 
 def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
-    first = pieces([("forward aten::cudnn_convolution[1]", "conv", 900), ("optimizer aten::add[1]", "add", 100)])
+    first = pieces(
+        [
+            ("forward aten::cudnn_convolution[1]", "conv", 900),
+            ("optimizer aten::add[1]", "add", 100),
+        ]
+    )
     second = pieces([("forward aten::mm[2]", "gemm", 800), ("optimizer aten::add[1]", "add", 100)])
     steps = noisy(10, 20, 1)
     found = compare(side("a", steps, pieces=first), side("b", steps, pieces=second))
     assert found.unequal == (
-        "90% of the first one's work and 89% of the second's have no counterpart in the other: another model?",
+        (
+            "90% of the first one's work and 89% of the second's have no counterpart in the other: "
+            "another model?"
+        ),
     )
     assert compare(side("a", steps, pieces=first), side("b", steps, pieces=first)).unequal == ()
-    # A loop over cells and one fused recurrence: little of the one has a name in the other, and they do the same.
+    # A loop over cells and one fused recurrence: little of the one has a name in the other, and
+    # they do the same.
     loop, fused = WorkDone(flops=7.72e10, num_read=1), WorkDone(flops=7.73e10, num_read=1)
-    assert compare(side("a", steps, pieces=first, work=loop), side("b", steps, pieces=second, work=fused)).unequal == ()
+    assert (
+        compare(
+            side("a", steps, pieces=first, work=loop), side("b", steps, pieces=second, work=fused)
+        ).unequal
+        == ()
+    )
 
 
 @needs_shared
 def test_a_trace_against_itself_shows_no_change_at_all() -> None:
-    with Recording([SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz"], Options(use_cache=False, jobs=1)) as recording:
+    with Recording(
+        [SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz"],
+        Options(use_cache=False, jobs=1),
+    ) as recording:
         told, again = recording.diagnosis, read_side(recording, "again")
     found = compare(again, again)
     assert found.device is not None
     assert found.device.changed == ()
-    assert all(row.change_ns == 0 for account in found.accounts for row in (*account.rows, account.rest))
+    assert all(
+        row.change_ns == 0 for account in found.accounts for row in (*account.rows, account.rest)
+    )
     assert {one.status for one in found.held} <= {"still there", "not judged"}
     assert found.speedup.value == 1.0
     # What the facts alone keep gives the same busy time, by operators without shapes.
@@ -478,7 +602,10 @@ def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:
 
     failed = write_run(tmp_path / "failed", exit_code=1)
     rank = write_rank(failed, 0)
-    assert _failure(read_run(failed)) == "ended with exit code 1: what is compared of it are the steps until then"
+    assert (
+        _failure(read_run(failed))
+        == "ended with exit code 1: what is compared of it are the steps until then"
+    )
     (rank / ENDED_FILE).touch()
     assert _failure(read_run(failed)) is None, "it was ended after the steps that were asked for"
     assert _failure(read_run(write_run(tmp_path / "good", exit_code=0))) is None

@@ -63,7 +63,9 @@ def test_equal_sides_differ_in_nothing_nor_does_what_was_not_measured() -> None:
 
 
 def test_an_unseeded_baseline_cannot_be_held_to_its_data() -> None:
-    first, second, third = (replace(SETUP, data=data, seed=seed) for data, seed in (("a", 1), ("b", 2), ("c", 3)))
+    first, second, third = (
+        replace(SETUP, data=data, seed=seed) for data, seed in (("a", 1), ("b", 2), ("c", 3))
+    )
     assert differences([first, second], [third]) == ()
     assert differences([first], [third]) == (), "one run does not tell whether it repeats itself"
     assert loose_terms([first, second]) == ("the seed", "the data of the first batches")
@@ -73,7 +75,9 @@ def test_an_unseeded_baseline_cannot_be_held_to_its_data() -> None:
 def test_another_batch_size_brings_other_batches() -> None:
     other = replace(SETUP, batch_size=64, data="xyz")
     assert all(one.is_allowed for one in differences([SETUP, SETUP], [other], ["batch-size"]))
-    refused = [one.what for one in differences([SETUP, SETUP], [other], ["data"]) if not one.is_allowed]
+    refused = [
+        one.what for one in differences([SETUP, SETUP], [other], ["data"]) if not one.is_allowed
+    ]
     assert refused == ["batch-size"]
 
 
@@ -85,14 +89,22 @@ def test_what_follows_from_another_difference_is_not_told_beside_it() -> None:
     assert causes(data) == data
 
 
-def trial(taken: dict[str, int], notes: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> Trial:
+def trial(
+    taken: dict[str, int], notes: tuple[str, ...] = (), environment: dict[str, str] | None = None
+) -> Trial:
     change = Change(knobs=dict.fromkeys(taken, 2), environment=environment or {})
-    return Trial(folder="f", change=change, exit_code=0, step_ns=(1,), wall_s=1.0, taken=taken, notes=notes)
+    return Trial(
+        folder="f", change=change, exit_code=0, step_ns=(1,), wall_s=1.0, taken=taken, notes=notes
+    )
 
 
 def test_a_knob_that_never_took_hold_is_told_with_its_reason() -> None:
-    assert untaken(trial({"num_workers": 0})) == ("num_workers did not take effect: no DataLoader was made",)
-    assert untaken(trial({"num_workers": 0}, ("num_workers: the loader is iterable",)))[0].endswith("the loader is iterable")
+    assert untaken(trial({"num_workers": 0})) == (
+        "num_workers did not take effect: no DataLoader was made",
+    )
+    assert untaken(trial({"num_workers": 0}, ("num_workers: the loader is iterable",)))[0].endswith(
+        "the loader is iterable"
+    )
     assert untaken(trial({"num_workers": 1})) == ()
     assert untaken(trial({})) == ()
 

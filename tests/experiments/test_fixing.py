@@ -1,4 +1,5 @@
-"""The loop over findings, with looks and proofs made up: what is kept, what is reverted, and in which order."""
+"""The loop over findings, with looks and proofs made up: what is kept, what is reverted, and in
+which order."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL
 from stepscope.report.fix.view import head_words
 
 
-def finding(code: str, gain: float = 1.5, action: str = "do it", *, changes_numerics: bool = False) -> Finding:
+def finding(
+    code: str, gain: float = 1.5, action: str = "do it", *, changes_numerics: bool = False
+) -> Finding:
     return Finding(
         code=code,
         bound="host",
@@ -78,27 +81,40 @@ def proof(verdict: str, value: float = 1.0, numerics: str | None = None) -> Veri
 class Clock:
     """A run whose step is the product of what each setting gives."""
 
-    def __init__(self, gains: dict[str, float], findings: Sequence[Finding], numerics: str = IDENTICAL) -> None:
+    def __init__(
+        self, gains: dict[str, float], findings: Sequence[Finding], numerics: str = IDENTICAL
+    ) -> None:
         self.gains, self.findings, self.numerics = gains, findings, numerics
         self.proofs: list[tuple[dict[str, object], dict[str, object]]] = []
         self.looks: list[dict[str, object]] = []
 
     def look(self, change: Change) -> Sequence[Finding]:
         self.looks.append(dict(change.knobs))
-        return [one for one in self.findings if not set(settings_for(one) or {"?": 0}) <= set(change.knobs)]
+        return [
+            one
+            for one in self.findings
+            if not set(settings_for(one) or {"?": 0}) <= set(change.knobs)
+        ]
 
     def prove(self, before: Change, after: Change, _: Prediction | None) -> Verified:
         self.proofs.append((dict(before.knobs), dict(after.knobs)))
         value = 1.0
         for name in set(after.knobs) - set(before.knobs):
             value *= self.gains.get(name, 1.0)
-        return proof(PROVEN if value > 1.01 else WORSE if value < 0.99 else NO_GAIN, value, self.numerics)
+        return proof(
+            PROVEN if value > 1.01 else WORSE if value < 0.99 else NO_GAIN, value, self.numerics
+        )
 
 
 def test_what_is_proven_stays_and_what_is_not_is_reverted() -> None:
     clock = Clock(
         {"num_workers": 2.0, "fused_optimizer": 0.8, "cudnn_benchmark": 1.3},
-        [finding("serial-loader"), finding("looped-optimizer"), finding("device-sync"), finding("untuned-convolution")],
+        [
+            finding("serial-loader"),
+            finding("looped-optimizer"),
+            finding("device-sync"),
+            finding("untuned-convolution"),
+        ],
     )
     attempts, kept, whole, left, _ = fix(clock.look, clock.prove)
     assert [(one.code, one.outcome) for one in attempts] == [
@@ -134,7 +150,11 @@ def test_findings_that_a_fix_brings_to_light_are_tried_too() -> None:
     clock = Clock({"num_workers": 2.0, "cudnn_benchmark": 1.3}, [])
 
     def look(change: Change) -> Sequence[Finding]:
-        return [finding("untuned-convolution")] if "num_workers" in change.knobs else [finding("serial-loader")]
+        return (
+            [finding("untuned-convolution")]
+            if "num_workers" in change.knobs
+            else [finding("serial-loader")]
+        )
 
     attempts, *_ = fix(look, clock.prove)
     assert [one.code for one in attempts] == ["serial-loader", "untuned-convolution"]
@@ -162,7 +182,9 @@ def test_a_fix_known_to_change_numbers_is_not_tried_unasked() -> None:
 
 
 def test_little_promised_and_too_many_are_not_tried() -> None:
-    clock = Clock({}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")])
+    clock = Clock(
+        {}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")]
+    )
     attempts, *_ = fix(clock.look, clock.prove, policy=FixPolicy(most=1))
     assert [one.outcome for one in attempts] == [NOT_TRIED, REVERTED, NOT_TRIED]
     assert "no run would show" in attempts[0].why
@@ -170,7 +192,10 @@ def test_little_promised_and_too_many_are_not_tried() -> None:
 
 
 def test_ctrl_c_ends_the_loop_with_what_was_kept() -> None:
-    clock = Clock({"num_workers": 2.0}, [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")])
+    clock = Clock(
+        {"num_workers": 2.0},
+        [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")],
+    )
 
     def prove(before: Change, after: Change, prediction: Prediction | None) -> Verified:
         if "fused_optimizer" in after.knobs:
@@ -185,7 +210,10 @@ def test_ctrl_c_ends_the_loop_with_what_was_kept() -> None:
 
 
 def test_a_proof_that_was_interrupted_is_the_last() -> None:
-    clock = Clock({"num_workers": 2.0}, [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")])
+    clock = Clock(
+        {"num_workers": 2.0},
+        [finding("serial-loader"), finding("looped-optimizer"), finding("untuned-convolution")],
+    )
 
     def prove(before: Change, after: Change, prediction: Prediction | None) -> Verified:
         told = clock.prove(before, after, prediction)
@@ -197,7 +225,11 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
     assert len(clock.proofs) == 2
     # Two were tried: the one that stayed was not measured afresh.
     assert done.whole is None
-    text = head_words(Fixed(command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True))
+    text = head_words(
+        Fixed(
+            command=("x",), attempts=done.attempts, kept=done.kept, whole=None, is_interrupted=True
+        )
+    )
     assert text.startswith("1 of 2\u00a0findings fixed, proven when it was tried; ")
     assert "measured afresh against the command as it was given, and was interrupted" in text
 
@@ -205,22 +237,39 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
 def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
     clock = Clock({"num_workers": 2.0}, [finding("serial-loader")])
     attempts, kept, *_ = fix(clock.look, clock.prove)
-    text = head_words(Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001)))
-    afresh = "proven when it was tried; measured afresh against the command as it was given, it is not proven to be faster: "
+    text = head_words(
+        Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(NO_GAIN, 1.001))
+    )
+    afresh = (
+        "proven when it was tried; measured afresh against the command as it was given, it is not "
+        "proven to be faster: "
+    )
     assert f"{afresh}no gain" in text
     assert "1.00x" not in text
-    open_ = head_words(Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2)))
-    assert open_.endswith(f"{afresh}not settled, so it is. Give longer runs (--steps), or more of them (--max-rounds).")
+    open_ = head_words(
+        Fixed(command=("x",), attempts=attempts, kept=kept, whole=proof(UNSETTLED, 1.2))
+    )
+    assert open_.endswith(
+        f"{afresh}not settled, so it is. Give longer runs (--steps), or more of them "
+        "(--max-rounds)."
+    )
     both = Fixed(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
-    told = "each proven against what was kept before it; together they are not proven to be faster: no gain, so it is."
+    told = (
+        "each proven against what was kept before it; together they are not proven to be faster: "
+        "no gain, so it is."
+    )
     assert head_words(both).endswith(told)
     assert "all of them together are faster was not proven" in head_words(replace(both, whole=None))
 
 
 def test_an_action_says_which_value_to_try() -> None:
-    said = finding("serial-loader", action="DataLoader(num_workers=3, persistent_workers=True, pin_memory=True); 5 keep up")
+    said = finding(
+        "serial-loader",
+        action="DataLoader(num_workers=3, persistent_workers=True, pin_memory=True); 5 keep up",
+    )
     assert settings_for(said) == {"num_workers": 3, "persistent_workers": True}
-    # Words that are no value, a setting that fixes something else, and a finding that nothing fixes.
+    # Words that are no value, a setting that fixes something else, and a finding that nothing
+    # fixes.
     odd = settings_for(finding("serial-loader", action="num_workers=many, tf32=true"))
     assert odd is not None
     assert isinstance(odd["num_workers"], int)
@@ -239,5 +288,7 @@ def test_a_fix_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
     (attempt,) = propose([finding("fp32-matmul", changes_numerics=True)], policy=policy)
     assert attempt.outcome == BY_HAND
     assert attempt.why == "tf32 cannot take effect here: this machine has no CUDA device"
-    (other,) = propose([finding("allocator-churn")], policy=FixPolicy(unable={"allocator": "no device"}))
+    (other,) = propose(
+        [finding("allocator-churn")], policy=FixPolicy(unable={"allocator": "no device"})
+    )
     assert other.outcome == NOT_TRIED, "a part of it can"

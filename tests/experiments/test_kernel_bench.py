@@ -1,4 +1,5 @@
-"""Kernels checked on this machine's CPU: what is right passes, and each way of being wrong is found."""
+"""Kernels checked on this machine's CPU: what is right passes, and each way of being wrong is
+found."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from tests.kernels.running import bench_of, case
 
 
 def checked(
-    bench: KernelBench, settings: dict[str, bool | int | float | str], *shapes: tuple[int, ...], dtype: str = "float32"
+    bench: KernelBench,
+    settings: dict[str, bool | int | float | str],
+    *shapes: tuple[int, ...],
+    dtype: str = "float32",
 ) -> CheckResult:
     where = case(*shapes, dtype=dtype)
     referred = bench.refer(where)
@@ -28,7 +32,13 @@ def test_errors_are_what_numpy_computes() -> None:
     generator = np.random.default_rng(0)
     truth = generator.normal(size=(50, 40))
     given = truth.astype(np.float32) * np.float32(1 + 1e-5)
-    found = compare(torch, "output", torch.from_numpy(given), torch.from_numpy(truth.astype(np.float32)), torch.from_numpy(truth))
+    found = compare(
+        torch,
+        "output",
+        torch.from_numpy(given),
+        torch.from_numpy(truth.astype(np.float32)),
+        torch.from_numpy(truth),
+    )
     off, scale = np.abs(given.astype(np.float64) - truth), np.sqrt((truth**2).mean())
     assert found.error is not None
     assert found.error.worst == pytest.approx((off / (np.abs(truth) + scale)).max(), rel=1e-9)
@@ -56,7 +66,11 @@ def compare_scaled(factor: float):  # type: ignore[no-untyped-def]
 def test_infinities_and_nans_must_stand_where_the_reference_has_them() -> None:
     same = torch.tensor([1.0, float("inf"), float("nan")])
     assert compare(torch, "o", same.clone(), same, same.double()).problem is None
-    for bad in ([1.0, 3.0, float("nan")], [float("nan"), float("inf"), float("nan")], [1.0, -float("inf"), float("nan")]):
+    for bad in (
+        [1.0, 3.0, float("nan")],
+        [float("nan"), float("inf"), float("nan")],
+        [1.0, -float("inf"), float("nan")],
+    ):
         assert compare(torch, "o", torch.tensor(bad), same, same.double()).error is None
 
 
@@ -120,7 +134,9 @@ def test_what_a_kernel_raises_is_an_answer() -> None:
 
 
 def test_bytes_and_flops_of_a_product_are_those_of_its_tensors() -> None:
-    bench = bench_of("blocked:matmul", reference="blocked:plain_matmul", settings=("SPLIT",), gradients=False)
+    bench = bench_of(
+        "blocked:matmul", reference="blocked:plain_matmul", settings=("SPLIT",), gradients=False
+    )
     told = bench.refer(case((30, 20), (20, 50)))
     assert told.bytes_moved == 4 * (30 * 20 + 20 * 50 + 30 * 50)
     assert told.flops == 2 * 30 * 20 * 50

@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 
 from stepscope.core.kernel_tuning import shape_words
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.cases import declared_shapes, edge_shapes, make_cases, parse_dtypes, parse_shapes
-from stepscope.experiments.kernels.space import declared_configs, default_options, parse_configs, process_of, product
+from stepscope.experiments.kernels.cases import (
+    declared_shapes,
+    edge_shapes,
+    make_cases,
+    parse_dtypes,
+    parse_shapes,
+)
+from stepscope.experiments.kernels.space import (
+    declared_configs,
+    default_options,
+    parse_configs,
+    process_of,
+    product,
+)
 
 
 def test_shapes_are_read_as_cases_of_tensors() -> None:
@@ -17,20 +29,31 @@ def test_shapes_are_read_as_cases_of_tensors() -> None:
     assert parse_shapes("512x256;256x1024") == (((512, 256), (256, 1024)),)
 
 
-@pytest.mark.parametrize("text", ["", "12x", "axb", "-3x4", "0x4", "1e3", "4,,5", "99999999x99999999"])
+@pytest.mark.parametrize(
+    "text", ["", "12x", "axb", "-3x4", "0x4", "1e3", "4,,5", "99999999x99999999"]
+)
 def test_what_is_no_shape_is_refused_with_the_option(text: str) -> None:
     with pytest.raises(UsageError, match="--shapes"):
         parse_shapes(text)
 
 
-@given(st.lists(st.lists(st.integers(1, 500), min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple))
+@given(
+    st.lists(
+        st.lists(st.integers(1, 500), min_size=1, max_size=3).map(tuple), min_size=1, max_size=3
+    ).map(tuple)
+)
 def test_words_of_shapes_read_back(shapes: tuple[tuple[int, ...], ...]) -> None:
     assert parse_shapes(shape_words(shapes)) == (shapes,)
 
 
 def test_declared_shapes_may_be_numbers_tuples_and_words() -> None:
     told = [(4, 5), 7, ((2, 3), (3, 4)), "8x9"]
-    assert declared_shapes(told, "stepscope_shapes") == (((4, 5),), ((7,),), ((2, 3), (3, 4)), ((8, 9),))
+    assert declared_shapes(told, "stepscope_shapes") == (
+        ((4, 5),),
+        ((7,),),
+        ((2, 3), (3, 4)),
+        ((8, 9),),
+    )
     with pytest.raises(UsageError, match="stepscope_shapes"):
         declared_shapes([{"rows": 3}], "stepscope_shapes")
 
@@ -73,7 +96,10 @@ def test_too_many_configs_are_refused_with_their_number() -> None:
 
 
 def test_declared_configs_may_be_axes_or_a_list() -> None:
-    assert declared_configs({"BLOCK": [1, 2], "w": 4}, "c") == ({"BLOCK": 1, "w": 4}, {"BLOCK": 2, "w": 4})
+    assert declared_configs({"BLOCK": [1, 2], "w": 4}, "c") == (
+        {"BLOCK": 1, "w": 4},
+        {"BLOCK": 2, "w": 4},
+    )
     assert declared_configs([{"BLOCK": 1}, {"BLOCK": 1}], "c") == ({"BLOCK": 1},)
     with pytest.raises(UsageError, match="stepscope_configs"):
         declared_configs({"BLOCK": [object()]}, "stepscope_configs")

@@ -1,4 +1,5 @@
-"""Who wins, on made-up clocks: drift does not choose, luck is not a gain, and what fails drops out."""
+"""Who wins, on made-up clocks: drift does not choose, luck is not a gain, and what fails drops
+out."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.kernels.running import Scripted, case
 
 
 def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> RaceResult:
-    settings: dict[int, dict[str, Value]] = {at: {} if name == "base" else {"k": name} for at, name in enumerate(names)}
+    settings: dict[int, dict[str, Value]] = {
+        at: {} if name == "base" else {"k": name} for at, name in enumerate(names)
+    }
     race = Race(
         bench=bench,
         case=case((4, 4)),
@@ -35,7 +38,11 @@ def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> 
 
 
 def test_the_fastest_wins_with_its_gain_over_the_baseline() -> None:
-    found = raced(Scripted({"base": 200.0, "a": 150.0, "b": 100.0, "reference": 120.0}), ["base", "a", "b"], has_reference=True)
+    found = raced(
+        Scripted({"base": 200.0, "a": 150.0, "b": 100.0, "reference": 120.0}),
+        ["base", "a", "b"],
+        has_reference=True,
+    )
     assert found.winner == 2
     assert found.gain is not None
     assert found.gain.value == pytest.approx(2.0)
@@ -69,9 +76,13 @@ class Noisy(Scripted):
 
 
 def test_of_equal_configurations_the_baseline_stands() -> None:
-    """Twenty alike: the luckiest is rarely named a gain. One interval in forty may be above 1 by chance."""
+    """Twenty alike: the luckiest is rarely named a gain. One interval in forty may be above 1 by
+    chance."""
     names = ["base", *(f"c{at}" for at in range(19))]
-    claims = sum(raced(Noisy(dict.fromkeys(names, 100.0), seed), names).gain is not None for seed in range(100))
+    claims = sum(
+        raced(Noisy(dict.fromkeys(names, 100.0), seed), names).gain is not None
+        for seed in range(100)
+    )
     assert claims <= 7
 
 
@@ -85,7 +96,11 @@ class Breaking(Scripted):
 
     def sample(self, settings, case, inner, limit_s):  # type: ignore[no-untyped-def]
         told = super().sample(settings, case, inner, limit_s)
-        return SampleResult(ns=None, why="its process ended") if self.log.count("b") > 5 and settings == {"k": "b"} else told
+        return (
+            SampleResult(ns=None, why="its process ended")
+            if self.log.count("b") > 5 and settings == {"k": "b"}
+            else told
+        )
 
 
 def test_one_that_fails_while_it_is_timed_cannot_win() -> None:
@@ -105,7 +120,13 @@ def test_intervals_of_a_gain_are_order_statistics() -> None:
     assert (told.low_ns, told.ns, told.high_ns) == (2.0, 6.0, 10.0)
 
 
-def swept(bench: Scripted, names: list[str], *, now: Callable[[], float] | None = None, budget_s: float = 100.0):  # type: ignore[no-untyped-def]
+def swept(
+    bench: Scripted,
+    names: list[str],
+    *,
+    now: Callable[[], float] | None = None,
+    budget_s: float = 100.0,
+):  # type: ignore[no-untyped-def]
     described = Described(
         name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False, needs_settings=(), shapes=None,
         edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
@@ -126,7 +147,11 @@ def swept(bench: Scripted, names: list[str], *, now: Callable[[], float] | None 
 
 
 def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
-    bench = Scripted({"base": 200.0, "fast": 1.0, "good": 150.0, "broken": 1.0, "reference": 120.0}, ("fast",), ("broken",))
+    bench = Scripted(
+        {"base": 200.0, "fast": 1.0, "good": 150.0, "broken": 1.0, "reference": 120.0},
+        ("fast",),
+        ("broken",),
+    )
     found = swept(bench, ["base", "fast", "good", "broken"])
     assert [one.outcome for one in found.tryings] == [RIGHT, WRONG, RIGHT, FAILED]
     assert "fast" not in bench.log
@@ -152,6 +177,8 @@ def test_a_spent_budget_leaves_the_rest_untried_and_says_so() -> None:
 
 
 def test_a_sweep_in_which_all_are_wrong_has_no_winner() -> None:
-    found = swept(Scripted({"base": 1.0, "a": 2.0, "reference": 3.0}, wrong=("base", "a")), ["base", "a"])
+    found = swept(
+        Scripted({"base": 1.0, "a": 2.0, "reference": 3.0}, wrong=("base", "a")), ["base", "a"]
+    )
     assert [one.winner for one in found.cases] == [None, None]
     assert found.overall is None

@@ -1,4 +1,5 @@
-"""Triton kernels through the interpreter; skipped where Triton is not installed, which weighs 300 MB."""
+"""Triton kernels through the interpreter; skipped where Triton is not installed, which weighs 300
+MB."""
 
 from __future__ import annotations
 
@@ -62,8 +63,14 @@ def test_the_example_of_the_documentation_is_told_right_from_wrong(tmp_path: Pat
     where = case((64, 1000))
     error = bench.refer(where).error
     assert error is not None
-    found = {str(one["BLOCK"]): bench.check(one, where, times(error, 4)) for one in told.configs[::2]}
-    assert {name: one.is_right for name, one in found.items()} == {"512": False, "1024": True, "2048": True}
+    found = {
+        str(one["BLOCK"]): bench.check(one, where, times(error, 4)) for one in told.configs[::2]
+    }
+    assert {name: one.is_right for name, one in found.items()} == {
+        "512": False,
+        "1024": True,
+        "2048": True,
+    }
     shown = re.findall(r"in (\d+) of (\d+) elements", text)
     assert shown == re.findall(r"in (\d+) of (\d+) elements", found["512"].measure)
 

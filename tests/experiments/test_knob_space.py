@@ -53,9 +53,15 @@ def test_what_cannot_be_read_gets_the_nearest_form(text: str, said: str) -> None
 
 
 def test_a_knob_reaches_the_job_on_its_way() -> None:
-    ways = parse_ways(["lr=--lr {}", "OMP=env:OMP_NUM_THREADS", "ema=--ema", "alloc=env:CONF=split:{}"])
-    knobs = parse_knobs(["lr=0.1,0.25", "OMP=1..4", "ema=on,off", "alloc=8,16", "num_workers=0..4"], ways)
-    change = Space(knobs=knobs).change({"lr": 0.25, "OMP": 3, "ema": True, "alloc": 16, "num_workers": 2})
+    ways = parse_ways(
+        ["lr=--lr {}", "OMP=env:OMP_NUM_THREADS", "ema=--ema", "alloc=env:CONF=split:{}"]
+    )
+    knobs = parse_knobs(
+        ["lr=0.1,0.25", "OMP=1..4", "ema=on,off", "alloc=8,16", "num_workers=0..4"], ways
+    )
+    change = Space(knobs=knobs).change(
+        {"lr": 0.25, "OMP": 3, "ema": True, "alloc": 16, "num_workers": 2}
+    )
     assert change.arguments == ("--lr", "0.25", "--ema")
     assert change.environment == {"OMP_NUM_THREADS": "3", "CONF": "split:16"}
     assert change.knobs == {"num_workers": 2}
@@ -74,8 +80,16 @@ def test_a_way_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_a_few_values_are_filled_up_and_brought_into_range() -> None:
-    space = Space(knobs=parse_knobs(["num_workers=0..4", "prefetch_factor=1,4", "compile_mode=default,off"], {}))
-    assert space.filled({"num_workers": 16}) == {"num_workers": 4, "prefetch_factor": 1, "compile_mode": "off"}
+    space = Space(
+        knobs=parse_knobs(
+            ["num_workers=0..4", "prefetch_factor=1,4", "compile_mode=default,off"], {}
+        )
+    )
+    assert space.filled({"num_workers": 16}) == {
+        "num_workers": 4,
+        "prefetch_factor": 1,
+        "compile_mode": "off",
+    }
     assert space.filled({"pin_memory": True}) is None
     assert space.size == 20
     assert len(list(space.cells())) == 20

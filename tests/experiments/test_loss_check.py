@@ -27,20 +27,32 @@ Course = Callable[[int], float]
 def trial(losses: Sequence[float], step_ms: float = 10.0) -> Trial:
     rows = tuple(StepLoss(step=step, loss=float(loss)) for step, loss in enumerate(losses))
     steps = tuple(round(step_ms * 1e6 * (1 + 0.01 * (number % 3))) for number in range(20))
-    return Trial(folder="f", change=Change(), exit_code=0, step_ns=steps, wall_s=1.0, is_cut=True, losses=rows)
+    return Trial(
+        folder="f",
+        change=Change(),
+        exit_code=0,
+        step_ns=steps,
+        wall_s=1.0,
+        is_cut=True,
+        losses=rows,
+    )
 
 
 def falling(step: int) -> float:
     return 2.4 + 0.7 * math.exp(-step / 20)
 
 
-def runs(course: Course, num: int = 3, noise: float = 0.0, seed: int = 0, between: float = 0.0) -> list[Trial]:
+def runs(
+    course: Course, num: int = 3, noise: float = 0.0, seed: int = 0, between: float = 0.0
+) -> list[Trial]:
     """Runs of one command: `noise` from step to step, `between` from run to run."""
     generator = np.random.default_rng(seed)
     made = []
     for _ in range(num):
         level = generator.normal(0, between)
-        made.append(trial([course(step) + level + generator.normal(0, noise) for step in range(STEPS)]))
+        made.append(
+            trial([course(step) + level + generator.normal(0, noise) for step in range(STEPS)])
+        )
     return made
 
 
@@ -48,7 +60,10 @@ def test_a_loss_that_is_nan_from_a_step_on_is_told_with_the_step() -> None:
     after = runs(lambda step: math.nan if step >= 12 else falling(step))
     told = check_loss(runs(falling), after)
     assert (told.verdict, told.is_fault) == (LOSS_NOT_FINITE, True)
-    assert told.because == "the candidate's loss is NaN from step 12 on while the baseline's falls from 3.1 to 2.44"
+    assert (
+        told.because
+        == "the candidate's loss is NaN from step 12 on while the baseline's falls from 3.1 to 2.44"
+    )
     assert (told.candidate.not_finite_step, told.candidate.num_not_finite) == (12, 3)
     assert told.candidate.last is None
 
@@ -57,13 +72,18 @@ def test_one_run_and_one_step_that_is_infinite_are_enough() -> None:
     after = [*runs(falling, 2), *runs(lambda step: math.inf if step == 30 else falling(step), 1)]
     told = check_loss(runs(falling), after)
     assert told.verdict == LOSS_NOT_FINITE
-    assert "is infinite at step 30, and not finite at 1 of 60 steps (in 1 of 3 runs)" in told.because
+    assert (
+        "is infinite at step 30, and not finite at 1 of 60 steps (in 1 of 3 runs)" in told.because
+    )
 
 
 def test_a_loss_that_grows_is_told_with_both_courses() -> None:
     told = check_loss(runs(falling), runs(lambda step: 3.1 * 1.1**step))
     assert (told.verdict, told.is_fault) == (LOSS_GROWS, True)
-    assert told.because == "the candidate's loss grows from 3.1 to 645 while the baseline's falls from 3.1 to 2.44"
+    assert (
+        told.because
+        == "the candidate's loss grows from 3.1 to 645 while the baseline's falls from 3.1 to 2.44"
+    )
 
 
 def test_an_update_that_is_too_large_shows_from_the_second_step_on() -> None:
@@ -73,17 +93,29 @@ def test_an_update_that_is_too_large_shows_from_the_second_step_on() -> None:
 
 
 def test_growth_at_the_very_end_is_seen() -> None:
-    told = check_loss(runs(falling), runs(lambda step: falling(step) if step < 56 else 10.0 ** (step - 55)))
+    told = check_loss(
+        runs(falling), runs(lambda step: falling(step) if step < 56 else 10.0 ** (step - 55))
+    )
     assert told.verdict == LOSS_GROWS
 
 
 @pytest.mark.parametrize("between", [0.0, 0.3])
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize(
-    "course", [falling, lambda _: 2.3, lambda step: -step * 1.0, lambda step: 2 + 0.05 * step, lambda step: 1.3**step]
+    "course",
+    [
+        falling,
+        lambda _: 2.3,
+        lambda step: -step * 1.0,
+        lambda step: 2 + 0.05 * step,
+        lambda step: 1.3**step,
+    ],
 )
-def test_two_sides_that_are_the_same_are_sound(course: Course, noise: float, between: float) -> None:
-    """Whatever the loss does, and however far runs differ: unseeded jobs, noisy data, a baseline that grows itself."""
+def test_two_sides_that_are_the_same_are_sound(
+    course: Course, noise: float, between: float
+) -> None:
+    """Whatever the loss does, and however far runs differ: unseeded jobs, noisy data, a baseline
+    that grows itself."""
     for seed in range(20):
         everything = runs(course, 10, noise, seed, between)
         assert check_loss(everything[::2], everything[1::2]).verdict == LOSS_SOUND
@@ -108,7 +140,9 @@ def test_a_baseline_that_is_not_finite_is_not_the_candidates_fault() -> None:
     broken = runs(lambda step: math.nan if step > 4 else 3.0)
     told = check_loss(broken, runs(falling))
     assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
-    assert told.because.startswith("the baseline's own loss is NaN from step 5 on; the candidate's ")
+    assert told.because.startswith(
+        "the baseline's own loss is NaN from step 5 on; the candidate's "
+    )
 
 
 def test_a_scaler_that_looks_for_its_scale_is_not_the_candidates_fault() -> None:
@@ -121,7 +155,10 @@ def test_a_candidate_that_ends_without_a_loss_is_no_gain_whatever_the_baseline_d
     broken = runs(lambda step: math.nan if step > 4 else 3.0)
     told = check_loss(broken, broken)
     assert (told.verdict, told.is_fault) == (LOSS_NOT_FINITE, True)
-    assert told.because == "the candidate's loss is NaN from step 5 on; the baseline's is NaN from step 5 on"
+    assert (
+        told.because
+        == "the candidate's loss is NaN from step 5 on; the baseline's is NaN from step 5 on"
+    )
 
 
 def test_a_job_whose_loss_is_not_seen_is_said_to_be_so() -> None:
@@ -136,7 +173,9 @@ def test_more_steps_of_one_side_are_not_compared() -> None:
     assert check_loss(runs(lambda _: 3.0), longer).verdict == LOSS_SOUND
 
 
-@pytest.mark.parametrize("course", [lambda step: math.nan if step > 11 else 3.0, lambda step: 3.0 * 1.2**step])
+@pytest.mark.parametrize(
+    "course", [lambda step: math.nan if step > 11 else 3.0, lambda step: 3.0 * 1.2**step]
+)
 def test_a_faster_candidate_that_diverges_is_no_gain(course: Course) -> None:
     courses: dict[Side, Course] = {"baseline": falling, "candidate": course}
     times: dict[Side, float] = {"baseline": 20.0, "candidate": 5.0}

@@ -7,10 +7,19 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.trials import NumericRow
-from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL, NOISE, ROUNDING, UNKNOWN, check_numerics
+from stepscope.experiments.verify.numerics_check import (
+    DIFFERS,
+    IDENTICAL,
+    NOISE,
+    ROUNDING,
+    UNKNOWN,
+    check_numerics,
+)
 
 
-def rows(loss: Callable[[int], float | None], digest: str | None = "d", num: int = 20) -> list[NumericRow]:
+def rows(
+    loss: Callable[[int], float | None], digest: str | None = "d", num: int = 20
+) -> list[NumericRow]:
     out = []
     for step in range(1, num + 1):
         value = loss(step)
@@ -49,12 +58,21 @@ def test_the_same_bits_are_called_so() -> None:
 def test_bits_of_parameters_are_counted_by_themselves() -> None:
     """They are looked at after a few steps only."""
     few = [replace(one, parameters=one.parameters if one.step % 5 == 0 else None) for one in BASE]
-    same = "every loss and every gradient norm and every parameters' norm agree at each of the 20 steps compared"
-    assert check_numerics(few, few, few).because == f"{same}, and every parameter's bits after 4 of them"
+    same = (
+        "every loss and every gradient norm and every parameters' norm agree at each of the 20 "
+        "steps compared"
+    )
+    assert (
+        check_numerics(few, few, few).because
+        == f"{same}, and every parameter's bits after 4 of them"
+    )
     none = [replace(one, parameters=None) for one in BASE]
     assert check_numerics(none, none, none).because == same
     alone = [replace(one, loss=None, grad_norm=None, parameter_norm=None) for one in BASE[:1]]
-    assert check_numerics(alone, alone, alone).because == "every parameter's bits after one step are the same"
+    assert (
+        check_numerics(alone, alone, alone).because
+        == "every parameter's bits after one step are the same"
+    )
 
 
 def test_equal_losses_with_other_parameters_are_not_bit_identical() -> None:
@@ -96,13 +114,18 @@ def test_the_tolerance_is_the_callers() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_differs(value: float) -> None:
-    check = check_numerics(BASE, BASE, rows(lambda step: value if step == 9 else falling(step), "e"))
+    check = check_numerics(
+        BASE, BASE, rows(lambda step: value if step == 9 else falling(step), "e")
+    )
     assert check.verdict == DIFFERS
     assert check.loss.first_step == 9
     assert check.loss.largest == math.inf
 
 
-@pytest.mark.parametrize("candidate", [[], [NumericRow(step=99, loss=1.0, grad_norm=1.0, parameters="a", parameter_norm=1.0)]])
+@pytest.mark.parametrize(
+    "candidate",
+    [[], [NumericRow(step=99, loss=1.0, grad_norm=1.0, parameters="a", parameter_norm=1.0)]],
+)
 def test_with_no_common_step_nothing_is_said(candidate: Sequence[NumericRow]) -> None:
     check = check_numerics(BASE, BASE, candidate)
     assert check.verdict == UNKNOWN

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from stepscope.experiments.compare.differences import account, device_accounts, device_change
 from stepscope.experiments.compare.pairing import pair
-from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join, plain_name, shapes_words
+from stepscope.experiments.compare.pieces import (
+    Detail,
+    Pieces,
+    Share,
+    Sort,
+    join,
+    plain_name,
+    shapes_words,
+)
 
 Call = tuple[str, str, float]
 """`phase op[shapes]`, the kernel, nanoseconds."""
@@ -30,7 +38,9 @@ def sort_of(words: str, kernel: str) -> Sort:
     )
 
 
-def pieces(calls: Sequence[Call], *, precision: str | None = None, busy: float | None = None) -> Pieces:
+def pieces(
+    calls: Sequence[Call], *, precision: str | None = None, busy: float | None = None
+) -> Pieces:
     sorts: dict[Sort, int] = {}
     shares: list[Share] = []
     details: list[dict[str, Detail]] = []
@@ -41,7 +51,9 @@ def pieces(calls: Sequence[Call], *, precision: str | None = None, busy: float |
             shares.append(Share())
             details.append({})
         shares[code].add(Share(count=1, ns=ns))
-        made = details[code].setdefault(kernel, Detail(category="gemm", precision=precision, share=Share()))
+        made = details[code].setdefault(
+            kernel, Detail(category="gemm", precision=precision, share=Share())
+        )
         made.share.add(Share(count=1, ns=ns))
         order.append((code, ns))
     total = sum(ns for _, _, ns in calls)
@@ -60,7 +72,9 @@ def pieces(calls: Sequence[Call], *, precision: str | None = None, busy: float |
 def changes(before: Pieces, after: Pieces) -> dict[str, tuple[tuple[str, ...], str, int, int]]:
     found = device_change(before, after)
     found.self_check()
-    return {one.name: (one.how, one.paired_by, one.before_ns, one.after_ns) for one in found.changed}
+    return {
+        one.name: (one.how, one.paired_by, one.before_ns, one.after_ns) for one in found.changed
+    }
 
 
 def test_a_product_with_another_kernel_and_precision_is_the_same_product() -> None:
@@ -70,20 +84,38 @@ def test_a_product_with_another_kernel_and_precision_is_the_same_product() -> No
 
 
 def test_pointwise_work_between_the_same_products_was_replaced_by_the_fused_kernel_there() -> None:
-    eager = [("forward aten::mul[8]", "mul", 50), ("forward aten::add[8]", "add", 30), ("forward aten::relu[8]", "relu", 20)]
+    eager = [
+        ("forward aten::mul[8]", "mul", 50),
+        ("forward aten::add[8]", "add", 30),
+        ("forward aten::relu[8]", "relu", 20),
+    ]
     first, last = ("forward aten::mm[1]", "gemm", 500.0), ("forward aten::mm[2]", "gemm", 600.0)
     before = pieces([first, *eager, last, first, *eager, last])
     fused = ("forward triton_poi_fused_add_mul_relu[]", "triton_poi_fused_add_mul_relu", 25.0)
     after = pieces([first, fused, last, first, fused, last])
     assert changes(before, after) == {
-        "aten::mul, aten::add, aten::relu -> triton_poi_fused_add_mul_relu": (("replaced",), "place", 200, 50)
+        "aten::mul, aten::add, aten::relu -> triton_poi_fused_add_mul_relu": (
+            ("replaced",),
+            "place",
+            200,
+            50,
+        )
     }
 
 
 def test_an_optimizer_that_loops_is_paired_with_one_that_is_fused() -> None:
-    loop = [(f"optimizer aten::{name}[{size}]", name, 10.0) for size in range(40) for name in ("mul_", "addcmul_", "addcdiv_")]
+    loop = [
+        (f"optimizer aten::{name}[{size}]", name, 10.0)
+        for size in range(40)
+        for name in ("mul_", "addcmul_", "addcdiv_")
+    ]
     before = pieces([("backward aten::mm[9]", "gemm", 100), *loop])
-    after = pieces([("backward aten::mm[9]", "gemm", 100), ("optimizer aten::_fused_adamw_[]", "multi_tensor_apply", 200)])
+    after = pieces(
+        [
+            ("backward aten::mm[9]", "gemm", 100),
+            ("optimizer aten::_fused_adamw_[]", "multi_tensor_apply", 200),
+        ]
+    )
     (how, _, before_ns, after_ns) = next(iter(changes(before, after).values()))
     assert (how, before_ns, after_ns) == (("replaced",), 1200, 200)
 
@@ -112,7 +144,9 @@ def test_kernels_of_a_graph_are_paired_with_the_operators_that_launched_them_bef
     before = pieces([("forward aten::mm[4]", "gemm", 50), ("backward aten::mm[5]", "gemm_t", 60)])
     after = pieces([("- ", "gemm", 55), ("- ", "gemm_t", 61)])
     found = device_change(before, after)
-    assert {(one.name, one.phase, one.how, one.before_ns, one.after_ns) for one in found.changed} == {
+    assert {
+        (one.name, one.phase, one.how, one.before_ns, one.after_ns) for one in found.changed
+    } == {
         ("aten::mm", "forward", ("launcher",), 50, 55),
         ("aten::mm", "backward", ("launcher",), 60, 61),
     }
@@ -133,9 +167,15 @@ def test_work_of_a_graph_is_counted_in_kernels_on_both_sides() -> None:
 def test_two_models_with_one_optimizer_are_not_paired_as_a_replacement() -> None:
     step = ("optimizer aten::_fused_adamw_[]", "adam", 70.0)
     before = pieces(
-        [("forward aten::cudnn_convolution[1]", "conv", 900), ("forward aten::native_batch_norm[1]", "bn", 100), step]
+        [
+            ("forward aten::cudnn_convolution[1]", "conv", 900),
+            ("forward aten::native_batch_norm[1]", "bn", 100),
+            step,
+        ]
     )
-    after = pieces([("forward aten::mm[2]", "gemm", 500), ("forward aten::gelu[2]", "gelu", 50), step])
+    after = pieces(
+        [("forward aten::mm[2]", "gemm", 500), ("forward aten::gelu[2]", "gelu", 50), step]
+    )
     assert {how for how, *_ in changes(before, after).values()} == {("went",), ("came",)}
 
 
@@ -143,12 +183,18 @@ def test_a_whole_phase_that_was_compiled_is_a_replacement() -> None:
     eager = [(f"forward aten::{name}[8]", name, 50.0) for name in ("mul", "tanh", "exp")]
     fused = [("forward triton_poi_fused_exp_mul_tanh[]", "triton_poi_fused_exp_mul_tanh", 20.0)]
     end = ("backward aten::mm[9]", "gemm", 100.0)
-    assert list(changes(pieces([*eager, end]), pieces([*fused, end])).values()) == [(("replaced",), "place", 150, 20)]
+    assert list(changes(pieces([*eager, end]), pieces([*fused, end])).values()) == [
+        (("replaced",), "place", 150, 20)
+    ]
 
 
 def test_a_batch_that_grew_pairs_each_product_with_its_own() -> None:
-    before = pieces([("forward aten::mm[8x3]", "gemm", 10), ("forward aten::mm[8x5]", "gemm", 1000)])
-    after = pieces([("forward aten::mm[16x3]", "gemm", 20), ("forward aten::mm[16x5]", "gemm", 2000)])
+    before = pieces(
+        [("forward aten::mm[8x3]", "gemm", 10), ("forward aten::mm[8x5]", "gemm", 1000)]
+    )
+    after = pieces(
+        [("forward aten::mm[16x3]", "gemm", 20), ("forward aten::mm[16x5]", "gemm", 2000)]
+    )
     sides = {(round(one.before_ns), round(one.after_ns)) for one in pair(before, after)}
     assert sides == {(10, 20), (1000, 2000)}
 
@@ -156,7 +202,10 @@ def test_a_batch_that_grew_pairs_each_product_with_its_own() -> None:
 def test_numbers_that_a_compiler_gives_are_left_out_and_others_are_kept() -> None:
     assert plain_name("triton_poi_fused_add_mul_12") == "triton_poi_fused_add_mul"
     assert plain_name("Torch-Compiled Region: 3/0") == "Torch-Compiled Region"
-    assert plain_name("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT_2") == "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT_2"
+    assert (
+        plain_name("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT_2")
+        == "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT_2"
+    )
     assert plain_name("aten::mm_2") == "aten::mm_2"
 
 
@@ -168,9 +217,19 @@ def test_shapes_are_words_and_nonsense_is_none() -> None:
     assert shapes_words("5") is None
 
 
-NAMES = st.sampled_from([f"{phase} aten::{op}[{shape}]" for phase in ("forward", "-") for op in "ab" for shape in ("1", "2", "")])
+NAMES = st.sampled_from(
+    [
+        f"{phase} aten::{op}[{shape}]"
+        for phase in ("forward", "-")
+        for op in "ab"
+        for shape in ("1", "2", "")
+    ]
+)
 CALLS = st.lists(
-    st.tuples(NAMES | st.just("- "), st.sampled_from(["k1", "k2", "triton_x_1"]), st.integers(0, 10**6)), max_size=30
+    st.tuples(
+        NAMES | st.just("- "), st.sampled_from(["k1", "k2", "triton_x_1"]), st.integers(0, 10**6)
+    ),
+    max_size=30,
 )
 
 
@@ -181,8 +240,12 @@ def test_every_nanosecond_is_in_exactly_one_pair_and_accounts_sum(
 ) -> None:
     before, after = pieces(first, busy=busy), pieces(second)
     made = pair(before, after)
-    assert math.isclose(sum(one.before_ns for one in made), sum(ns for _, _, ns in first), abs_tol=1e-3)
-    assert math.isclose(sum(one.after_ns for one in made), sum(ns for _, _, ns in second), abs_tol=1e-3)
+    assert math.isclose(
+        sum(one.before_ns for one in made), sum(ns for _, _, ns in first), abs_tol=1e-3
+    )
+    assert math.isclose(
+        sum(one.after_ns for one in made), sum(ns for _, _, ns in second), abs_tol=1e-3
+    )
     for calls, side in ((first, "before"), (second, "after")):
         counted = sum(share.count for one in made for share in getattr(one, side).values())
         assert math.isclose(counted, len(calls), abs_tol=1e-6)
@@ -208,11 +271,19 @@ def test_modules_are_compared_only_where_both_runs_tell_them() -> None:
     plain = pieces([("forward aten::mm[1]", "gemm", 50)])
     told = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
     assert [one.by for one in device_accounts(told, plain)] == ["phase", "category", "kernel"]
-    assert [one.by for one in device_accounts(told, told)] == ["phase", "category", "kernel", "module"]
+    assert [one.by for one in device_accounts(told, told)] == [
+        "phase",
+        "category",
+        "kernel",
+        "module",
+    ]
 
 
 def test_the_mean_over_ranks_is_a_mean() -> None:
-    one, two = pieces([("forward aten::mm[1]", "gemm", 100)]), pieces([("forward aten::mm[1]", "gemm", 300)])
+    one, two = (
+        pieces([("forward aten::mm[1]", "gemm", 100)]),
+        pieces([("forward aten::mm[1]", "gemm", 300)]),
+    )
     both = join([one, two])
     assert both is not None
     assert [(share.count, share.ns) for share in both.shares] == [(1.0, 200.0)]

@@ -62,7 +62,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def printed(trial: Trial) -> list[list[object]]:
     """What the job printed; the last lines too, which stood in a buffer when it was ended."""
-    return [json.loads(line) for line in (Path(trial.folder) / STDOUT_FILE).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (Path(trial.folder) / STDOUT_FILE).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def left_running(folder: Path) -> set[int]:
@@ -74,8 +77,17 @@ def words(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", job[-1]]
+def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(
+    job: list[str], tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        job[-1],
+    ]
     loaders: dict[str, Value] = {
         "num_workers": 1,
         "prefetch_factor": 3,
@@ -83,13 +95,26 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[st
         "batch_size": 4,
         "pin_memory": True,
     }
-    ddp: dict[str, Value] = {"bucket_cap_mb": 1, "find_unused_parameters": False, "broadcast_buffers": False}
-    knobs: dict[str, Value] = {**loaders, **ddp, "fused_optimizer": True, "num_threads": 2, "gc": "freeze", "anomaly_mode": False}
+    ddp: dict[str, Value] = {
+        "bucket_cap_mb": 1,
+        "find_unused_parameters": False,
+        "broadcast_buffers": False,
+    }
+    knobs: dict[str, Value] = {
+        **loaders,
+        **ddp,
+        "fused_optimizer": True,
+        "num_threads": 2,
+        "gc": "freeze",
+        "anomaly_mode": False,
+    }
     trial = run_trial(command, tmp_path / "run", Change(knobs=knobs), max_steps=10, warm_up_steps=6)
     assert (trial.exit_code, trial.is_cut, trial.is_good) == (0, True, True)
-    # The first optimizer step has no beginning; then 6 warm up, twice 3 batches may be the loader's stock, and 10 count. The last
-    # line would follow the step that ended it.
-    assert [row[0] for row in sorted(printed(trial))] == [step for step in range(6 + 6 + 10) for _ in range(2)]
+    # The first optimizer step has no beginning; then 6 warm up, twice 3 batches may be the loader's
+    # stock, and 10 count. The last line would follow the step that ended it.
+    assert [row[0] for row in sorted(printed(trial))] == [
+        step for step in range(6 + 6 + 10) for _ in range(2)
+    ]
     assert all(row[1:] == [4, 1, True, 2] for row in printed(trial) if row[0])
     ranks = read_run(tmp_path / "run").ranks
     assert [[row["step"] for row in rank.rows] for rank in ranks] == [list(range(1, 23))] * 2
@@ -103,17 +128,23 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(job: list[st
     assert not was_seen or ranks[0].told["ddp"][0]["find_unused_parameters"] is False
     assert (trial.setup.batch_size, trial.setup.world_size, trial.setup.seed) == (4, 2, 0)
     assert trial.setup.num_parameters == 32 * 64 + 64 + 64 * 8 + 8
-    assert [loss.step for loss in trial.losses] == list(range(23)), "one number a step, of both ranks together"
+    assert [loss.step for loss in trial.losses] == list(range(23)), (
+        "one number a step, of both ranks together"
+    )
     assert not left_running(tmp_path / "run")
 
 
-def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: list[str], tmp_path: Path) -> None:
+def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(
+    job: list[str], tmp_path: Path
+) -> None:
     Path(job[-1]).write_text(LIGHT + JOB, encoding="utf-8")
     first = run_trial(job, tmp_path / "first", max_steps=4, warm_up_steps=8, with_numerics=True)
     assert [row.step for row in first.numerics] == list(range(13))
     assert [row.step for row in first.numerics if row.parameters] == [0, 10, 12]
     assert first.setup.data is not None
-    assert [(loss.step, loss.loss) for loss in first.losses] == [(row.step, row.loss) for row in first.numerics]
+    assert [(loss.step, loss.loss) for loss in first.losses] == [
+        (row.step, row.loss) for row in first.numerics
+    ]
 
     seen: list[int] = []
 
@@ -129,17 +160,29 @@ def test_numerics_are_equal_in_equal_runs_and_differ_when_the_rate_does(job: lis
     assert again.numerics[:11] == first.numerics[:11]
     assert again.setup.data == first.setup.data
 
-    other = run_trial(job, tmp_path / "other", Change(arguments=("0.02",)), max_steps=4, warm_up_steps=8, with_numerics=True)
+    other = run_trial(
+        job,
+        tmp_path / "other",
+        Change(arguments=("0.02",)),
+        max_steps=4,
+        warm_up_steps=8,
+        with_numerics=True,
+    )
     assert other.setup.data == first.setup.data
     # The first step sees the same weights and data; its update is another.
-    assert [(row.loss, row.grad_norm) for row in other.numerics[:1]] == [(row.loss, row.grad_norm) for row in first.numerics[:1]]
+    assert [(row.loss, row.grad_norm) for row in other.numerics[:1]] == [
+        (row.loss, row.grad_norm) for row in first.numerics[:1]
+    ]
     assert other.numerics[0].parameters != first.numerics[0].parameters
     assert other.numerics[5].loss != first.numerics[5].loss
 
 
 def test_a_job_past_its_time_ends_with_all_that_it_started(tmp_path: Path) -> None:
     apart = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"
-    code = f"import signal, subprocess, time; signal.signal(signal.SIGTERM, lambda *_: {apart}); {apart}; time.sleep(1000)"
+    code = (
+        f"import signal, subprocess, time; signal.signal(signal.SIGTERM, lambda *_: {apart}); "
+        f"{apart}; time.sleep(1000)"
+    )
     trial = run_trial(words(code), tmp_path / "run", timeout_s=0.5)
     assert trial.is_timed_out
     assert not trial.is_good
@@ -150,26 +193,51 @@ def test_a_job_past_its_time_ends_with_all_that_it_started(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("code", "is_out", "is_guess"),
     [
-        ("import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB')", True, False),
+        (
+            (
+                "import sys; sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to "
+                "allocate "
+                "2 GiB')"
+            ),
+            True,
+            False,
+        ),
         ("import os; os.kill(os.getpid(), 9)", True, True),
         ("import sys; sys.exit('ValueError: \\x1b[31mno such file')", False, False),
-        ("import sys; sys.stderr.write('CUDA out of memory, trying a smaller batch')", False, False),
+        (
+            "import sys; sys.stderr.write('CUDA out of memory, trying a smaller batch')",
+            False,
+            False,
+        ),
     ],
 )
-def test_memory_that_ran_out_is_told_from_other_ends(code: str, is_out: bool, is_guess: bool, tmp_path: Path) -> None:
+def test_memory_that_ran_out_is_told_from_other_ends(
+    code: str, is_out: bool, is_guess: bool, tmp_path: Path
+) -> None:
     trial = run_trial(words(code), tmp_path / "run")
     assert trial.is_out_of_memory is is_out
     assert any("guess" in note for note in trial.notes) is is_guess
     assert "\x1b" not in trial.tail
 
 
-def test_a_trial_lays_environment_and_arguments_over_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_lays_environment_and_arguments_over_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", "/theirs")
-    code = "import os, sys; print(os.environ['A'], os.environ['OMP_NUM_THREADS'], os.environ['PYTHONPATH'], *sys.argv[1:])"
+    code = (
+        "import os, sys; print(os.environ['A'], os.environ['OMP_NUM_THREADS'], "
+        "os.environ['PYTHONPATH'], *sys.argv[1:])"
+    )
     change = Change(environment={"A": "b"}, knobs={"num_threads": 3}, arguments=("--lr", "1"))
     trial = run_trial(words(code), tmp_path / "run", change)
     site = str(tmp_path / "run" / SITE_FOLDER)
-    assert (tmp_path / "run" / STDOUT_FILE).read_text(encoding="utf-8").split() == ["b", "3", f"{site}:/theirs", "--lr", "1"]
+    assert (tmp_path / "run" / STDOUT_FILE).read_text(encoding="utf-8").split() == [
+        "b",
+        "3",
+        f"{site}:/theirs",
+        "--lr",
+        "1",
+    ]
     assert trial.taken == {"num_threads": 0}
     assert trial.step_ns == ()
     assert not trial.is_good
@@ -192,7 +260,10 @@ def test_a_job_that_ends_within_the_warm_up_is_told_so(tmp_path: Path) -> None:
     ended = Ended(exit_code=0, wall_s=1.0)
     longer = "4 steps were seen, and the first 6 do not count: give a longer job"
     assert trial_of(read_run(run), Change(), ended, 5).notes == (longer,)
-    lower = "4 steps were seen, and the first 11 do not count: give a lower --warm-up, or a job that goes on for longer"
+    lower = (
+        "4 steps were seen, and the first 11 do not count: give a lower --warm-up, or a job that "
+        "goes on for longer"
+    )
     assert trial_of(read_run(run), Change(), ended, 10).notes == (lower,)
     assert trial_of(read_run(run), Change(), ended, 2).notes == ()
 
@@ -206,11 +277,17 @@ def test_the_last_words_of_a_job_are_kept(tmp_path: Path) -> None:
 
 
 def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
-    """Of 20 timed steps after the warm-up two save; a third one lies beyond the steps that were asked for."""
+    """Of 20 timed steps after the warm-up two save; a third one lies beyond the steps that were
+    asked for."""
 
     def timed(step: int) -> Row:
         is_saved = step in (15, 25, 35)
-        told: Row = {"step": step, "dur_ns": 500 if is_saved else 100, "device_ns": None, "state": 0}
+        told: Row = {
+            "step": step,
+            "dur_ns": 500 if is_saved else 100,
+            "device_ns": None,
+            "state": 0,
+        }
         return told | {"num_batches": 1, "num_backwards": 1, "save_ns": 300 if is_saved else 0}
 
     rows = [timed(step) for step in range(1, 41)]
@@ -222,7 +299,9 @@ def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
 
 
 @pytest.mark.parametrize(("given", "told"), [(0, None), (2, 2.0)])
-def test_a_job_that_feeds_itself_has_no_number_of_batches(given: int, told: float | None, tmp_path: Path) -> None:
+def test_a_job_that_feeds_itself_has_no_number_of_batches(
+    given: int, told: float | None, tmp_path: Path
+) -> None:
     """Not 0: a candidate that is fed by a DataLoader would differ in it, and be refused."""
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step, num_batches=given) for step in range(1, 31)])
@@ -231,18 +310,38 @@ def test_a_job_that_feeds_itself_has_no_number_of_batches(given: int, told: floa
     assert made.setup.num_batches == told
 
 
-@pytest.mark.parametrize(("optimizer_ns", "told"), [(0, "a backward pass"), (1000, "an optimizer's step")])
+@pytest.mark.parametrize(
+    ("optimizer_ns", "told"), [(0, "a backward pass"), (1000, "an optimizer's step")]
+)
 def test_what_a_step_ends_with_is_told(optimizer_ns: int, told: str, tmp_path: Path) -> None:
     """A side that leaves the update out does less, and is not the same job."""
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step, optimizer_ns=optimizer_ns) for step in range(1, 31)])
-    assert trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5).setup.ends_with == told
+    assert (
+        trial_of(read_run(run), Change(), Ended(exit_code=0, wall_s=1.0), 5).setup.ends_with == told
+    )
 
 
 def test_numerics_keep_a_loss_that_is_no_number_and_leave_out_what_is_none(tmp_path: Path) -> None:
     path = tmp_path / "numerics.jsonl"
-    lines = ["[0, NaN, Infinity, null, 1]", "[1, 1" + "0" * 400 + ', [], null, "x"]', "[" * 100_000, "7", "[true, 1, 1, null, 1]"]
+    lines = [
+        "[0, NaN, Infinity, null, 1]",
+        "[1, 1" + "0" * 400 + ', [], null, "x"]',
+        "[" * 100_000,
+        "7",
+        "[true, 1, 1, null, 1]",
+    ]
     path.write_bytes("\n".join(lines).encode() + b"\n[2, 1, \xff")
     first, second = _numerics(path)
-    assert (first.step, math.isnan(first.loss or 0.0), first.grad_norm, first.parameter_norm) == (0, True, math.inf, 1.0)
-    assert (second.step, second.loss, second.grad_norm, second.parameter_norm) == (1, None, None, None)
+    assert (first.step, math.isnan(first.loss or 0.0), first.grad_norm, first.parameter_norm) == (
+        0,
+        True,
+        math.inf,
+        1.0,
+    )
+    assert (second.step, second.loss, second.grad_norm, second.parameter_norm) == (
+        1,
+        None,
+        None,
+        None,
+    )

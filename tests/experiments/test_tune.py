@@ -1,4 +1,5 @@
-"""The search on made-up clocks: what it finds, what it leaves alone, and what it says of what went wrong."""
+"""The search on made-up clocks: what it finds, what it leaves alone, and what it says of what went
+wrong."""
 
 from __future__ import annotations
 
@@ -37,13 +38,25 @@ Clock = Callable[[Change], float]
 """Milliseconds a step."""
 
 
-def trial(change: Change, ms: float, on_steps: OnSteps | None = None, seed: int = 0, **more: Any) -> Trial:
+def trial(
+    change: Change, ms: float, on_steps: OnSteps | None = None, seed: int = 0, **more: Any
+) -> Trial:
     draw = random.Random(f"{seed}{change}")
     steps = tuple(int(ms * 1e6 * draw.gauss(1, 0.01)) for _ in range(24))
     if on_steps is not None and not on_steps(steps[:10]):
         steps = steps[:10]
     taken = dict.fromkeys(change.knobs, 1)
-    return Trial(**{"folder": "", "change": change, "exit_code": 0, "step_ns": steps, "wall_s": 1.0, "taken": taken, **more})
+    return Trial(
+        **{
+            "folder": "",
+            "change": change,
+            "exit_code": 0,
+            "step_ns": steps,
+            "wall_s": 1.0,
+            "taken": taken,
+            **more,
+        }
+    )
 
 
 def space(*texts: str, ways: tuple[str, ...] = ()) -> Space:
@@ -62,7 +75,9 @@ class Clocked:
         return trial(change, self.clock(change), on_steps, seed=len(self.changes), **self.more)
 
 
-def searched(where: Space, measure: Any, num_trials: int = 12, starts: tuple[Start, ...] = (), **policy: Any) -> Search:
+def searched(
+    where: Space, measure: Any, num_trials: int = 12, starts: tuple[Start, ...] = (), **policy: Any
+) -> Search:
     search = Search(where, measure, TunePolicy(num_trials=num_trials, seed=1, **policy))
     search.run(lambda _given: starts)
     return search
@@ -70,7 +85,10 @@ def searched(where: Space, measure: Any, num_trials: int = 12, starts: tuple[Sta
 
 def loader_clock(change: Change) -> float:
     """Fastest at 5 workers and 2 threads."""
-    workers, threads = int(change.knobs.get("num_workers", 0)), int(change.knobs.get("num_threads", 4))
+    workers, threads = (
+        int(change.knobs.get("num_workers", 0)),
+        int(change.knobs.get("num_threads", 4)),
+    )
     return 20 + 3 * abs(workers - 5) + 5 * abs(threads - 2)
 
 
@@ -98,11 +116,17 @@ def test_importance_is_told_where_enough_was_measured() -> None:
     assert found.importance is not None
     assert sum(found.importance.values()) == pytest.approx(1)
     assert found.importance["num_workers"] > 0
-    assert proven(searched(where, Clocked(loader_clock), num_trials=3), skip=True).importance is None
+    assert (
+        proven(searched(where, Clocked(loader_clock), num_trials=3), skip=True).importance is None
+    )
 
 
 def test_no_setting_is_measured_twice_but_for_a_second_look() -> None:
-    search = searched(space("num_workers=0..2", "num_threads=1,2"), Clocked(lambda change: 10 + len(str(change))), num_trials=50)
+    search = searched(
+        space("num_workers=0..2", "num_threads=1,2"),
+        Clocked(lambda change: 10 + len(str(change))),
+        num_trials=50,
+    )
     assert search.study is not None
     settings = [str(tried.settings) for tried in search.study.trials() if tried.origin != "again"]
     assert len(settings) == len(set(settings)) == 6
@@ -110,14 +134,20 @@ def test_no_setting_is_measured_twice_but_for_a_second_look() -> None:
 
 
 def test_without_workers_prefetching_makes_no_difference() -> None:
-    search = searched(space("num_workers=0,1", "prefetch_factor=1,2,4"), Clocked(lambda _change: 10.0), num_trials=50)
+    search = searched(
+        space("num_workers=0,1", "prefetch_factor=1,2,4"),
+        Clocked(lambda _change: 10.0),
+        num_trials=50,
+    )
     assert search.study is not None
     assert sum(tried.settings["num_workers"] == 0 for tried in search.study.trials()) == 1
 
 
 def test_slow_trials_end_early_and_say_why() -> None:
     search = searched(
-        space("num_workers=0..8"), Clocked(lambda change: 10 + 4 * int(change.knobs.get("num_workers", 0))), num_trials=5
+        space("num_workers=0..8"),
+        Clocked(lambda change: 10 + 4 * int(change.knobs.get("num_workers", 0))),
+        num_trials=5,
     )
     assert search.study is not None
     pruned = [tried for tried in search.study.trials() if tried.state == PRUNED]
@@ -133,10 +163,19 @@ def test_memory_that_runs_out_is_a_boundary() -> None:
         size = int(change.knobs.get("batch_size", 16))
         tried.append(size)
         if size >= 48:
-            return trial(change, 1, is_out_of_memory=True, exit_code=1, step_ns=(), tail="CUDA out of memory")
-        return trial(change, 10 + size / 10, on_steps, setup=Setup(batch_size=size, num_batches=1.0, world_size=1))
+            return trial(
+                change, 1, is_out_of_memory=True, exit_code=1, step_ns=(), tail="CUDA out of memory"
+            )
+        return trial(
+            change,
+            10 + size / 10,
+            on_steps,
+            setup=Setup(batch_size=size, num_batches=1.0, world_size=1),
+        )
 
-    search = searched(space("batch_size=16..80:step=16"), measure, num_trials=20, free=frozenset({"batch"}))
+    search = searched(
+        space("batch_size=16..80:step=16"), measure, num_trials=20, free=frozenset({"batch"})
+    )
     assert search.study is not None
     states = {int(one.settings["batch_size"]): one.state for one in search.study.trials()}
     assert OUT_OF_MEMORY in states.values()
@@ -153,7 +192,9 @@ def test_memory_that_runs_out_is_a_boundary() -> None:
 def test_a_crash_is_told_and_the_search_goes_on() -> None:
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
         if change.knobs.get("num_workers") == 3:
-            return trial(change, 1, exit_code=1, step_ns=(), tail="Traceback\nValueError: three is odd")
+            return trial(
+                change, 1, exit_code=1, step_ns=(), tail="Traceback\nValueError: three is odd"
+            )
         return trial(change, loader_clock(change), on_steps)
 
     search = searched(space("num_workers=0..4"), measure)
@@ -166,7 +207,11 @@ def test_a_crash_is_told_and_the_search_goes_on() -> None:
 
 def test_three_crashes_with_nothing_measured_end_it() -> None:
     def measure(change: Change, _on_steps: OnSteps | None) -> Trial:
-        return trial(change, 10) if change.is_none else trial(change, 1, exit_code=2, step_ns=(), tail="no such option")
+        return (
+            trial(change, 10)
+            if change.is_none
+            else trial(change, 1, exit_code=2, step_ns=(), tail="no such option")
+        )
 
     search = searched(space("num_workers=0..9"), measure)
     assert "first 3 trials all failed" in search.ended
@@ -176,13 +221,19 @@ def test_three_crashes_with_nothing_measured_end_it() -> None:
 
 def test_a_baseline_that_cannot_be_measured_is_said_and_nothing_is_searched() -> None:
     with pytest.raises(InputError, match="exit code 7"):
-        searched(space("num_workers=0..9"), lambda change, _on: trial(change, 1, exit_code=7, step_ns=()))
+        searched(
+            space("num_workers=0..9"), lambda change, _on: trial(change, 1, exit_code=7, step_ns=())
+        )
 
 
 def test_the_diagnosis_goes_first() -> None:
     measure = Clocked(loader_clock)
-    starts = from_findings(["looped-optimizer", "unheard-of", "thread-oversubscription"], num_ranks=1)
-    search = searched(space("fused_optimizer=on,off", "num_workers=0..3"), measure, starts=tuple(starts))
+    starts = from_findings(
+        ["looped-optimizer", "unheard-of", "thread-oversubscription"], num_ranks=1
+    )
+    search = searched(
+        space("fused_optimizer=on,off", "num_workers=0..3"), measure, starts=tuple(starts)
+    )
     assert measure.changes[1].knobs == {"fused_optimizer": True, "num_workers": 0}
     assert search.study is not None
     assert search.study.trials()[0].origin == DIAGNOSIS
@@ -204,9 +255,16 @@ def test_the_effective_batch_stays() -> None:
         size = int(change.knobs.get("batch_size", 32))
         times = int(change.arguments[0].removeprefix("--accum=")) if change.arguments else 2
         seen.append((size, str(times)))
-        return trial(change, 10 + 100 / size, on_steps, setup=Setup(batch_size=size, num_batches=float(times), world_size=2))
+        return trial(
+            change,
+            10 + 100 / size,
+            on_steps,
+            setup=Setup(batch_size=size, num_batches=float(times), world_size=2),
+        )
 
-    where = space("batch_size=8,16,24,32,64,128", "accumulation=1..4", ways=("accumulation=--accum={}",))
+    where = space(
+        "batch_size=8,16,24,32,64,128", "accumulation=1..4", ways=("accumulation=--accum={}",)
+    )
     search = searched(where, measure)
     assert {size * int(times) for size, times in seen} == {64}
     assert sorted({size for size, _ in seen}) == [16, 32, 64]
@@ -216,16 +274,23 @@ def test_the_effective_batch_stays() -> None:
 def test_another_number_of_samples_is_not_comparable() -> None:
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
         size = 8 if change.is_none else int(change.arguments[0])
-        return trial(change, 10, on_steps, setup=Setup(batch_size=size, num_batches=1.0, world_size=1))
+        return trial(
+            change, 10, on_steps, setup=Setup(batch_size=size, num_batches=1.0, world_size=1)
+        )
 
     search = searched(space("bs=8,16", ways=("bs={}",)), measure)
     assert search.study is not None
-    assert {tried.settings["bs"]: tried.state for tried in search.study.trials()} == {8: MEASURED, 16: UNEQUAL}
+    assert {tried.settings["bs"]: tried.state for tried in search.study.trials()} == {
+        8: MEASURED,
+        16: UNEQUAL,
+    }
 
 
 def test_a_knob_that_never_takes_hold_is_told() -> None:
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
-        return trial(change, 10, on_steps, taken={name: int(name == "num_workers") for name in change.knobs})
+        return trial(
+            change, 10, on_steps, taken={name: int(name == "num_workers") for name in change.knobs}
+        )
 
     search = searched(space("num_workers=0..3", "static_graph=on,off"), measure, num_trials=20)
     assert any("static_graph never took hold" in note for note in search.notes)
@@ -236,7 +301,14 @@ def test_a_knob_that_never_takes_hold_is_told() -> None:
 def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -> None:
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
         if change.knobs.get("prefetch_factor", 2) != 2:
-            return trial(change, 10, step_ns=(), exit_code=1, is_out_of_memory=True, taken=dict.fromkeys(change.knobs, 0))
+            return trial(
+                change,
+                10,
+                step_ns=(),
+                exit_code=1,
+                is_out_of_memory=True,
+                taken=dict.fromkeys(change.knobs, 0),
+            )
         return trial(change, 10, on_steps)
 
     search = searched(space("prefetch_factor=2..4"), measure, num_trials=3)
@@ -247,7 +319,9 @@ def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -
 
 
 def test_a_job_that_times_no_step_is_told_what_a_step_is() -> None:
-    with pytest.raises(InputError, match="it ended with no step timed: a step is a call of a PyTorch optimizer"):
+    with pytest.raises(
+        InputError, match="it ended with no step timed: a step is a call of a PyTorch optimizer"
+    ):
         searched(space("num_workers=0..2"), lambda change, _: trial(change, 10, step_ns=()))
 
 
@@ -284,7 +358,12 @@ def test_two_machines_share_the_trials(tmp_path: Path) -> None:
     where, storage = space("num_workers=0..7"), str(tmp_path / "trials.journal")
     hosts = []
     for host, num in (("a", 4), ("b", 8)):
-        search = Search(where, Clocked(loader_clock), TunePolicy(num_trials=num, seed=num, storage=storage), host=host)
+        search = Search(
+            where,
+            Clocked(loader_clock),
+            TunePolicy(num_trials=num, seed=num, storage=storage),
+            host=host,
+        )
         search.run()
         hosts.append(search)
     assert hosts[1].study is not None
@@ -306,12 +385,16 @@ def test_a_setting_that_is_claimed_is_not_tried_elsewhere(tmp_path: Path) -> Non
     assert studies[0].ask() is not None
 
 
-def test_the_last_setting_is_taken_without_asking_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_setting_is_taken_without_asking_the_sampler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from stepscope.experiments.tune.study import Study
 
     study = Study(space("num_workers=0,1"), name="one", seed=0)
     first = study.ask()
-    monkeypatch.setattr(study._study.sampler, "infer_relative_search_space", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(
+        study._study.sampler, "infer_relative_search_space", lambda *_: pytest.fail("it was asked")
+    )
     last = study.ask()
     assert first is not None
     assert last is not None
@@ -319,7 +402,12 @@ def test_the_last_setting_is_taken_without_asking_the_sampler(monkeypatch: pytes
 
 
 def test_a_database_keeps_the_trials(tmp_path: Path) -> None:
-    search = searched(space("num_workers=0,1"), Clocked(loader_clock), num_trials=1, storage=str(tmp_path / "trials.db"))
+    search = searched(
+        space("num_workers=0,1"),
+        Clocked(loader_clock),
+        num_trials=1,
+        storage=str(tmp_path / "trials.db"),
+    )
     assert search.study is not None
     assert [tried.state for tried in search.study.trials()] == [MEASURED]
     assert (tmp_path / "trials.db").stat().st_size > 0
@@ -327,7 +415,11 @@ def test_a_database_keeps_the_trials(tmp_path: Path) -> None:
 
 def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(InputError) as problem:
-        searched(space("num_workers=0..2"), Clocked(loader_clock), storage=f"sqlite:///{tmp_path}/not/there.db")
+        searched(
+            space("num_workers=0..2"),
+            Clocked(loader_clock),
+            storage=f"sqlite:///{tmp_path}/not/there.db",
+        )
     assert "cannot be used" in str(problem.value)
     from stepscope.experiments.tune.study_storage import hidden
 
@@ -351,13 +443,20 @@ def test_the_cache_is_a_place_to_start_and_never_an_answer(tmp_path: Path) -> No
 
 
 def landscape(seed: int) -> Clock:
-    """A job with a loader, a model that threads, an optimizer and so many cores: 64 settings, 4 % of them near the best."""
+    """A job with a loader, a model that threads, an optimizer and so many cores: 64 settings, 4 %
+    of them near the best."""
     draw = random.Random(seed)
     load, model, optimizer = draw.uniform(10, 60), draw.uniform(20, 60), draw.uniform(2, 12)
     gain, cores = draw.uniform(0.3, 0.9), draw.choice([2, 3, 4])
 
     def clock(change: Change) -> float:
-        told = {"num_workers": 0, "num_threads": 2, "prefetch_factor": 4, "fused_optimizer": False, **change.knobs}
+        told = {
+            "num_workers": 0,
+            "num_threads": 2,
+            "prefetch_factor": 4,
+            "fused_optimizer": False,
+            **change.knobs,
+        }
         workers, threads = int(told["num_workers"]), int(told["num_threads"])
         beyond = max(0.0, workers * load / (model + load) + threads - cores)
         step = model / (1 + (min(threads, cores) - 1) * gain) * (1 + 0.15 * beyond)
@@ -369,7 +468,9 @@ def landscape(seed: int) -> Clock:
 
 
 def test_a_fifth_of_the_trials_comes_within_5_percent_of_exhaustive_search() -> None:
-    where = space("num_workers=0..3", "num_threads=1..4", "prefetch_factor=1,4", "fused_optimizer=off,on")
+    where = space(
+        "num_workers=0..3", "num_threads=1..4", "prefetch_factor=1,4", "fused_optimizer=off,on"
+    )
     regrets = []
     for seed in range(10):
         clock = landscape(seed)
@@ -390,29 +491,54 @@ def test_a_disk_that_fills_up_does_not_take_what_was_measured() -> None:
         return measure(change, on_steps)
 
     search = searched(space("num_workers=0..8"), until_full)
-    assert search.ended == "it could not go on: the trial could not be started: no space left on device"
+    assert (
+        search.ended
+        == "it could not go on: the trial could not be started: no space left on device"
+    )
     tuning = proven(search)
     assert tuning.verdict == NOT_PROVEN
-    assert tuning.because == "check and proof could not go on: the trial could not be started: no space left on device"
+    assert tuning.because == (
+        "check and proof could not go on: the trial could not be started: no space left on device"
+    )
     assert len(tuning.trials) == 5
     assert tuning.winner is not None
 
 
 def test_a_command_that_cannot_be_measured_says_where_its_output_is_and_why() -> None:
     def measure(change: Change, _on_steps: OnSteps | None) -> Trial:
-        return Trial(folder="out/trial-000", change=change, exit_code=0, step_ns=(), wall_s=1.0, notes=("4 steps were seen",))
+        return Trial(
+            folder="out/trial-000",
+            change=change,
+            exit_code=0,
+            step_ns=(),
+            wall_s=1.0,
+            notes=("4 steps were seen",),
+        )
 
-    with pytest.raises(InputError, match=r"no step timed.* \(its output is kept in out/trial-000\). 4 steps were seen. No"):
+    with pytest.raises(
+        InputError,
+        match=r"no step timed.* \(its output is kept in out/trial-000\). 4 steps were seen. No",
+    ):
         searched(space("num_workers=0..8"), measure)
 
 
 def test_a_setting_that_is_slower_than_the_command_is_not_called_the_best() -> None:
     said: list[str] = []
     measure = Clocked(lambda change: 20 + 10 * int(change.knobs.get("num_workers", 0)))
-    Search(space("num_workers=1,2"), measure, TunePolicy(num_trials=2, seed=1, prune=False), said.append).run()
+    Search(
+        space("num_workers=1,2"),
+        measure,
+        TunePolicy(num_trials=2, seed=1, prune=False),
+        said.append,
+    ).run()
     assert sum(words.startswith("trial") for words in said) == 3
     assert not any("best so far" in words for words in said)
     alone = proven(searched(space("num_workers=1"), measure))
     assert [tried.state for tried in alone.trials] == [PRUNED]
-    assert alone.verdict == NOTHING_FASTER, "it was measured for as long as it took to see that it is slow"
-    assert alone.because == "the one setting was not more than 1 % faster than the command as it was given"
+    assert alone.verdict == NOTHING_FASTER, (
+        "it was measured for as long as it took to see that it is slow"
+    )
+    assert (
+        alone.because
+        == "the one setting was not more than 1 % faster than the command as it was given"
+    )

@@ -1,4 +1,5 @@
-"""The winner before it is named: that it computes what the baseline does, and that the proof may compare the two."""
+"""The winner before it is named: that it computes what the baseline does, and that the proof may
+compare the two."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ pytest.importorskip("optuna")
 def numerics_of(differs: Callable[[Change], bool]) -> Any:
     def numerics(change: Change) -> Trial:
         rows = tuple(
-            NumericRow(step=i, loss=1 / i + differs(change), grad_norm=1.0, parameters=None, parameter_norm=None)
+            NumericRow(
+                step=i,
+                loss=1 / i + differs(change),
+                grad_norm=1.0,
+                parameters=None,
+                parameter_norm=None,
+            )
             for i in range(1, 9)
         )
         return trial(change, 10, numerics=rows)
@@ -34,7 +41,9 @@ def numerics_of(differs: Callable[[Change], bool]) -> Any:
 
 def test_a_setting_that_computes_something_else_is_passed_over() -> None:
     def clock(change: Change) -> float:
-        return 10 - 4 * (change.knobs.get("amp") == "bf16") - int(change.knobs.get("num_workers", 0))
+        return (
+            10 - 4 * (change.knobs.get("amp") == "bf16") - int(change.knobs.get("num_workers", 0))
+        )
 
     where = space("amp=off,bf16", "num_workers=0,1,2")
     numerics = numerics_of(lambda change: change.knobs.get("amp") == "bf16")
@@ -67,13 +76,18 @@ def seen_by(rows: Any, **more: Any) -> Any:
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        ({"exit_code": 1, "tail": "Traceback\nRuntimeError: no kernel"}, "failed with exit code 1: RuntimeError: no kernel"),
+        (
+            {"exit_code": 1, "tail": "Traceback\nRuntimeError: no kernel"},
+            "failed with exit code 1: RuntimeError: no kernel",
+        ),
         ({"exit_code": 143, "is_timed_out": True}, "did not end in time"),
         ({"exit_code": 1, "is_out_of_memory": True}, "ran out of memory"),
         ({"step_ns": ()}, "timed no step"),
     ],
 )
-def test_a_setting_that_fails_while_it_is_checked_is_passed_over(failure: dict[str, Any], said: str) -> None:
+def test_a_setting_that_fails_while_it_is_checked_is_passed_over(
+    failure: dict[str, Any], said: str
+) -> None:
     same = numerics_of(lambda _change: False)
 
     def numerics(change: Change) -> Trial:
@@ -88,7 +102,9 @@ def test_a_setting_that_fails_while_it_is_checked_is_passed_over(failure: dict[s
     assert len(passed) == 2
     assert all("amp=bf16" in note and said in note for note in passed)
     # What need not be equal must run all the same.
-    alone = proven(searched(space("amp=off,bf16"), Clocked(amp_clock), free=frozenset({"numerics"})), numerics)
+    alone = proven(
+        searched(space("amp=off,bf16"), Clocked(amp_clock), free=frozenset({"numerics"})), numerics
+    )
     assert alone.verdict == NOT_PROVEN
     assert said in alone.because
     assert alone.verified is None
@@ -99,7 +115,11 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
 
     def numerics(change: Change) -> Trial:
         count[0] += 1
-        return trial(change, 10, exit_code=1, step_ns=(), tail="disk full") if count[0] == 2 else same(change)
+        return (
+            trial(change, 10, exit_code=1, step_ns=(), tail="disk full")
+            if count[0] == 2
+            else same(change)
+        )
 
     found = proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock)), numerics)
     assert found.verdict == NOT_PROVEN
@@ -107,7 +127,10 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
     assert found.verified is None
     assert count == [2]
     count[0] = 0
-    free = proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock), free=frozenset({"numerics"})), numerics)
+    free = proven(
+        searched(space("num_workers=0,1,2"), Clocked(amp_clock), free=frozenset({"numerics"})),
+        numerics,
+    )
     assert free.verdict == PROVEN
     assert any("disk full" in note for note in free.notes)
 
@@ -131,7 +154,9 @@ def test_what_was_not_shown_to_be_the_same_is_kept_as_unchecked(tmp_path: Path) 
     losses = iter((1.0, 1.005, 1.004))
 
     def restless(change: Change) -> Trial:
-        row = NumericRow(step=1, loss=next(losses), grad_norm=None, parameters=None, parameter_norm=None)
+        row = NumericRow(
+            step=1, loss=next(losses), grad_norm=None, parameters=None, parameter_norm=None
+        )
         return trial(change, 10, numerics=(row,))
 
     noise = found(restless)
@@ -144,7 +169,9 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
         size = int(change.knobs.get("batch_size", 8))
         ms = 10 + size / 4 - 4 * (change.knobs.get("amp") == "bf16")
-        return trial(change, ms, on_steps, setup=Setup(batch_size=size, num_batches=1.0, world_size=1))
+        return trial(
+            change, ms, on_steps, setup=Setup(batch_size=size, num_batches=1.0, world_size=1)
+        )
 
     def tuned(where: Space, numerics: Any) -> Tuning:
         return proven(searched(where, measure, free=frozenset({"batch"})), numerics)
@@ -156,7 +183,10 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
     assert asked[2].knobs == {"amp": "bf16"}
     assert found.winner is not None
     assert found.winner.settings == {"batch_size": 32, "amp": "off"}
-    assert any("batch_size=32 amp=bf16 was passed over" in note and "the loss differs" in note for note in found.notes)
+    assert any(
+        "batch_size=32 amp=bf16 was passed over" in note and "the loss differs" in note
+        for note in found.notes
+    )
     assert not checked(tmp_path, found)
     same, asked = seen_by(numerics_of(lambda _change: False))
     found = tuned(both, same)
@@ -175,14 +205,18 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
 
 def random_data(change: Change) -> Setup:
     """A dataset that draws random numbers: each number of workers has others."""
-    return Setup(data=f"batches of {change.knobs.get('num_workers', 0)} workers, seed {change.arguments}")
+    return Setup(
+        data=f"batches of {change.knobs.get('num_workers', 0)} workers, seed {change.arguments}"
+    )
 
 
 def test_workers_that_draw_other_numbers_are_no_other_computation(tmp_path: Path) -> None:
     def measure(change: Change, on_steps: OnSteps | None) -> Trial:
         return trial(change, amp_clock(change), on_steps, setup=random_data(change))
 
-    numerics, asked = seen_by(numerics_of(lambda change: bool(change.knobs.get("num_workers"))), setup=random_data)
+    numerics, asked = seen_by(
+        numerics_of(lambda change: bool(change.knobs.get("num_workers"))), setup=random_data
+    )
     found = proven(searched(space("num_workers=0,1,2"), measure), numerics)
     assert found.verdict == PROVEN
     assert any("draws other random numbers" in note for note in found.notes)
@@ -206,5 +240,7 @@ def test_a_proof_that_is_refused_names_the_options_of_tune() -> None:
     assert "--allow" not in found.because
     assert found.verified is not None
     assert not any("--allow" in words for words in found.verified.refusals)
-    free = proven(searched(where, measure, free=frozenset({"numerics"})), numerics_of(lambda _change: False))
+    free = proven(
+        searched(where, measure, free=frozenset({"numerics"})), numerics_of(lambda _change: False)
+    )
     assert free.verdict == PROVEN

@@ -1,4 +1,5 @@
-"""Several processes at one search: who has which setting, what becomes of those of a process that is gone, and who proves."""
+"""Several processes at one search: who has which setting, what becomes of those of a process that
+is gone, and who proves."""
 
 from __future__ import annotations
 
@@ -42,13 +43,29 @@ class Pair:
     def __init__(self, folder: Path, *knobs: str) -> None:
         self.clock, self.storage = Time(), str(folder / "sub" / "trials.journal")
         self.first, self.second = (
-            Study(space(*knobs), name="one", storage=self.storage, seed=seed, host=host, clock=self.clock)
+            Study(
+                space(*knobs),
+                name="one",
+                storage=self.storage,
+                seed=seed,
+                host=host,
+                clock=self.clock,
+            )
             for seed, host in enumerate("ab")
         )
 
 
 def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
-    return Tried(number=0, settings=settings, state=MEASURED, ns=ns, step_ns=ns, num_steps=9, wall_s=1.0, host=host)
+    return Tried(
+        number=0,
+        settings=settings,
+        state=MEASURED,
+        ns=ns,
+        step_ns=ns,
+        num_steps=9,
+        wall_s=1.0,
+        host=host,
+    )
 
 
 WORKER = """
@@ -72,7 +89,12 @@ print(json.dumps({
 
 def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path: Path) -> None:
     words = [sys.executable, "-c", WORKER, str(tmp_path / "trials.journal")]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     both = [subprocess.Popen([*words, host], **pipes) for host in "ab"]
     for one in both:
         assert one.stdout is not None
@@ -90,7 +112,13 @@ def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path:
     assert told[0]["gain"] == told[1]["gain"], "one proof"
     # A baseline for each, two trials, and the ten runs of one proof.
     assert told[0]["runs"] + told[1]["runs"] == 2 + 2 + 10
-    assert sum(any("was checked and proven by the process on" in note for note in one["notes"]) for one in told) == 1
+    assert (
+        sum(
+            any("was checked and proven by the process on" in note for note in one["notes"])
+            for one in told
+        )
+        == 1
+    )
 
 
 def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> None:
@@ -101,8 +129,10 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
         "from tests.experiments.test_tune import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
-        "    return made(change, on_steps) if change.is_none else os.kill(os.getpid(), signal.SIGKILL)\n"
-        "Search(space('num_workers=0..2'), measure, TunePolicy(num_trials=3, storage=sys.argv[1]), host='dead').run()\n"
+        "    return made(change, on_steps) if change.is_none else os.kill(os.getpid(), "
+        "signal.SIGKILL)\n"
+        "Search(space('num_workers=0..2'), measure, TunePolicy(num_trials=3, "
+        "storage=sys.argv[1]), host='dead').run()\n"
     )
     ran = subprocess.run([sys.executable, "-c", dies, storage], capture_output=True, check=False)
     assert ran.returncode == -signal.SIGKILL, ran.stderr
@@ -112,23 +142,35 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
         time.now_s += seconds
 
     policy = TunePolicy(num_trials=3, storage=storage, seed=1)
-    search = Search(space("num_workers=0..2"), made, policy, said.append, clock=time, rest=rest, host="alive")
+    search = Search(
+        space("num_workers=0..2"), made, policy, said.append, clock=time, rest=rest, host="alive"
+    )
     search.run()
     assert search.study is not None
     assert sorted(tried.settings["num_workers"] for tried in search.study.trials()) == [0, 1, 2]
     assert search.ended == "3 trials were made"
     assert GONE_S < time.now_s < 2 * GONE_S, "it waited for the other one first"
-    assert "nothing was heard any more of a process on dead: it was at num_workers=0, which is tried again" in search.notes
-    assert any("waiting for a trial under way in other processes, on dead" in words for words in said)
+    assert (
+        "nothing was heard any more of a process on dead: it was at num_workers=0, which is tried "
+        "again"
+    ) in search.notes
+    assert any(
+        "waiting for a trial under way in other processes, on dead" in words for words in said
+    )
     assert not search.study.others()
 
 
-def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class IntegrityError(Exception):
         pass
 
     made = []
-    problems: list[Exception] = [IntegrityError("UNIQUE constraint failed"), IntegrityError("table studies already exists")]
+    problems: list[Exception] = [
+        IntegrityError("UNIQUE constraint failed"),
+        IntegrityError("table studies already exists"),
+    ]
 
     def create_study(**options: Any) -> str:
         made.append(options["study_name"])
@@ -149,7 +191,9 @@ def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(monkeypat
         opened_study(optuna, "sqlite:///trials.db", "one", None)
 
 
-def test_a_storage_that_is_lost_in_the_midst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_is_lost_in_the_midst_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import optuna
 
     def lost(*_: Any) -> None:
@@ -157,8 +201,12 @@ def test_a_storage_that_is_lost_in_the_midst_is_told(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Study, "ask", lost)
     storage = str(tmp_path / "trials.journal")
-    search = Search(space("num_workers=0..2"), Clocked(loader_clock), TunePolicy(num_trials=2, storage=storage))
-    with pytest.raises(InputError, match=r"trials.journal cannot be used any more: the disk is gone\. The runs"):
+    search = Search(
+        space("num_workers=0..2"), Clocked(loader_clock), TunePolicy(num_trials=2, storage=storage)
+    )
+    with pytest.raises(
+        InputError, match=r"trials.journal cannot be used any more: the disk is gone\. The runs"
+    ):
         search.run()
 
 
@@ -231,7 +279,9 @@ def test_a_setting_with_which_two_processes_were_lost_is_left_alone(tmp_path: Pa
     pair = Pair(tmp_path, "num_workers=0,1")
     lost = []
     for number in range(MAX_GONE):
-        other = Study(space("num_workers=0,1"), name="one", storage=pair.storage, host=f"lost {number}")
+        other = Study(
+            space("num_workers=0,1"), name="one", storage=pair.storage, host=f"lost {number}"
+        )
         asked = other.ask()
         assert asked is not None
         lost.append(asked.settings)
@@ -257,7 +307,13 @@ def at_the_end(study: Study, waits: list[str], give_up_after: int = 3) -> Iterat
 
 def test_one_proves_and_the_other_takes_it_over(tmp_path: Path) -> None:
     pair, waits = Pair(tmp_path, "num_workers=0..7"), list[str]()
-    settled = Settled(best={"num_workers": 2}, settings={"num_workers": 2}, ns=1e6, verdict="proven", because="it is")
+    settled = Settled(
+        best={"num_workers": 2},
+        settings={"num_workers": 2},
+        ns=1e6,
+        verdict="proven",
+        because="it is",
+    )
     with at_the_end(pair.first, waits) as mine:
         assert mine is None
         with pytest.raises(TimeoutError), at_the_end(pair.second, waits):
@@ -290,7 +346,12 @@ def test_a_proof_that_was_broken_off_is_left_to_the_next(tmp_path: Path) -> None
 
 
 def test_a_process_beside_this_one_is_told(tmp_path: Path) -> None:
-    other = Study(space("num_workers=0..2"), name="stepscope-tune", storage=str(tmp_path / "trials.journal"), host="here")
+    other = Study(
+        space("num_workers=0..2"),
+        name="stepscope-tune",
+        storage=str(tmp_path / "trials.journal"),
+        host="here",
+    )
     assert other.ask() is not None
     time = Time()
 
@@ -298,7 +359,9 @@ def test_a_process_beside_this_one_is_told(tmp_path: Path) -> None:
         time.now_s += seconds
 
     policy = TunePolicy(num_trials=2, storage=str(tmp_path / "trials.journal"), seed=1)
-    search = Search(space("num_workers=0..2"), Clocked(loader_clock), policy, clock=time, rest=rest, host="here")
+    search = Search(
+        space("num_workers=0..2"), Clocked(loader_clock), policy, clock=time, rest=rest, host="here"
+    )
     search.run()
     assert any("another process of this search runs on here too" in note for note in search.notes)
     assert proven(search).winner is not None

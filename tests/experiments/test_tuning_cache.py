@@ -11,11 +11,25 @@ import pytest
 from stepscope.errors import InputError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
-KEY = CacheKey(what="train.py", shapes="batch=32", dtype="float32", device="H200", versions={"torch": "2.8", "python": "3.12"})
-ENTRY = CacheEntry(
-    key=KEY, settings={"num_workers": 4, "pin": True, "lr": 0.5, "mode": "off"}, ns=1e6, baseline_ns=2e6, checked=True
+KEY = CacheKey(
+    what="train.py",
+    shapes="batch=32",
+    dtype="float32",
+    device="H200",
+    versions={"torch": "2.8", "python": "3.12"},
 )
-OTHER = replace(ENTRY, key=replace(KEY, versions={"torch": "2.7", "python": "3.12"}), at="2020-01-01T00:00:00+00:00")
+ENTRY = CacheEntry(
+    key=KEY,
+    settings={"num_workers": 4, "pin": True, "lr": 0.5, "mode": "off"},
+    ns=1e6,
+    baseline_ns=2e6,
+    checked=True,
+)
+OTHER = replace(
+    ENTRY,
+    key=replace(KEY, versions={"torch": "2.7", "python": "3.12"}),
+    at="2020-01-01T00:00:00+00:00",
+)
 
 
 def test_what_was_kept_comes_back_with_its_types(tmp_path: Path) -> None:
@@ -84,7 +98,9 @@ def test_forgetting_leaves_the_rest(tmp_path: Path) -> None:
         {"settings": {"a": 10**30}}, {"checked": "yes"},
     ],
 )  # fmt: skip
-def test_lines_that_are_no_records_are_counted_and_left(tmp_path: Path, broken: dict[str, object]) -> None:
+def test_lines_that_are_no_records_are_counted_and_left(
+    tmp_path: Path, broken: dict[str, object]
+) -> None:
     cache = TuningCache(tmp_path / "tuned.jsonl")
     cache.add(ENTRY)
     line = json.loads((tmp_path / "tuned.jsonl").read_text())
@@ -93,7 +109,9 @@ def test_lines_that_are_no_records_are_counted_and_left(tmp_path: Path, broken: 
     assert cache.num_unread() == 1
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"[" * 100_000, b'{"v": 1, "ns": 1e999}', b"NaN", b"\0" * 100])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe\x00", b"[" * 100_000, b'{"v": 1, "ns": 1e999}', b"NaN", b"\0" * 100]
+)
 def test_hostile_bytes_do_no_harm(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "tuned.jsonl"
     path.write_bytes(data)
@@ -122,7 +140,12 @@ def test_a_cache_behind_a_url_is_a_folder_of_records(tmp_path: Path) -> None:
     cache.add(replace(ENTRY, checked=False, ns=1.0))
     assert cache.find(KEY) == ENTRY
     assert cache.export_to(tmp_path / "out.jsonl").added == 2
-    assert TuningCache(tmp_path / "mine.jsonl").import_from(f"memory://stepscope-test-{tmp_path.name}/cache").added == 2
+    assert (
+        TuningCache(tmp_path / "mine.jsonl")
+        .import_from(f"memory://stepscope-test-{tmp_path.name}/cache")
+        .added
+        == 2
+    )
     assert cache.forget([KEY]) == 1
     assert cache.entries() == [OTHER]
 
@@ -135,7 +158,11 @@ def test_an_export_leaves_a_file_alone_that_is_no_cache(tmp_path: Path, text: st
     with pytest.raises(InputError, match="no tuning cache"):
         mine.export_to(script)
     assert script.read_text() == text
-    assert {path.name for path in tmp_path.iterdir()} <= {"mine.jsonl", ".mine.jsonl.lock", "train.py"}
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "mine.jsonl",
+        ".mine.jsonl.lock",
+        "train.py",
+    }
 
 
 def test_an_export_adds_to_a_cache_that_is_there(tmp_path: Path) -> None:
@@ -165,4 +192,7 @@ def test_an_export_to_a_folder_behind_a_url_adds_records(tmp_path: Path) -> None
     mine = TuningCache(tmp_path / "mine.jsonl")
     mine.add(ENTRY)
     assert mine.export_to(url).added == 1
-    assert {entry.key.digest for entry in TuningCache(url).entries()} == {KEY.digest, OTHER.key.digest}
+    assert {entry.key.digest for entry in TuningCache(url).entries()} == {
+        KEY.digest,
+        OTHER.key.digest,
+    }

@@ -20,10 +20,13 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_device_settings_of_a_gpu_are_named_with_their_reason(tmp_path: Path) -> None:
     found = unable(["tf32", "num_workers"], PYTHON, {}, tmp_path)
-    assert found == {"tf32": "TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device"}
+    assert found == {
+        "tf32": "TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device"
+    }
     (words,) = unable_words(found)
     assert words.startswith(
-        "tf32 cannot take effect: TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device."
+        "tf32 cannot take effect: TF32 is a mode of a GPU's matrix units, and this machine has no "
+        "CUDA device."
     )
     assert "machine with a GPU" in words
     assert "num_threads" in words
@@ -40,9 +43,18 @@ def test_where_a_driver_is_nothing_is_ruled_out(tmp_path: Path, file: str) -> No
 
 
 @pytest.mark.parametrize(
-    "command", [("srun", "python", "train.py"), ("ssh", "host", "python"), ("bash", "run.sh"), ("./train",), ()]
+    "command",
+    [
+        ("srun", "python", "train.py"),
+        ("ssh", "host", "python"),
+        ("bash", "run.sh"),
+        ("./train",),
+        (),
+    ],
 )
-def test_a_job_that_may_run_elsewhere_is_not_judged(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_job_that_may_run_elsewhere_is_not_judged(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     assert unable(["tf32"], command, {}, tmp_path) == {}
 
 

@@ -26,9 +26,24 @@ from stepscope.core.trials import Change, Setup, Trial
 from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import student
 from stepscope.experiments.verify.experiment import hold, verify
-from stepscope.experiments.verify.schedule import VerifyPolicy, looks, order, paired_interval, share_of_errors, verdict_of
+from stepscope.experiments.verify.schedule import (
+    VerifyPolicy,
+    looks,
+    order,
+    paired_interval,
+    share_of_errors,
+    verdict_of,
+)
 
-SETUP = Setup(world_size=1, batch_size=16, num_batches=1.0, seed=0, data="d", num_parameters=10, versions={"torch": "2"})
+SETUP = Setup(
+    world_size=1,
+    batch_size=16,
+    num_batches=1.0,
+    seed=0,
+    data="d",
+    num_parameters=10,
+    versions={"torch": "2"},
+)
 
 
 def trial(step_ns: Sequence[float], **more: object) -> Trial:
@@ -52,9 +67,16 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
             raise UsageError("the trial could not be started: no space left on device")
         return lab.measure(side)
 
-    told = verify(measure, VerifyPolicy(max_rounds=4, num_rehearsals=0, precision=1e-9, threshold=1e-9), clock=lab.clock)
+    told = verify(
+        measure,
+        VerifyPolicy(max_rounds=4, num_rehearsals=0, precision=1e-9, threshold=1e-9),
+        clock=lab.clock,
+    )
     assert told.verdict == UNSETTLED
-    assert told.because == "it could not go on: the trial could not be started: no space left on device"
+    assert (
+        told.because
+        == "it could not go on: the trial could not be started: no space left on device"
+    )
     assert told.speedup is not None
     assert len(told.runs) == 10
     with pytest.raises(UsageError):
@@ -91,15 +113,25 @@ def swinging(generator: np.random.Generator, run: int) -> float:
 
 
 class Lab:
-    """A made-up machine on which the baseline takes `gain` times as long: runs differ, steps within one hang together."""
+    """A made-up machine on which the baseline takes `gain` times as long: runs differ, steps within
+    one hang together."""
 
-    def __init__(self, seed: int, gain: float, machine: Machine = quiet, num_steps: int = 12) -> None:
-        self.generator, self.gain, self.machine, self.num_steps = np.random.default_rng(seed), gain, machine, num_steps
+    def __init__(
+        self, seed: int, gain: float, machine: Machine = quiet, num_steps: int = 12
+    ) -> None:
+        self.generator, self.gain, self.machine, self.num_steps = (
+            np.random.default_rng(seed),
+            gain,
+            machine,
+            num_steps,
+        )
         self.sides: list[Side] = []
         self.now_s = 0.0
 
     def measure(self, side: Side) -> Trial:
-        level = self.machine(self.generator, len(self.sides)) + (math.log(self.gain) if side == BASELINE else 0.0)
+        level = self.machine(self.generator, len(self.sides)) + (
+            math.log(self.gain) if side == BASELINE else 0.0
+        )
         self.sides.append(side)
         self.now_s += 10
         noise, steps = 0.0, []
@@ -118,7 +150,9 @@ def outcomes(num: int, gain: float, machine: Machine, policy: VerifyPolicy) -> t
 
 
 def test_rounds_are_abba_then_turned_round() -> None:
-    letters = ["".join("A" if side == BASELINE else "B" for side in order(number)) for number in range(4)]
+    letters = [
+        "".join("A" if side == BASELINE else "B" for side in order(number)) for number in range(4)
+    ]
     assert letters == ["ABBA", "BAAB", "BAAB", "ABBA"]
     drift = [i**2 for i in range(16)]
     told = dict.fromkeys("AB", 0)
@@ -130,9 +164,15 @@ def test_rounds_are_abba_then_turned_round() -> None:
 def test_the_errors_of_all_looks_sum_to_what_is_allowed() -> None:
     policy = VerifyPolicy(max_rounds=10, level=0.95)
     assert looks(policy) == (2, 3, 4, 6, 9, 10)
-    assert sum(share_of_errors(policy, at, is_last=at == 10) or 0 for at in range(1, 11)) == pytest.approx(0.05)
-    early = sum(share_of_errors(policy, at) or 0 for at in (2, 3)) + (share_of_errors(policy, 5, is_last=True) or 0)
-    assert early == pytest.approx(0.05 - 0.05 / 6), "the look at 4 was passed without being the last"
+    assert sum(
+        share_of_errors(policy, at, is_last=at == 10) or 0 for at in range(1, 11)
+    ) == pytest.approx(0.05)
+    early = sum(share_of_errors(policy, at) or 0 for at in (2, 3)) + (
+        share_of_errors(policy, 5, is_last=True) or 0
+    )
+    assert early == pytest.approx(0.05 - 0.05 / 6), (
+        "the look at 4 was passed without being the last"
+    )
     assert looks(VerifyPolicy(max_rounds=2)) == (2,)
 
 
@@ -159,22 +199,33 @@ def test_the_paired_interval_is_students() -> None:
         (1.0, 0.9, 1.1, None),
     ],
 )
-def test_what_an_interval_settles(value: float, low: float, high: float, verdict: str | None) -> None:
+def test_what_an_interval_settles(
+    value: float, low: float, high: float, verdict: str | None
+) -> None:
     assert verdict_of(Interval(value=value, low=low, high=high), VerifyPolicy()) == verdict
 
 
 @pytest.mark.parametrize("machine", [quiet, heavy, bimodal, warming, swinging])
 def test_nothing_is_proven_of_two_sides_that_are_the_same(machine: Machine) -> None:
-    """80 experiments on each of five machines, stopped as they like: at most one in twenty may claim a difference."""
+    """80 experiments on each of five machines, stopped as they like: at most one in twenty may
+    claim a difference."""
     told = outcomes(80, 1.0, machine, SHORT)
     verdicts = Counter(one.verdict for one in told)
-    assert verdicts[PROVEN] + verdicts[WORSE] <= 6, "4 expected at most; 7 or more come by chance once in ten such tests of 5 %"
-    covered = sum(one.speedup is not None and one.speedup.low <= 1 <= one.speedup.high for one in told)
+    assert verdicts[PROVEN] + verdicts[WORSE] <= 6, (
+        "4 expected at most; 7 or more come by chance once in ten such tests of 5 %"
+    )
+    covered = sum(
+        one.speedup is not None and one.speedup.low <= 1 <= one.speedup.high for one in told
+    )
     assert covered >= 74
 
 
 def test_over_all_machines_false_gains_are_rarer_than_one_in_twenty() -> None:
-    told = [one for m in (quiet, heavy, bimodal, warming, swinging) for one in outcomes(80, 1.0, m, SHORT)]
+    told = [
+        one
+        for m in (quiet, heavy, bimodal, warming, swinging)
+        for one in outcomes(80, 1.0, m, SHORT)
+    ]
     assert sum(one.verdict in (PROVEN, WORSE) for one in told) / len(told) <= 0.05
     assert len({one.verdict for one in told}) > 1
 
@@ -206,15 +257,26 @@ def test_a_budget_with_no_room_for_a_round_tells_what_was_measured() -> None:
     lab = Lab(1, 1.5)
     told = verify(lab.measure, VerifyPolicy(budget_s=55), clock=lab.clock)
     assert (told.verdict, told.speedup, told.num_rounds) == (UNSETTLED, None, 0)
-    assert [run.side for run in told.runs] == [BASELINE, CANDIDATE], "a round of 40 s does not fit in the 35 that are left"
-    assert "no room for a first round (4 runs of about 10 s: give a longer --budget, or fewer --steps), before" in told.because
+    assert [run.side for run in told.runs] == [BASELINE, CANDIDATE], (
+        "a round of 40 s does not fit in the 35 that are left"
+    )
+    assert (
+        "no room for a first round (4 runs of about 10 s: give a longer --budget, or fewer "
+        "--steps), before"
+    ) in told.because
     assert "nothing is proven by that" in told.because
-    assert {side: (one.num_runs, one.num_steps) for side, one in told.so_far.items()} == {BASELINE: (1, 12), CANDIDATE: (1, 12)}
+    assert {side: (one.num_runs, one.num_steps) for side, one in told.so_far.items()} == {
+        BASELINE: (1, 12),
+        CANDIDATE: (1, 12),
+    }
     assert told.so_far[BASELINE].median_ns == np.median(told.runs[0].trial.step_ns)
     assert verify(lab.measure, VerifyPolicy(budget_s=70), clock=lab.clock).num_rounds == 1
 
 
-@pytest.mark.parametrize(("at", "said"), [(2, "it was interrupted, before"), (7, "it was interrupted after one round, before")])
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [(2, "it was interrupted, before"), (7, "it was interrupted after one round, before")],
+)
 def test_an_interruption_before_the_first_look_tells_what_was_measured(at: int, said: str) -> None:
     lab = Lab(1, 1.5)
 
@@ -243,7 +305,9 @@ def test_a_run_that_the_budget_ended_is_no_failure_where_it_timed_steps() -> Non
     assert told.verdict == UNSETTLED
     assert told.because.startswith("the budget ended in the midst of a run of the baseline")
     assert "of the candidate nothing was measured" in told.because
-    assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, "that was --timeout"
+    assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, (
+        "that was --timeout"
+    )
 
 
 def test_rehearsals_come_first_and_do_not_count() -> None:
@@ -252,7 +316,9 @@ def test_rehearsals_come_first_and_do_not_count() -> None:
 
     def measure(side: Side) -> Trial:
         made = lab.measure(side)
-        return trial([next(slow, None) or ns for ns in made.step_ns]) if len(lab.sides) == 1 else made
+        return (
+            trial([next(slow, None) or ns for ns in made.step_ns]) if len(lab.sides) == 1 else made
+        )
 
     told = verify(measure, VerifyPolicy())
     assert told.verdict == PROVEN
@@ -263,7 +329,9 @@ def test_rehearsals_come_first_and_do_not_count() -> None:
 
 
 def test_a_failed_run_ends_it_with_its_last_words() -> None:
-    broken = trial([], exit_code=1, is_cut=False, tail="ValueError: no such thing", folder="runs/03")
+    broken = trial(
+        [], exit_code=1, is_cut=False, tail="ValueError: no such thing", folder="runs/03"
+    )
     told = verify(lambda side: broken if side != BASELINE else trial([1e6] * 9), VerifyPolicy())
     assert told.verdict == REFUSED
     assert told.speedup is None
@@ -278,7 +346,9 @@ def test_a_run_without_steps_says_what_it_knows_of_that() -> None:
     told = verify(lambda _: trial([], is_cut=False, notes=(note,), setup=Setup()), SHORT)
     assert told.verdict == REFUSED
     assert told.notes == (note,)
-    hung = verify(lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143, setup=Setup()), SHORT)
+    hung = verify(
+        lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143, setup=Setup()), SHORT
+    )
     assert "no step of a PyTorch optimizer was seen" in hung.because
     # One that trains and is slow is another matter.
     slow = verify(lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143), SHORT)
@@ -290,11 +360,17 @@ def test_unequal_sides_are_refused_before_time_is_spent_unless_allowed() -> None
 
     def measure(side: Side) -> Trial:
         made = lab.measure(side)
-        return made if side == BASELINE else replace(made, setup=replace(SETUP, batch_size=32, data="e"))
+        return (
+            made
+            if side == BASELINE
+            else replace(made, setup=replace(SETUP, batch_size=32, data="e"))
+        )
 
     refused = verify(measure, VerifyPolicy())
     assert refused.verdict == REFUSED
-    assert "the batch size differs: 16 for the baseline, 32 for the candidate" in refused.refusals[0]
+    assert (
+        "the batch size differs: 16 for the baseline, 32 for the candidate" in refused.refusals[0]
+    )
     assert len(refused.runs) == 2
     allowed = verify(measure, VerifyPolicy(allowed=frozenset({"batch-size"}), per_sample=True))
     assert allowed.verdict == PROVEN
@@ -319,7 +395,11 @@ def test_other_data_are_refused_once_the_baseline_has_repeated_itself() -> None:
 def test_a_knob_that_never_took_hold_is_refused() -> None:
     change = Change(knobs={"num_workers": 4})
     told = verify(
-        lambda side: trial([1e6] * 9) if side == BASELINE else trial([1e6] * 9, change=change, taken={"num_workers": 0}),
+        lambda side: (
+            trial([1e6] * 9)
+            if side == BASELINE
+            else trial([1e6] * 9, change=change, taken={"num_workers": 0})
+        ),
         VerifyPolicy(),
     )
     assert told.refusals == ("num_workers did not take effect: no DataLoader was made",)
@@ -343,7 +423,11 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
     def measure(side: Side) -> Trial:
         made = lab.measure(side)
         long = [20 * made.step_ns[0], 20 * made.step_ns[30]]
-        return made if side == CANDIDATE else trial([long[0], *made.step_ns[1:30], long[1], *made.step_ns[31:]])
+        return (
+            made
+            if side == CANDIDATE
+            else trial([long[0], *made.step_ns[1:30], long[1], *made.step_ns[31:]])
+        )
 
     told = verify(measure, VerifyPolicy())
     assert told.verdict == PROVEN
@@ -353,23 +437,29 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
 
 
 def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_too() -> None:
-    """Steps that grow longer all the time vary so much that their pace proves less than their mean."""
+    """Steps that grow longer all the time vary so much that their pace proves less than their
+    mean."""
     runs: list[Side] = []
 
     def measure(side: Side) -> Trial:
         runs.append(side)
         level = 1e6 * (1 + 0.02 * (len(runs) % 3))
-        return trial([level * (8 + step if side == BASELINE else 12 + step / 2) for step in range(6, 26)])
+        return trial(
+            [level * (8 + step if side == BASELINE else 12 + step / 2) for step in range(6, 26)]
+        )
 
     told = verify(measure, VerifyPolicy(max_rounds=2))
     assert (told.verdict, told.is_by_mean) == (PROVEN, True)
-    assert told.because.startswith("with every step counted the whole interval lies above 1; usual steps alone give 1.17x")
+    assert told.because.startswith(
+        "with every step counted the whole interval lies above 1; usual steps alone give 1.17x"
+    )
     assert "rare" not in told.because
 
 
 @pytest.mark.parametrize("saved", [BASELINE, CANDIDATE])
 def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
-    """A save a run that takes as long as half of its steps: the pace leaves it out, and a fix may lie in it alone."""
+    """A save a run that takes as long as half of its steps: the pace leaves it out, and a fix may
+    lie in it alone."""
     lab = Lab(4, 1.0, num_steps=60)
 
     def measure(side: Side) -> Trial:
@@ -402,7 +492,8 @@ def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
 
 
 def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
-    """Usual steps are the same; the saves of the baseline are longer on the whole, but differ much from run to run."""
+    """Usual steps are the same; the saves of the baseline are longer on the whole, but differ much
+    from run to run."""
     lab = Lab(4, 1.0, lambda *_: 0.0, num_steps=40)
 
     def measure(side: Side) -> Trial:
@@ -421,7 +512,11 @@ def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
 
     def measure(side: Side) -> Trial:
         made = lab.measure(side)
-        return made if side == BASELINE else trial([*(ns // 8 for ns in made.step_ns[:40]), *made.step_ns[40:]])
+        return (
+            made
+            if side == BASELINE
+            else trial([*(ns // 8 for ns in made.step_ns[:40]), *made.step_ns[40:]])
+        )
 
     told = verify(measure, VerifyPolicy(max_rounds=4))
     assert told.verdict == UNSETTLED
@@ -430,13 +525,21 @@ def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "verdict"),
-    [(1.5, None, None, "held"), (2.0, None, None, "too high"), (1.1, None, None, "too low"), (2.0, 1.55, 2.2, "held")],
+    [
+        (1.5, None, None, "held"),
+        (2.0, None, None, "too high"),
+        (1.1, None, None, "too low"),
+        (2.0, 1.55, 2.2, "held"),
+    ],
 )
-def test_a_prediction_is_held_against_what_it_gave(value: float, low: float | None, high: float | None, verdict: str) -> None:
+def test_a_prediction_is_held_against_what_it_gave(
+    value: float, low: float | None, high: float | None, verdict: str
+) -> None:
     prediction = Prediction(value=value, low=low, high=high, source="you")
     assert hold(prediction, Interval(value=1.5, low=1.4, high=1.6)).verdict == verdict
     assert hold(prediction, None).verdict == "open"
-    # With an interval in which no gain at all lies, too, a predicted gain is neither here nor there.
+    # With an interval in which no gain at all lies, too, a predicted gain is neither here nor
+    # there.
     assert hold(prediction, Interval(value=1.5, low=0.5, high=4.0)).verdict == "open"
     little = Prediction(value=1.01, low=0.99, high=1.03, source="you")
     assert hold(little, Interval(value=1.0, low=0.98, high=1.02)).verdict == "held"

@@ -46,9 +46,12 @@ TENSOR_PER_CLOCK = {
     "mi325x": 2048,
     "mi355x": 4096,
 }
-"""Dense FP16 FLOPs, accumulated in FP32, of one SM or CU in one clock, from the architecture whitepapers. An H20's are cut."""
+"""Dense FP16 FLOPs, accumulated in FP32, of one SM or CU in one clock, from the architecture
+whitepapers. An H20's are cut."""
 
-VECTOR_PER_CLOCK = dict.fromkeys(("v100-sxm2", "v100-sxm3", "v100-pcie", "t4", "a100-sxm", "a100-pcie", "a800"), 128)
+VECTOR_PER_CLOCK = dict.fromkeys(
+    ("v100-sxm2", "v100-sxm3", "v100-pcie", "t4", "a100-sxm", "a100-pcie", "a800"), 128
+)
 """The same for FP32 on the vector units, where it is not 256."""
 
 MEMORY_BUS = {
@@ -88,7 +91,10 @@ PCIE_GEN_3, PCIE_GEN_4, PCIE_GEN_5 = 16e9, 32e9, 64e9
 
 
 def device(
-    name: str, memory_bytes: float | None = None, num_sms: int | None = None, warp_size: int | None = 32
+    name: str,
+    memory_bytes: float | None = None,
+    num_sms: int | None = None,
+    warp_size: int | None = 32,
 ) -> DeviceProperties:
     return DeviceProperties(
         index=0,
@@ -116,7 +122,12 @@ def peak(spec: DeviceSpec, precision: str) -> float:
 
 
 def figures(spec: DeviceSpec) -> list[Figure]:
-    return [spec.memory_bytes, spec.bandwidth_bytes_per_s, *spec.peak_flops.values(), *spec.link_bytes_per_s.values()]
+    return [
+        spec.memory_bytes,
+        spec.bandwidth_bytes_per_s,
+        *spec.peak_flops.values(),
+        *spec.link_bytes_per_s.values(),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +185,9 @@ def test_find_spec_knows_devices_of_real_traces(properties: DeviceProperties, ke
         ("AMD Instinct MI355X", 287.6, 256, "mi355x"),
     ],
 )
-def test_find_spec_knows_the_drivers_names(name: str, memory_gib: float, num_sms: int, key: str) -> None:
+def test_find_spec_knows_the_drivers_names(
+    name: str, memory_gib: float, num_sms: int, key: str
+) -> None:
     warp_size = 64 if name.startswith("AMD") else 32
     assert found(device(name, memory_gib * GIB, num_sms, warp_size)) == key
 
@@ -184,7 +197,9 @@ def test_find_spec_finds_every_device_from_the_names_it_is_listed_with(spec: Dev
     entry = next(entry for entry in _load_file().devices if entry.spec == spec)
     prefix = "NVIDIA " if spec.vendor == "nvidia" else "AMD "
     for name in entry.names:
-        assert found(device(prefix + name, spec.memory_bytes.value * 0.985, spec.num_sms)) == spec.key
+        assert (
+            found(device(prefix + name, spec.memory_bytes.value * 0.985, spec.num_sms)) == spec.key
+        )
 
 
 @pytest.mark.parametrize(
@@ -231,14 +246,25 @@ def test_find_spec_never_guesses_from_a_name_that_is_only_like_one(name: str) ->
     ("properties", "why"),
     [
         (device("NVIDIA A100-SXM4-80GB", 39.5 * GIB, 42), "a MIG slice"),
-        (device("NVIDIA A100-SXM4-80GB", 79.2 * GIB, 98), "the largest MIG slice: all memory, not all SMs"),
-        (device("NVIDIA A100-SXM4-40GB", 79.2 * GIB, 108), "the name and the memory contradict each other"),
+        (
+            device("NVIDIA A100-SXM4-80GB", 79.2 * GIB, 98),
+            "the largest MIG slice: all memory, not all SMs",
+        ),
+        (
+            device("NVIDIA A100-SXM4-40GB", 79.2 * GIB, 108),
+            "the name and the memory contradict each other",
+        ),
         (device("NVIDIA GeForce RTX 4090", 47.4 * GIB, 128), "a card refitted with 48 GB"),
         (device("AMD Instinct MI300X", 24.0 * GIB, 38, 64), "an MI300X cut into eight"),
-        (device("AMD Instinct MI250X", 64.0 * GIB, 104, 64), "a name and a compute unit count of different devices"),
+        (
+            device("AMD Instinct MI250X", 64.0 * GIB, 104, 64),
+            "a name and a compute unit count of different devices",
+        ),
     ],
 )
-def test_find_spec_leaves_part_of_a_card_and_refitted_cards_alone(properties: DeviceProperties, why: str) -> None:
+def test_find_spec_leaves_part_of_a_card_and_refitted_cards_alone(
+    properties: DeviceProperties, why: str
+) -> None:
     assert found(properties) is None, why
 
 
@@ -296,22 +322,39 @@ def test_units_are_bytes_and_flops(spec: DeviceSpec) -> None:
     assert 1.5e10 < spec.memory_bytes.value < 4e11
     assert spec.memory_bytes.value % GIB == 0
     assert 2.5e11 < spec.bandwidth_bytes_per_s.value < 1e13
-    assert set(spec.peak_flops) <= {"fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"}
+    assert set(spec.peak_flops) <= {
+        "fp64",
+        "fp64_tensor",
+        "fp32",
+        "tf32",
+        "fp16",
+        "bf16",
+        "fp8",
+        "fp4",
+        "int8",
+    }
     assert {"fp64", "fp32", "fp16"} <= set(spec.peak_flops)
     assert all(2e11 < figure.value < 2e16 for figure in spec.peak_flops.values())
     assert set(spec.link_bytes_per_s) <= {"nvlink", "xgmi", "pcie"}
     assert spec.link_bytes_per_s
     assert all(1e10 < figure.value < 1e12 for figure in spec.link_bytes_per_s.values())
-    assert all(figure.value < spec.bandwidth_bytes_per_s.value for figure in spec.link_bytes_per_s.values())
+    assert all(
+        figure.value < spec.bandwidth_bytes_per_s.value for figure in spec.link_bytes_per_s.values()
+    )
     assert spec.vendor in {"nvidia", "amd"}
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
-def test_peaks_are_dense_because_the_clock_they_imply_is_one_the_device_has(spec: DeviceSpec) -> None:
-    """Rated clocks lie between 1.37 and 2.52 GHz: twice or half a peak leaves that range, so a sparse figure cannot hide."""
+def test_peaks_are_dense_because_the_clock_they_imply_is_one_the_device_has(
+    spec: DeviceSpec,
+) -> None:
+    """Rated clocks lie between 1.37 and 2.52 GHz: twice or half a peak leaves that range, so a
+    sparse figure cannot hide."""
     assert spec.num_sms is not None
     assert 1.36e9 < peak(spec, "fp16") / (spec.num_sms * TENSOR_PER_CLOCK[spec.key]) < 2.53e9
-    per_clock = next((value for family, value in VECTOR_PER_CLOCK.items() if spec.key.startswith(family)), 256)
+    per_clock = next(
+        (value for family, value in VECTOR_PER_CLOCK.items() if spec.key.startswith(family)), 256
+    )
     assert 1.36e9 < peak(spec, "fp32") / (spec.num_sms * per_clock) < 2.53e9
 
 
@@ -324,7 +367,8 @@ def test_narrower_numbers_go_faster_by_the_steps_the_units_are_built_in(spec: De
         # Blackwell Ultra has half as much again of FP4, and hardly any integers.
         steps |= {"fp4": 6, "int8": 0.0664}
     if spec.key.startswith("rtx-") and spec.key != "rtx-a6000":
-        # FP32 accumulate halves the floating-point rates of GeForce cards, and neither FP4 nor integers.
+        # FP32 accumulate halves the floating-point rates of GeForce cards, and neither FP4 nor
+        # integers.
         steps |= {"fp4": 8, "int8": 4}
     for precision, step in steps.items():
         if precision in spec.peak_flops:
@@ -334,7 +378,14 @@ def test_narrower_numbers_go_faster_by_the_steps_the_units_are_built_in(spec: De
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
 def test_fp64_stands_to_fp32_as_the_family_has_it(spec: DeviceSpec) -> None:
-    graphics = {"t4": 1 / 32, "a10": 1 / 64, "l4": 1 / 64, "l40s": 1 / 64, "rtx": 1 / 64, "a40": 1 / 64}
+    graphics = {
+        "t4": 1 / 32,
+        "a10": 1 / 64,
+        "l4": 1 / 64,
+        "l40s": 1 / 64,
+        "rtx": 1 / 64,
+        "a40": 1 / 64,
+    }
     # Cut for export, or given away for FP4.
     graphics |= {"h800": 1 / 66.9, "h20": 1 / 44, "b300": 1 / 60, "gb300": 1.3 / 80}
     ratio = graphics.get(spec.key.split("-", maxsplit=1)[0], 1 / 2)
@@ -370,7 +421,21 @@ def test_precisions_without_a_unit_are_absent() -> None:
         "tf32": ("v100", "t4", "mi250", "mi355x"),
         "fp8": ("v100", "t4", "a100", "a800", "a10", "a40", "rtx-3090", "rtx-a6000", "mi250"),
         "fp4": (
-            *("v100", "t4", "a100", "a800", "a10", "a40", "l4", "h100", "h800", "h20", "rtx-3090", "rtx-a6000", "rtx-4090"),
+            *(
+                "v100",
+                "t4",
+                "a100",
+                "a800",
+                "a10",
+                "a40",
+                "l4",
+                "h100",
+                "h800",
+                "h20",
+                "rtx-3090",
+                "rtx-a6000",
+                "rtx-4090",
+            ),
             *("mi250", "mi300x", "mi325x"),
         ),
     }
@@ -381,9 +446,13 @@ def test_precisions_without_a_unit_are_absent() -> None:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.key)
 def test_bandwidth_is_what_the_memory_bus_carries(spec: DeviceSpec) -> None:
-    bits, gbits_per_pin = next(bus for family, bus in MEMORY_BUS.items() if spec.key.startswith(family))
+    bits, gbits_per_pin = next(
+        bus for family, bus in MEMORY_BUS.items() if spec.key.startswith(family)
+    )
     # 3 %: vendors round down (8.2 TB/s are sold as 8).
-    assert spec.bandwidth_bytes_per_s.value == pytest.approx(bits / 8 * gbits_per_pin * 1e9, rel=0.03)
+    assert spec.bandwidth_bytes_per_s.value == pytest.approx(
+        bits / 8 * gbits_per_pin * 1e9, rel=0.03
+    )
 
 
 @pytest.mark.parametrize(
@@ -424,12 +493,19 @@ def test_links_count_one_direction_and_all_of_a_kind(family: str, links: dict[st
     of_family = [spec for spec in SPECS if spec.key == family or spec.key.startswith(family + "-")]
     assert of_family
     for spec in of_family:
-        assert {kind: figure.value for kind, figure in spec.link_bytes_per_s.items()} == pytest.approx(links)
+        assert {
+            kind: figure.value for kind, figure in spec.link_bytes_per_s.items()
+        } == pytest.approx(links)
 
 
 def test_a100_bandwidth_differs_by_board_and_memory() -> None:
     keys = ("a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb")
-    assert [spec_of(key).bandwidth_bytes_per_s.value for key in keys] == [1555e9, 2039e9, 1555e9, 1935e9]
+    assert [spec_of(key).bandwidth_bytes_per_s.value for key in keys] == [
+        1555e9,
+        2039e9,
+        1555e9,
+        1935e9,
+    ]
 
 
 def test_load_specs_reads_the_file_once() -> None:

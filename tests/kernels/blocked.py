@@ -1,4 +1,5 @@
-"""Kernels for tests: plain torch with a block size, as a Triton kernel has one, and the ways in which such kernels fail."""
+"""Kernels for tests: plain torch with a block size, as a Triton kernel has one, and the ways in
+which such kernels fail."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def one_block(x: Any, BLOCK: int = 4096) -> Any:  # noqa: N803
 def moody(x: Any, mood: str = "good") -> Any:
     """Fails in every way a kernel can."""
     if mood == "raises":
-        raise RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 232448")
+        raise RuntimeError(
+            "out of resource: shared memory, Required: 262144, Hardware limit: 232448"
+        )
     if mood == "dies":
         os._exit(11)
     if mood == "hangs":
@@ -68,7 +71,9 @@ def scaled(x: Any, factor: float = 1.0) -> Any:
 
 def matmul(a: Any, b: Any, SPLIT: int) -> Any:  # noqa: N803
     """Sums over parts of the inner size."""
-    return sum(one @ other for one, other in zip(a.split(SPLIT, dim=1), b.split(SPLIT, dim=0), strict=True))
+    return sum(
+        one @ other for one, other in zip(a.split(SPLIT, dim=1), b.split(SPLIT, dim=0), strict=True)
+    )
 
 
 def plain_matmul(a: Any, b: Any) -> Any:
@@ -81,7 +86,9 @@ class Small(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)
+        )
 
     def forward(self, images: Any) -> Any:
         return self.body(images)

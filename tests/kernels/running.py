@@ -8,14 +8,23 @@ from pathlib import Path
 
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.core.trials import Value
-from stepscope.experiments.kernels.bench import CheckResult, KernelBench, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.bench import (
+    CheckResult,
+    KernelBench,
+    ReferenceResult,
+    SampleResult,
+)
 from stepscope.experiments.kernels.worker import Opening, open_bench
 
 FOLDER = Path(__file__).parent
 
 
 def bench_of(
-    function: str, *, reference: str | None = None, settings: tuple[str, ...] = (), gradients: bool | None = None
+    function: str,
+    *,
+    reference: str | None = None,
+    settings: tuple[str, ...] = (),
+    gradients: bool | None = None,
 ) -> KernelBench:
     """A bench for one function of a module in this folder."""
     name, _, _ = function.partition(":")
@@ -39,9 +48,12 @@ def case(*shapes: tuple[int, ...], dtype: str = "float32", is_timed: bool = True
 
 
 class Scripted:
-    """A bench of made-up answers: times by configuration and call, and outcomes by configuration."""
+    """A bench of made-up answers: times by configuration and call, and outcomes by
+    configuration."""
 
-    def __init__(self, times: Mapping[str, float], wrong: tuple[str, ...] = (), failing: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, times: Mapping[str, float], wrong: tuple[str, ...] = (), failing: tuple[str, ...] = ()
+    ) -> None:
         self.times = dict(times)
         self.wrong, self.failing = wrong, failing
         self.log: list[str] = []
@@ -51,9 +63,17 @@ class Scripted:
         self.log.append("warm")
 
     def refer(self, case: Case) -> ReferenceResult:
-        return ReferenceResult(problem=None, error=Error(worst=1e-7, rms=1e-7), truth="float64", bytes_moved=1000, flops=2000.0)
+        return ReferenceResult(
+            problem=None,
+            error=Error(worst=1e-7, rms=1e-7),
+            truth="float64",
+            bytes_moved=1000,
+            flops=2000.0,
+        )
 
-    def check(self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float) -> CheckResult:
+    def check(
+        self, settings: Mapping[str, Value], case: Case, allowed: Error, limit_s: float
+    ) -> CheckResult:
         name = str(settings.get("k", "base"))
         self.checked.append(name)
         if name in self.failing:
@@ -70,7 +90,9 @@ class Scripted:
             num_checks=1,
         )
 
-    def sample(self, settings: Mapping[str, Value] | None, case: Case, inner: int, limit_s: float) -> SampleResult:
+    def sample(
+        self, settings: Mapping[str, Value] | None, case: Case, inner: int, limit_s: float
+    ) -> SampleResult:
         name = "reference" if settings is None else str(settings.get("k", "base"))
         self.log.append(name)
         return SampleResult(ns=self.times[name] * self.drift(name))

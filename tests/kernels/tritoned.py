@@ -1,4 +1,5 @@
-"""Triton kernels for tests, run by its interpreter where there is no GPU. Imported only where Triton is."""
+"""Triton kernels for tests, run by its interpreter where there is no GPU. Imported only where
+Triton is."""
 
 # mypy: ignore-errors
 # ruff: noqa: N803
@@ -14,7 +15,10 @@ def double_kernel(x, y, size, BLOCK: tl.constexpr):
     tl.store(y + at, tl.load(x + at, mask=at < size) * 2, mask=at < size)
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": 16}, num_warps=2), triton.Config({"BLOCK": 64}, num_warps=4)], key=["size"])
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 16}, num_warps=2), triton.Config({"BLOCK": 64}, num_warps=4)],
+    key=["size"],
+)
 @triton.jit
 def tuned_kernel(x, y, size, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

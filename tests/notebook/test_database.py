@@ -44,7 +44,8 @@ def database() -> Database:
         "set temp_directory = '{folder}'",
         "pragma profiling_output = '{folder}/out'",
         "set threads = 1",
-        # `table` is a variable where the SQL is run, and DuckDB finds variables by their names unless told not to.
+        # `table` is a variable where the SQL is run, and DuckDB finds variables by their names
+        # unless told not to.
         'select * from "table", kernels',
     ],
 )
@@ -66,7 +67,9 @@ def test_a_mistake_is_said_in_one_message_with_what_there_is(database: Database)
     with pytest.raises(UsageError) as problem:
         database.query("select error(chr(27) || '[31m')")
     assert "\x1b" not in str(problem.value)
-    assert database.query("select sum(dur_ns) as s from kernels").to_pylist() == [{"s": 12}], "and it goes on"
+    assert database.query("select sum(dur_ns) as s from kernels").to_pylist() == [{"s": 12}], (
+        "and it goes on"
+    )
 
 
 def test_views_last_and_a_dropped_table_comes_back(database: Database) -> None:
@@ -78,7 +81,8 @@ def test_views_last_and_a_dropped_table_comes_back(database: Database) -> None:
 
 def test_sums_are_whole_and_names_are_unique(database: Database) -> None:
     answer = database.query(
-        "select sum(dur_ns) as a, 2 as a, 3 as a_1, 1e300 as b, 36893488147419103232::hugeint as c from kernels"
+        "select sum(dur_ns) as a, 2 as a, 3 as a_1, 1e300 as b, 36893488147419103232::hugeint as "
+        "c from kernels"
     )
     assert answer.column_names == ["a", "a_1", "a_1_1", "b", "c"]
     assert [str(kind) for kind in answer.schema.types][:1] == ["int64"]

@@ -67,10 +67,18 @@ def test_without_steps_there_is_a_reason_not_an_empty_picture(tmp_path: Path) ->
 
 @needs_shared
 def test_waits_stand_on_top_of_each_ranks_own_time() -> None:
-    run = load([SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)], cache=False)
+    run = load(
+        [
+            SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz"
+            for rank in (0, 1)
+        ],
+        cache=False,
+    )
     axes = run.plot_ranks().axes[0]
     own, waits = axes.containers
     for rank, low, high in zip(run.diagnosis.facts.ranks, own.patches, waits.patches, strict=True):
-        assert low.get_height() + high.get_height() == pytest.approx((rank.steps.step_interval_ns or 0) / 1e6)
+        assert low.get_height() + high.get_height() == pytest.approx(
+            (rank.steps.step_interval_ns or 0) / 1e6
+        )
         assert high.get_height() == pytest.approx((rank.typical_parts_ns or {})["comms_wait"] / 1e6)
     assert any(bar.get_height() > 0 for bar in waits.patches)

@@ -36,7 +36,10 @@ HOSTILE = (
 
 
 def hostile_trace(folder: Path) -> Path:
-    return write(folder / "a.json", trace_text([kernel(70 + i, 10 + 30 * i, 20, name) for i, name in enumerate(HOSTILE)]))
+    return write(
+        folder / "a.json",
+        trace_text([kernel(70 + i, 10 + 30 * i, 20, name) for i, name in enumerate(HOSTILE)]),
+    )
 
 
 class _Tags(html.parser.HTMLParser):
@@ -73,16 +76,27 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     assert "not built yet" in repr(run.kernels)
     assert "dur_ns" in run.kernels.columns
     assert read == []
-    assert len(run.kernels) == run.query("select count(*) as n from kernels").to_arrow().to_pylist()[0]["n"] > 0
+    assert (
+        len(run.kernels)
+        == run.query("select count(*) as n from kernels").to_arrow().to_pylist()[0]["n"]
+        > 0
+    )
     assert len(run.copies) > 0
     assert read == [str(DEMO)], "one trace is read once, whatever is asked"
 
 
 def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     run = stepscope.load(DEMO, cache=False)
-    monkeypatch.setitem(run_tables.OF_EVENTS, "events", lambda found: pytest.fail("events was built"))
+    monkeypatch.setitem(
+        run_tables.OF_EVENTS, "events", lambda found: pytest.fail("events was built")
+    )
     monkeypatch.setattr(recording, "diagnose_job", lambda job: pytest.fail("a diagnosis was made"))
-    assert run.query("select count(*) from kernels join launches using (rank, correlation)").to_arrow().num_rows == 1
+    assert (
+        run.query("select count(*) from kernels join launches using (rank, correlation)")
+        .to_arrow()
+        .num_rows
+        == 1
+    )
 
 
 def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,15 +139,27 @@ def test_the_diagnosis_shows_itself_and_is_one(tmp_path: Path) -> None:
     assert load_saved(tmp_path / "d.json").verdict == diagnosis.verdict
     shown = _Tags(run._repr_html_())
     assert run._repr_html_() == diagnosis._repr_html_()
-    for text in (diagnosis.verdict.summary, "65.5\u00a0ms", "serial-loader", diagnosis.findings[0].summary[:60]):
+    for text in (
+        diagnosis.verdict.summary,
+        "65.5\u00a0ms",
+        "serial-loader",
+        diagnosis.findings[0].summary[:60],
+    ):
         assert text in shown.text
-    ours = "div p strong b small table thead tbody tr th td details summary ul li dl dt dd section article h3 h4 code svg rect"
+    ours = (
+        "div p strong b small table thead tbody tr th td details summary ul li dl dt dd section "
+        "article h3 h4 code svg rect"
+    )
     assert shown.tags <= set(ours.split())
 
 
 def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
     run = stepscope.load(hostile_trace(tmp_path), cache=False)
-    for table in (run.kernels, run.events, run.query('select name as "<b onclick=x>", \'<i>\' as "<i>" from kernels')):
+    for table in (
+        run.kernels,
+        run.events,
+        run.query('select name as "<b onclick=x>", \'<i>\' as "<i>" from kernels'),
+    ):
         shown = _Tags(table._repr_html_())
         assert shown.tags == {"div", "table", "caption", "thead", "tbody", "tr", "th", "td"}
         assert shown.attributes == {"class", "scope", "style"}
@@ -144,7 +170,11 @@ def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
 
 
 def test_hostile_names_come_back_from_arrow(tmp_path: Path) -> None:
-    names = stepscope.load(hostile_trace(tmp_path), cache=False).query("select name from kernels order by start_ns").to_arrow()
+    names = (
+        stepscope.load(hostile_trace(tmp_path), cache=False)
+        .query("select name from kernels order by start_ns")
+        .to_arrow()
+    )
     wanted = [name.encode("utf-8", "replace").decode() for name in HOSTILE]
     assert names.column("name").to_pylist() == wanted
 
@@ -152,10 +182,16 @@ def test_hostile_names_come_back_from_arrow(tmp_path: Path) -> None:
 @needs_shared
 def test_ranks_are_those_of_a_folder_of_links(tmp_path: Path) -> None:
     for rank in (0, 1):
-        (tmp_path / f"rank{rank}.json.gz").symlink_to(SHARED / "lab" / "ranks2" / f"fsdp_even.slow.rank{rank}.pt.trace.json.gz")
+        (tmp_path / f"rank{rank}.json.gz").symlink_to(
+            SHARED / "lab" / "ranks2" / f"fsdp_even.slow.rank{rank}.pt.trace.json.gz"
+        )
     (tmp_path / "rank2.json").write_text("{")
     run = stepscope.load(tmp_path, cache=False)
-    found = run.query("select rank, count(*) as n from kernels group by rank order by rank").to_arrow().to_pylist()
+    found = (
+        run.query("select rank, count(*) as n from kernels group by rank order by rank")
+        .to_arrow()
+        .to_pylist()
+    )
     assert [one["rank"] for one in found] == [0, 1]
     assert any("rank2.json" in note for note in run.notes), "the rank that cannot be read is named"
 
@@ -187,7 +223,9 @@ def test_a_run_folder_gives_its_recording_and_its_measured_step(tmp_path: Path) 
     assert len(run.kernels) == len(alone.kernels) > 0
     assert run.diagnosis.step.ms == pytest.approx(70.0)
     mfu = [one.ranks.to_arrow().to_pylist()[0]["mfu"] for one in (run, alone)]
-    assert mfu[0] == pytest.approx(mfu[1] * (alone.diagnosis.step.profiled_ms or 0) / 70.0), "of the step that was measured"
+    assert mfu[0] == pytest.approx(mfu[1] * (alone.diagnosis.step.profiled_ms or 0) / 70.0), (
+        "of the step that was measured"
+    )
 
 
 def test_a_log_alone_holds_no_tables(tmp_path: Path) -> None:
@@ -214,11 +252,18 @@ def test_a_file_that_is_no_trace_is_said_when_it_is_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [("pandas", "notebook"), ("polars", "notebook"), ("pyarrow", "sql"), ("duckdb", "sql")]
+    ("module", "extra"),
+    [("pandas", "notebook"), ("polars", "notebook"), ("pyarrow", "sql"), ("duckdb", "sql")],
 )
-def test_a_missing_package_is_named_with_its_command(module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_command(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = stepscope.load(DEMO, cache=False)
-    uses = {"pandas": run.steps.to_pandas, "polars": run.steps.to_polars, "pyarrow": run.steps.to_arrow}
+    uses = {
+        "pandas": run.steps.to_pandas,
+        "polars": run.steps.to_polars,
+        "pyarrow": run.steps.to_arrow,
+    }
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError, match=rf"pip install 'stepscope\[{extra}\]'"):
         uses.get(module, lambda: run.query("select 1"))()

@@ -38,11 +38,16 @@ def test_scalars_are_what_was_measured(run: Run) -> None:
     found = {(one.name, one.step): one.value for one in scalars(run)}
     rank = run.diagnosis.facts.ranks[0]
     assert found["stepscope/step_ms", None] == 65.48
-    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [ns / 1e6 for ns in rank.steps.step_intervals]
+    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [
+        ns / 1e6 for ns in rank.steps.step_intervals
+    ]
     assert found["stepscope/rank0/mfu", None] == rank.roofline.mfu
     parts = [found[f"stepscope/rank0/partition_ms/{part}", None] for part in PARTS]
     assert sum(parts) == pytest.approx((rank.steps.step_interval_ns or 0) / 1e6)
-    assert found["stepscope/finding/serial-loader/predicted_step_ms", None] == run.diagnosis.findings[0].predicted_step_ms
+    assert (
+        found["stepscope/finding/serial-loader/predicted_step_ms", None]
+        == run.diagnosis.findings[0].predicted_step_ms
+    )
     assert list(scalars(run.diagnosis)) == list(scalars(run))
 
 
@@ -51,7 +56,9 @@ def test_what_was_not_measured_is_not_logged() -> None:
     path = SHARED / "lab" / "ranks2" / "ddp_straggler.slow.rank0.pt.trace.json.gz"
     names = {one.name for one in scalars(load(path, cache=False))}
     assert "stepscope/rank0/partition_ms/comms_transfer" in names
-    assert "stepscope/rank0/partition_ms/comms_wait" not in names, "one rank alone does not tell its waits"
+    assert "stepscope/rank0/partition_ms/comms_wait" not in names, (
+        "one rank alone does not tell its waits"
+    )
 
 
 def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
@@ -77,9 +84,13 @@ def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
     assert (tmp_path / "logs" / "report.html").read_text() == "<p>hello</p>"
 
 
-def test_tensorboardx_stands_in_for_torch(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboardx_stands_in_for_torch(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tags: list[str] = []
-    writer = SimpleNamespace(add_scalar=lambda tag, value, step: tags.append(tag), close=lambda: None)
+    writer = SimpleNamespace(
+        add_scalar=lambda tag, value, step: tags.append(tag), close=lambda: None
+    )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     module(monkeypatch, "tensorboardX", SummaryWriter=lambda log_dir: writer)
     log_to_tensorboard(run.diagnosis, tmp_path)
@@ -87,7 +98,10 @@ def test_tensorboardx_stands_in_for_torch(run: Run, tmp_path: Path, monkeypatch:
 
 
 def test_tensorboard_files_can_be_read_back(run: Run, tmp_path: Path) -> None:
-    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed")
+    loader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
+    )
     log_to_tensorboard(run, tmp_path)
     events = loader.EventAccumulator(str(tmp_path)).Reload()
     assert [one.step for one in events.Scalars("stepscope/rank0/step_ms")] == [1, 2]
@@ -126,7 +140,10 @@ def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
     module(monkeypatch, "wandb", run=fake, Artifact=FakeArtifact)
     log_to_wandb(run, report=report)
     step_intervals = run.diagnosis.facts.ranks[0].steps.step_intervals
-    assert fake.logged == [{"stepscope/step": i, "stepscope/rank0/step_ms": ns / 1e6} for i, ns in enumerate(step_intervals, 1)]
+    assert fake.logged == [
+        {"stepscope/step": i, "stepscope/rank0/step_ms": ns / 1e6}
+        for i, ns in enumerate(step_intervals, 1)
+    ]
     assert fake.metrics[-1] == ("stepscope/*", "stepscope/step")
     assert fake.summary == {one.name: one.value for one in scalars(run) if one.step is None}
     assert [(one.type, one.files) for one in fake.artifacts] == [("report", [str(report)])]
@@ -136,7 +153,9 @@ def test_wandb_gets_steps_on_their_own_axis_a_summary_and_an_artifact(
     assert other.artifacts == []
 
 
-def test_mlflow_gets_metrics_and_an_artifact(run: Run, report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gets_metrics_and_an_artifact(
+    run: Run, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metrics: list[tuple[str, float, int, str | None]] = []
     artifacts: list[tuple[str, str | None]] = []
     module(
@@ -162,7 +181,9 @@ def test_no_open_run_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         log_to_mlflow(run)
 
 
-def test_a_missing_tracker_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tracker_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("wandb", "mlflow", "torch.utils.tensorboard", "tensorboardX"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match="pip install wandb"):

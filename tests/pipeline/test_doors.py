@@ -1,4 +1,5 @@
-"""One answer, whoever asks; and every command ends with a result or a sentence, whatever it is given."""
+"""One answer, whoever asks; and every command ends with a result or a sentence, whatever it is
+given."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def figures(diagnosis: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    """A recorded run with a trace, timed steps and a log of another tool in it: what the doors used to disagree about."""
+    """A recorded run with a trace, timed steps and a log of another tool in it: what the doors used
+    to disagree about."""
     run = write_run(tmp_path / "run", command=["python", "train.py"])
     rank = write_rank(run, 0)
     add_steps(rank, [row(step, dur_ms=66.0) for step in range(5, 65)])
@@ -62,7 +64,9 @@ def test_every_door_gives_the_same_diagnosis(run_folder: Path, step_ms: float | 
     assert figures(json.loads(to_json(diagnose([run_folder], options)))) == printed
 
 
-def test_every_door_judges_by_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_door_judges_by_the_same_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = test_hardware_file.told()
     told["machine"]["device"] = diagnose([DEMO]).facts.median_rank.device_name
     hardware = tmp_path / "machine.json"
@@ -71,7 +75,9 @@ def test_every_door_judges_by_the_same_machine(tmp_path: Path, monkeypatch: pyte
     assert code == 0, err
     printed = json.loads(out)
     assert any("judged by what was measured" in note for note in printed["notes"])
-    assert figures(json.loads(to_json(stepscope.load(DEMO, hardware=hardware).diagnosis))) == printed
+    assert (
+        figures(json.loads(to_json(stepscope.load(DEMO, hardware=hardware).diagnosis))) == printed
+    )
     monkeypatch.setenv("STEPSCOPE_HARDWARE", str(hardware))
     assert figures(json.loads(to_json(stepscope.load(DEMO).diagnosis))) == printed
 

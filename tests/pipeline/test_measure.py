@@ -1,4 +1,5 @@
-"""One file is one task: on an executor, in order, and a rank that fails does not take the others with it."""
+"""One file is one task: on an executor, in order, and a rank that fails does not take the others
+with it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def test_an_executor_gives_the_same_facts_as_none(tmp_path: Path) -> None:
     alone = measure_job(files)
     with ThreadPoolExecutor(2) as pool:
         workers = Workers(pool, 2)
-        together = measure_job(files, workers=workers, progress=lambda done, total: seen.append((done, total)))
+        together = measure_job(
+            files, workers=workers, progress=lambda done, total: seen.append((done, total))
+        )
     assert alone == together
     assert seen == [(1, 2), (2, 2)]
 

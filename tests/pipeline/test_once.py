@@ -1,4 +1,5 @@
-"""Every file is parsed once and every rule asked once for each rank, whatever a command makes of it."""
+"""Every file is parsed once and every rule asked once for each rank, whatever a command makes of
+it."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def run(*words: str | Path) -> None:
         assert main([str(word) for word in words]) == 0, out.getvalue()
 
 
-def test_one_rank_is_parsed_and_judged_once(parsed: Counter[str], asked: Counter[str], tmp_path: Path) -> None:
+def test_one_rank_is_parsed_and_judged_once(
+    parsed: Counter[str], asked: Counter[str], tmp_path: Path
+) -> None:
     run("report", DEMO, "--no-cache", "-o", tmp_path / "report.html")
     assert parsed == {DEMO.name: 1}
     assert set(asked.values()) == {1}
@@ -98,7 +101,9 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
     assert not folder.exists()
 
 
-def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_too_large_to_keep_is_not_parsed_again(
+    parsed: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
     with Recording([DEMO], Options(use_cache=False)) as recording:
         first = to_json(recording.diagnosis)
@@ -108,9 +113,13 @@ def test_a_trace_too_large_to_keep_is_not_parsed_again(parsed: Counter[str], mon
     assert to_json(diagnose([DEMO], Options(use_cache=False))) == first
 
 
-def test_a_log_beside_a_trace_does_not_have_it_judged_twice(parsed: Counter[str], asked: Counter[str], tmp_path: Path) -> None:
+def test_a_log_beside_a_trace_does_not_have_it_judged_twice(
+    parsed: Counter[str], asked: Counter[str], tmp_path: Path
+) -> None:
     shutil.copy(DEMO, tmp_path / "trace.pt.trace.json.gz")
-    (tmp_path / "train.log").write_text("".join(f"step {step} | loss 2.{step} | step time 66.0 ms\n" for step in range(40)))
+    (tmp_path / "train.log").write_text(
+        "".join(f"step {step} | loss 2.{step} | step time 66.0 ms\n" for step in range(40))
+    )
     run("diagnose", tmp_path, "--no-cache")
     assert set(parsed.values()) == {1}
     assert set(asked.values()) == {1}
@@ -121,7 +130,9 @@ def test_ranks_that_are_the_same_are_judged_as_one(tmp_path: Path) -> None:
         shutil.copy(DEMO, tmp_path / f"rank{rank}.pt.trace.json.gz")
     options = Options(step_ms=65.48, use_cache=False, jobs=1)
     one, three = diagnose([DEMO], options), diagnose([tmp_path], options)
-    assert [replace(finding, ranks=()) for finding in three.findings] == [replace(finding, ranks=()) for finding in one.findings]
+    assert [replace(finding, ranks=()) for finding in three.findings] == [
+        replace(finding, ranks=()) for finding in one.findings
+    ]
     assert {finding.ranks for finding in three.findings} == {(0, 1, 2)}
     assert (three.verdict, three.ladder, three.replay) == (one.verdict, one.ladder, one.replay)
 
@@ -131,18 +142,27 @@ def test_ranks_that_exchange_data_and_are_the_same_are_judged_as_one() -> None:
     traces = fleet.traces()
     two, one = fleet.job(traces), fleet.job(traces[:1])
     assert two.step_interval_ns == pytest.approx(one.step_interval_ns, rel=0.01)
-    gains = [{finding.code: finding.predicted_speedup for finding in judge(job).findings} for job in (one, two)]
+    gains = [
+        {finding.code: finding.predicted_speedup for finding in judge(job).findings}
+        for job in (one, two)
+    ]
     shared = gains[0].keys() & gains[1].keys()
     assert shared
-    assert {code: gains[0][code] for code in shared} == pytest.approx({code: gains[1][code] for code in shared}, rel=0.02)
+    assert {code: gains[0][code] for code in shared} == pytest.approx(
+        {code: gains[1][code] for code in shared}, rel=0.02
+    )
 
 
-def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(parsed: Counter[str], tmp_path: Path) -> None:
+def test_the_rank_that_a_log_was_compared_with_is_not_read_by_a_worker_too(
+    parsed: Counter[str], tmp_path: Path
+) -> None:
     paths = [tmp_path / f"rank{rank}.pt.trace.json.gz" for rank in range(2)]
     for path in paths:
         shutil.copy(DEMO, path)
     with Recording(paths, Options(use_cache=False, jobs=2)) as recording:
         recording.context(recording.inputs.sources[0])
         assert len(recording.job.facts.ranks) == 2
-        assert len(list(recording.contexts.folder.iterdir())) == 1, "the other rank's columns alone came from a worker"
+        assert len(list(recording.contexts.folder.iterdir())) == 1, (
+            "the other rank's columns alone came from a worker"
+        )
     assert parsed == {paths[0].name: 1}

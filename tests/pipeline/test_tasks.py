@@ -45,7 +45,11 @@ def test_only_a_few_are_in_flight() -> None:
 
 
 def test_a_worker_killed_midway_costs_a_retry(tmp_path: Path) -> None:
-    items = [str(tmp_path / "innocent")] * 3 + [str(tmp_path / "marker")] + [str(tmp_path / "innocent")] * 3
+    items = (
+        [str(tmp_path / "innocent")] * 3
+        + [str(tmp_path / "marker")]
+        + [str(tmp_path / "innocent")] * 3
+    )
     with local_workers(2) as workers:
         results = dict(run_tasks(workers, die_once, items))
     assert (tmp_path / "marker").exists()
@@ -68,7 +72,9 @@ def test_a_task_out_of_memory_is_given_up_after_a_try_alone() -> None:
     assert results == {0: 0, 2: 2, 3: 3}
 
 
-def test_a_rank_whose_worker_always_dies_is_named_and_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_whose_worker_always_dies_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for rank in range(3):
         write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
     monkeypatch.setattr(measure, "measure_file", measure_or_die)

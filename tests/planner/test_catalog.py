@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError, UsageError
-from stepscope.planner.catalog import _plain, all_names, custom_model, find_model, model_names, scaled_model
+from stepscope.planner.catalog import (
+    _plain,
+    all_names,
+    custom_model,
+    find_model,
+    model_names,
+    scaled_model,
+)
 
 COUNTED: dict[str, int] = json.loads((Path(__file__).parent / "catalog_counts.json").read_text())
-"""Parameters of the catalogue's configs as transformers 5.22.2 builds them on torch's meta device (BERT and RoBERTa with their
-pooler, no head; DeepSeek's and Kimi's with the experts' balancing numbers, which are buffers there; internlm-7b as a llama with
-biases, which it is)."""
+"""Parameters of the catalogue's configs as transformers 5.22.2 builds them on torch's meta device
+(BERT and RoBERTa with their pooler, no head; DeepSeek's and Kimi's with the experts' balancing
+numbers, which are buffers there; internlm-7b as a llama with biases, which it is)."""
 
 PUBLISHED = {
     # Model cards on the hub and the sizes of the weights stored there (safetensors' total).
@@ -83,7 +90,9 @@ def test_parameters_are_exactly_those_that_transformers_builds(name: str, params
 
 
 @pytest.mark.parametrize(("name", "billions"), ROUNDED.items())
-def test_mixtures_are_as_large_and_as_active_as_published(name: str, billions: tuple[float, float]) -> None:
+def test_mixtures_are_as_large_and_as_active_as_published(
+    name: str, billions: tuple[float, float]
+) -> None:
     model = find_model(name)
     active = model.active_params - model.embedding_params * (name in EMBEDDING_LEFT_OUT)
     assert model.num_params / 1e9 == pytest.approx(billions[0], rel=0.008)
@@ -91,8 +100,18 @@ def test_mixtures_are_as_large_and_as_active_as_published(name: str, billions: t
 
 
 def test_nearly_every_model_was_counted_by_others_too() -> None:
-    uncounted = set(model_names()) - set(COUNTED) - {name for name in model_names() if name.startswith(("megatron", "mpt-"))}
-    assert uncounted == {"deepseek-v3-mtp", "internlm-20b", "internlm2-1.8b", "internlm2-7b", "internlm2-20b"}
+    uncounted = (
+        set(model_names())
+        - set(COUNTED)
+        - {name for name in model_names() if name.startswith(("megatron", "mpt-"))}
+    )
+    assert uncounted == {
+        "deepseek-v3-mtp",
+        "internlm-20b",
+        "internlm2-1.8b",
+        "internlm2-7b",
+        "internlm2-20b",
+    }
     assert len(COUNTED) > 140
 
 
@@ -140,7 +159,16 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert "config.json" in str(problem.value)
 
 
-@pytest.mark.parametrize("name", ["nemotron-3-nano", "Nemotron-3-Super", "nemotron-3.5-lightning", "jamba", "qwen3-next-80b-a3b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nemotron-3-nano",
+        "Nemotron-3-Super",
+        "nemotron-3.5-lightning",
+        "jamba",
+        "qwen3-next-80b-a3b",
+    ],
+)
 def test_models_that_are_not_transformers_throughout_are_refused_in_words(name: str) -> None:
     with pytest.raises(UsageError, match=r"is not supported: .*attention"):
         find_model(name)
@@ -154,7 +182,14 @@ def test_hostile_names_come_back_harmless() -> None:
 
 
 def test_a_path_is_read_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:
-    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     for path in (tmp_path, tmp_path / "config.json"):
         assert find_model(str(path)).num_params == PUBLISHED["gpt2"]
@@ -163,7 +198,31 @@ def test_a_path_is_read_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "billions", [0.05, 0.1, 0.125, 0.35, 0.5, 0.9, 1, 1.3, 2, 3, 7, 8, 10, 13, 20, 30, 70, 100, 175, 500, 1000, 9000]
+    "billions",
+    [
+        0.05,
+        0.1,
+        0.125,
+        0.35,
+        0.5,
+        0.9,
+        1,
+        1.3,
+        2,
+        3,
+        7,
+        8,
+        10,
+        13,
+        20,
+        30,
+        70,
+        100,
+        175,
+        500,
+        1000,
+        9000,
+    ],
 )
 def test_a_size_alone_gives_a_llama_within_five_percent(billions: float) -> None:
     model = scaled_model(billions * 1e9)
@@ -190,10 +249,19 @@ def test_a_shape_by_options_is_the_model_it_describes() -> None:
     llama = custom_model(layers=32, hidden=4096, heads=32)
     assert (llama.num_params, llama.ffn_hidden) == (PUBLISHED["llama2-7b"], 11008)
     gpt2 = custom_model(
-        layers=12, hidden=768, heads=12, vocab=50257, is_gated=False, is_tied=True, max_positions=1024, has_biases=True
+        layers=12,
+        hidden=768,
+        heads=12,
+        vocab=50257,
+        is_gated=False,
+        is_tied=True,
+        max_positions=1024,
+        has_biases=True,
     )
     assert gpt2.num_params == PUBLISHED["gpt2"]
-    mixtral = custom_model(layers=32, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336, experts=8, top_k=2)
+    mixtral = custom_model(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336, experts=8, top_k=2
+    )
     assert mixtral.num_params == PUBLISHED["mixtral-8x7b"]
 
 
@@ -202,19 +270,36 @@ def test_a_shape_by_options_is_the_model_it_describes() -> None:
     [
         ({"layers": 0, "hidden": 64, "heads": 4}, "layers must be from 1"),
         ({"layers": 2, "hidden": 100, "heads": 8}, "cannot be shared by 8 heads; 10 heads can"),
-        ({"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 3}, "cannot share 3 key-value heads; 2 would do"),
+        (
+            {"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 3},
+            "cannot share 3 key-value heads; 2 would do",
+        ),
         ({"layers": 2, "hidden": 64, "heads": 8, "experts": 4, "top_k": 5}, "5 of 4 experts"),
-        ({"layers": 2, "hidden": 64, "heads": 8, "experts": 4, "num_dense_layers": 2}, "of 2 layers, 2 cannot"),
+        (
+            {"layers": 2, "hidden": 64, "heads": 8, "experts": 4, "num_dense_layers": 2},
+            "of 2 layers, 2 cannot",
+        ),
     ],
 )
-def test_an_impossible_shape_gets_its_reason_and_the_nearest_choice(options: dict[str, int], message: str) -> None:
+def test_an_impossible_shape_gets_its_reason_and_the_nearest_choice(
+    options: dict[str, int], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         custom_model(**options)  # type: ignore[arg-type]
 
 
-def test_a_folder_with_a_models_name_must_be_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_models_name_must_be_written_as_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "gpt2").mkdir()
-    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 1, "vocab_size": 10, "n_positions": 16}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 1,
+        "n_head": 1,
+        "vocab_size": 10,
+        "n_positions": 16,
+    }
     (tmp_path / "gpt2" / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     assert find_model("gpt2").hidden == 768

@@ -38,9 +38,15 @@ GIB = 2**30
         ("3*16*v100 (DGX-2)", "v100-sxm3-32gb", 48, 16),
     ],
 )
-def test_words_are_nodes_devices_and_a_name(word: str, key: str, num_devices: int, per_node: int) -> None:
+def test_words_are_nodes_devices_and_a_name(
+    word: str, key: str, num_devices: int, per_node: int
+) -> None:
     cluster = parse_cluster(word)
-    assert (cluster.device.key, cluster.num_devices, cluster.devices_per_node) == (key, num_devices, per_node)
+    assert (cluster.device.key, cluster.num_devices, cluster.devices_per_node) == (
+        key,
+        num_devices,
+        per_node,
+    )
     assert cluster.num_nodes * cluster.devices_per_node == num_devices
 
 
@@ -89,7 +95,8 @@ def test_memory_and_power_in_a_name_stand_above_the_datasheet() -> None:
 @pytest.mark.parametrize(
     ("word", "in_node", "across"),
     [
-        # Gb/s of the network card that a device has, from the makers' nodes; GB/s of NVLink or PCIe, one way.
+        # Gb/s of the network card that a device has, from the makers' nodes; GB/s of NVLink or
+        # PCIe, one way.
         ("8x8xH100", 450e9, 400e9 / 8),
         ("8x8xA100", 300e9, 200e9 / 8),
         ("8x8xA800", 200e9, 200e9 / 8),
@@ -101,7 +108,9 @@ def test_memory_and_power_in_a_name_stand_above_the_datasheet() -> None:
         ("8x8xA100 (Jean Zay)", 300e9, 4 * 100e9 / 8 / 8),
     ],
 )
-def test_tiers_are_the_usual_links_one_way_of_one_device(word: str, in_node: float, across: float) -> None:
+def test_tiers_are_the_usual_links_one_way_of_one_device(
+    word: str, in_node: float, across: float
+) -> None:
     near, far = parse_cluster(word).tiers
     assert (near.name, far.name) == ("in-node", "across")
     assert (near.bytes_per_s, far.bytes_per_s) == (in_node, across)
@@ -203,9 +212,17 @@ def test_a_faster_network_leaves_an_nvlink_rack_alone() -> None:
 def test_other_sizes_keep_the_machines() -> None:
     cluster = parse_cluster("8x8xH100")
     more = with_nodes(cluster, 16)
-    assert (more.num_devices, more.num_nodes, [tier.size for tier in more.tiers]) == (128, 16, [8, 128])
+    assert (more.num_devices, more.num_nodes, [tier.size for tier in more.tiers]) == (
+        128,
+        16,
+        [8, 128],
+    )
     fewer = resized(cluster, 4)
-    assert (fewer.num_devices, fewer.devices_per_node, [tier.size for tier in fewer.tiers]) == (4, 4, [4, 4])
+    assert (fewer.num_devices, fewer.devices_per_node, [tier.size for tier in fewer.tiers]) == (
+        4,
+        4,
+        [4, 4],
+    )
     assert [tier.size for tier in with_nodes(parse_cluster("8xGB200"), 36).tiers] == [4, 72, 144]
     for wrong in (0, -1):
         with pytest.raises(UsageError, match="at least one"):
@@ -226,8 +243,10 @@ OWN = {"memory_gb": 64, "bandwidth_gb_per_s": 1600, "peak_tflops": {"bf16": 400}
 def test_a_file_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'name = "mine"\nnodes = 16\ndevices_per_node = 4\ndevice = "h100"\nmemory_gb = 96\npower_w = 650\nprice_per_hour = 2.5\n'
-        "[peak_tflops]\nbf16 = 900\n[in_rack]\nsize = 32\nbandwidth_gb_per_s = 100\nlatency_us = 5\n"
+        'name = "mine"\nnodes = 16\ndevices_per_node = 4\ndevice = "h100"\nmemory_gb = '
+        "96\npower_w = 650\nprice_per_hour = 2.5\n"
+        "[peak_tflops]\nbf16 = 900\n[in_rack]\nsize = 32\nbandwidth_gb_per_s = 100\nlatency_us = "
+        "5\n"
         "[across]\nbandwidth_gbit_per_s = 200\n[host]\nmemory_gb = 512\nbandwidth_gb_per_s = 20\n"
     )
     cluster = parse_cluster(str(path))
@@ -248,16 +267,28 @@ def test_the_documented_file_is_an_h100_cluster_written_out(tmp_path: Path) -> N
     path = tmp_path / "mine.toml"
     path.write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0], encoding="utf-8")
     told, usual = parse_cluster(str(path)), parse_cluster("16x8xH100")
-    assert (told.memory_bytes, told.peak_flops, told.power_w) == (usual.memory_bytes, usual.peak_flops, usual.power_w)
+    assert (told.memory_bytes, told.peak_flops, told.power_w) == (
+        usual.memory_bytes,
+        usual.peak_flops,
+        usual.power_w,
+    )
     assert [tier.bytes_per_s for tier in told.tiers] == [450e9, 100e9, 50e9]
-    assert [told.tiers[0].latency_s, told.tiers[2].latency_s] == pytest.approx([tier.latency_s for tier in usual.tiers])
+    assert [told.tiers[0].latency_s, told.tiers[2].latency_s] == pytest.approx(
+        [tier.latency_s for tier in usual.tiers]
+    )
     assert told.host_bytes_per_s == pytest.approx(usual.host_bytes_per_s, rel=0.01)
 
 
 def test_a_file_may_describe_a_device_of_its_own() -> None:
-    cluster = cluster_from({**OWN, "nodes": 2, "device": "my chip", "in_node": {"bandwidth_gb_per_s": 200}}, "c.toml")
+    cluster = cluster_from(
+        {**OWN, "nodes": 2, "device": "my chip", "in_node": {"bandwidth_gb_per_s": 200}}, "c.toml"
+    )
     assert (cluster.device.name, cluster.num_devices) == ("my chip", 16)
-    assert (cluster.memory_bytes, cluster.bandwidth_bytes_per_s, cluster.peak_flops) == (64 * GIB, 1600e9, {"bf16": 400e12})
+    assert (cluster.memory_bytes, cluster.bandwidth_bytes_per_s, cluster.peak_flops) == (
+        64 * GIB,
+        1600e9,
+        {"bf16": 400e12},
+    )
     assert cluster.tiers[0].bytes_per_s == 200e9
     assert cluster.power_w is None
 

@@ -13,8 +13,9 @@ from stepscope.planner.config_json import MAX_BYTES, model_from_config, read_con
 from stepscope.planner.model import Model
 
 COUNTED = json.loads((Path(__file__).parent / "transformers_counts.json").read_text())
-"""Small configs with random shapes, biases, ties and norms, and their parameters as transformers 5.22.2 builds them on torch's
-meta device (encoders with their pooler, no head; DeepSeek-V3's with the experts' balancing numbers, which are buffers there)."""
+"""Small configs with random shapes, biases, ties and norms, and their parameters as transformers
+5.22.2 builds them on torch's meta device (encoders with their pooler, no head; DeepSeek-V3's with
+the experts' balancing numbers, which are buffers there)."""
 
 LLAMA = {
     "model_type": "llama",
@@ -66,9 +67,15 @@ def test_an_unknown_type_with_llamas_fields_is_read_as_one_and_says_so() -> None
     [
         ({"model_type": "strange", "num_experts": 8}, "num_experts says that it has a mixture"),
         ({"model_type": "strange", "kv_lora_rank": 8}, "latent attention"),
-        ({"model_type": "strange", "hybrid_override_pattern": "M-M*"}, "layers that are not attention"),
+        (
+            {"model_type": "strange", "hybrid_override_pattern": "M-M*"},
+            "layers that are not attention",
+        ),
         ({"model_type": "kimi_linear", "linear_attn_config": {}}, "layers that are not attention"),
-        ({"model_type": "strange", "layer_types": ["full_attention", "linear_attention"]}, "layers of 'linear_attention'"),
+        (
+            {"model_type": "strange", "layer_types": ["full_attention", "linear_attention"]},
+            "layers of 'linear_attention'",
+        ),
         ({"model_type": "nemotron_h"}, "nemotron_h are not supported: it mixes attention"),
         ({"model_type": "t5"}, "an encoder and a decoder"),
         ({"hidden_size": None}, "no hidden_size"),
@@ -82,8 +89,14 @@ def test_an_unknown_type_with_llamas_fields_is_read_as_one_and_says_so() -> None
         ({"num_key_value_heads": 3}, "8 attention heads cannot share 3 key-value heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         ({"model_type": 5}, "model_type must be a word"),
-        ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3}, "3 of 2 experts"),
-        ({"model_type": "gemma2", "sliding_window": 8, "layer_types": "all"}, "layer_types must be a list of words"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3},
+            "3 of 2 experts",
+        ),
+        (
+            {"model_type": "gemma2", "sliding_window": 8, "layer_types": "all"},
+            "layer_types must be a list of words",
+        ),
         ({"model_type": "mpt", "attn_config": 3}, "attn_config must be a group of fields"),
     ],
 )
@@ -101,7 +114,13 @@ def test_long_and_strange_values_are_shown_short_and_harmless() -> None:
 
 
 def test_the_text_part_of_a_model_with_several_parts_is_read() -> None:
-    model = read({"model_type": "gemma3", "text_config": {**LLAMA, "model_type": "gemma3_text"}, "vision_config": {}})
+    model = read(
+        {
+            "model_type": "gemma3",
+            "text_config": {**LLAMA, "model_type": "gemma3_text"},
+            "vision_config": {},
+        }
+    )
     assert model.num_params == read({**LLAMA, "model_type": "gemma3_text"}).num_params
     assert "text part" in model.notes[0]
 
@@ -114,7 +133,9 @@ def test_layers_for_further_tokens_are_left_out_with_a_note() -> None:
 
 
 def test_windows_are_known_where_some_layers_have_them() -> None:
-    gemma = read({**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window": 512})
+    gemma = read(
+        {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 26, "sliding_window": 512}
+    )
     assert (gemma.window, gemma.num_window_layers) == (512, 22)
     kinds = ["sliding_attention", "full_attention"]
     told = read({**LLAMA, "model_type": "gemma3_text", "sliding_window": 512, "layer_types": kinds})
@@ -143,19 +164,38 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, data: bytes, messag
 @pytest.mark.parametrize(
     ("config", "params"),
     [
-        # As on the hub, with the counts of the weights there: Qwen/Qwen-7B, tiiuae/falcon-40b before it was renamed,
-        # bigscience/bloom, google/gemma-3-4b-pt (the text part as transformers builds it).
+        # As on the hub, with the counts of the weights there: Qwen/Qwen-7B, tiiuae/falcon-40b
+        # before it was renamed, bigscience/bloom, google/gemma-3-4b-pt (the text part as
+        # transformers builds it).
         (
-            {"model_type": "qwen", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+            {
+                "model_type": "qwen",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+            }
             | {"intermediate_size": 22016, "vocab_size": 151936},
             7_721_324_544,
         ),
         (
-            {"model_type": "RefinedWeb", "hidden_size": 8192, "n_layer": 60, "n_head": 128, "n_head_kv": 8, "vocab_size": 65024},
+            {
+                "model_type": "RefinedWeb",
+                "hidden_size": 8192,
+                "n_layer": 60,
+                "n_head": 128,
+                "n_head_kv": 8,
+                "vocab_size": 65024,
+            },
             41_303_293_952,
         ),
         (
-            {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880},
+            {
+                "model_type": "bloom",
+                "n_embed": 14336,
+                "n_layer": 70,
+                "num_attention_heads": 112,
+                "vocab_size": 250880,
+            },
             176_247_271_424,
         ),
         (
@@ -171,24 +211,39 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, data: bytes, messag
         ),
     ],
 )
-def test_old_names_and_fields_left_out_are_understood(config: dict[str, object], params: int) -> None:
+def test_old_names_and_fields_left_out_are_understood(
+    config: dict[str, object], params: int
+) -> None:
     assert read(config).num_params == params
 
 
 def test_a_model_is_named_by_its_folder_or_its_file(tmp_path: Path) -> None:
-    for path, name in ((tmp_path / "my-model" / "config.json", "my-model"), (tmp_path / "small.json", "small")):
+    for path, name in (
+        (tmp_path / "my-model" / "config.json", "my-model"),
+        (tmp_path / "small.json", "small"),
+    ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(LLAMA))
         assert read_config(path).name == name
 
 
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3))
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=3),
+)
 
 
 @given(
     kind=st.sampled_from([*FAMILIES, "strange", ""]),
     fields=st.dictionaries(
-        st.sampled_from([*LLAMA, "n_embd", "layer_types", "num_experts", "text_config", "attn_config"]), VALUES
+        st.sampled_from(
+            [*LLAMA, "n_embd", "layer_types", "num_experts", "text_config", "attn_config"]
+        ),
+        VALUES,
     ),
 )
 def test_any_fields_give_a_model_or_a_message(kind: str, fields: dict[str, object]) -> None:

@@ -8,17 +8,33 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.planner.cluster_parse import parse_cluster
-from stepscope.planner.from_run import BY_FIT, BY_LINKS, BY_VOLUME, COMMS, MeasuredCollective, MeasuredRun, extrapolate
+from stepscope.planner.from_run import (
+    BY_FIT,
+    BY_LINKS,
+    BY_VOLUME,
+    COMMS,
+    MeasuredCollective,
+    MeasuredRun,
+    extrapolate,
+)
 
-REDUCE = MeasuredCollective(op="all_reduce", num_ranks=2, size_bytes=100_000_000, count=2.0, seconds=0.010, is_data=True)
-RUN = MeasuredRun(width=2, num_data=2, parts_s={"compute": 0.080, COMMS: 0.005, "idle_launch": 0.010}, collectives=(REDUCE,))
+REDUCE = MeasuredCollective(
+    op="all_reduce", num_ranks=2, size_bytes=100_000_000, count=2.0, seconds=0.010, is_data=True
+)
+RUN = MeasuredRun(
+    width=2,
+    num_data=2,
+    parts_s={"compute": 0.080, COMMS: 0.005, "idle_launch": 0.010},
+    collectives=(REDUCE,),
+)
 
 
 def test_weak_scaling_keeps_compute_and_moves_more() -> None:
     made = extrapolate(RUN, [4])
     measured, wide = made.steps
     assert (measured.is_measured, wide.is_measured) == (True, False)
-    # 8 ranks: 2 * 7/8 over 2 * 1/2 of the volume, 35 ms in all, of which 15 stay hidden as they were.
+    # 8 ranks: 2 * 7/8 over 2 * 1/2 of the volume, 35 ms in all, of which 15 stay hidden as they
+    # were.
     assert wide.width == 8
     assert wide.parts_s[COMMS] == pytest.approx(0.035 - 0.015)
     assert wide.parts_s["compute"] == 0.080

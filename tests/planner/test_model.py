@@ -7,7 +7,9 @@ import pytest
 from stepscope.planner.catalog import find_model
 from stepscope.planner.model import Experts, Model
 
-TINY = Model(name="tiny", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, ffn_hidden=20, vocab=50)
+TINY = Model(
+    name="tiny", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, ffn_hidden=20, vocab=50
+)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +27,11 @@ TINY = Model(name="tiny", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, f
         ("megatron-gpt-1t", 128, 25600, 1008.0),
     ],
 )
-def test_megatron_models_follow_the_formula_of_their_paper(name: str, layers: int, hidden: int, billions: float) -> None:
-    """Narayanan et al. 2021, equation 2: P = 12lh^2 (1 + 13/12h + (V + s)/12lh); it leaves the last norm (2h) out."""
+def test_megatron_models_follow_the_formula_of_their_paper(
+    name: str, layers: int, hidden: int, billions: float
+) -> None:
+    """Narayanan et al. 2021, equation 2: P = 12lh^2 (1 + 13/12h + (V + s)/12lh); it leaves the last
+    norm (2h) out."""
     params = 12 * layers * hidden**2 + 13 * layers * hidden + (51200 + 2048) * hidden
     assert find_model(name).num_params == params + 2 * hidden
     assert round(params / 1e9, 1) == billions
@@ -34,8 +39,15 @@ def test_megatron_models_follow_the_formula_of_their_paper(name: str, layers: in
 
 def test_parts_add_up_to_the_whole() -> None:
     model = find_model("mixtral-8x7b")
-    layer = model.attention_params + model.norm_params + model.router_and_shared_params + 8 * model.expert_params
-    assert model.num_params == 32 * layer + model.embedding_params + model.head_params + model.hidden
+    layer = (
+        model.attention_params
+        + model.norm_params
+        + model.router_and_shared_params
+        + 8 * model.expert_params
+    )
+    assert (
+        model.num_params == 32 * layer + model.embedding_params + model.head_params + model.hidden
+    )
     assert model.num_params - model.active_params == 32 * 6 * model.expert_params
 
 
@@ -55,9 +67,17 @@ def test_dense_layers_of_a_mixture_keep_their_own_mlp() -> None:
 
 
 def test_a_layer_for_further_tokens_adds_what_deepseek_says_and_little_of_it_is_active() -> None:
-    """The README of DeepSeek-V3: 14 B in its MTP module, of which embedding and head (1.85 B) are the model's own."""
+    """The README of DeepSeek-V3: 14 B in its MTP module, of which embedding and head (1.85 B) are
+    the model's own."""
     plain, further = find_model("deepseek-v3"), find_model("deepseek-v3-mtp")
-    assert further.num_params - plain.num_params + 2 * 129280 * 7168 == pytest.approx(14e9, rel=0.05)
+    assert further.num_params - plain.num_params + 2 * 129280 * 7168 == pytest.approx(
+        14e9, rel=0.05
+    )
     # One mixture layer with 8 of its 256 experts, a matrix from 2h to h and three norms.
-    active = plain.attention_params + plain.norm_params + plain.router_and_shared_params + 8 * plain.expert_params
+    active = (
+        plain.attention_params
+        + plain.norm_params
+        + plain.router_and_shared_params
+        + 8 * plain.expert_params
+    )
     assert further.active_params - plain.active_params == active + 2 * 7168**2 + 3 * 7168

@@ -64,7 +64,10 @@ def test_a_row_is_predicted_without_what_was_measured() -> None:
         ({"seq_len": -5}, "seq_len is -5"),
         ({"layout": {"tp": -1}}, "tp is -1"),
         ({"layout": {"zero_stage": 9}}, "there are 0 to 3"),
-        ({"layout": {"precision": "fp8"}, "cluster": {"gpu": "A100", "num_gpus": 8}}, "no unit for fp8"),
+        (
+            {"layout": {"precision": "fp8"}, "cluster": {"gpu": "A100", "num_gpus": 8}},
+            "no unit for fp8",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_judged_says_why(changed: dict[str, Any], why: str) -> None:
@@ -88,10 +91,15 @@ def test_data_ranks_are_no_more_than_there_were_devices() -> None:
 
 def test_what_was_not_published_is_chosen_as_a_user_would() -> None:
     open_row = ROW | {"layout": {"tp": 1, "pp": 1, "dp": 8, "fsdp": "on"}}
-    pinned = [ROW | {"layout": {**open_row["layout"], "micro_batch": size, "recompute": "full"}} for size in (1, 2)]
+    pinned = [
+        ROW | {"layout": {**open_row["layout"], "micro_batch": size, "recompute": "full"}}
+        for size in (1, 2)
+    ]
     best = predict(open_row)
     assert best["fits"]
-    assert best["tokens_per_s_per_gpu"] >= max(predict(row)["tokens_per_s_per_gpu"] for row in pinned)
+    assert best["tokens_per_s_per_gpu"] >= max(
+        predict(row)["tokens_per_s_per_gpu"] for row in pinned
+    )
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
@@ -102,7 +110,9 @@ def test_step_times_stay_within_their_bars() -> None:
         "torchtitan-h100-2024-12": 0.10, "megatron-h100-weak": 0.10, "internevo-7b-flops": 0.10,
     }  # fmt: skip
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
-    assert {source: told[source]["step"]["median_error"] < bar for source, bar in wanted.items()} == dict.fromkeys(wanted, True)
+    assert {
+        source: told[source]["step"]["median_error"] < bar for source, bar in wanted.items()
+    } == dict.fromkeys(wanted, True)
     assert told["vtrain-multi"]["median_regret"] < 0.03
 
 
@@ -110,16 +120,24 @@ def test_step_times_stay_within_their_bars() -> None:
 def test_memory_stays_within_its_bar() -> None:
     wanted = ("korthikanti-fig1", "bloom-176b-sweep", "torchtitan-h100-2024-12", "internevo-memory")
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])
-    assert {source: told[source]["memory"]["median_error"] < 0.10 for source in wanted} == dict.fromkeys(wanted, True)
+    assert {
+        source: told[source]["memory"]["median_error"] < 0.10 for source in wanted
+    } == dict.fromkeys(wanted, True)
 
 
 def test_precisions_are_known_by_their_long_names() -> None:
-    rows = [ROW | {"layout": {**ROW["layout"], "precision": word}} for word in ("bf16", "bfloat16", "fp8", "float8")]
+    rows = [
+        ROW | {"layout": {**ROW["layout"], "precision": word}}
+        for word in ("bf16", "bfloat16", "fp8", "float8")
+    ]
     steps = [predict(row)["step_s"] for row in rows]
     assert steps[0] == steps[1] > steps[2] == steps[3]
 
 
-@pytest.mark.parametrize(("container", "is_fused"), [("25.11", False), ("26.04.01", False), ("26.06", True), ("26.08", True)])
+@pytest.mark.parametrize(
+    ("container", "is_fused"),
+    [("25.11", False), ("26.04.01", False), ("26.06", True), ("26.08", True)],
+)
 def test_a_container_says_whether_experts_are_fused(container: str, *, is_fused: bool) -> None:
     framework, _ = framework_of({"framework": f"Megatron-Bridge {container} NeMo Container"})
     assert framework.fuses_experts is is_fused

@@ -24,11 +24,26 @@ from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 
 DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
-MIXTURE = custom_model(layers=4, hidden=512, heads=8, kv_heads=4, vocab=32000, experts=4, expert_ffn_hidden=512, name="mixture")
-OPEN = Space(
-    schedule=SCHEDULES, zero_stage=(0, 1, 2, 3), is_sequence_parallel=(False, True), offload=OFFLOAD, is_flash=(True, False)
+MIXTURE = custom_model(
+    layers=4,
+    hidden=512,
+    heads=8,
+    kv_heads=4,
+    vocab=32000,
+    experts=4,
+    expert_ffn_hidden=512,
+    name="mixture",
 )
-ABLE = replace(MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True)
+OPEN = Space(
+    schedule=SCHEDULES,
+    zero_stage=(0, 1, 2, 3),
+    is_sequence_parallel=(False, True),
+    offload=OFFLOAD,
+    is_flash=(True, False),
+)
+ABLE = replace(
+    MEGATRON, has_context=True, has_sequence=True, zero_stages=(0, 1, 2, 3), offloads=True
+)
 
 
 def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> Cluster:
@@ -36,7 +51,9 @@ def small_cluster(memory_gib: float = 2.0, num: int = 8, per_node: int = 4) -> C
 
 
 def small_job(model: Model = DENSE, **changes: object) -> TrainingJob:
-    job = TrainingJob(model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=ABLE)
+    job = TrainingJob(
+        model=model, cluster=small_cluster(), seq_len=1024, global_batch=8, framework=ABLE
+    )
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
@@ -51,12 +68,20 @@ def every_layout(job: TrainingJob) -> Iterator[Layout]:
     for tp, cp, pp, dp, ep in itertools.product(widths, widths, widths, widths, widths):
         if tp * cp * pp * dp != num or not cut_divides(job, tp, cp, pp, dp, ep):
             continue
-        for micro, vpp in itertools.product(range(1, job.global_batch + 1), range(1, model.layers + 1)):
+        for micro, vpp in itertools.product(
+            range(1, job.global_batch + 1), range(1, model.layers + 1)
+        ):
             if job.global_batch % (dp * micro) or (vpp > 1 and model.layers % (pp * vpp)):
                 continue
             num_micro = job.global_batch // (dp * micro)
             for schedule, zero, shard, sp, recompute, offload, flash in itertools.product(
-                SCHEDULES, range(4), (0, job.cluster.devices_per_node // tp), (False, True), RECOMPUTE, OFFLOAD, (True, False)
+                SCHEDULES,
+                range(4),
+                (0, job.cluster.devices_per_node // tp),
+                (False, True),
+                RECOMPUTE,
+                OFFLOAD,
+                (True, False),
             ):
                 layout = Layout(
                     tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=micro, num_micro=num_micro, vpp=vpp, schedule=schedule,
@@ -70,16 +95,24 @@ def cut_divides(job: TrainingJob, tp: int, cp: int, pp: int, dp: int, ep: int) -
     model = job.model
     if tp > job.cluster.devices_per_node or model.heads % tp or model.ffn_hidden % tp:
         return False
-    if (model.kv_heads % tp and tp % model.kv_heads) or model.layers % pp or (cp > 1 and job.seq_len % (2 * cp)):
+    if (
+        (model.kv_heads % tp and tp % model.kv_heads)
+        or model.layers % pp
+        or (cp > 1 and job.seq_len % (2 * cp))
+    ):
         return False
     if model.experts is None:
         return ep == 1
-    return model.experts.num % ep == 0 and (dp * cp) % ep == 0 and model.experts.ffn_hidden % tp == 0
+    return (
+        model.experts.num % ep == 0 and (dp * cp) % ep == 0 and model.experts.ffn_hidden % tp == 0
+    )
 
 
 def methods_make_sense(job: TrainingJob, layout: Layout) -> bool:
     copies = layout.dp * layout.cp
-    if layout.vpp > 1 and (layout.pp == 1 or layout.schedule != "1f1b" or layout.num_micro % layout.pp):
+    if layout.vpp > 1 and (
+        layout.pp == 1 or layout.schedule != "1f1b" or layout.num_micro % layout.pp
+    ):
         return False
     if layout.schedule != "1f1b" and layout.pp == 1:
         return False
@@ -93,7 +126,9 @@ def methods_make_sense(job: TrainingJob, layout: Layout) -> bool:
         return False
     if layout.offload == "all" and layout.zero_stage < 3 and copies > 1:
         return False
-    if layout.shard and (layout.zero_stage != 3 or not 1 < layout.shard < copies or copies % layout.shard):
+    if layout.shard and (
+        layout.zero_stage != 3 or not 1 < layout.shard < copies or copies % layout.shard
+    ):
         return False
     if layout.is_sequence_parallel and layout.tp == 1:
         return False
@@ -109,7 +144,12 @@ def test_a_grid_is_what_loops_find(model: Model) -> None:
 
 
 def test_pieces_are_bounded_and_hold_everything_once() -> None:
-    job = TrainingJob(model=find_model("llama3-70b"), cluster=parse_cluster("8x8xH100"), seq_len=8192, global_batch=1024)
+    job = TrainingJob(
+        model=find_model("llama3-70b"),
+        cluster=parse_cluster("8x8xH100"),
+        seq_len=8192,
+        global_batch=1024,
+    )
     grid = Grid(job, replace(Space(), offload=OFFLOAD))
     sizes = [len(chunk) for chunk in grid.chunks()]
     assert len(sizes) > 1
@@ -122,10 +162,20 @@ def test_pieces_are_bounded_and_hold_everything_once() -> None:
 
 
 def test_pins_are_kept() -> None:
-    space = Space(tp=(1, 2), pp=(2,), recompute=("full",), schedule=("gpipe",), zero_stage=(1,), is_sequence_parallel=(False,))
+    space = Space(
+        tp=(1, 2),
+        pp=(2,),
+        recompute=("full",),
+        schedule=("gpipe",),
+        zero_stage=(1,),
+        is_sequence_parallel=(False,),
+    )
     found = layouts_of(Grid(small_job(), space))
     assert {layout.tp for layout in found} == {1, 2}
-    told = {(each.recompute, each.schedule, each.zero_stage, each.is_sequence_parallel, each.pp) for each in found}
+    told = {
+        (each.recompute, each.schedule, each.zero_stage, each.is_sequence_parallel, each.pp)
+        for each in found
+    }
     assert told == {("full", "gpipe", 1, False, 2)}
 
 
@@ -149,13 +199,20 @@ def test_uneven_stages_are_the_frameworks_choice() -> None:
 
 
 def test_selective_recompute_with_one_kernel_is_for_frameworks_that_mean_more_by_it() -> None:
-    megatron, titan = (layouts_of(Grid(small_job(framework=each), Space())) for each in (MEGATRON, TORCHTITAN))
+    megatron, titan = (
+        layouts_of(Grid(small_job(framework=each), Space())) for each in (MEGATRON, TORCHTITAN)
+    )
     assert "selective" not in {each.recompute for each in megatron}
     assert "selective" in {each.recompute for each in titan}
 
 
 def test_the_open_space_of_175b_is_larger_than_calculons() -> None:
-    job = TrainingJob(model=find_model("gpt3-175b"), cluster=parse_cluster("128x8xA100"), seq_len=2048, global_batch=1536)
+    job = TrainingJob(
+        model=find_model("gpt3-175b"),
+        cluster=parse_cluster("128x8xA100"),
+        seq_len=2048,
+        global_batch=1536,
+    )
     assert len(Grid(job, replace(open_space(job), leaves_idle=True))) > 11_700_000
 
 
@@ -169,19 +226,25 @@ def test_divisors_are_all_of_them() -> None:
 
 @pytest.fixture(scope="module", params=[DENSE, MIXTURE], ids=lambda model: model.name)
 def tried(request: pytest.FixtureRequest) -> tuple[TrainingJob, list[tuple[Layout, float, float]]]:
-    """A job that some layouts fit, and each layout's step and memory, of one call for all and of one for some."""
+    """A job that some layouts fit, and each layout's step and memory, of one call for all and of
+    one for some."""
     job = small_job(request.param, global_batch=4)
     layouts = layouts_of(Grid(job, Space(offload=OFFLOAD)))
     made = estimate(job, Layouts.of(layouts))
     rows = list(zip(layouts, made.step_s.tolist(), made.memory_bytes.tolist(), strict=True))
     for layout, step, memory in rows[::97]:
         one = estimate_one(job, layout)
-        assert (step, memory) == (pytest.approx(float(one.step_s[0])), pytest.approx(float(one.memory_bytes[0])))
+        assert (step, memory) == (
+            pytest.approx(float(one.step_s[0])),
+            pytest.approx(float(one.memory_bytes[0])),
+        )
     middle = sorted(memory for _, _, memory in rows)[len(rows) // 2]
     return replace(job, cluster=replace(job.cluster, memory_bytes=middle)), rows
 
 
-def test_the_best_is_the_fastest_that_fits(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
+def test_the_best_is_the_fastest_that_fits(
+    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
+) -> None:
     job, rows = tried
     found = search(job, Space(offload=OFFLOAD))
     fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.memory_bytes]
@@ -202,20 +265,29 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
     job, rows = tried
     front = search(job, Space(offload=OFFLOAD)).front
     assert [each.step_s for each in front] == sorted(each.step_s for each in front)
-    assert [each.memory_bytes for each in front] == sorted((each.memory_bytes for each in front), reverse=True)
+    assert [each.memory_bytes for each in front] == sorted(
+        (each.memory_bytes for each in front), reverse=True
+    )
     slow = search_module.SLOWEST * front[0].step_s
     for layout, step, memory in rows:
         if memory <= job.cluster.memory_bytes and step <= slow:
             near = 1 + 2 * SAME
             beats_or_ties = any(
-                each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory for each in front
+                each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory
+                for each in front
             )
             assert beats_or_ties, layout
 
 
-def test_a_rival_is_placed_among_all(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
+def test_a_rival_is_placed_among_all(
+    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
+) -> None:
     job, rows = tried
-    fit = sorted((step, str(layout), layout) for layout, step, memory in rows if memory <= job.cluster.memory_bytes)
+    fit = sorted(
+        (step, str(layout), layout)
+        for layout, step, memory in rows
+        if memory <= job.cluster.memory_bytes
+    )
     step, _, layout = fit[len(fit) // 2]
     rival = search(job, Space(offload=OFFLOAD), rivals=[layout]).rivals[0]
     assert rival.choice.layout == layout
@@ -228,7 +300,9 @@ def test_a_rival_is_placed_among_all(tried: tuple[TrainingJob, list[tuple[Layout
     assert rival.num_cuts_faster == sum(other < step * (1 - 1e-9) for other in cuts.values())
 
 
-def test_the_least_memory_is_the_least(tried: tuple[TrainingJob, list[tuple[Layout, float, float]]]) -> None:
+def test_the_least_memory_is_the_least(
+    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
+) -> None:
     job, rows = tried
     least = least_memory(job, Space(offload=OFFLOAD))
     assert least is not None
@@ -266,7 +340,11 @@ def test_variants_collapse_into_the_plainest() -> None:
         replace(base, zero_stage=2, recompute="full"): 1.5,
         replace(base, tp=4, dp=2): 1.2,
     }
-    rows = search_module._Rows(layouts=Layouts.of(timed), step_s=np.array([*timed.values()]), memory_bytes=np.ones(len(timed)))
+    rows = search_module._Rows(
+        layouts=Layouts.of(timed),
+        step_s=np.array([*timed.values()]),
+        memory_bytes=np.ones(len(timed)),
+    )
     shown = [rows.layouts.layout(place) for place in search_module._shown(rows, 10)]
     assert shown == [list(timed)[place] for place in (1, 6, 3, 4)]
     assert len(search_module._shown(rows, 2)) == 2
@@ -300,7 +378,13 @@ def test_nothing_to_choose_from_is_not_an_error() -> None:
 
 def choice(layout: Layout, **times: float) -> Choice:
     return Choice(
-        layout=layout, step_s=sum(times.values()), memory_bytes=1.0, tokens_per_s_per_device=1.0, mfu=0.5, times=times, memory={}
+        layout=layout,
+        step_s=sum(times.values()),
+        memory_bytes=1.0,
+        tokens_per_s_per_device=1.0,
+        mfu=0.5,
+        times=times,
+        memory={},
     )
 
 
@@ -309,8 +393,13 @@ def test_why_names_what_grows_most() -> None:
     slower = choice(Layout(tp=4), gemm=9.9, bubble=1.0, tensor_comms=1.4, data_comms=0.55)
     assert why(slower, best) == "bubble +0.80 s, tensor collectives +0.40 s"
     assert why(best, best) == "the fastest"
-    assert why(choice(Layout(tp=2), gemm=10.0, bubble=0.2, tensor_comms=1.01, data_comms=0.5), best) == "as fast as the best"
-    assert why(choice(Layout(tp=2), gemm=9.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5), best).startswith("faster")
+    assert (
+        why(choice(Layout(tp=2), gemm=10.0, bubble=0.2, tensor_comms=1.01, data_comms=0.5), best)
+        == "as fast as the best"
+    )
+    assert why(
+        choice(Layout(tp=2), gemm=9.0, bubble=0.2, tensor_comms=1.0, data_comms=0.5), best
+    ).startswith("faster")
 
 
 def test_every_choice_says_why_it_loses() -> None:

@@ -31,8 +31,15 @@ from stepscope.planner.validate import (
 )
 
 
-def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> TrainingJob:
-    job = TrainingJob(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
+def job_of(
+    model: str, cluster: str, seq_len: int, global_batch: int, **rest: object
+) -> TrainingJob:
+    job = TrainingJob(
+        model=find_model(model),
+        cluster=parse_cluster(cluster),
+        seq_len=seq_len,
+        global_batch=global_batch,
+    )
     return replace(job, **rest)  # type: ignore[arg-type]
 
 
@@ -49,7 +56,9 @@ layouts = st.builds(
 
 
 @given(layouts, st.randoms(use_true_random=False), st.integers(0, 4095))
-def test_a_layout_is_read_as_it_is_printed_in_any_order(layout: Layout, random: object, shard: int) -> None:
+def test_a_layout_is_read_as_it_is_printed_in_any_order(
+    layout: Layout, random: object, shard: int
+) -> None:
     layout = replace(layout, shard=shard if shard < layout.dp else 0)
     assert parse_layout(str(layout)) == layout
     words = str(layout).replace("offload-", "offload_").replace("no-", "no_").split("-")
@@ -58,7 +67,9 @@ def test_a_layout_is_read_as_it_is_printed_in_any_order(layout: Layout, random: 
 
 
 def test_what_is_left_out_comes_from_the_job() -> None:
-    assert parse_layout("tp8-pp4-mb2", LLAMA) == Layout(tp=8, pp=4, dp=2, micro_batch=2, num_micro=256)
+    assert parse_layout("tp8-pp4-mb2", LLAMA) == Layout(
+        tp=8, pp=4, dp=2, micro_batch=2, num_micro=256
+    )
     assert parse_layout("fsdp", LLAMA) == Layout(dp=64, zero_stage=3, num_micro=16)
     assert parse_layout("tp4-zero1-vpp2-pp2") == Layout(tp=4, zero_stage=1, vpp=2, pp=2)
 
@@ -102,16 +113,40 @@ def test_any_text_is_a_layout_or_an_error(word: str) -> None:
     [
         (LLAMA, "tp8-pp8-dp2", "are 128 devices and the cluster has 64; dp1 fills them"),
         (LLAMA, "tp8-pp3-dp2", "tp x cp x pp must divide 64: 16 or 32 do, 24 does not"),
-        (LLAMA, "tp7-pp1-dp9", "64 heads (8 of keys and values) cannot be shared by 7 tensor ranks; 4 or 8 can"),
-        (LLAMA, "tp2-dp32-mb3", "a batch of 1024 is not a multiple of dp32 x mb3 = 96; 960 or 1056 would be, or mb2"),
-        (LLAMA, "cp3-dp64", "8192 tokens cannot be cut into two pieces for each of 3 context ranks; 2 or 4 can"),
+        (
+            LLAMA,
+            "tp7-pp1-dp9",
+            "64 heads (8 of keys and values) cannot be shared by 7 tensor ranks; 4 or 8 can",
+        ),
+        (
+            LLAMA,
+            "tp2-dp32-mb3",
+            "a batch of 1024 is not a multiple of dp32 x mb3 = 96; 960 or 1056 would be, or mb2",
+        ),
+        (
+            LLAMA,
+            "cp3-dp64",
+            "8192 tokens cannot be cut into two pieces for each of 3 context ranks; 2 or 4 can",
+        ),
         (LLAMA, "dp64-sp", "sequence parallelism is among tensor ranks"),
         (LLAMA, "dp64-ep8", "llama3-70b has no experts"),
         (LLAMA, "dp64-zbv", "zbv is a pipeline's schedule"),
         (LLAMA, "dp64-v2", "v2 interleaves"),
-        (LLAMA, "pp16v3-dp4", "80 layers cannot be cut into 16 stages of 3 pieces; pieces of a stage can be 1 or 5"),
-        (LLAMA, "tp2-pp8v2-dp4-mb64", "micro-batches in groups of pp8 and there are 4; a batch of 2048 has them"),
-        (LLAMA, "pp64-dp1-mb64-zb2p", "zb2p fills its bubbles with 128 micro-batches or more and there are 16"),
+        (
+            LLAMA,
+            "pp16v3-dp4",
+            "80 layers cannot be cut into 16 stages of 3 pieces; pieces of a stage can be 1 or 5",
+        ),
+        (
+            LLAMA,
+            "tp2-pp8v2-dp4-mb64",
+            "micro-batches in groups of pp8 and there are 4; a batch of 2048 has them",
+        ),
+        (
+            LLAMA,
+            "pp64-dp1-mb64-zb2p",
+            "zb2p fills its bubbles with 128 micro-batches or more and there are 16",
+        ),
         (LLAMA, "dp64-z3/7", "64 data ranks cannot be cut into shards of 7; 4 or 8 can"),
         (GPT, "tp1-pp64-dp1", "96 layers cannot be cut into 64 equal stages; 48 or 96 can"),
         (MIXTRAL, "dp64-ep3", "ep3 must divide 8 experts and dp x cp = 64; 2 or 4 would"),
@@ -119,7 +154,9 @@ def test_any_text_is_a_layout_or_an_error(word: str) -> None:
         (replace(GPT, seq_len=4096), "dp96", "learned positions for 2048 tokens, not 4096"),
     ],
 )
-def test_a_bad_layout_gets_the_reason_and_the_nearest_good_choice(job: TrainingJob, word: str, said: str) -> None:
+def test_a_bad_layout_gets_the_reason_and_the_nearest_good_choice(
+    job: TrainingJob, word: str, said: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         check_layout(job, parse_layout(word, job))
     assert said in str(caught.value)
@@ -165,7 +202,11 @@ def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
         (replace(LLAMA, global_batch=100), Space(dp=(64,)), "a batch of 64 or 128 would do"),
         (LLAMA, Space(tp=(3,)), "no layout fills 64 devices"),
         (LLAMA, Space(tp=(0,)), "tp must be 1 or more"),
-        (LLAMA, Space(recompute=("some",)), "recompute is one of none, selective, full, not 'some'"),
+        (
+            LLAMA,
+            Space(recompute=("some",)),
+            "recompute is one of none, selective, full, not 'some'",
+        ),
         (LLAMA, Space(zero_stage=(4,)), "zero stage is one of 0, 1, 2, 3"),
         (LLAMA, Space(schedule=()), "schedule is one of"),
     ],

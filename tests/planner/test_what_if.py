@@ -32,16 +32,25 @@ from stepscope.planner.what_if import (
 
 GIB = 2**30
 STATE_BYTES = 16
-"""Of a parameter in training with Adam and mixed precision, the least that any framework here keeps."""
+"""Of a parameter in training with Adam and mixed precision, the least that any framework here
+keeps."""
 
 
-def job_of(model: str, cluster: str, seq_len: int, global_batch: int, **rest: object) -> TrainingJob:
-    job = TrainingJob(model=find_model(model), cluster=parse_cluster(cluster), seq_len=seq_len, global_batch=global_batch)
+def job_of(
+    model: str, cluster: str, seq_len: int, global_batch: int, **rest: object
+) -> TrainingJob:
+    job = TrainingJob(
+        model=find_model(model),
+        cluster=parse_cluster(cluster),
+        seq_len=seq_len,
+        global_batch=global_batch,
+    )
     return replace(job, **rest)  # type: ignore[arg-type]
 
 
 def at_peak_s(job: TrainingJob) -> float:
-    """Seconds of a step if every device ran at its peak: six operations for each weight and token, attention left out."""
+    """Seconds of a step if every device ran at its peak: six operations for each weight and token,
+    attention left out."""
     body = job.model.active_params - job.model.embedding_params
     return 6 * body * job.tokens / (job.cluster.num_devices * job.cluster.peak_flops[job.precision])
 
@@ -90,20 +99,44 @@ def test_10b_goes_on_two_rtx_3090_only_with_offload() -> None:
 
 
 THEN = Space(
-    recompute=("full",), is_flash=(False,), schedule=("1f1b",), vpp=(1,), zero_stage=(0,), is_sequence_parallel=(False,), cp=(1,)
+    recompute=("full",),
+    is_flash=(False,),
+    schedule=("1f1b",),
+    vpp=(1,),
+    zero_stage=(0,),
+    is_sequence_parallel=(False,),
+    cp=(1,),
 )
 
 
 @pytest.mark.parametrize(("num_devices", "tflops"), [(384, 153), (768, 149), (1536, 141)])
-def test_175b_under_the_constraints_of_2021_has_its_published_layout_near_the_top(num_devices: int, tflops: float) -> None:
-    """Narayanan et al. 2021, Table 2: tp8, pp12, a batch of 1536, so many TFLOP/s a device, recomputation counted."""
-    job = job_of("gpt3-175b", f"{num_devices // 8}x8xA100", 2048, 1536, precision="fp16", framework=MEGATRON)
-    published = Layout(tp=8, pp=12, dp=num_devices // 96, num_micro=1536 * 96 // num_devices, recompute="full", is_flash=False)
+def test_175b_under_the_constraints_of_2021_has_its_published_layout_near_the_top(
+    num_devices: int, tflops: float
+) -> None:
+    """Narayanan et al. 2021, Table 2: tp8, pp12, a batch of 1536, so many TFLOP/s a device,
+    recomputation counted."""
+    job = job_of(
+        "gpt3-175b", f"{num_devices // 8}x8xA100", 2048, 1536, precision="fp16", framework=MEGATRON
+    )
+    published = Layout(
+        tp=8,
+        pp=12,
+        dp=num_devices // 96,
+        num_micro=1536 * 96 // num_devices,
+        recompute="full",
+        is_flash=False,
+    )
     found = search(job, THEN, rivals=[published])
     rival = found.rivals[0]
     # The paper's own count of operations, formula 3.
     layers, hidden, vocab = 96, 12288, 51200
-    flops = 96 * job.tokens * layers * hidden**2 * (1 + 2048 / (6 * hidden) + vocab / (16 * layers * hidden))
+    flops = (
+        96
+        * job.tokens
+        * layers
+        * hidden**2
+        * (1 + 2048 / (6 * hidden) + vocab / (16 * layers * hidden))
+    )
     assert rival.fits
     assert rival.choice.step_s == pytest.approx(flops / (num_devices * tflops * 1e12), rel=0.1)
     assert rival.choice.step_s < 1.15 * found.best[0].step_s
@@ -152,9 +185,15 @@ def test_nothing_fits_where_the_driver_fills_the_device() -> None:
 
 @pytest.mark.parametrize(
     ("model", "cluster", "seq_len", "batch"),
-    [("llama2-7b", "8xA100", 4096, 64), ("llama3-70b", "8xH100", 8192, 1024), ("gpt3-175b", "1024xA100", 2048, 1536)],
+    [
+        ("llama2-7b", "8xA100", 4096, 64),
+        ("llama3-70b", "8xH100", 8192, 1024),
+        ("gpt3-175b", "1024xA100", 2048, 1536),
+    ],
 )
-def test_the_smallest_cluster_holds_it_and_the_next_smaller_does_not(model: str, cluster: str, seq_len: int, batch: int) -> None:
+def test_the_smallest_cluster_holds_it_and_the_next_smaller_does_not(
+    model: str, cluster: str, seq_len: int, batch: int
+) -> None:
     job = job_of(model, cluster, seq_len, batch)
     found = smallest_cluster(job)
     assert found is not None
@@ -162,7 +201,9 @@ def test_the_smallest_cluster_holds_it_and_the_next_smaller_does_not(model: str,
     assert found.num_devices * job.cluster.memory_bytes < 3 * STATE_BYTES * job.model.num_params
     per_node = job.cluster.devices_per_node
     assert found.num_devices % per_node == 0 or per_node % found.num_devices == 0
-    smaller = found.num_devices - per_node if found.num_devices > per_node else found.num_devices // 2
+    smaller = (
+        found.num_devices - per_node if found.num_devices > per_node else found.num_devices // 2
+    )
     assert fitting(replace(job, cluster=resized(job.cluster, smaller))) is None
     assert found.choice.layout.num_devices == found.num_devices == found.job.cluster.num_devices
     assert found.least.memory_bytes <= found.choice.memory_bytes <= job.cluster.memory_bytes
@@ -191,7 +232,9 @@ def test_a_scaling_curve_falls_and_loses_little() -> None:
     assert len(choices) == 4
     assert all(later.step_s < before.step_s for before, later in itertools.pairwise(choices))
     for point, choice in zip(points[1:], choices, strict=True):
-        assert point.efficiency == pytest.approx(choices[0].step_s * 32 / (choice.step_s * point.num_devices))
+        assert point.efficiency == pytest.approx(
+            choices[0].step_s * 32 / (choice.step_s * point.num_devices)
+        )
         assert choice.layout.num_devices == point.num_devices
 
 
@@ -211,7 +254,12 @@ def test_changes_are_read_and_made() -> None:
         device="B200", network=2.0, batch=0.5, seq=0.5, nodes=2.0, precision="fp8",
     )  # fmt: skip
     job = changed_job(LLAMA_70B, change)
-    assert (job.global_batch, job.seq_len, job.precision, job.cluster.num_devices) == (512, 4096, "fp8", 128)
+    assert (job.global_batch, job.seq_len, job.precision, job.cluster.num_devices) == (
+        512,
+        4096,
+        "fp8",
+        128,
+    )
     assert "B200" in job.cluster.device.name
     usual = changed_job(LLAMA_70B, parse_change("device=B200")).cluster
     assert job.cluster.tiers[-1].bytes_per_s == 2 * usual.tiers[-1].bytes_per_s
@@ -220,7 +268,18 @@ def test_changes_are_read_and_made() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["", "batch", "batch=", "batch=0", "batch=-1", "batch=1/0", "speed=2", "batch=2,batch=2", "precision=fp3", "network=\x1b"],
+    [
+        "",
+        "batch",
+        "batch=",
+        "batch=0",
+        "batch=-1",
+        "batch=1/0",
+        "speed=2",
+        "batch=2,batch=2",
+        "precision=fp3",
+        "network=\x1b",
+    ],
 )
 def test_a_change_that_makes_no_sense_says_so(word: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -236,11 +295,17 @@ def test_a_change_that_cannot_be_made_says_so() -> None:
 
 
 def test_the_next_generation_and_a_faster_network_help_and_half_the_batch_does_not() -> None:
-    found = what_if(LLAMA_70B, [parse_change(word) for word in ("device=B200", "network=2", "batch=1/2")])
+    found = what_if(
+        LLAMA_70B, [parse_change(word) for word in ("device=B200", "network=2", "batch=1/2")]
+    )
     assert found.baseline is not None
     device, network, batch = found.changed
     assert device.speedup is not None
-    assert 1.3 < device.speedup < 2.5 * device.job.cluster.peak_flops["bf16"] / LLAMA_70B.cluster.peak_flops["bf16"]
+    assert (
+        1.3
+        < device.speedup
+        < 2.5 * device.job.cluster.peak_flops["bf16"] / LLAMA_70B.cluster.peak_flops["bf16"]
+    )
     assert network.speedup is not None
     assert 1.0 <= network.speedup < 1.5
     assert batch.speedup is not None
@@ -274,7 +339,9 @@ def test_a_budget_is_steps_times_devices() -> None:
     assert found.device_hours == pytest.approx(119_210 * 90 * 64 / 3600)
     assert found.cost == pytest.approx(2 * found.device_hours)
     assert found.energy_kwh == pytest.approx(found.device_hours)
-    unknown = budget(replace(job, cluster=replace(cluster, price_per_hour=None, power_w=None)), choice, 1e12)
+    unknown = budget(
+        replace(job, cluster=replace(cluster, price_per_hour=None, power_w=None)), choice, 1e12
+    )
     assert (unknown.cost, unknown.energy_kwh) == (None, None)
     with pytest.raises(UsageError):
         budget(job, choice, 0)

@@ -27,8 +27,8 @@ while True:
     # Not pause(): of a signal that comes just before it, Python would tell when the next one comes.
     time.sleep(0.05)
 """
-"""Says which signals it got, and ends at SIGUSR1: signals are passed on in order, so that whatever was
-to come before has come by then."""
+"""Says which signals it got, and ends at SIGUSR1: signals are passed on in order, so that whatever
+was to come before has come by then."""
 LONGEST_S = 60.0
 
 SHELL = """
@@ -68,7 +68,11 @@ class Started:
     def __init__(self, folder: Path, *command: str) -> None:
         words = launcher(folder, *command)
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            start_new_session=True,
         )
         assert self.process.stdout is not None
         self.job_pid = int(self.process.stdout.readline().split()[1])
@@ -106,7 +110,9 @@ class Terminal:
     def __init__(self, folder: Path, *command: str) -> None:
         words = python(SHELL, *launcher(folder, *command))
         self.keys, side = os.openpty()
-        self.shell = subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=environment(), start_new_session=True)
+        self.shell = subprocess.Popen(
+            words, stdin=side, stdout=side, stderr=side, env=environment(), start_new_session=True
+        )
         os.close(side)
         self._rest = b""
         self.launcher_pid = int(self.line("launcher").split()[1])
@@ -125,13 +131,17 @@ class Terminal:
         """Until all have closed the terminal."""
         lines = []
         while line := self._line():
-            lines += [line[line.index(word) :] for word in ("got", "stopped", "code") if word in line]
+            lines += [
+                line[line.index(word) :] for word in ("got", "stopped", "code") if word in line
+            ]
         return lines
 
     def _line(self) -> str:
         while b"\n" not in self._rest:
             with suppress(OSError):
-                assert select.select([self.keys], [], [], LONGEST_S)[0], "nothing came from the terminal"
+                assert select.select([self.keys], [], [], LONGEST_S)[0], (
+                    "nothing came from the terminal"
+                )
                 # Linux says EIO where nobody has the other end.
                 if more := os.read(self.keys, 4096):
                     self._rest += more

@@ -1,4 +1,5 @@
-"""A signal reaches the job once, whoever it was sent to; a launcher that is killed leaves no job behind."""
+"""A signal reaches the job once, whoever it was sent to; a launcher that is killed leaves no job
+behind."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ HANDLED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGTSTP", "SIGUSR1")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGQUIT", "SIGALRM", "SIGRTMIN"])
-def test_a_signal_to_the_launcher_alone_ends_the_job_as_it_would_alone(tmp_path: Path, name: str) -> None:
+def test_a_signal_to_the_launcher_alone_ends_the_job_as_it_would_alone(
+    tmp_path: Path, name: str
+) -> None:
     number = getattr(signal, name)
     with started(tmp_path, *python(JOB)) as launched:
         launched.process.send_signal(number)
@@ -34,7 +37,9 @@ def test_a_signal_to_the_launcher_alone_ends_the_job_as_it_would_alone(tmp_path:
     assert ("KeyboardInterrupt" in err) is (number == signal.SIGINT)
 
 
-@pytest.mark.parametrize("is_to_group", [False, True], ids=["to the launcher alone", "to the group"])
+@pytest.mark.parametrize(
+    "is_to_group", [False, True], ids=["to the launcher alone", "to the group"]
+)
 def test_each_signal_comes_once(tmp_path: Path, is_to_group: bool) -> None:
     sent = [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP]
     with started(tmp_path, *python(JOB, *HANDLED)) as launched:
@@ -49,7 +54,9 @@ def test_each_signal_comes_once(tmp_path: Path, is_to_group: bool) -> None:
 
 def test_what_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
     words = launcher(tmp_path, *python(JOB, "SIGUSR1"))
-    with subprocess.Popen(["nohup", *words], stdout=subprocess.PIPE, env=environment(), start_new_session=True) as process:
+    with subprocess.Popen(
+        ["nohup", *words], stdout=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"ready")
         process.send_signal(signal.SIGHUP)
@@ -162,7 +169,9 @@ signal.pause()
 """A job that starts a process in a session of its own."""
 
 
-@pytest.mark.parametrize("starter", [WAITED_FOR, TALKED_TO], ids=["jobs that are waited for", "jobs that are talked to"])
+@pytest.mark.parametrize(
+    "starter", [WAITED_FOR, TALKED_TO], ids=["jobs that are waited for", "jobs that are talked to"]
+)
 def test_jobs_of_our_own_end_with_us_all_of_them(tmp_path: Path, starter: str) -> None:
     (tmp_path / "log").touch()
     job = python(APART.format(ignored=""), str(tmp_path / "log"))
@@ -173,16 +182,22 @@ def test_jobs_of_our_own_end_with_us_all_of_them(tmp_path: Path, starter: str) -
     # Whoever kills our whole group leaves the job to the watchdog.
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    until(lambda: not [each for each in processes().values() if str(tmp_path / "log") in each.command])
+    until(
+        lambda: not [each for each in processes().values() if str(tmp_path / "log") in each.command]
+    )
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_job_of_our_own_that_will_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_our_own_that_will_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(members, "GRACE_S", 0.2)
     (tmp_path / "log").touch()
     code = APART.format(ignored="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     mark = {"MARKED": str(tmp_path)}
-    with subprocess.Popen(python(code, str(tmp_path / "log")), env=environment(**mark), start_new_session=True) as process:
+    with subprocess.Popen(
+        python(code, str(tmp_path / "log")), env=environment(**mark), start_new_session=True
+    ) as process:
         until(lambda: len(members.members(None, str(tmp_path).encode())) == 2)
         members.end(members.first_process(process.pid), str(tmp_path).encode())
         assert not members.members(None, str(tmp_path).encode())
@@ -202,13 +217,21 @@ def test_a_number_that_is_another_processs_by_now_is_left_alone() -> None:
 
 def test_a_reader_of_stderr_that_has_gone_costs_the_job_nothing(tmp_path: Path) -> None:
     """Neither what is said while it runs, nor the diagnosis after it."""
-    code = "import sys; from stepscope.process.launch import launch; from stepscope.process.stderr import say\n"
+    code = (
+        "import sys; from stepscope.process.launch import launch; from stepscope.process.stderr "
+        "import say\n"
+    )
     code += "sys.exit(launch(None, sys.argv[1:], {}, meanwhile=lambda: say('a word')))"
     job = python("import sys, time; time.sleep(0.6); sys.exit(7)")
     for words in (python(code, *job), stepscope("run", "--out", str(tmp_path / "run"), "--", *job)):
         ours, theirs = os.pipe()
         os.close(ours)
-        assert subprocess.run(words, stderr=theirs, check=False, env=environment(), timeout=60).returncode == 7
+        assert (
+            subprocess.run(
+                words, stderr=theirs, check=False, env=environment(), timeout=60
+            ).returncode
+            == 7
+        )
         os.close(theirs)
 
 

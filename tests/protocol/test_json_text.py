@@ -34,12 +34,18 @@ def strict(text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -math.inf, 10**5000, -(10**5000)], ids=["nan", "inf", "-inf", "long", "-long"]
+    "value",
+    [math.nan, math.inf, -math.inf, 10**5000, -(10**5000)],
+    ids=["nan", "inf", "-inf", "long", "-long"],
 )
 def test_what_json_does_not_have_is_null(value: float) -> None:
     told = {"a": [1.5, value, {"b": (value, "NaN")}], "c": value, "d": True, "e": None}
     expected = {"a": [1.5, None, {"b": [None, "NaN"]}], "c": None, "d": True, "e": None}
-    for text in (json_text(told), json_text(told, indent=2), json_text(told, separators=(",", ":"))):
+    for text in (
+        json_text(told),
+        json_text(told, indent=2),
+        json_text(told, separators=(",", ":")),
+    ):
         assert strict(text) == expected
     assert list(not_finite(told)) == ["a.1", "a.2.b.0", "c"]
 
@@ -58,7 +64,11 @@ def test_whatever_is_written_can_be_read_and_what_is_finite_is_kept(value: objec
 
 
 def _uses(path: Path) -> list[str]:
-    return [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if _is_writer(node)]
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if _is_writer(node)
+    ]
 
 
 def _is_writer(node: ast.AST) -> bool:
@@ -70,5 +80,9 @@ def _is_writer(node: ast.AST) -> bool:
 
 
 def test_json_is_written_in_one_place() -> None:
-    found = {str(path.relative_to(SOURCES)): uses for path in SOURCES.rglob("*.py") if (uses := _uses(path))}
+    found = {
+        str(path.relative_to(SOURCES)): uses
+        for path in SOURCES.rglob("*.py")
+        if (uses := _uses(path))
+    }
     assert set(found) == {"protocol/json_text.py", *FOR_OUR_OWN_DECODERS}, found

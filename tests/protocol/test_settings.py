@@ -17,16 +17,22 @@ CODES = {rule.CODE for rule in RULES}
 def test_settings_fix_findings_that_there_are() -> None:
     named = {code for setting in SETTINGS.values() for code in setting.fixes}
     assert named <= CODES
-    # The two directions agree: what a finding is met with says that it fixes it, and the other way about.
+    # The two directions agree: what a finding is met with says that it fixes it, and the other way
+    # about.
     for code in CODES:
         tried = fixes(code)
-        assert set(tried or ()) == {setting.name for setting in SETTINGS.values() if code in setting.fixes}, code
+        assert set(tried or ()) == {
+            setting.name for setting in SETTINGS.values() if code in setting.fixes
+        }, code
         if tried is not None:
             assert checked(tried) == tried
 
 
 def test_cores_are_shared_among_ranks() -> None:
-    alone, shared = fixes("thread-oversubscription"), fixes("thread-oversubscription", num_ranks=10_000)
+    alone, shared = (
+        fixes("thread-oversubscription"),
+        fixes("thread-oversubscription", num_ranks=10_000),
+    )
     assert alone is not None
     assert int(alone["num_threads"]) >= 1
     assert shared == {"num_threads": 1}
@@ -59,7 +65,12 @@ def test_texts_become_values_of_the_settings_kind() -> None:
 
 
 def test_settings_that_must_be_there_before_the_start_are_variables() -> None:
-    knobs = {"num_threads": 2, "allocator": "expandable_segments:True", "launch_blocking": False, "num_workers": 3}
+    knobs = {
+        "num_threads": 2,
+        "allocator": "expandable_segments:True",
+        "launch_blocking": False,
+        "num_workers": 3,
+    }
     assert environment_of(knobs) == {
         "OMP_NUM_THREADS": "2",
         "MKL_NUM_THREADS": "2",

@@ -1,4 +1,5 @@
-"""Files from strangers: pipes and devices are refused at once, numbers are finite or None, JSON has a bounded depth."""
+"""Files from strangers: pipes and devices are refused at once, numbers are finite or None, JSON has
+a bounded depth."""
 
 from __future__ import annotations
 
@@ -93,9 +94,41 @@ def test_a_run_with_a_pipe_or_a_device_in_it_is_refused_by_name(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["plan", "--model", "llama3-8b", "--cluster", "FILE.toml", "--seq", "2048", "--global-batch", "8"],
-        ["plan", "--model", "FILE.json", "--cluster", "1x8xH100", "--seq", "2048", "--global-batch", "8"],
-        ["plan", "--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "2048", "--global-batch", "8", "--hardware", "FILE"],
+        [
+            "plan",
+            "--model",
+            "llama3-8b",
+            "--cluster",
+            "FILE.toml",
+            "--seq",
+            "2048",
+            "--global-batch",
+            "8",
+        ],
+        [
+            "plan",
+            "--model",
+            "FILE.json",
+            "--cluster",
+            "1x8xH100",
+            "--seq",
+            "2048",
+            "--global-batch",
+            "8",
+        ],
+        [
+            "plan",
+            "--model",
+            "llama3-8b",
+            "--cluster",
+            "1x8xH100",
+            "--seq",
+            "2048",
+            "--global-batch",
+            "8",
+            "--hardware",
+            "FILE",
+        ],
         ["diagnose", "FILE"],
         ["diagnose", "OTHER", "--budget", "FILE"],
         ["diagnose", "OTHER", "--fail-if", "step_ms > 1", "--baseline", "FILE"],
@@ -113,8 +146,12 @@ def test_a_pipe_or_a_device_given_to_a_command_is_refused(
 ) -> None:
     for name in ("FILE", "FILE.toml", "FILE.json"):
         _special(tmp_path / name, kind)
-    (tmp_path / "OTHER").write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "pid": 1, "tid": 1}]}')
-    given = [str(tmp_path / word) if word.startswith(("FILE", "OTHER")) else word for word in arguments]
+    (tmp_path / "OTHER").write_text(
+        '{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "pid": 1, "tid": 1}]}'
+    )
+    given = [
+        str(tmp_path / word) if word.startswith(("FILE", "OTHER")) else word for word in arguments
+    ]
     assert main(given) == 2
     assert str(tmp_path / "FILE") in capsys.readouterr().err
 
@@ -122,7 +159,10 @@ def test_a_pipe_or_a_device_given_to_a_command_is_refused(
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        (b"[NaN, Infinity, -Infinity, 1e999, 9223372036854775808, 7, 1.5]", [None, None, None, None, None, 7, 1.5]),
+        (
+            b"[NaN, Infinity, -Infinity, 1e999, 9223372036854775808, 7, 1.5]",
+            [None, None, None, None, None, 7, 1.5],
+        ),
         (b"[1" + b"0" * 5000 + b"]", [None]),
         (b'{"a\xff": "\xed\xa0\x80"}', {"a\ufffd": "\ufffd\ufffd\ufffd"}),
         (b'"\\ud800"', "?"),
@@ -156,10 +196,14 @@ def test_what_lies_too_deep_is_left_out_or_refused() -> None:
         parse_json(text, is_strict=True)
 
 
-def test_a_hole_in_a_file_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hole_in_a_file_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "MAX_ZERO_BYTES", 4 << 20)
     path = tmp_path / "t.json"
-    path.write_bytes(b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "pid": 1, "tid": 1}')
+    path.write_bytes(
+        b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "name": "a", "pid": 1, "tid": 1}'
+    )
     os.truncate(path, 1 << 40)
     trace = read_trace(Source(path=path, label="t.json"), use_cache=False)
     assert len(trace) == 1
@@ -167,7 +211,9 @@ def test_a_hole_in_a_file_is_not_read_to_its_end(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["run.json", "rank-0/rank.json"])
-def test_a_run_with_an_endless_file_is_refused_by_name(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_an_endless_file_is_refused_by_name(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = _run(tmp_path / "run")
     os.truncate(run / name, 1 << 40)
     for command in (["diagnose"], ["watch", "--once"]):
@@ -185,7 +231,10 @@ def test_bytes_that_are_no_characters_do_not_refuse_a_typed_file() -> None:
     assert decode_json(b'{"a\xff": 1}', dict[str, int]) == {"a\ufffd": 1}
 
 
-@pytest.mark.parametrize("text", [b"a = [" + b"[" * 5000, b"a = inf", b"a = nan", b"a = 0x" + b"f" * 100, b"a = \xff", b"="])
+@pytest.mark.parametrize(
+    "text",
+    [b"a = [" + b"[" * 5000, b"a = inf", b"a = nan", b"a = 0x" + b"f" * 100, b"a = \xff", b"="],
+)
 def test_toml_is_finite_and_flat_or_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_toml(text)
@@ -199,15 +248,28 @@ def test_numbers_that_are_none(value: object) -> None:
     assert whole(value) is None
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "1_000", "", "x", "9" * 5000, "0x10", "\u0661"])
+@pytest.mark.parametrize(
+    "text", ["nan", "inf", "1e999", "1_000", "", "x", "9" * 5000, "0x10", "\u0661"]
+)
 def test_texts_that_are_no_numbers(text: str) -> None:
     assert finite_text(text) is None
     assert whole_text(text) is None
 
 
 def test_numbers_and_texts_of_them_are_taken() -> None:
-    assert (finite(7), finite_text(" 7.5e1 "), whole(7.0), whole(7.5), whole_text("+7")) == (7.0, 75.0, 7, None, 7)
-    assert (finite(7, 8), whole(7, 8), finite_text("7", 8), whole_text("9", 0, 8)) == (None, None, None, None)
+    assert (finite(7), finite_text(" 7.5e1 "), whole(7.0), whole(7.5), whole_text("+7")) == (
+        7.0,
+        75.0,
+        7,
+        None,
+        7,
+    )
+    assert (finite(7, 8), whole(7, 8), finite_text("7", 8), whole_text("9", 0, 8)) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_what_a_run_says_is_of_its_kind_or_not_there() -> None:
@@ -233,11 +295,18 @@ def test_what_a_run_says_is_of_its_kind_or_not_there() -> None:
         "new": {"later": 1},
     }
     assert wrong[:2] == ("loaders", "machine.cpu_count")
-    assert sound_row(("step", "dur_ns", "end_ns"), [1, 2**54, 2**60]) == {"step": 1, "dur_ns": None, "end_ns": 2**60}
+    assert sound_row(("step", "dur_ns", "end_ns"), [1, 2**54, 2**60]) == {
+        "step": 1,
+        "dur_ns": None,
+        "end_ns": 2**60,
+    }
 
 
 def test_a_run_s_wrong_values_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write_rank(run, 0, loaders=3, machine={"cpu_count": 0})
     (note,) = [note for note in read_run(run).notes if "rank.json" in note]
-    assert note == "rank-0/rank.json: 2 values are of a wrong kind or out of range, and not used: loaders, machine.cpu_count"
+    assert note == (
+        "rank-0/rank.json: 2 values are of a wrong kind or out of range, and not used: "
+        "loaders, machine.cpu_count"
+    )

@@ -42,10 +42,20 @@ def _place(one: Source) -> Path:
 
 def _equal(one: Trace, other: Trace) -> bool:
     columns = all(
-        np.array_equal(getattr(one, n), getattr(other, n)) and getattr(one, n).dtype == getattr(other, n).dtype
+        np.array_equal(getattr(one, n), getattr(other, n))
+        and getattr(one, n).dtype == getattr(other, n).dtype
         for n in Trace.COLUMNS
     )
-    rest = ("names", "threads", "details", "collectives", "meta", "num_raw_events", "unknown", "notes")
+    rest = (
+        "names",
+        "threads",
+        "details",
+        "collectives",
+        "meta",
+        "num_raw_events",
+        "unknown",
+        "notes",
+    )
     return columns and all(getattr(one, name) == getattr(other, name) for name in rest)
 
 
@@ -81,8 +91,11 @@ def test_a_changed_file_has_no_cache(tmp_path: Path) -> None:
     assert cache.load(one) is None
 
 
-def test_other_content_of_the_same_size_and_time_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a copy that keeps times leaves, or a build that sets them all: content alone tells it."""
+def test_other_content_of_the_same_size_and_time_has_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a copy that keeps times leaves, or a build that sets them all: content alone tells
+    it."""
     one, _, _ = _stored(tmp_path)
     assert isinstance(one.path, Path)
     state, text = one.path.stat(), one.path.read_bytes()
@@ -92,7 +105,9 @@ def test_other_content_of_the_same_size_and_time_has_no_cache(tmp_path: Path, mo
         told = real(handle)
         if not os.path.samestat(told, state):
             return told
-        return os.stat_result(told[:10], {"st_mtime_ns": state.st_mtime_ns, "st_ctime_ns": state.st_ctime_ns})
+        return os.stat_result(
+            told[:10], {"st_mtime_ns": state.st_mtime_ns, "st_ctime_ns": state.st_ctime_ns}
+        )
 
     monkeypatch.setattr(os, "fstat", frozen)
     assert cache.load(one) is not None
@@ -180,7 +195,9 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     assert cache.load(one) is None
 
 
-def test_the_folder_is_kept_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_kept_bounded(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources = []
     for number in range(6):
         one = source(write(tmp_path / f"{number}.json", trace_text([event(ts=number)])))
@@ -188,7 +205,11 @@ def test_the_folder_is_kept_bounded(tmp_path: Path, folder: Path, monkeypatch: p
         os.utime(_place(one), (number, number))
         sources.append(one)
     size = max(_place(one).stat().st_size for one in sources)
-    others = [folder / "notes.txt", folder / f"mine{cache.SUFFIX}", folder / f".part-young{cache.SUFFIX}"]
+    others = [
+        folder / "notes.txt",
+        folder / f"mine{cache.SUFFIX}",
+        folder / f".part-young{cache.SUFFIX}",
+    ]
     for path in others:
         path.write_bytes(b"x" * size)
     (folder / f".part-old{cache.SUFFIX}").write_bytes(b"x")
@@ -205,7 +226,9 @@ def test_the_folder_is_kept_bounded(tmp_path: Path, folder: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("home", ["nowhere", "", None])
-def test_without_a_home_nothing_is_kept(home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_nothing_is_kept(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STEPSCOPE_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -347,7 +370,9 @@ def test_any_damage_makes_it_absent_or_harmless(tmp_path: Path) -> None:
                 del data[at:]
                 data += b"\x00"
             else:
-                data[at : at + 8] = chance.choice([2**31, 2**63, 2**64 - 1, 0]).to_bytes(8, "little")
+                data[at : at + 8] = chance.choice([2**31, 2**63, 2**64 - 1, 0]).to_bytes(
+                    8, "little"
+                )
         beside.write_bytes(data)
         loaded = cache.load(one)
         if loaded is not None:
@@ -362,7 +387,9 @@ def test_damage_to_the_numbers_themselves_is_noticed(tmp_path: Path) -> None:
     refused = 0
     for _ in range(500):
         beside.write_bytes(good)
-        data = zstandard.decompress(good[cache.HEAD.size :][: cache.HEAD.unpack(good[: cache.HEAD.size])[5]])
+        data = zstandard.decompress(
+            good[cache.HEAD.size :][: cache.HEAD.unpack(good[: cache.HEAD.size])[5]]
+        )
         columns = msgspec.json.decode(data, type=Tables).columns
         column = chance.choice(columns)
         column.dtype, column.delta, column.length = (

@@ -8,10 +8,34 @@ from stepscope.core.trace import DEVICE_WORK, HOST_RANGES, Kind
 from stepscope.readers.trace.categories import kind_of_category
 
 # libkineto's ActivityType.h, by where PyTorch's deviceTypeFromActivity and the plugins put them.
-HOST = ["cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function", "mtia_runtime", "glow_runtime", "hpu_op"]
-HOST += ["xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver", "collective_comm", "cpu_instant_event"]
+HOST = [
+    "cpu_op",
+    "user_annotation",
+    "cuda_runtime",
+    "cuda_driver",
+    "python_function",
+    "mtia_runtime",
+    "glow_runtime",
+    "hpu_op",
+]
+HOST += [
+    "xpu_runtime",
+    "xpu_driver",
+    "privateuse1_runtime",
+    "privateuse1_driver",
+    "collective_comm",
+    "cpu_instant_event",
+]
 WORK = ["kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events"]
-NO_WORK = ["gpu_user_annotation", "cuda_sync", "cuda_event", "xpu_sync", "overhead", "cuda_profiler_range", "Trace"]
+NO_WORK = [
+    "gpu_user_annotation",
+    "cuda_sync",
+    "cuda_event",
+    "xpu_sync",
+    "overhead",
+    "cuda_profiler_range",
+    "Trace",
+]
 NOT_KNOWN = ["mtia_insight", "external_correlation", "", "npu", "hardware_counters"]
 
 

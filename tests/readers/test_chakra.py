@@ -1,4 +1,5 @@
-"""Execution traces (Chakra): a real one of this machine's torch, older schemas, damaged and hostile ones."""
+"""Execution traces (Chakra): a real one of this machine's torch, older schemas, damaged and hostile
+ones."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Two steps of a model of two layers."""
     torch = pytest.importorskip("torch")
     path = tmp_path_factory.mktemp("chakra") / "et.json"
-    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, OUT))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, OUT)
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
     observer.start()
@@ -64,7 +67,10 @@ def test_a_real_trace_s_flops_are_those_of_its_layers_once(recorded: bytes, tmp_
     first, second = 2 * BATCH * WIDTH * HIDDEN, 2 * BATCH * HIDDEN * OUT
     flops = {one.name: one.flops for one in graph.operators if one.flops is not None}
     # aten::linear is around aten::addmm. The first layer's input needs no gradient.
-    assert flops == {"aten::addmm": STEPS * (first + second), "aten::mm": STEPS * (first + 2 * second)}
+    assert flops == {
+        "aten::addmm": STEPS * (first + second),
+        "aten::mm": STEPS * (first + 2 * second),
+    }
     assert graph.flops == STEPS * (2 * first + 3 * second)
 
 
@@ -104,12 +110,34 @@ def test_the_recording_says_it_has_no_times(recorded: bytes, tmp_path: Path) -> 
 
 
 def trace(*nodes: dict[str, Any], schema: str = "1.1.1-chakra.0.0.4") -> bytes:
-    return json.dumps({"schema": schema, "pid": 1, "time": "now", "start_ts": 1, "nodes": list(nodes), "finish_ts": 2}).encode()
+    return json.dumps(
+        {
+            "schema": schema,
+            "pid": 1,
+            "time": "now",
+            "start_ts": 1,
+            "nodes": list(nodes),
+            "finish_ts": 2,
+        }
+    ).encode()
 
 
-def node(ident: int, name: str, caller: int = 1, shapes: object = (), types: object = (), values: object = ()) -> dict[str, Any]:
+def node(
+    ident: int,
+    name: str,
+    caller: int = 1,
+    shapes: object = (),
+    types: object = (),
+    values: object = (),
+) -> dict[str, Any]:
     sides = {"values": values, "shapes": shapes, "types": types}
-    return {"id": ident, "name": name, "ctrl_deps": caller, "inputs": sides, "outputs": {"values": [], "shapes": [], "types": []}}
+    return {
+        "id": ident,
+        "name": name,
+        "ctrl_deps": caller,
+        "inputs": sides,
+        "outputs": {"values": [], "shapes": [], "types": []},
+    }
 
 
 HALF = [7, 8, 0, 1000, 2, "cuda:0"]
@@ -118,19 +146,47 @@ HALF = [7, 8, 0, 1000, 2, "cuda:0"]
 def test_collectives_and_lists_of_tensors(tmp_path: Path) -> None:
     other = [9, 8, 1000, 24, 2, "cuda:0"]
     types = ["GenericList[Tensor(c10::Half),Tensor(c10::Half)]", "Object"]
-    listed = node(2, "c10d::allreduce_", shapes=[[[1000], [24]], []], types=types, values=[[HALF, other], "<Object>"])
-    graph = only(read_bytes(tmp_path, trace(listed, node(3, "nccl:all_reduce", caller=2), listed | {"id": 4})))
+    listed = node(
+        2,
+        "c10d::allreduce_",
+        shapes=[[[1000], [24]], []],
+        types=types,
+        values=[[HALF, other], "<Object>"],
+    )
+    graph = only(
+        read_bytes(
+            tmp_path, trace(listed, node(3, "nccl:all_reduce", caller=2), listed | {"id": 4})
+        )
+    )
     (one,) = graph.collectives
     assert (one.name, one.num, one.tensor_bytes) == ("c10d::allreduce_", 2, 2 * 2048)
     # Two tensors, one behind the other in one storage.
-    assert (graph.num_tensors, graph.storage_bytes, graph.num_operators, graph.num_nodes) == (2, 2048, 2, 3)
+    assert (graph.num_tensors, graph.storage_bytes, graph.num_operators, graph.num_nodes) == (
+        2,
+        2048,
+        2,
+        3,
+    )
 
 
 def test_an_old_schema_has_its_shapes_beside_its_inputs(tmp_path: Path) -> None:
-    old = {"name": "aten::mm", "parent": 1, "inputs": [HALF, HALF], "input_shapes": [[10, 100], [100, 10]],
-           "input_types": ["Tensor(c10::Half)"] * 2, "outputs": [], "output_shapes": [], "output_types": []}  # fmt: skip
+    old = {
+        "name": "aten::mm",
+        "parent": 1,
+        "inputs": [HALF, HALF],
+        "input_shapes": [[10, 100], [100, 10]],
+        # fmt: skip
+        "input_types": ["Tensor(c10::Half)"] * 2,
+        "outputs": [],
+        "output_shapes": [],
+        "output_types": [],
+    }
     graph = only(read_bytes(tmp_path, trace({"id": 5} | old, schema="1.0.1")))
-    assert (graph.schema, graph.flops, graph.operators[0].tensor_bytes) == ("1.0.1", 2 * 10 * 100 * 10, 4000)
+    assert (graph.schema, graph.flops, graph.operators[0].tensor_bytes) == (
+        "1.0.1",
+        2 * 10 * 100 * 10,
+        4000,
+    )
 
 
 def test_a_trace_that_ends_early_is_read_up_to_there(recorded: bytes, tmp_path: Path) -> None:
@@ -190,7 +246,13 @@ HOSTILE: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_values_in_every_place(tmp_path: Path, hostile: object) -> None:
-    good = node(2, "aten::mm", shapes=[[10, 100], [100, 10]], types=["Tensor(c10::Half)"] * 2, values=[HALF, HALF])
+    good = node(
+        2,
+        "aten::mm",
+        shapes=[[10, 100], [100, 10]],
+        types=["Tensor(c10::Half)"] * 2,
+        values=[HALF, HALF],
+    )
     bad: list[dict[str, Any]] = [good | {key: hostile} for key in good]
     bad += [
         good | {"inputs": good["inputs"] | {key: value}}
@@ -201,7 +263,9 @@ def test_hostile_values_in_every_place(tmp_path: Path, hostile: object) -> None:
     bad += [good | {"inputs": good["inputs"] | {"values": [[hostile] * 6, HALF]}}]
     for at, one in enumerate(bad):
         try:
-            graph = only(read_bytes(tmp_path, trace(good, one | ({"id": at + 10} if one["id"] == 2 else {}))))
+            graph = only(
+                read_bytes(tmp_path, trace(good, one | ({"id": at + 10} if one["id"] == 2 else {})))
+            )
         except StepscopeError as problem:
             pytest.fail(f"a good node stands beside it: {problem}")
         assert graph.num_nodes >= 1
@@ -209,19 +273,33 @@ def test_hostile_values_in_every_place(tmp_path: Path, hostile: object) -> None:
 
 
 def test_callers_in_a_circle_end(tmp_path: Path) -> None:
-    shaped = {"shapes": [[10, 100], [100, 10]], "types": ["Tensor(float)"] * 2, "values": [HALF, HALF]}
-    graph = only(read_bytes(tmp_path, trace(node(2, "aten::mm", caller=3, **shaped), node(3, "aten::mm", caller=2, **shaped))))
+    shaped = {
+        "shapes": [[10, 100], [100, 10]],
+        "types": ["Tensor(float)"] * 2,
+        "values": [HALF, HALF],
+    }
+    graph = only(
+        read_bytes(
+            tmp_path,
+            trace(node(2, "aten::mm", caller=3, **shaped), node(3, "aten::mm", caller=2, **shaped)),
+        )
+    )
     assert graph.num_operators == 2
 
 
-def test_many_names_and_long_nodes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_names_and_long_nodes_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stepscope.readers.chakra import nodes as chakra_nodes
 
     monkeypatch.setattr(chakra_nodes, "MAX_NAMES", 10)
     monkeypatch.setattr(chakra, "MAX_NODE_BYTES", 5000)
     monkeypatch.setattr(chakra, "MAX_NODES", 50)
     long = node(1000, "aten::long", values=["y" * 20_000])
-    log = read_bytes(tmp_path, trace(node(1, "aten::a"), long, *(node(at, f"aten::op{at}") for at in range(2, 99))))
+    log = read_bytes(
+        tmp_path,
+        trace(node(1, "aten::a"), long, *(node(at, f"aten::op{at}") for at in range(2, 99))),
+    )
     graph = only(log)
     assert len(graph.operators) == 11
     assert graph.num_nodes == 50
@@ -230,12 +308,18 @@ def test_many_names_and_long_nodes_are_bounded(tmp_path: Path, monkeypatch: pyte
     assert any("only its first 50 nodes" in note for note in log.recordings[0].notes)
 
 
-def test_tensors_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_beyond_the_limit_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stepscope.readers.chakra import nodes as chakra_nodes
 
     monkeypatch.setattr(chakra_nodes, "MAX_TENSORS", 3)
     nodes = [node(at, "aten::a", values=[[at, 100 + at, 0, 10, 4, "cpu"]]) for at in range(2, 7)]
-    log = read_bytes(tmp_path, trace(*nodes, node(9, "aten::a", values=[[2, 102, 0, 20, 4, "cpu"]])))
+    log = read_bytes(
+        tmp_path, trace(*nodes, node(9, "aten::a", values=[[2, 102, 0, 20, 4, "cpu"]]))
+    )
     graph = only(log)
-    assert (graph.num_tensors, graph.storage_bytes) == (3, 20 * 4 + 2 * 10 * 4), "one that is known may reach further"
+    assert (graph.num_tensors, graph.storage_bytes) == (3, 20 * 4 + 2 * 10 * 4), (
+        "one that is known may reach further"
+    )
     assert any("2 tensor(s) beyond" in note for note in log.recordings[0].notes)

@@ -18,10 +18,15 @@ from stepscope.readers.kineto.json_skip import Skimmer
 from stepscope.readers.kineto.trace import read as read_kineto
 from tests.builders import event, same, source, step_events, trace_text, write
 
-texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(['}, {"ph":', "]}", '\\"', '"traceEvents": [', "\\"])
+texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
+    ['}, {"ph":', "]}", '\\"', '"traceEvents": [', "\\"]
+)
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=True) | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts | st.sampled_from(["ph", "name", "ts"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(texts | st.sampled_from(["ph", "name", "ts"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 events = st.builds(
@@ -33,7 +38,11 @@ events = st.builds(
     dur=st.integers(-2, 50) | st.none(),
     pid=st.integers(-3, 3) | texts,
     args=st.none()
-    | st.dictionaries(st.sampled_from(["External id", "correlation", "stream", "Input Dims", "grid", "x"]), values, max_size=3),
+    | st.dictionaries(
+        st.sampled_from(["External id", "correlation", "stream", "Input Dims", "grid", "x"]),
+        values,
+        max_size=3,
+    ),
 )
 
 
@@ -45,19 +54,36 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, chunk: int, block: int) -> Trace:
-    feed.CHUNK_BYTES, feed.PIECE_BYTES, feed.OVERLAP_BYTES, stream.BLOCK_BYTES = chunk, max(1, chunk // 3), 64, block
+    feed.CHUNK_BYTES, feed.PIECE_BYTES, feed.OVERLAP_BYTES, stream.BLOCK_BYTES = (
+        chunk,
+        max(1, chunk // 3),
+        64,
+        block,
+    )
     trace = read_kineto(source(path))
     trace.self_check()
     return trace
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(events, max_size=12), st.sampled_from([None, 1]), st.booleans(), st.integers(40, 3000), st.integers(9, 900))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(events, max_size=12),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.integers(40, 3000),
+    st.integers(9, 900),
+)
 def test_any_cutting_gives_the_same_trace(
     folder: Path, some: list[Any], indent: int | None, bare: bool, chunk: int, block: int
 ) -> None:
     step = step_events()
-    text = json.dumps(step + some, indent=indent) if bare else trace_text(step + some, indent=indent, record_shapes=1)
+    text = (
+        json.dumps(step + some, indent=indent)
+        if bare
+        else trace_text(step + some, indent=indent, record_shapes=1)
+    )
     path = write(folder / "t.json", text)
     whole = _read(path, 1 << 20, 1 << 20)
     cut = _read(path, chunk, block)

@@ -67,7 +67,12 @@ def test_exporter_looks_become_samples(tmp_path: Path) -> None:
     report = of_text(tmp_path, text)
 
     (device,) = report.devices
-    assert (device.host, device.index, device.name, device.num_samples) == ("node7", 3, "NVIDIA H200", 3)
+    assert (device.host, device.index, device.name, device.num_samples) == (
+        "node7",
+        3,
+        "NVIDIA H200",
+        3,
+    )
     assert device.sm_clock_mhz is not None
     assert device.busy_share is not None
     assert device.memory_used_bytes is not None
@@ -80,7 +85,12 @@ def test_exporter_looks_become_samples(tmp_path: Path) -> None:
 
 def test_damaged_rows_are_counted(tmp_path: Path) -> None:
     report = of_text(
-        tmp_path, DMON + "GPU 0     0.5\nGPU 0     " + "9" * 400 + " a b c d e f\n" + 'DCGM_FI_DEV_GPU_UTIL{gpu="0\n'
+        tmp_path,
+        DMON
+        + "GPU 0     0.5\nGPU 0     "
+        + "9" * 400
+        + " a b c d e f\n"
+        + 'DCGM_FI_DEV_GPU_UTIL{gpu="0\n',
     )
 
     assert report.devices[0].num_samples == 3
@@ -88,21 +98,36 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\xff\x00" * 999, b"#Entity   GRACT\nID\n", b"DCGM_FI_DEV_GPU_UTIL 1\n", DMON[:90].encode()]
+    "text",
+    [
+        b"",
+        b"\xff\x00" * 999,
+        b"#Entity   GRACT\nID\n",
+        b"DCGM_FI_DEV_GPU_UTIL 1\n",
+        DMON[:90].encode(),
+    ],
 )
 def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(FormatError, match="no sample of a device"):
         of_text(tmp_path, text)
 
 
-@pytest.mark.parametrize("head", [b"# HELP node_cpu_seconds_total x\n", b"# gpu pwr\n", b"#Entity\n", b'{"a": "DCGM_FI_"}'])
+@pytest.mark.parametrize(
+    "head",
+    [b"# HELP node_cpu_seconds_total x\n", b"# gpu pwr\n", b"#Entity\n", b'{"a": "DCGM_FI_"}'],
+)
 def test_other_texts_are_not_claimed(head: bytes) -> None:
     assert not dcgm.is_mine(head, "x")
 
 
 def test_rows_of_parts_of_a_device_are_counted(tmp_path: Path) -> None:
     report = of_text(
-        tmp_path, DMON + "GPU-I 3   0.5  0.5  0.5  0.5  100.0  1800  0\nGPU-CI 7   0.5  0.5  0.5  0.5  100.0  1800  0\n"
+        tmp_path,
+        DMON
+        + (
+            "GPU-I 3   0.5  0.5  0.5  0.5  100.0  1800  0\nGPU-CI 7   0.5  0.5  0.5  0.5  100.0  "
+            "1800  0\n"
+        ),
     )
     assert [device.num_samples for device in report.devices] == [2, 2]
     assert any("2 row(s) of parts of a device" in note for note in report.recordings[0].notes)

@@ -1,4 +1,5 @@
-"""What a job's output holds after its first bytes: every kind of line is found wherever it stands, and counted once."""
+"""What a job's output holds after its first bytes: every kind of line is found wherever it stands,
+and counted once."""
 
 from __future__ import annotations
 
@@ -19,8 +20,12 @@ from tests.readers.test_formats import MEGATRON, NCCL
 from tests.readers.test_job_log import NEW_OOM
 from tests.readers.test_torch_logs import broken, recompile
 
-PRINTS = "".join(f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000))
-COMPILER = recompile("L['x'].size()[0] == 4", ident="0/1") + recompile("L['x'].size()[0] == 5", ident="0/2")
+PRINTS = "".join(
+    f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000)
+)
+COMPILER = recompile("L['x'].size()[0] == 4", ident="0/1") + recompile(
+    "L['x'].size()[0] == 5", ident="0/2"
+)
 STEPS = "".join(MEGATRON.format(n=n) for n in range(1, 40))
 assert len(PRINTS) > 3 * (64 << 10)
 
@@ -37,16 +42,29 @@ def names_in(path: Path, text: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize(
-    ("late", "name"), [(COMPILER, "torch-logs"), (STEPS, "training-log"), (NEW_OOM, "job-log"), (NCCL, "nccl")]
+    ("late", "name"),
+    [(COMPILER, "torch-logs"), (STEPS, "training-log"), (NEW_OOM, "job-log"), (NCCL, "nccl")],
 )
-def test_a_kind_that_begins_after_hours_of_prints_is_found(tmp_path: Path, late: str, name: str) -> None:
+def test_a_kind_that_begins_after_hours_of_prints_is_found(
+    tmp_path: Path, late: str, name: str
+) -> None:
     assert names_in(tmp_path / "job.log", PRINTS + late + PRINTS) == [name]
-    assert names_in(tmp_path / "stdout", PRINTS + late) == [name], "a file that was named, whatever its name"
+    assert names_in(tmp_path / "stdout", PRINTS + late) == [name], (
+        "a file that was named, whatever its name"
+    )
 
 
 def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
-    text = STEPS + PRINTS + COMPILER + broken("model.py:61", "Unsupported Tensor.item() call") + PRINTS + NCCL * 3 + NEW_OOM
+    text = (
+        STEPS
+        + PRINTS
+        + COMPILER
+        + broken("model.py:61", "Unsupported Tensor.item() call")
+        + PRINTS
+        + NCCL * 3
+        + NEW_OOM
+    )
     log.write_bytes(gzip.compress(text.encode()))
     with find_sources([tmp_path, log]) as found:
         assert names_of(found) == ["torch-logs", "training-log", "job-log", "nccl"]
@@ -82,7 +100,8 @@ def test_a_text_in_which_nobody_speaks_is_refused_as_before(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("x.py", ""), ("x.md", ""), ("x.log", '{"a": 1}\n'), ("x.log", "<html>"), ("x.json", "")]
+    ("name", "start"),
+    [("x.py", ""), ("x.md", ""), ("x.log", '{"a": 1}\n'), ("x.log", "<html>"), ("x.json", "")],
 )
 def test_what_is_no_output_is_not_looked_at(tmp_path: Path, name: str, start: str) -> None:
     path = tmp_path / name
@@ -95,7 +114,9 @@ def test_in_a_folder_a_file_is_looked_at_that_is_named_like_a_log(tmp_path: Path
     (tmp_path / "slurm-17.out").write_text(PRINTS + NEW_OOM)
     (tmp_path / "corpus.dat").write_text(PRINTS + NEW_OOM)
     with find_sources([tmp_path]) as found:
-        assert [(Path(source.label).name, source.format) for source in found.others] == [("slurm-17.out", "job-log")]
+        assert [(Path(source.label).name, source.format) for source in found.others] == [
+            ("slurm-17.out", "job-log")
+        ]
 
 
 def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,15 @@ from stepscope.readers.compiler import dynamo_counters
 from stepscope.readers.source import Source
 
 ITEM = (
-    "Unsupported Tensor.item() call with capture_scalar_outputs=False\n  Explanation: Dynamo does not support tracing it.\n"
-    "  Hint: Set `torch._dynamo.config.capture_scalar_outputs = True`.\n\n  Developer debug context: item () {}\n"
+    "Unsupported Tensor.item() call with capture_scalar_outputs=False\n  Explanation: Dynamo does "
+    "not support tracing it.\n"
+    "  Hint: Set `torch._dynamo.config.capture_scalar_outputs = True`.\n\n  Developer debug "
+    "context: item () {}\n"
 )
-LIMIT = "Dynamo recompile limit exceeded\n  Explanation: exceeding the recompile_limit cache size limit (currently set to 4)."
+LIMIT = (
+    "Dynamo recompile limit exceeded\n  Explanation: exceeding the recompile_limit cache size "
+    "limit (currently set to 4)."
+)
 BRANCH = "Data-dependent branching\n  Explanation: Detected data-dependent branching."
 COUNTERS = {
     "frames": {"total": 14, "ok": 12},
@@ -41,26 +46,43 @@ def read(tmp_path: Path, *files: bytes | dict[str, Any]) -> CompilerReport:
 def test_counts_of_a_real_run_are_taken_as_they_stand(tmp_path: Path) -> None:
     report = read(tmp_path, COUNTERS)
     (counted,) = report.counted
-    assert (counted.frames, counted.frames_ok, counted.graphs, counted.limit_hits) == (14, 12, 11, 2)
+    assert (counted.frames, counted.frames_ok, counted.graphs, counted.limit_hits) == (
+        14,
+        12,
+        11,
+        2,
+    )
     assert {use.cache: (use.hits, use.misses, use.bypassed) for use in report.caches} == {
         "FX graph": (2, 13, 1),
         "AOTAutograd": (0, 12, 0),
     }
     item, branch = report.break_places()
-    assert (item.told.reason, item.count, item.told.place) == (ITEM.split("\n", maxsplit=1)[0], 3, "")
+    assert (item.told.reason, item.count, item.told.place) == (
+        ITEM.split("\n", maxsplit=1)[0],
+        3,
+        "",
+    )
     assert item.told.hints == ("Set `torch._dynamo.config.capture_scalar_outputs = True`.",)
     assert (branch.told.reason, branch.count) == ("Data-dependent branching", 1)
 
 
 def test_what_was_not_counted_is_not_zero(tmp_path: Path) -> None:
     report = read(tmp_path, {"graph_break": {ITEM: 1}})
-    assert (report.counted[0].frames, report.counted[0].graphs, report.caches, report.seconds) == (None, None, (), None)
+    assert (report.counted[0].frames, report.counted[0].graphs, report.caches, report.seconds) == (
+        None,
+        None,
+        (),
+        None,
+    )
 
 
 def test_processes_are_not_added_up(tmp_path: Path) -> None:
     report = read(tmp_path, COUNTERS, COUNTERS)
     assert [(place.count, place.processes) for place in report.break_places()] == [(3, 2), (1, 2)]
-    assert [recording.paths for recording in report.recordings] == [("counters0.json",), ("counters1.json",)]
+    assert [recording.paths for recording in report.recordings] == [
+        ("counters0.json",),
+        ("counters1.json",),
+    ]
 
 
 @pytest.mark.parametrize("end", [1, 20, 100, 400, 700])
@@ -70,7 +92,15 @@ def test_a_cut_file_is_refused_with_what_to_do(tmp_path: Path, end: int) -> None
 
 
 @pytest.mark.parametrize(
-    "told", [b"[]", b"{}", b'{"stats": 3}', b'{"stats": {"unique_graphs": "many"}}', b"{" * 5000, b"\xff\xfe"]
+    "told",
+    [
+        b"[]",
+        b"{}",
+        b'{"stats": 3}',
+        b'{"stats": {"unique_graphs": "many"}}',
+        b"{" * 5000,
+        b"\xff\xfe",
+    ],
 )
 def test_other_json_and_garbage_are_refused_in_words(tmp_path: Path, told: bytes) -> None:
     with pytest.raises(FormatError, match="Write"):
@@ -82,14 +112,19 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         read(tmp_path, b'{"stats": ' + b"[" * 200_000 + b"]" * 200_000 + b"}")
 
 
-def test_huge_files_are_refused_before_they_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_files_are_refused_before_they_are_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dynamo_counters, "MAX_BYTES", 100)
     with pytest.raises(FormatError, match="MiB"):
         read(tmp_path, COUNTERS)
 
 
 def test_what_is_no_count_is_left_out_and_said(tmp_path: Path) -> None:
-    odd = {"stats": {"unique_graphs": -1, "calls_captured": 2, "x": 1e99, "y": True, "z": None}, "later": [1]}
+    odd = {
+        "stats": {"unique_graphs": -1, "calls_captured": 2, "x": 1e99, "y": True, "z": None},
+        "later": [1],
+    }
     report = read(tmp_path, odd)
     assert report.counted[0].graphs is None
     assert "5 entries are not counts and were left out" in report.recordings[0].notes

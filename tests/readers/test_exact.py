@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.trace.nanoseconds import LIMIT_NS, ns_from_double, ns_from_text, ns_from_texts
+from stepscope.readers.trace.nanoseconds import (
+    LIMIT_NS,
+    ns_from_double,
+    ns_from_text,
+    ns_from_texts,
+)
 from tests.builders import event, read, trace_text
 
 microseconds = st.integers(0, 2**42)
@@ -28,7 +33,9 @@ def test_doubles_are_exact_to_three_decimals(whole: int, digits: str) -> None:
 
 
 @given(st.integers(-(10**15), 10**15), st.text("0123456789", max_size=12), st.integers(-6, 3))
-def test_text_is_exact_with_any_decimals_and_exponent(whole: int, digits: str, exponent: int) -> None:
+def test_text_is_exact_with_any_decimals_and_exponent(
+    whole: int, digits: str, exponent: int
+) -> None:
     text = f"{whole}.{digits or '0'}e{exponent}"
     expected = _nearest(Fraction(text) * 1000)
     assert ns_from_text(text) == (expected if abs(expected) < LIMIT_NS else None)
@@ -37,14 +44,33 @@ def test_text_is_exact_with_any_decimals_and_exponent(whole: int, digits: str, e
 
 @given(st.lists(st.tuples(st.integers(0, 4 * 10**15 - 1), st.integers(0, 999)), min_size=1))
 def test_texts_convert_alike_at_once_and_one_by_one(times: list[tuple[int, int]]) -> None:
-    for texts in ([f"{us}.{ns:03}" for us, ns in times], [str(us) for us, _ in times], [f"{us}.{ns:03}e0" for us, ns in times]):
+    for texts in (
+        [f"{us}.{ns:03}" for us, ns in times],
+        [str(us) for us, _ in times],
+        [f"{us}.{ns:03}e0" for us, ns in times],
+    ):
         values, unread = ns_from_texts([text.encode() for text in texts])
         assert values.tolist() == [ns_from_text(text) for text in texts]
         assert not unread.any()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "NaN", "Infinity", "-Infinity", "1_000", "0x10", "1e400", "9e18", "1" * 65, "none", "--1", "1e", "\u0661"]
+    "text",
+    [
+        "",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1_000",
+        "0x10",
+        "1e400",
+        "9e18",
+        "1" * 65,
+        "none",
+        "--1",
+        "1e",
+        "\u0661",
+    ],
 )
 def test_text_that_is_no_time_gives_none(text: str) -> None:
     assert ns_from_text(text) is None
@@ -73,9 +99,21 @@ def test_a_trace_keeps_every_nanosecond(tmp_path: Path, written: str, start_ns: 
 
 
 @pytest.mark.parametrize(
-    "written", ["1e400", "9e18", "NaN", "null", '"soon"', "[1]", "99999999999999999999999999", "1e99999999999"]
+    "written",
+    [
+        "1e400",
+        "9e18",
+        "NaN",
+        "null",
+        '"soon"',
+        "[1]",
+        "99999999999999999999999999",
+        "1e99999999999",
+    ],
 )
-def test_an_event_without_a_readable_time_is_left_out_and_told(tmp_path: Path, written: str) -> None:
+def test_an_event_without_a_readable_time_is_left_out_and_told(
+    tmp_path: Path, written: str
+) -> None:
     text = trace_text([event(ts=12345), event(ts=7)]).replace("12345", written)
     trace = read(tmp_path / "t.json", text)
     assert trace.start_ns.tolist() == [7_000]
@@ -83,13 +121,18 @@ def test_an_event_without_a_readable_time_is_left_out_and_told(tmp_path: Path, w
 
 
 def test_a_duration_beyond_reason_counts_as_none(tmp_path: Path) -> None:
-    trace = read(tmp_path / "t.json", trace_text([event(dur=10**17), event(ts=3, dur=None), event(ts=4, dur=-5)]))
+    trace = read(
+        tmp_path / "t.json",
+        trace_text([event(dur=10**17), event(ts=3, dur=None), event(ts=4, dur=-5)]),
+    )
     assert trace.dur_ns.tolist() == [0, 0, 0]
     assert "2 event(s) without a readable duration count as 0" in trace.notes
     assert "1 event(s) with a negative duration count as 0" in trace.notes
 
 
-@pytest.mark.parametrize("written", ["1790857026000000000", "1.790857026e18", '"1790857026000000000"'])
+@pytest.mark.parametrize(
+    "written", ["1790857026000000000", "1.790857026e18", '"1790857026000000000"']
+)
 def test_the_base_time_is_exact_however_it_is_written(tmp_path: Path, written: str) -> None:
     text = trace_text([event()], header={"baseTimeNanoseconds": 42}).replace("42", written)
     assert read(tmp_path / "t.json", text).meta.base_ns == 1_790_857_026_000_000_000

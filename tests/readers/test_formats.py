@@ -1,4 +1,5 @@
-"""The registry of formats: each has its reader, no file is claimed by two, a job's output is read for all that is in it."""
+"""The registry of formats: each has its reader, no file is claimed by two, a job's output is read
+for all that is in it."""
 
 from __future__ import annotations
 
@@ -32,8 +33,10 @@ KNOWN = {
 }
 NCCL = "node0:410:432 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P/IPC\n"
 MEGATRON = (
-    " [2026-11-16 08:00:00] iteration {n:8d}/    1000 | consumed samples: {n:12d} | elapsed time per iteration (ms): 451.0 | "
-    "learning rate: 1.0E-04 | global batch size:     8 | lm loss: 2.0E+00 | number of skipped iterations:   0 |\n"
+    " [2026-11-16 08:00:00] iteration {n:8d}/    1000 | consumed samples: {n:12d} | elapsed time "
+    "per iteration (ms): 451.0 | "
+    "learning rate: 1.0E-04 | global batch size:     8 | lm loss: 2.0E+00 | number of skipped "
+    "iterations:   0 |\n"
 )
 
 
@@ -65,7 +68,9 @@ def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
     head = head_of(Source(path=file, label=str(file)))
     claims = [each.name for each in FORMATS if each.reader().is_mine(head, file.name)]
     # A log that another reader has may have PyTorch's own words in it too, after its first bytes.
-    assert [name for name in claims if name != "job-log" or KNOWN[path] != "torch-logs"] == [KNOWN[path]]
+    assert [name for name in claims if name != "job-log" or KNOWN[path] != "torch-logs"] == [
+        KNOWN[path]
+    ]
     found = format_of(head, file.name)
     assert found is not None
     assert found.name == KNOWN[path]
@@ -73,7 +78,11 @@ def test_a_real_file_is_what_it_is_and_nothing_else(path: str) -> None:
 
 @needs_shared
 def test_no_trace_of_the_profiler_is_claimed_by_another() -> None:
-    traces = [DEMO, *sorted(SHARED.glob("lab/**/*.pt.trace.json.gz"))[:20], *sorted(SHARED.glob("public/*/*trace*.json.gz"))]
+    traces = [
+        DEMO,
+        *sorted(SHARED.glob("lab/**/*.pt.trace.json.gz"))[:20],
+        *sorted(SHARED.glob("public/*/*trace*.json.gz")),
+    ]
     for trace in traces:
         found = formats_of(head_of(Source(path=trace, label=str(trace))), trace.name)
         assert [each.name for each in found] == ["kineto"], trace
@@ -92,7 +101,9 @@ def test_a_jobs_output_is_read_for_all_that_is_in_it(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_costs_itself_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 7}))
+    (tmp_path / "a.json").write_text(
+        json.dumps({"allocated_bytes.all.peak": 5, "reserved_bytes.all.peak": 7})
+    )
     whole = gzip.compress(b"\x80\x04" + b"]" * 400)
     (tmp_path / "b.pickle.gz").write_bytes(whole[: len(whole) // 2])
     with find_sources([tmp_path / "a.json"]) as found:

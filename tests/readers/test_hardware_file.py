@@ -18,7 +18,13 @@ TIME = {"seconds": 2e-3, "low_s": 1e-3, "high_s": 3e-3, "repeats": 5}
 def told() -> dict[str, Any]:
     """As `stepscope calibrate` writes it, by hand."""
     link = {"kind": "all_reduce", "backend": "nccl", "tier": "node", "group_size": 8}
-    region = {"name": "latency", "up_to_bytes": 65536.0, "alpha_s": 1e-6, "beta_bytes_per_s": None, "num_points": 5}
+    region = {
+        "name": "latency",
+        "up_to_bytes": 65536.0,
+        "alpha_s": 1e-6,
+        "beta_bytes_per_s": None,
+        "num_points": 5,
+    }
     return {
         "schema": "stepscope.hardware/1",
         "made_by": "stepscope 0.1.0",
@@ -40,7 +46,10 @@ def told() -> dict[str, Any]:
         "collective_fits": [
             {
                 **link,
-                "regions": [region, {**region, "name": "bandwidth", "up_to_bytes": None, "beta_bytes_per_s": 350e9}],
+                "regions": [
+                    region,
+                    {**region, "name": "bandwidth", "up_to_bytes": None, "beta_bytes_per_s": 350e9},
+                ],
                 "r2": 0.99,
                 "worst_misfit": 1.1,
                 "worst_bytes": 1024,
@@ -59,7 +68,9 @@ def written(tmp_path: Path, value: object) -> Path:
 def test_what_it_holds_is_told(tmp_path: Path) -> None:
     found = read_hardware(written(tmp_path, told()))
     assert found.machine.num_sms == 132
-    assert found.copy_bytes_per_s() == pytest.approx(4e12), "the largest size: a small one stays in a cache"
+    assert found.copy_bytes_per_s() == pytest.approx(4e12), (
+        "the largest size: a small one stays in a cache"
+    )
     assert found.copy_bytes_per_s("to_device_pinned") == pytest.approx(50e9)
     assert found.copy_bytes_per_s("to_host_pinned") is None
     assert found.gemm("bf16") is None, "measured, but not fitted"
@@ -81,7 +92,13 @@ def test_it_serves_as_roofs(tmp_path: Path) -> None:
 
 
 def test_sustained_rates_are_the_roofs(tmp_path: Path) -> None:
-    slower = {"precision": "bf16", "m": 4000, "n": 1000, "k": 1000, "time": {**TIME, "seconds": 2.5e-3}}
+    slower = {
+        "precision": "bf16",
+        "m": 4000,
+        "n": 1000,
+        "k": 1000,
+        "time": {**TIME, "seconds": 2.5e-3},
+    }
     found = read_hardware(written(tmp_path, {**told(), "sustained": [slower]}))
     assert found.sustained_share("bf16") == pytest.approx(0.8)
     assert found.sustained_share("fp8") == 1.0
@@ -90,7 +107,10 @@ def test_sustained_rates_are_the_roofs(tmp_path: Path) -> None:
     assert read_hardware(written(tmp_path, told())).sustained == (), "an older file has none"
 
 
-@pytest.mark.parametrize("fault", [{"m": 0}, {"time": {**TIME, "seconds": 0.0}}, {"time": {**TIME, "seconds": -1}}, {"k": "x"}])
+@pytest.mark.parametrize(
+    "fault",
+    [{"m": 0}, {"time": {**TIME, "seconds": 0.0}}, {"time": {**TIME, "seconds": -1}}, {"k": "x"}],
+)
 def test_sustained_rates_are_looked_at_as_others_are(tmp_path: Path, fault: dict[str, Any]) -> None:
     point = {"precision": "bf16", "m": 4000, "n": 1000, "k": 1000, "time": TIME}
     with pytest.raises(FormatError, match=r"not a (whole|sound) hardware file"):
@@ -144,7 +164,9 @@ def test_other_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
         (("machine",), None, "not a whole hardware file"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(tmp_path: Path, place: tuple[Any, ...], value: object, said: str) -> None:
+def test_numbers_that_cannot_be_are_refused(
+    tmp_path: Path, place: tuple[Any, ...], value: object, said: str
+) -> None:
     file: Any = json.loads(json.dumps(told()))
     inner = file
     for part in place[:-1]:

@@ -1,4 +1,5 @@
-"""Host profiles: the shapes that py-spy 0.4.3, pyinstrument 5.1 and viztracer 1.1 wrote for a small job, counted by hand."""
+"""Host profiles: the shapes that py-spy 0.4.3, pyinstrument 5.1 and viztracer 1.1 wrote for a small
+job, counted by hand."""
 
 from __future__ import annotations
 
@@ -45,17 +46,32 @@ def speedscope(*profiles: dict[str, Any], exporter: str = "py-spy@0.4.3") -> dic
         {"name": "forward", "file": "/x/site-packages/torch/nn.py", "line": 9},
         {"name": "log", "file": "/w/log.py", "line": 7},
     ]
-    return {"$schema": SCHEMA, "profiles": list(profiles), "shared": {"frames": frames}, "exporter": exporter, "name": "x"}
+    return {
+        "$schema": SCHEMA,
+        "profiles": list(profiles),
+        "shared": {"frames": frames},
+        "exporter": exporter,
+        "name": "x",
+    }
 
 
 def shares(stacks: HostStacks) -> dict[str, tuple[float, float]]:
-    return {spot.name: (round(spot.self_share, 6), round(spot.total_share, 6)) for spot in stacks.functions}
+    return {
+        spot.name: (round(spot.self_share, 6), round(spot.total_share, 6))
+        for spot in stacks.functions
+    }
 
 
 def test_raw_stacks_with_threads_and_native_frames(tmp_path: Path) -> None:
     one = stacks_of(tmp_path, RAW)
 
-    assert (one.tool, one.unit, one.amount, one.num_threads, one.has_native) == ("py-spy", "samples", 100, 2, True)
+    assert (one.tool, one.unit, one.amount, one.num_threads, one.has_native) == (
+        "py-spy",
+        "samples",
+        100,
+        2,
+        True,
+    )
     assert shares(one)["inner"] == (0.45, 0.9)
     assert shares(one)["0x7fa35"] == (0.3, 0.3)
     assert one.interpreter_share == 0.45
@@ -85,8 +101,20 @@ def test_recursion_is_counted_once(tmp_path: Path) -> None:
 
 def test_speedscope_sampled(tmp_path: Path) -> None:
     threads = [
-        {"type": "sampled", "name": 'Thread 1 ""', "unit": "seconds", "samples": [[0, 1], [0]], "weights": [0.03, 0.01]},
-        {"type": "sampled", "name": 'Thread 2 "w"', "unit": "seconds", "samples": [[2], [9]], "weights": [0.04, 0.5]},
+        {
+            "type": "sampled",
+            "name": 'Thread 1 ""',
+            "unit": "seconds",
+            "samples": [[0, 1], [0]],
+            "weights": [0.03, 0.01],
+        },
+        {
+            "type": "sampled",
+            "name": 'Thread 2 "w"',
+            "unit": "seconds",
+            "samples": [[2], [9]],
+            "weights": [0.04, 0.5],
+        },
     ]
 
     report = of_text(tmp_path, json.dumps(speedscope(*threads)))
@@ -106,7 +134,10 @@ def test_speedscope_evented(tmp_path: Path) -> None:
     events = [{"type": kind, "at": at, "frame": frame} for kind, at, frame in order]
 
     one = stacks_of(
-        tmp_path, speedscope({"type": "evented", "name": "m", "unit": "milliseconds", "events": events}, exporter="x")
+        tmp_path,
+        speedscope(
+            {"type": "evented", "name": "m", "unit": "milliseconds", "events": events}, exporter="x"
+        ),
     )
 
     assert (one.tool, round(one.amount, 9)) == ("speedscope", 0.06)
@@ -119,9 +150,19 @@ def test_speedscope_evented(tmp_path: Path) -> None:
 
 def test_pyinstrument_report_and_session(tmp_path: Path) -> None:
     def node(function: str, time: float, *children: Any, file: str = "job.py") -> dict[str, Any]:
-        return {"function": function, "file_path": file, "line_no": 2, "time": time, "children": list(children)}
+        return {
+            "function": function,
+            "file_path": file,
+            "line_no": 2,
+            "time": time,
+            "children": list(children),
+        }
 
-    tree = node("main", 2.0, node("inner", 1.5, node("[self]", 1.0, file=""), node("sqrt", 0.5, file="<built-in>")))
+    tree = node(
+        "main",
+        2.0,
+        node("inner", 1.5, node("[self]", 1.0, file=""), node("sqrt", 0.5, file="<built-in>")),
+    )
     start: dict[str, Any] = {"start_time": 1.5, "duration": 2.0, "sample_count": 5}
 
     report = stacks_of(tmp_path, {**start, "cpu_time": 1.0, "root_frame": tree})
@@ -153,7 +194,12 @@ def test_viztracer_calls_lie_in_one_another(tmp_path: Path) -> None:
     one = stacks_of(tmp_path, {"traceEvents": events, "viztracer_metadata": {"version": "1.1.1"}})
 
     assert (one.tool, round(one.amount, 12)) == ("viztracer", 200e-6)
-    assert shares(one) == {"outer": (0.1, 0.5), "inner": (0.35, 0.4), "time.time": (0.05, 0.05), "other": (0.5, 0.5)}
+    assert shares(one) == {
+        "outer": (0.1, 0.5),
+        "inner": (0.35, 0.4),
+        "time.time": (0.05, 0.05),
+        "other": (0.5, 0.5),
+    }
     assert {thread.name for thread in one.threads} == {"MainThread (1)", "thread (2)"}
 
 
@@ -180,7 +226,8 @@ def test_functions_and_depth_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
         b"\xff\x00" * 4000,
         b"{",
         b"[" * 100_000,
-        b'{"start_time": 1, "sample_count": 1, "root_frame": ' + b'{"function": "f", "time": 1, "children": [' * 20_000,
+        b'{"start_time": 1, "sample_count": 1, "root_frame": '
+        + b'{"function": "f", "time": 1, "children": [' * 20_000,
         b'{"traceEvents": [{"ph": "X", "cat": "fee", "ts": "x"}]}',
         b'{"$schema": "' + SCHEMA.encode() + b'", "profiles": {}, "shared": 3}',
         b'{"$schema": "' + SCHEMA.encode() + b'", "profiles": [], "shared": {"frames": []}}',
@@ -194,7 +241,11 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, text: bytes) -> None
 
 
 def test_any_cut_is_read_or_refused(tmp_path: Path) -> None:
-    whole = json.dumps(speedscope({"type": "sampled", "name": "t", "unit": "seconds", "samples": [[0]], "weights": [1.0]}))
+    whole = json.dumps(
+        speedscope(
+            {"type": "sampled", "name": "t", "unit": "seconds", "samples": [[0]], "weights": [1.0]}
+        )
+    )
     for text in (whole, RAW):
         for end in range(0, len(text), 13):
             with suppress(FormatError):

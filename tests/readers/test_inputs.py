@@ -32,7 +32,12 @@ def test_a_folder_is_taken_in_natural_order_and_deep(tmp_path: Path) -> None:
     for skipped in (".x.json", "notes.txt", "a.json.stepscope-cache", "deep/.hidden/rank4.json"):
         write(tmp_path / skipped, "[]")
     found = find_sources([tmp_path])
-    assert [s.path.name for s in found.sources] == ["rank2.trace.json", "rank1.json.gz", "rank9.json.gz", "rank10.json.gz"]
+    assert [s.path.name for s in found.sources] == [
+        "rank2.trace.json",
+        "rank1.json.gz",
+        "rank9.json.gz",
+        "rank10.json.gz",
+    ]
     assert [s.rank for s in found.sources] == [2, 1, 9, 10]
     assert not any(s.named for s in found.sources)
 
@@ -64,7 +69,9 @@ def test_files_are_taken_as_named_and_each_once(tmp_path: Path) -> None:
         ("host_1234.1695835535.pt.trace.json", None),
     ],
 )
-def test_the_name_tells_the_rank_only_when_it_is_clear(tmp_path: Path, name: str, rank: int | None) -> None:
+def test_the_name_tells_the_rank_only_when_it_is_clear(
+    tmp_path: Path, name: str, rank: int | None
+) -> None:
     source = find_sources([write(tmp_path / name, "[]")]).sources[0]
     assert source.rank == rank
     assert source.rank_source == ("not known" if rank is None else "file name")
@@ -74,21 +81,35 @@ def test_the_folder_may_tell_the_rank(tmp_path: Path) -> None:
     for number in (0, 1):
         (tmp_path / f"rank{number}").mkdir()
         write(tmp_path / f"rank{number}" / "trace.json", _ranked(number))
-    assert [(s.rank, s.rank_source) for s in find_sources([tmp_path]).sources] == [(0, "folder name"), (1, "folder name")]
+    assert [(s.rank, s.rank_source) for s in find_sources([tmp_path]).sources] == [
+        (0, "folder name"),
+        (1, "folder name"),
+    ]
 
 
 @pytest.mark.parametrize("wrap", ["plain", "gz", "zst"])
-def test_an_archive_is_read_where_it_lies(tmp_path: Path, wrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_read_where_it_lies(
+    tmp_path: Path, wrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", None)
-    members = {"run/rank10.json.gz": gzip.compress(_ranked(10)), "run/rank2.json": _ranked(2), "run/README": b"hello"}
+    members = {
+        "run/rank10.json.gz": gzip.compress(_ranked(10)),
+        "run/rank2.json": _ranked(2),
+        "run/README": b"hello",
+    }
     data = tar_bytes(members)
     path = tmp_path / {"plain": "a.tar", "gz": "a.tgz", "zst": "a.tar.zst"}[wrap]
-    path.write_bytes({"plain": data, "gz": gzip.compress(data), "zst": zstandard.compress(data)}[wrap])
+    path.write_bytes(
+        {"plain": data, "gz": gzip.compress(data), "zst": zstandard.compress(data)}[wrap]
+    )
     with find_sources([path]) as found:
         assert [s.rank for s in found.sources] == [2, 10]
-        assert [read_trace(s, use_cache=False).start_ns.tolist() for s in found.sources] == [[2_000], [10_000]]
+        assert [read_trace(s, use_cache=False).start_ns.tolist() for s in found.sources] == [
+            [2_000],
+            [10_000],
+        ]
         assert found.sources[0].label == f"{path}:run/rank2.json"
         assert found.sources[0].archive == path
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -97,7 +118,12 @@ def test_an_archive_is_read_where_it_lies(tmp_path: Path, wrap: str, monkeypatch
 def test_hostile_members_are_named_and_never_paths(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name in ("../../etc/rank1.json", "/abs/rank2.json", "x" * 300 + "/rank3.json", "bell\x07\n/rank4.json"):
+        for name in (
+            "../../etc/rank1.json",
+            "/abs/rank2.json",
+            "x" * 300 + "/rank3.json",
+            "bell\x07\n/rank4.json",
+        ):
             info = tarfile.TarInfo(name)
             info.size = 2
             archive.addfile(info, io.BytesIO(b"[]"))
@@ -110,7 +136,9 @@ def test_hostile_members_are_named_and_never_paths(tmp_path: Path) -> None:
     assert sorted(s.rank or 0 for s in found.sources) == [1, 2, 3, 4]
     assert {s.path for s in found.sources} == {path}
     assert "\n" not in "".join(s.label for s in found.sources)
-    assert found.notes == (f"{path}: 4 entr(ies) that are links, devices or sparse files were left out",)
+    assert found.notes == (
+        f"{path}: 4 entr(ies) that are links, devices or sparse files were left out",
+    )
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -124,7 +152,10 @@ def test_every_kind_of_tar_gives_its_members(tmp_path: Path, form: int) -> None:
             archive.addfile(info, io.BytesIO(_ranked(number)))
     found = find_sources([write(tmp_path / "a.tar", buffer.getvalue())])
     assert {s.label.partition(":")[2] for s in found.sources} == set(names)
-    assert [read_trace(s, use_cache=False).start_ns.tolist() for s in sorted(found.sources, key=lambda s: s.rank or 0)] == [
+    assert [
+        read_trace(s, use_cache=False).start_ns.tolist()
+        for s in sorted(found.sources, key=lambda s: s.rank or 0)
+    ] == [
         [0],
         [1000],
         [2000],
@@ -152,7 +183,9 @@ def test_a_compressed_archive_cut_off_is_read_in_part(tmp_path: Path) -> None:
         assert any("unpacked only in part" in note for note in found.notes)
 
 
-def test_an_archive_too_large_for_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_too_large_for_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inputs, "MAX_ARCHIVE_BYTES", 1000)
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(tar_bytes({"rank0.json": _ranked(0)})))
@@ -197,7 +230,13 @@ def _meta(path: str, rank: int | None = None) -> TraceMeta:
 def test_ranks_that_are_told_stay_and_the_others_fill_the_gaps() -> None:
     ranks, notes = assign_ranks([_meta("a"), _meta("b", 1), _meta("c"), _meta("d", 0)])
     assert ranks == (2, 1, 3, 0)
-    assert notes == ("the rank of 2 trace(s) is told neither inside nor by the name; counted in order: a is 2, c is 3",)
+    assert notes == (
+        (
+            "the rank of 2 trace(s) is told neither inside nor by the name; counted in order: a "
+            "is 2, "
+            "c is 3"
+        ),
+    )
 
 
 def test_one_trace_alone_is_rank_0_without_a_word() -> None:
@@ -209,12 +248,20 @@ def test_one_trace_alone_is_rank_0_without_a_word() -> None:
 def test_a_rank_told_twice_is_noted() -> None:
     ranks, notes = assign_ranks([_meta("a", 0), _meta("b", 0)])
     assert ranks == (0, 0)
-    assert notes == ("rank 0 is told by 2 traces (a, b); are they of one run? The ranks were not compared with one another",)
+    assert notes == (
+        (
+            "rank 0 is told by 2 traces (a, b); are they of one run? The ranks were not compared "
+            "with "
+            "one another"
+        ),
+    )
 
 
 def test_ranks_missing_of_the_world_are_named() -> None:
     metas = [replace(_meta(str(rank), rank), world_size=16) for rank in (0, 1, 5, 15)]
-    assert assign_ranks(metas)[1] == ("12 of the job's 16 ranks are not among the traces that were read: 2-4, 6-14",)
+    assert assign_ranks(metas)[1] == (
+        "12 of the job's 16 ranks are not among the traces that were read: 2-4, 6-14",
+    )
     assert assign_ranks(metas[:1])[1] == ()
     (note,) = assign_ranks([*metas, replace(_meta("x", 3), world_size=8)])[1]
     assert "different numbers of ranks (8, 16)" in note

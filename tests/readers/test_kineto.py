@@ -22,7 +22,12 @@ def test_a_step_becomes_rows_and_tables(tmp_path: Path) -> None:
     assert len(trace) == 9
     row = {trace.names[code]: i for i, code in enumerate(trace.name.tolist())}
     gemm = row["gemm"]
-    assert (trace.start_ns[gemm], trace.dur_ns[gemm], trace.correlation[gemm], trace.stream[gemm]) == (9_000, 20_125, 77, 7)
+    assert (
+        trace.start_ns[gemm],
+        trace.dur_ns[gemm],
+        trace.correlation[gemm],
+        trace.stream[gemm],
+    ) == (9_000, 20_125, 77, 7)
     launch = trace.details[trace.detail[gemm]]
     assert isinstance(launch, Launch)
     assert launch.grid == (1, 2, 3)
@@ -31,7 +36,12 @@ def test_a_step_becomes_rows_and_tables(tmp_path: Path) -> None:
     assert inputs.dims == "[[2, 3], []]"
     assert isinstance(trace.details[trace.detail[row["Stream Sync"]]], SyncWait)
     collective = trace.collectives[trace.collective[row["ncclDevKernel_AllReduce"]]]
-    assert (collective.name, collective.group, collective.in_elements, collective.sequence) == ("allreduce", "0", 4, 3)
+    assert (collective.name, collective.group, collective.in_elements, collective.sequence) == (
+        "allreduce",
+        "0",
+        4,
+        3,
+    )
     assert trace.size_bytes[row["Memcpy HtoD"]] == 4096
     assert trace.memory is not None
     assert trace.memory.size_bytes.tolist() == [512]
@@ -42,7 +52,12 @@ def test_a_step_becomes_rows_and_tables(tmp_path: Path) -> None:
 
 def test_the_fields_beside_the_events_are_kept(tmp_path: Path) -> None:
     meta = read(tmp_path / "t.json", trace_text()).meta
-    assert (meta.rank, meta.rank_source, meta.world_size, meta.backend) == (3, "distributedInfo", 8, "nccl")
+    assert (meta.rank, meta.rank_source, meta.world_size, meta.backend) == (
+        3,
+        "distributedInfo",
+        8,
+        "nccl",
+    )
     assert meta.process_groups == ({"pg_name": "0", "ranks": [0, 1]},)
     assert meta.devices[0].compute_capability == (9, 0)
     assert meta.base_ns == HEADER["baseTimeNanoseconds"]
@@ -61,7 +76,10 @@ def test_fields_after_the_events_count_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_the_layout_does_not_matter(tmp_path: Path, indent: int | None, newline: str) -> None:
     plain = read(tmp_path / "t.json", trace_text())
-    other = read(tmp_path / "u.json", b"\xef\xbb\xbf" + trace_text(indent=indent).replace("\n", newline).encode())
+    other = read(
+        tmp_path / "u.json",
+        b"\xef\xbb\xbf" + trace_text(indent=indent).replace("\n", newline).encode(),
+    )
     assert (plain.start_ns == other.start_ns).all()
     assert plain.names == other.names
     assert plain.details[0] is not None
@@ -91,7 +109,10 @@ def test_no_events_is_a_trace_with_a_note(tmp_path: Path, text: str) -> None:
 
 def test_two_lists_of_events_are_both_read(tmp_path: Path) -> None:
     one, two = json.dumps([event(ts=1)]), json.dumps([event(ts=2), event(ts=3)])
-    trace = read(tmp_path / "t.json", f'{{"traceEvents": {one}, "record_shapes": 1, "traceEvents": {two}, "with_stack": 1}}')
+    trace = read(
+        tmp_path / "t.json",
+        f'{{"traceEvents": {one}, "record_shapes": 1, "traceEvents": {two}, "with_stack": 1}}',
+    )
     assert trace.start_ns.tolist() == [1_000, 2_000, 3_000]
     assert trace.meta.has_shapes
     assert trace.meta.has_stacks
@@ -124,7 +145,17 @@ def test_nothing_at_all_is_one_clear_error(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hello", "<html>", "\x00\x01\x02x", "{}", '{"a": [1, 2]}', "[1, 2, 3]", '["a", null, []]', "[[1, 2], [3]]"]
+    "text",
+    [
+        "hello",
+        "<html>",
+        "\x00\x01\x02x",
+        "{}",
+        '{"a": [1, 2]}',
+        "[1, 2, 3]",
+        '["a", null, []]',
+        "[[1, 2], [3]]",
+    ],
 )
 def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(FormatError, match=r"t\.json.*trace"):
@@ -138,7 +169,11 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 
 def test_every_truncation_keeps_the_complete_events(tmp_path: Path) -> None:
     events = [
-        event(ts=i, name=f"op{i}", args={"Input Dims": [[i, 2]], "Input type": ["float"], "nested": [{"name": "x"}]})
+        event(
+            ts=i,
+            name=f"op{i}",
+            args={"Input Dims": [[i, 2]], "Input type": ["float"], "nested": [{"name": "x"}]},
+        )
         for i in range(6)
     ]
     text = trace_text(events, record_shapes=1).encode()
@@ -205,18 +240,36 @@ def test_a_missing_field_does_not_cost_the_event(tmp_path: Path, missing: str) -
 
 
 def test_bytes_that_are_no_utf8_become_marks(tmp_path: Path) -> None:
-    text = trace_text([event(name="caf?"), event(ts=2, name="caf\u00e9"), event(ts=3, name="naïve \u65e5")]).encode()
-    trace = read(tmp_path / "t.json", text.replace(b"caf?", b"caf\xff\xfe").replace(b"na\\u00efve", "na\u00efve".encode()))
-    assert [trace.names[code] for code in trace.name.tolist()] == ["caf\ufffd\ufffd", "caf\u00e9", "na\u00efve \u65e5"]
+    text = trace_text(
+        [event(name="caf?"), event(ts=2, name="caf\u00e9"), event(ts=3, name="naïve \u65e5")]
+    ).encode()
+    trace = read(
+        tmp_path / "t.json",
+        text.replace(b"caf?", b"caf\xff\xfe").replace(b"na\\u00efve", "na\u00efve".encode()),
+    )
+    assert [trace.names[code] for code in trace.name.tolist()] == [
+        "caf\ufffd\ufffd",
+        "caf\u00e9",
+        "na\u00efve \u65e5",
+    ]
 
 
 def test_unknown_categories_and_phases_are_counted_by_name(tmp_path: Path) -> None:
-    others = [{"ph": phase, "name": "c", "pid": 1, "tid": 1, "ts": 1, "args": {"v": 1}} for phase in "CCbenNOD"]
-    odd = [{"ph": "Q", "ts": 1}, event(cat="npu_kernel"), event(cat="mtia_insight"), event(cat="npu_kernel")]
+    others = [
+        {"ph": phase, "name": "c", "pid": 1, "tid": 1, "ts": 1, "args": {"v": 1}}
+        for phase in "CCbenNOD"
+    ]
+    odd = [
+        {"ph": "Q", "ts": 1},
+        event(cat="npu_kernel"),
+        event(cat="mtia_insight"),
+        event(cat="npu_kernel"),
+    ]
     trace = read(tmp_path / "t.json", trace_text([*others, *odd]))
     assert trace.unknown == {
         "mtia_insight": 1, "npu_kernel": 2, "phase 'Q'": 1, "phase C (counter)": 2, "phase D (object)": 1, "phase N (object)": 1,
-        "phase O (object)": 1, "phase b (async start)": 1, "phase e (async end)": 1, "phase n (async instant)": 1,
+        "phase O (object)": 1, "phase b (async start)": 1, "phase e (async end)": 1, ("phase n (async "
+"instant)"): 1,
     }  # fmt: skip
     assert len(trace) == 3
     assert set(trace.kind.tolist()) == {Kind.OTHER}
@@ -225,13 +278,41 @@ def test_unknown_categories_and_phases_are_counted_by_name(tmp_path: Path) -> No
 
 def test_starts_and_ends_are_paired_per_thread(tmp_path: Path) -> None:
     def edge(ph: str, ts: float, tid: int, name: str = "") -> dict[str, Any]:
-        return {"ph": ph, "cat": "user_annotation", "name": name, "pid": 1, "tid": tid, "ts": ts, "args": {"External id": tid}}
+        return {
+            "ph": ph,
+            "cat": "user_annotation",
+            "name": name,
+            "pid": 1,
+            "tid": tid,
+            "ts": ts,
+            "args": {"External id": tid},
+        }
 
-    edges = [edge("B", 1, 1, "outer"), edge("B", 2, 2, "other"), edge("B", 3, 1, "inner"), edge("E", 4.5, 1), edge("E", 9, 1)]
-    edges += [edge("E", 20, 2), edge("E", 21, 2), edge("B", 30, 1, "open"), edge("B", 40, 3, "late"), edge("E", 39, 3)]
+    edges = [
+        edge("B", 1, 1, "outer"),
+        edge("B", 2, 2, "other"),
+        edge("B", 3, 1, "inner"),
+        edge("E", 4.5, 1),
+        edge("E", 9, 1),
+    ]
+    edges += [
+        edge("E", 20, 2),
+        edge("E", 21, 2),
+        edge("B", 30, 1, "open"),
+        edge("B", 40, 3, "late"),
+        edge("E", 39, 3),
+    ]
     trace = read(tmp_path / "t.json", trace_text(edges))
-    rows = [(trace.names[n], s, d) for n, s, d in zip(trace.name, trace.start_ns, trace.dur_ns, strict=True)]
-    assert rows == [("outer", 1_000, 8_000), ("other", 2_000, 18_000), ("inner", 3_000, 1_500), ("late", 40_000, 0)]
+    rows = [
+        (trace.names[n], s, d)
+        for n, s, d in zip(trace.name, trace.start_ns, trace.dur_ns, strict=True)
+    ]
+    assert rows == [
+        ("outer", 1_000, 8_000),
+        ("other", 2_000, 18_000),
+        ("inner", 3_000, 1_500),
+        ("late", 40_000, 0),
+    ]
     assert trace.unknown == {"phase B without its E": 1, "phase E without its B": 1}
     assert trace.external.tolist() == [1, 2, 1, 3]
 
@@ -252,7 +333,9 @@ def test_objects_inside_an_event_that_look_like_events_are_not(
 
 
 @pytest.mark.parametrize("where", ["name", "args", "key", "list", "entry", "header", "trailer"])
-def test_a_huge_string_costs_only_itself(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_string_costs_only_itself(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feed, "MAX_EVENT_BYTES", 200_000)
     monkeypatch.setattr(feed, "MAX_OUTSIDE_BYTES", 100_000)
     monkeypatch.setattr(feed, "CHUNK_BYTES", 4096)
@@ -264,9 +347,14 @@ def test_a_huge_string_costs_only_itself(tmp_path: Path, where: str, monkeypatch
     }.get(where, event(ts=2))  # fmt: skip
     header = {**HEADER, "comment": huge} if where == "header" else HEADER
     trailer = {"comment": huge, "with_stack": 1} if where == "trailer" else {"with_stack": 1}
-    trace = read(tmp_path / "t.json", trace_text([event(ts=1), middle, event(ts=3), kernel(1, 4, 5)], header, **trailer))
+    trace = read(
+        tmp_path / "t.json",
+        trace_text([event(ts=1), middle, event(ts=3), kernel(1, 4, 5)], header, **trailer),
+    )
     whole = where in ("header", "trailer")
-    assert trace.start_ns.tolist() == ([1_000, 2_000, 3_000, 4_000] if whole else [1_000, 3_000, 4_000])
+    assert trace.start_ns.tolist() == (
+        [1_000, 2_000, 3_000, 4_000] if whole else [1_000, 3_000, 4_000]
+    )
     assert trace.meta.rank == 3
     assert trace.meta.has_stacks
     assert trace.num_raw_events == 4
@@ -279,7 +367,10 @@ def test_deep_nesting_costs_only_its_own_event(tmp_path: Path, opening: str) -> 
     closing = "".join({"[": "]", "{": "}"}[c] for c in reversed(opening) if c in "[{")
     deep = opening * 50_000 + "1" + closing * 50_000
     one = json.dumps(event(ts=1))
-    trace = read(tmp_path / "t.json", f'{{"traceEvents": [{one}, {{"ph": "X", "ts": 2, "args": {deep}}}, {one}]}}')
+    trace = read(
+        tmp_path / "t.json",
+        f'{{"traceEvents": [{one}, {{"ph": "X", "ts": 2, "args": {deep}}}, {one}]}}',
+    )
     assert trace.start_ns.tolist() == [1_000, 1_000]
     assert trace.num_raw_events == 3
 
@@ -291,7 +382,9 @@ def test_nothing_but_brackets_ends(tmp_path: Path) -> None:
 
 
 def test_a_damaged_field_beside_the_events_does_not_cost_the_others(tmp_path: Path) -> None:
-    text = trace_text([event()]).replace('"schemaVersion": 1', '"schemaVersion": , "cmd": "python /"x/" run"')
+    text = trace_text([event()]).replace(
+        '"schemaVersion": 1', '"schemaVersion": , "cmd": "python /"x/" run"'
+    )
     trace = read(tmp_path / "t.json", text)
     assert trace.meta.rank == 3
     assert trace.meta.devices[0].num_sms == 132
@@ -322,7 +415,9 @@ def test_a_name_and_a_file_that_disagree_on_the_rank_are_told(tmp_path: Path) ->
     named = source(path).__class__(path=path, label="rank5.json", rank=5, rank_source="file name")
     trace = read_kineto(named)
     assert trace.meta.rank == 3
-    assert trace.notes == ("the file name says rank 5, distributedInfo says rank 3: the latter was taken",)
+    assert trace.notes == (
+        "the file name says rank 5, distributedInfo says rank 3: the latter was taken",
+    )
 
 
 def test_progress_tells_the_bytes_read(tmp_path: Path) -> None:
@@ -340,7 +435,12 @@ def test_fields_deep_in_one_another_do_no_harm(tmp_path: Path, depth: int) -> No
 
 
 def test_a_time_beyond_all_numbers_is_damage_and_no_warning(tmp_path: Path) -> None:
-    events = [*step_events(), {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1e306, "dur": 1.0}]
+    events = [
+        *step_events(),
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1e306, "dur": 1.0},
+    ]
     trace = read_kineto(source(write(tmp_path / "a.json", trace_text(events))))
     trace.self_check()
-    assert len(trace) == len(read_kineto(source(write(tmp_path / "b.json", trace_text(step_events())))))
+    assert len(trace) == len(
+        read_kineto(source(write(tmp_path / "b.json", trace_text(step_events()))))
+    )

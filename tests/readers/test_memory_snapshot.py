@@ -1,4 +1,5 @@
-"""CUDA memory snapshots: a real one against the counters of the same run, stories with a known answer, and hostile ones."""
+"""CUDA memory snapshots: a real one against the counters of the same run, stories with a known
+answer, and hostile ones."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def test_the_real_snapshot_meets_the_allocators_own_counters(real: MemoryRecord)
 
 @needs_shared
 def test_the_real_snapshots_parts_are_those_of_adam_in_fp32(real: MemoryRecord) -> None:
-    """65 tensors of fp32 weights, as many gradients, and two moments of each: 568,557,568 bytes a set before rounding."""
+    """65 tensors of fp32 weights, as many gradients, and two moments of each: 568,557,568 bytes a
+    set before rounding."""
     one_set = 568_557_568
     assert real.held is not None
     assert real.most is not None
@@ -70,14 +72,21 @@ def test_the_real_snapshots_parts_are_those_of_adam_in_fp32(real: MemoryRecord) 
     assert real.held["optimizer"] == pytest.approx(2 * one_set, rel=0.005)
     assert real.most["gradients"] == pytest.approx(one_set, rel=0.005)
     assert real.held.get("gradients", 0) == 0  # The peak is where the loss is differentiated.
-    assert real.held["unknown"] == 131072  # The batch: made once, by plain code, and kept to the end.
-    assert real.held["workspace"] == 2 * 33554432 + 1048576  # cuBLAS, for two streams, and cuBLASLt.
+    assert (
+        real.held["unknown"] == 131072
+    )  # The batch: made once, by plain code, and kept to the end.
+    assert (
+        real.held["workspace"] == 2 * 33554432 + 1048576
+    )  # cuBLAS, for two streams, and cuBLASLt.
 
 
 @needs_shared
 def test_the_real_snapshots_largest_and_steps(real: MemoryRecord) -> None:
     assert [tensor.size_bytes for tensor in real.largest[:2]] == [524288000, 524288000]
-    assert {tensor.frame for tensor in real.largest[:2]} == {"step (train/lab.py:136)", "NllLossBackward0"}
+    assert {tensor.frame for tensor in real.largest[:2]} == {
+        "step (train/lab.py:136)",
+        "NllLossBackward0",
+    }
     assert real.holders[0].frame == "step (train/lab.py:142)"
     assert real.holders[0].category == "optimizer"
     assert len(real.steps) == 3
@@ -101,14 +110,16 @@ def test_training_is_taken_apart_by_stack_and_life(tmp_path: Path, has_native: b
     assert record.most is not None
     assert record.most["temporary"] == 60 * MB
     assert len(record.steps) == 4
-    # In each the least is held after zero_grad or before the batch: weights and moments, in the first before there are moments.
+    # In each the least is held after zero_grad or before the batch: weights and moments, in the
+    # first before there are moments.
     assert [step.floor_bytes // MB for step in record.steps[1:]] == [300, 300, 300]
     assert record.held_bytes == 300 * MB
     assert record.kept_frames == ()
 
 
 def test_what_plain_code_makes_once_and_keeps_is_unknown(tmp_path: Path) -> None:
-    """It may be the state of an optimizer of one's own, or a batch that is used again: nothing tells."""
+    """It may be the state of an optimizer of one's own, or a batch that is used again: nothing
+    tells."""
     story = training(1)
     story.alloc(70 * MB, [frame("my_optimizer", 70)])
     later = training(3)
@@ -232,7 +243,9 @@ def test_pools_of_graphs_are_told(tmp_path: Path) -> None:
     story.alloc(8 * MB, FORWARD, pool)
     snapshot = story.snapshot()
     record = record_of(tmp_path, snapshot)
-    assert (record.pool_bytes, record.pool_free_bytes) == (0, 0), "pools were not recorded, or there are none"
+    assert (record.pool_bytes, record.pool_free_bytes) == (0, 0), (
+        "pools were not recorded, or there are none"
+    )
     for segment in snapshot["segments"]:
         segment["segment_pool_id"] = (0, 7) if segment["address"] == pool else (0, 0)
     report = read([source_of(tmp_path / "s.pickle", pickled(snapshot))])
@@ -245,12 +258,16 @@ def test_one_list_of_blocks_named_a_thousand_times_is_refused_at_once(tmp_path: 
     block = b"}\x94(\x8c\x04sizeK\x10\x8c\x07addressK\x01\x8c\x05state\x8c\x10active_allocatedu0"
     blocks = b"]\x94(" + b"h\x00" * 3000 + b"e0"
     segment = b"}\x94(\x8c\x06deviceK\x00\x8c\x07addressK\x00\x8c\x0atotal_sizeM\x00\x10\x8c\x06blocksh\x01u0"
-    data = b"\x80\x04" + block + blocks + segment + b"}(\x8c\x08segments](" + b"h\x02" * 3000 + b"eu."
+    data = (
+        b"\x80\x04" + block + blocks + segment + b"}(\x8c\x08segments](" + b"h\x02" * 3000 + b"eu."
+    )
     with pytest.raises(FormatError, match="more than 2,000,000 blocks"):
         read([source_of(tmp_path / "s.pickle", data)])
 
 
-def test_the_oldest_events_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_events_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_events, "MAX_EVENTS", 10)
     story = training(3)
     report = read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))])
@@ -260,7 +277,9 @@ def test_the_oldest_events_are_left_out_and_counted(tmp_path: Path, monkeypatch:
 
 def test_a_device_of_unknown_size_is_said_to_be_one(tmp_path: Path) -> None:
     def notes(story: Story) -> str:
-        return " ".join(read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))]).recordings[0].notes)
+        return " ".join(
+            read([source_of(tmp_path / "s.pickle", pickled(story.snapshot()))]).recordings[0].notes
+        )
 
     assert "does not say how large the device is" in notes(training(1))
     story = training(1)
@@ -273,10 +292,20 @@ def test_expandable_segments_grow_and_are_cut(tmp_path: Path) -> None:
     arena.add(0x1000000, 20 * MB, expandable=True)
     arena.add(0x1000000 + 20 * MB, 20 * MB, expandable=True)
     arena.hold(0x1000000, 30 * MB)
-    assert (arena.num_pieces, arena.reserved, arena.split, arena.free_blocks()) == (1, 40 * MB, 10 * MB, [10 * MB])
+    assert (arena.num_pieces, arena.reserved, arena.split, arena.free_blocks()) == (
+        1,
+        40 * MB,
+        10 * MB,
+        [10 * MB],
+    )
     arena.hold(0x1000000 + 34 * MB, 2 * MB)
     arena.take(0x1000000 + 30 * MB, 4 * MB)
-    assert (arena.num_pieces, arena.reserved, arena.split, arena.free_blocks()) == (2, 36 * MB, 4 * MB, [4 * MB])
+    assert (arena.num_pieces, arena.reserved, arena.split, arena.free_blocks()) == (
+        2,
+        36 * MB,
+        4 * MB,
+        [4 * MB],
+    )
     arena.release(0x1000000 + 34 * MB)
     arena.release(0x1000000)
     assert (arena.split, sorted(arena.free_blocks())) == (0, [6 * MB, 30 * MB])
@@ -285,7 +314,13 @@ def test_expandable_segments_grow_and_are_cut(tmp_path: Path) -> None:
 
 
 def test_sizes_are_rounded_as_the_settings_say() -> None:
-    assert [Rules().rounded(size) for size in (0, 1, 512, 513, 1 << 20)] == [512, 512, 512, 1024, 1 << 20]
+    assert [Rules().rounded(size) for size in (0, 1, 512, 513, 1 << 20)] == [
+        512,
+        512,
+        512,
+        1024,
+        1 << 20,
+    ]
     rules = Rules.of({"roundup_power2_divisions": {str(1 << i): 4 for i in range(16)}})
     assert rules.rounded(1200) == 1536  # Not above 512 bytes times the divisions.
     assert rules.rounded(1200 * 1024) == 1280 * 1024  # A megabyte and a quarter.
@@ -295,7 +330,10 @@ def test_several_devices_are_several_records(tmp_path: Path) -> None:
     one, two = training(1).snapshot(), training(2).snapshot()
     for segment in two["segments"]:
         segment["device"] = 1
-    both = {"segments": one["segments"] + two["segments"], "device_traces": one["device_traces"] + two["device_traces"]}
+    both = {
+        "segments": one["segments"] + two["segments"],
+        "device_traces": one["device_traces"] + two["device_traces"],
+    }
     report = read([source_of(tmp_path / "s.pickle", pickled(both))])
     assert [record.device for record in report.records] == [0, 1]
     assert [len(record.steps) for record in report.records] == [1, 2]
@@ -317,7 +355,9 @@ def test_several_devices_are_several_records(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_snapshot_is_refused(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(FormatError, match=r"s\.pickle: (the pickle holds no memory snapshot|the snapshot is empty)"):
+    with pytest.raises(
+        FormatError, match=r"s\.pickle: (the pickle holds no memory snapshot|the snapshot is empty)"
+    ):
         read([source_of(tmp_path / "s.pickle", pickled(value))])
 
 
@@ -328,7 +368,14 @@ def test_fields_of_the_wrong_kind_cost_themselves_alone(tmp_path: Path) -> None:
     for _ in range(90):
         snapshot = training(1).snapshot()
         events, segments = snapshot["device_traces"][0], snapshot["segments"]
-        place = draw.choice([*events, *segments, *(block for segment in segments for block in segment["blocks"]), snapshot])
+        place = draw.choice(
+            [
+                *events,
+                *segments,
+                *(block for segment in segments for block in segment["blocks"]),
+                snapshot,
+            ]
+        )
         place[draw.choice(list(place))] = draw.choice(nonsense)
         try:
             record = record_of(tmp_path, snapshot)
@@ -346,7 +393,8 @@ def test_events_out_of_order_are_told_and_end_nothing(tmp_path: Path) -> None:
 
 
 def test_events_that_cannot_be_are_played_without_harm(tmp_path: Path) -> None:
-    """Overlapping segments, blocks in no segment, frees of nothing: whatever comes, times and sizes stay whole."""
+    """Overlapping segments, blocks in no segment, frees of nothing: whatever comes, times and sizes
+    stay whole."""
     draw = random.Random(4)
     actions = [
         "alloc",
@@ -375,7 +423,10 @@ def test_events_that_cannot_be_are_played_without_harm(tmp_path: Path) -> None:
                 "address": draw.randrange(12) * MB,
                 "total_size": draw.randrange(1, 9) * MB,
                 "is_expandable": draw.random() < 0.5,
-                "blocks": [{"address": draw.randrange(12) * MB, "size": MB, "state": "active_allocated"} for _ in range(3)],
+                "blocks": [
+                    {"address": draw.randrange(12) * MB, "size": MB, "state": "active_allocated"}
+                    for _ in range(3)
+                ],
             }
             for _ in range(4)
         ]
@@ -395,7 +446,9 @@ def test_a_payload_in_a_file_is_refused_in_words_and_not_run(tmp_path: Path) -> 
 
 
 def test_a_bomb_and_a_cut_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bomb = gzip.compress(b"\x80\x04X" + (80 << 20).to_bytes(4, "little") + b"x" * (80 << 20) + b".", 1)
+    bomb = gzip.compress(
+        b"\x80\x04X" + (80 << 20).to_bytes(4, "little") + b"x" * (80 << 20) + b".", 1
+    )
     with pytest.raises(FormatError, match="expands more than"):
         read([source_of(tmp_path / "bomb.pickle.gz", bomb)])
     packed = gzip.compress(pickled(training(2).snapshot()))
@@ -406,17 +459,32 @@ def test_a_bomb_and_a_cut_file_are_refused(tmp_path: Path, monkeypatch: pytest.M
         read([source_of(tmp_path / "big.pickle", b"\x80\x04" + b"N" * (2 << 20))])
 
 
-def test_segments_cut_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_cut_without_end_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory_arena, "MAX_MOVED", 10)
-    events: list[dict[str, Any]] = [{"action": "segment_map", "addr": 0, "size": 4000 * MB, "frames": []}]
-    events += [{"action": "alloc", "addr": at * 4 * MB, "size": MB, "frames": []} for at in range(20)]
-    events += [{"action": "segment_unmap", "addr": (3000 + at) * MB, "size": MB, "frames": []} for at in range(0, 60, 2)]
+    events: list[dict[str, Any]] = [
+        {"action": "segment_map", "addr": 0, "size": 4000 * MB, "frames": []}
+    ]
+    events += [
+        {"action": "alloc", "addr": at * 4 * MB, "size": MB, "frames": []} for at in range(20)
+    ]
+    events += [
+        {"action": "segment_unmap", "addr": (3000 + at) * MB, "size": MB, "frames": []}
+        for at in range(0, 60, 2)
+    ]
     ends = [(0, 3000), *((at + 1, at + 2) for at in range(3000, 3058, 2)), (3059, 4000)]
-    segments = [{"address": start * MB, "total_size": (end - start) * MB, "is_expandable": True} for start, end in ends]
+    segments = [
+        {"address": start * MB, "total_size": (end - start) * MB, "is_expandable": True}
+        for start, end in ends
+    ]
     with pytest.raises(FormatError, match="cut too often"):
         record_of(tmp_path, {"segments": segments, "device_traces": [events]})
     monkeypatch.undo()
-    assert record_of(tmp_path, {"segments": segments, "device_traces": [events]}).reserved_bytes == 4000 * MB
+    assert (
+        record_of(tmp_path, {"segments": segments, "device_traces": [events]}).reserved_bytes
+        == 4000 * MB
+    )
 
 
 def test_only_pickles_are_claimed(tmp_path: Path) -> None:
@@ -432,7 +500,10 @@ def test_only_pickles_are_claimed(tmp_path: Path) -> None:
 def test_each_shared_sample_of_memory_is_its_own_readers() -> None:
     mine = {each.name for each in FORMATS if each.name.startswith("memory")}
     found = {}
-    for path in (*(SHARED / "lab" / "formats").iterdir(), *(SHARED / "public" / "hta").glob("*.gz")):
+    for path in (
+        *(SHARED / "lab" / "formats").iterdir(),
+        *(SHARED / "public" / "hta").glob("*.gz"),
+    ):
         form = format_of(head_of(Source(path=path, label=path.name)), path.name)
         if form is not None and form.name in mine:
             found[path.name] = form.name

@@ -37,12 +37,20 @@ def test_the_real_counters() -> None:
     assert (record.num_retries, record.num_ooms) == (0, 0)
     assert (record.held, record.capacity_bytes, record.reserved_at_peak_bytes) == (None, None, None)
     assert ("peak", "4.50 GB in tensors") in texts_of(report)[0].lines
-    assert "4.97 GB were reserved and 3.19 GB of it free, 598 MB of that beside used blocks" in report.recordings[0].notes[0]
+    assert (
+        "4.97 GB were reserved and 3.19 GB of it free, 598 MB of that beside used blocks"
+        in report.recordings[0].notes[0]
+    )
 
 
 def test_flat_nested_and_what_is_missing(tmp_path: Path) -> None:
     (flat,) = read([source_of(tmp_path / "flat.json", json.dumps(FLAT).encode())]).records
-    assert (flat.peak_bytes, flat.held_bytes, flat.reserved_bytes, flat.split_bytes) == (9000, 4000, 12000, 700)
+    assert (flat.peak_bytes, flat.held_bytes, flat.reserved_bytes, flat.split_bytes) == (
+        9000,
+        4000,
+        12000,
+        700,
+    )
     assert (flat.num_retries, flat.num_ooms) == (3, 0)
     (nested,) = read([source_of(tmp_path / "nested.json", json.dumps(NESTED).encode())]).records
     assert (nested.peak_bytes, nested.num_retries) == (9000, 3)
@@ -52,15 +60,28 @@ def test_flat_nested_and_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_several_devices_and_the_devices_size(tmp_path: Path) -> None:
-    two = {"cuda:0": {**FLAT, "total_memory": 16000}, "cuda:1": {**FLAT, "allocated_bytes.all.peak": 1}}
+    two = {
+        "cuda:0": {**FLAT, "total_memory": 16000},
+        "cuda:1": {**FLAT, "allocated_bytes.all.peak": 1},
+    }
     for told in (two, list(two.values())):
         report = read([source_of(tmp_path / "two.json", json.dumps(told).encode())])
-        assert [(one.device, one.peak_bytes, one.capacity_bytes) for one in report.records] == [(0, 9000, 16000), (1, 1, None)]
+        assert [(one.device, one.peak_bytes, one.capacity_bytes) for one in report.records] == [
+            (0, 9000, 16000),
+            (1, 1, None),
+        ]
 
 
-@pytest.mark.parametrize(("names", "devices"), [(("cuda:3", "cuda:1"), [3, 1]), (("7", "2"), [7, 2]), (("first", "2"), [0, 1])])
-def test_devices_have_the_numbers_that_they_are_named_by(tmp_path: Path, names: tuple[str, str], devices: list[int]) -> None:
-    report = read([source_of(tmp_path / "two.json", json.dumps(dict.fromkeys(names, FLAT)).encode())])
+@pytest.mark.parametrize(
+    ("names", "devices"),
+    [(("cuda:3", "cuda:1"), [3, 1]), (("7", "2"), [7, 2]), (("first", "2"), [0, 1])],
+)
+def test_devices_have_the_numbers_that_they_are_named_by(
+    tmp_path: Path, names: tuple[str, str], devices: list[int]
+) -> None:
+    report = read(
+        [source_of(tmp_path / "two.json", json.dumps(dict.fromkeys(names, FLAT)).encode())]
+    )
     assert [one.device for one in report.records] == devices
 
 
@@ -88,6 +109,10 @@ def test_what_is_none_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_trace_that_mentions_counters_is_not_claimed() -> None:
-    assert not is_mine(b'{"x": 1, "traceEvents": [{"name": "allocated_bytes.all.peak", "allocated_bytes.all.peak": 1}', "x")
+    assert not is_mine(
+        b'{"x": 1, "traceEvents": [{"name": "allocated_bytes.all.peak", '
+        b'"allocated_bytes.all.peak": 1}',
+        "x",
+    )
     assert not is_mine(b'step 1: "allocated_bytes.all.peak": 5', "log.txt")
     assert not is_mine(b'{"Total Reserved": 5}', "x.json")

@@ -1,4 +1,5 @@
-"""Timelines of torch.profiler: raw and table, the real one against a plain sum, and what is none."""
+"""Timelines of torch.profiler: raw and table, the real one against a plain sum, and what is
+none."""
 
 from __future__ import annotations
 
@@ -49,32 +50,56 @@ def test_a_small_one_by_hand(tmp_path: Path) -> None:
     assert record.held == {"weights": 1000, "activations": 300, "gradients": 50}
     assert record.most == {"weights": 1000, "unknown": 300, "activations": 300, "gradients": 50}
     assert record.held_bytes == 1050
-    assert record.curve == ((0.0, 1300, None), (1.0, 1300, None), (2.0, 1350, None), (4.0, 1050, None))
+    assert record.curve == (
+        (0.0, 1300, None),
+        (1.0, 1300, None),
+        (2.0, 1350, None),
+        (4.0, 1050, None),
+    )
 
 
 def test_the_table_form_says_the_same(tmp_path: Path) -> None:
-    """As torch/profiler/_memory_profiler.py makes it of the same rows: microseconds, a zero, then each category."""
+    """As torch/profiler/_memory_profiler.py makes it of the same rows: microseconds, a zero, then
+    each category."""
     times = [5000, 5000, 6000, 7000, 9000]
-    sizes = [[0, 1000, 0, 0, 0, 0, 0, 0, 0], [0, 1000, 0, 0, 0, 0, 0, 0, 300], [0, 1000, 0, 0, 0, 300, 0, 0, 0]]
+    sizes = [
+        [0, 1000, 0, 0, 0, 0, 0, 0, 0],
+        [0, 1000, 0, 0, 0, 0, 0, 0, 300],
+        [0, 1000, 0, 0, 0, 300, 0, 0, 0],
+    ]
     sizes += [[0, 1000, 0, 0, 0, 300, 50, 0, 0], [0, 1000, 0, 0, 0, 0, 50, 0, 0]]
     text = json.dumps([times, sizes]).encode()
     (record,) = read([source_of(tmp_path / "m.json", text)]).records
     assert record.held == {"weights": 1000, "activations": 300, "gradients": 50}
-    assert record.curve == ((0.0, 1300, None), (1.0, 1300, None), (2.0, 1350, None), (4.0, 1050, None))
+    assert record.curve == (
+        (0.0, 1300, None),
+        (1.0, 1300, None),
+        (2.0, 1350, None),
+        (4.0, 1050, None),
+    )
     for head in (text, text[:10], text[:30], json.dumps(ROWS).encode()):
         assert is_mine(head, "x")
 
 
 def test_more_freed_than_made_is_told(tmp_path: Path) -> None:
-    report = read([source_of(tmp_path / "m.json", json.dumps([[1, 4, -70, 0], [2, 2, 500, 4]]).encode())])
+    report = read(
+        [source_of(tmp_path / "m.json", json.dumps([[1, 4, -70, 0], [2, 2, 500, 4]]).encode())]
+    )
     assert report.records[0].held == {"activations": 500}
-    assert any("more was freed than made for weights" in note for note in report.recordings[0].notes)
+    assert any(
+        "more was freed than made for weights" in note for note in report.recordings[0].notes
+    )
 
 
 def test_a_picture_is_refused_with_what_to_record(tmp_path: Path) -> None:
-    text = b"<html>\n<head><meta charset=\"utf-8\" /><title>GPU Memory Timeline HTML</title></head>\n<body><img src='x'>"
+    text = (
+        b'<html>\n<head><meta charset="utf-8" /><title>GPU Memory Timeline '
+        b"HTML</title></head>\n<body><img src='x'>"
+    )
     assert is_mine(text, "m.html")
-    with pytest.raises(FormatError, match=r"m\.html: a timeline saved as HTML is a picture.*raw\.json\.gz"):
+    with pytest.raises(
+        FormatError, match=r"m\.html: a timeline saved as HTML is a picture.*raw\.json\.gz"
+    ):
         read([source_of(tmp_path / "m.html", text)])
 
 
@@ -103,7 +128,17 @@ def test_what_is_none_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'[{"ph": "X"}', b"[[]]", b"[[1.5, 2]]", b'[["a", 1]]', b'{"a": [[1, 2]]}', b"", b"<html><body>Memory", b"1,2,3"]
+    "text",
+    [
+        b'[{"ph": "X"}',
+        b"[[]]",
+        b"[[1.5, 2]]",
+        b'[["a", 1]]',
+        b'{"a": [[1, 2]]}',
+        b"",
+        b"<html><body>Memory",
+        b"1,2,3",
+    ],
 )
 def test_other_lists_are_not_claimed(text: bytes) -> None:
     assert not is_mine(text, "x.json")

@@ -72,14 +72,23 @@ def test_a_forward_key_is_input_then_output() -> None:
 def test_a_gradients_key_is_output_then_input(way: str) -> None:
     forward = problem("512-13-13-1x1-1000-13-13-16-0x0-1x1-1x1-0-NCHW-FP16-F")
     gradient = problem(f"1000-13-13-1x1-512-13-13-16-0x0-1x1-1x1-0-NCHW-FP16-{way}")
-    assert (gradient.in_channels, gradient.out_channels) == (forward.in_channels, forward.out_channels) == (512, 1000)
+    assert (
+        (gradient.in_channels, gradient.out_channels)
+        == (forward.in_channels, forward.out_channels)
+        == (512, 1000)
+    )
     assert gradient.direction == way
 
 
 def test_three_dimensions_have_depth_first() -> None:
     found = problem("1-4-5-6-1x2x3-512-7-8-9-128-0x1x2-1x2x3-1x1x2-0-NCDHW-FP32-F")
     assert (found.in_size, found.out_size, found.window) == ((4, 5, 6), (7, 8, 9), (1, 2, 3))
-    assert (found.padding, found.stride, found.dilation, found.batch) == ((0, 1, 2), (1, 2, 3), (1, 1, 2), 128)
+    assert (found.padding, found.stride, found.dilation, found.batch) == (
+        (0, 1, 2),
+        (1, 2, 3),
+        (1, 1, 2),
+        128,
+    )
     last = problem("1-4-5-6-1x2x3-512-7-8-9-128-0x1x2-1x2x3-1x1x2-0-NDHWC-NDHWC-NDHWC-FP32-F")
     assert last.layout == "NDHWC"
     assert last.sizes == found.sizes
@@ -88,7 +97,9 @@ def test_three_dimensions_have_depth_first() -> None:
 def test_layouts_groups_types_and_casts_are_told() -> None:
     assert problem(LAST_KEY).layout == "NHWC"
     assert problem(LAST_KEY).sizes == problem(PLAIN_KEY).sizes
-    mixed = problem("576-4-4-1x1-192-4-4-8-1x1-2x2-3x3-0-NHWC-NCHW-NCHW-INT8INT8FP32-F_g32_ciFP8_coBFP8")
+    mixed = problem(
+        "576-4-4-1x1-192-4-4-8-1x1-2x2-3x3-0-NHWC-NCHW-NCHW-INT8INT8FP32-F_g32_ciFP8_coBFP8"
+    )
     assert (mixed.layout, mixed.dtype, mixed.groups) == ("NHWC-NCHW-NCHW", "INT8INT8FP32", 32)
     assert mixed.casts == ("ciFP8", "coBFP8")
     assert "32 groups" in mixed.words
@@ -116,15 +127,26 @@ def test_what_is_no_key_is_none(key: str) -> None:
 
 def test_solvers_are_sorted_in_both_orders() -> None:
     new, odd, untimed = solvers_of(f"{NAIVE};{GEMM};{IGEMM}")
-    assert [one.name for one in new] == ["ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC", "GemmFwdRest", "ConvDirectNaiveConvFwd"]
+    assert [one.name for one in new] == [
+        "ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC",
+        "GemmFwdRest",
+        "ConvDirectNaiveConvFwd",
+    ]
     assert (new[1].time_ms, new[1].workspace_bytes, new[1].algorithm) == (0.4, 7225344, "GEMM")
     assert (odd, untimed) == (0, 0)
     old, odd, untimed = solvers_of(
-        ";".join([old_solver("ConvDirectNaiveConvFwd", 4.0, 0, "Direct"), old_solver("GemmFwdRest", 0.4, 7225344, "GEMM")])
+        ";".join(
+            [
+                old_solver("ConvDirectNaiveConvFwd", 4.0, 0, "Direct"),
+                old_solver("GemmFwdRest", 0.4, 7225344, "GEMM"),
+            ]
+        )
     )
     assert old == new[1:]
     assert (odd, untimed) == (0, 0)
-    (multipass,), *_ = solvers_of(solver("ConvWinograd3x3MultipassWrW<3-2>", 0.1, 9, "Winograd", "W"))
+    (multipass,), *_ = solvers_of(
+        solver("ConvWinograd3x3MultipassWrW<3-2>", 0.1, 9, "Winograd", "W")
+    )
     assert multipass.name == "ConvWinograd3x3MultipassWrW<3-2>"
 
 
@@ -167,11 +189,17 @@ def test_a_file_tells_its_convolutions(tmp_path: Path) -> None:
     assert len(file.searched) == 3
     lines = dict(recording.lines)
     assert lines["convolutions"] == "3: 2 forward, 1 gradient of the weight"
-    assert lines["nothing better"] == "than the naive kernel for 1; than a kernel for any size for 1 more"
-    assert lines["workspace"].startswith("the fastest of 1 need some, up to 7.2 MB (3x3, 256 -> 256 channels, 28x28, batch 64")
+    assert (
+        lines["nothing better"]
+        == "than the naive kernel for 1; than a kernel for any size for 1 more"
+    )
+    assert lines["workspace"].startswith(
+        "the fastest of 1 need some, up to 7.2 MB (3x3, 256 -> 256 channels, 28x28, batch 64"
+    )
     assert lines["without it"].startswith("1 of these")
     assert lines["channels_last"] == (
-        "1 convolutions were timed with and without it: 1 take 1.5 times as long or more without it, 0 with it"
+        "1 convolutions were timed with and without it: 1 take 1.5 times as long or more without "
+        "it, 0 with it"
     )
     assert recording.tables[0].rows[0][:2] == ("64x256x28x28 256x3x3 g32 BF16 NCHW W", "9.500")
     assert recording.tables[0].rows[1][2:4] == ("7.2", "10.0 x")
@@ -179,7 +207,9 @@ def test_a_file_tells_its_convolutions(tmp_path: Path) -> None:
 
 
 def test_amds_own_file_is_told_and_gives_way_to_the_users(tmp_path: Path) -> None:
-    theirs, recording = read(tmp_path, line(PLAIN_KEY, GEMM) + line(LAST_KEY, IGEMM), "gfx1030_36.HIP.fdb.txt")
+    theirs, recording = read(
+        tmp_path, line(PLAIN_KEY, GEMM) + line(LAST_KEY, IGEMM), "gfx1030_36.HIP.fdb.txt"
+    )
     assert (theirs.device, theirs.num_units, theirs.is_system) == ("gfx1030", 36, True)
     assert "AMD's own times" in dict(recording.lines)["whose"]
     mine, _ = read(tmp_path, line(PLAIN_KEY, NAIVE))
@@ -198,7 +228,13 @@ def test_packed_files_are_the_same(tmp_path: Path, pack: object) -> None:
     plain, _ = read(tmp_path, text)
     packed, recording = read(tmp_path, pack(text.encode()), NAME)  # type: ignore[operator]
     assert packed.searched == plain.searched
-    assert recording.notes == (f"{tmp_path / NAME}: 1 convolution(s) told again were left out: the first stands, as with MIOpen",)
+    assert recording.notes == (
+        (
+            f"{tmp_path / NAME}: 1 convolution(s) told again were left out: the first stands, as "
+            "with "
+            "MIOpen"
+        ),
+    )
 
 
 def test_damage_is_counted_and_the_rest_read(tmp_path: Path) -> None:
@@ -235,14 +271,18 @@ def test_many_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "EXPANSION_FREE_BYTES", 1 << 20)
-    file, recording = read(tmp_path, bz2.compress(line(PLAIN_KEY, GEMM).encode() + b" " * (8 << 20)))
+    file, recording = read(
+        tmp_path, bz2.compress(line(PLAIN_KEY, GEMM).encode() + b" " * (8 << 20))
+    )
     assert len(file.searched) == 1
     assert any("expands more than 200 times" in note for note in recording.notes)
 
 
 def test_nothing_to_read_is_one_clear_error(tmp_path: Path) -> None:
     source = written(tmp_path, line(PLAIN_KEY, solver("ConvAsm1x1U", "-1", 0, "Direct")))
-    with pytest.raises(FormatError, match=r"begins like MIOpen's find-db, and nothing of it can be read.*ufdb\.txt"):
+    with pytest.raises(
+        FormatError, match=r"begins like MIOpen's find-db, and nothing of it can be read.*ufdb\.txt"
+    ):
         miopen_find_db.read([source])
 
 
@@ -270,9 +310,16 @@ def database(tmp_path: Path, name: str, *queries: str) -> Source:
 
 PERF_DB = (
     "CREATE TABLE IF NOT EXISTS `config` (`id` INTEGER PRIMARY KEY ASC, `layout` TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS `perf_db` (`id` INTEGER PRIMARY KEY ASC, `solver` TEXT, `config` INTEGER, `params` TEXT)",
+    (
+        "CREATE TABLE IF NOT EXISTS `perf_db` (`id` INTEGER PRIMARY KEY ASC, `solver` TEXT, "
+        "`config` "
+        "INTEGER, `params` TEXT)"
+    ),
     "INSERT INTO config (layout) VALUES ('NCHW'), ('NHWC')",
-    "INSERT INTO perf_db (solver, config, params) VALUES ('ConvAsm1x1U', 1, '16,1'), ('ConvAsm1x1U', 2, '8'), ('X', 2, '3')",
+    (
+        "INSERT INTO perf_db (solver, config, params) VALUES ('ConvAsm1x1U', 1, '16,1'), "
+        "('ConvAsm1x1U', 2, '8'), ('X', 2, '3')"
+    ),
 )
 """src/sqlite_db.cpp and src/include/miopen/sqlite_db.hpp."""
 
@@ -282,7 +329,9 @@ def test_a_perf_db_is_told(tmp_path: Path, pack: object) -> None:
     source = database(tmp_path, "gfx90a6e_1.0.0.udb", *PERF_DB)
     assert isinstance(source.path, Path)
     source.path.write_bytes(pack(source.path.read_bytes()))  # type: ignore[operator]
-    assert [each.name for each in formats_of(head_of(source), source.path.name)] == ["miopen-perf-db"]
+    assert [each.name for each in formats_of(head_of(source), source.path.name)] == [
+        "miopen-perf-db"
+    ]
     (recording,) = texts_of(miopen_perf_db.read([source]))
     assert dict(recording.lines)["convolutions"] == "2, with 3 tuned solvers"
     assert "no times" in dict(recording.lines)["times"]
@@ -290,15 +339,34 @@ def test_a_perf_db_is_told(tmp_path: Path, pack: object) -> None:
 
 
 def test_a_perf_db_in_text_and_a_kernel_cache_are_told(tmp_path: Path) -> None:
-    source = written(tmp_path, line(PLAIN_KEY, "ConvAsm1x1U:16,1,1", "ConvAsm3x3U:2,4") + "junk\n", "gfx906_60.HIP.udb.txt")
-    assert [each.name for each in formats_of(head_of(source), "gfx906_60.HIP.udb.txt")] == ["miopen-perf-db"]
+    source = written(
+        tmp_path,
+        line(PLAIN_KEY, "ConvAsm1x1U:16,1,1", "ConvAsm3x3U:2,4") + "junk\n",
+        "gfx906_60.HIP.udb.txt",
+    )
+    assert [each.name for each in formats_of(head_of(source), "gfx906_60.HIP.udb.txt")] == [
+        "miopen-perf-db"
+    ]
     (recording,) = texts_of(miopen_perf_db.read([source]))
     assert dict(recording.lines)["convolutions"] == "1, with 2 tuned solvers"
     assert recording.notes == ("1 line(s) that are no convolution's parameters were left out",)
-    kernels = "CREATE TABLE `kern_db` (`id` INTEGER PRIMARY KEY ASC, `kernel_name` TEXT, `kernel_blob` BLOB)"
-    cache = database(tmp_path, "gfx90a6e.ukdb", kernels, "INSERT INTO kern_db (kernel_name) VALUES ('naive_conv.cpp.o')")
+    kernels = (
+        "CREATE TABLE `kern_db` (`id` INTEGER PRIMARY KEY ASC, `kernel_name` TEXT, `kernel_blob` "
+        "BLOB)"
+    )
+    cache = database(
+        tmp_path,
+        "gfx90a6e.ukdb",
+        kernels,
+        "INSERT INTO kern_db (kernel_name) VALUES ('naive_conv.cpp.o')",
+    )
     (recording,) = texts_of(miopen_perf_db.read([cache]))
-    assert recording.lines == (("compiled kernels", "1, ready to be loaded: a job with them starts sooner, and runs no faster"),)
+    assert recording.lines == (
+        (
+            "compiled kernels",
+            "1, ready to be loaded: a job with them starts sooner, and runs no faster",
+        ),
+    )
 
 
 def test_a_damaged_perf_db_is_one_clear_error(tmp_path: Path) -> None:
@@ -327,7 +395,9 @@ def test_diagnose_tells_a_find_db_alone(tmp_path: Path, capsys: pytest.CaptureFi
     assert told["findings"] == []
 
 
-def test_diagnose_advises_nothing_on_amds_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_advises_nothing_on_amds_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = written(tmp_path, line(PLAIN_KEY, NAIVE), "gfx906_60.HIP.fdb.txt")
     assert main(["diagnose", str(source.path), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -10,7 +10,11 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.nccl.tests import parse_nccl_tests, read_nccl_tests
 
 RANKS = "".join(
-    f"#  Rank {rank:2} Group  0 Pid  {4000 + rank} on     node-a device {rank:2} [0x{rank:02x}] NVIDIA A100-SXM4-40GB\n"
+    (
+        f"#  Rank {rank:2} Group  0 Pid  {4000 + rank} on     node-a device {rank:2} "
+        f"[0x{rank:02x}] "
+        "NVIDIA A100-SXM4-40GB\n"
+    )
     for rank in range(4)
 )
 HEAD = """\
@@ -19,7 +23,8 @@ HEAD = """\
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 """
 THREADS = (
-    "# nThread 1 nGpus 4 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: 40 agg iters: 1 validation: 1\n"
+    "# nThread 1 nGpus 4 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: "
+    "40 agg iters: 1 validation: 1\n"
 )
 NEW = (
     "# Collective test starting: all_reduce_perf\n"
@@ -56,12 +61,16 @@ def test_the_newer_format() -> None:
     found = parse_nccl_tests(NEW, "out.txt")
     assert found.device == "NVIDIA A100-SXM4-40GB"
     assert found.num_nodes == 1
-    assert {(p.kind, p.group_size, p.tier, p.backend) for p in found.points} == {("all_reduce", 4, "node", "nccl")}
+    assert {(p.kind, p.group_size, p.tier, p.backend) for p in found.points} == {
+        ("all_reduce", 4, "node", "nccl")
+    }
     assert [p.size_bytes for p in found.points] == [1024, 32768, 1048576]
     assert [p.time.seconds for p in found.points] == pytest.approx([13.52e-6, 15e-6, 40e-6])
     assert found.points[1].time.high_s == pytest.approx(16e-6)
     assert found.points[0].time.low_s == pytest.approx(13.11e-6)
-    assert {p.time.repeats for p in found.points} == {40}, "iters, not warmup iters and not agg iters"
+    assert {p.time.repeats for p in found.points} == {40}, (
+        "iters, not warmup iters and not agg iters"
+    )
 
 
 def test_our_bus_bandwidth_is_the_one_they_print() -> None:
@@ -72,20 +81,32 @@ def test_our_bus_bandwidth_is_the_one_they_print() -> None:
 
 def test_the_older_format_has_no_root_and_tells_errors() -> None:
     found = parse_nccl_tests(OLD, "reduce_scatter_perf.log")
-    assert [(p.kind, p.tier, p.group_size) for p in found.points] == [("reduce_scatter", "across", 2)] * 2
+    assert [(p.kind, p.tier, p.group_size) for p in found.points] == [
+        ("reduce_scatter", "across", 2)
+    ] * 2
     assert found.points[0].time.seconds == pytest.approx(25.1e-6)
     assert found.num_nodes == 2
 
 
 def test_several_tests_in_one_file() -> None:
-    text = "".join(NEW.replace("all_reduce_perf", name) for name in ("all_reduce_perf", "alltoall_perf", "sendrecv_perf"))
-    assert [p.kind for p in parse_nccl_tests(text, "x").points] == ["all_reduce"] * 3 + ["all_to_all"] * 3 + ["send_recv"] * 3
+    text = "".join(
+        NEW.replace("all_reduce_perf", name)
+        for name in ("all_reduce_perf", "alltoall_perf", "sendrecv_perf")
+    )
+    assert [p.kind for p in parse_nccl_tests(text, "x").points] == ["all_reduce"] * 3 + [
+        "all_to_all"
+    ] * 3 + ["send_recv"] * 3
 
 
 def test_the_command_line_tells_the_test() -> None:
     body = NEW.split("\n", 1)[1]
-    text = f"$ ./build/all_gather_perf -b 1K -e 1M -f 32 -g 4\n{body}$ ./build/broadcast_perf -b 1K -e 1M -f 32 -g 4\n{body}"
-    assert [p.kind for p in parse_nccl_tests(text, "x").points] == ["all_gather"] * 3 + ["broadcast"] * 3
+    text = (
+        f"$ ./build/all_gather_perf -b 1K -e 1M -f 32 -g 4\n{body}$ ./build/broadcast_perf -b 1K "
+        f"-e 1M -f 32 -g 4\n{body}"
+    )
+    assert [p.kind for p in parse_nccl_tests(text, "x").points] == ["all_gather"] * 3 + [
+        "broadcast"
+    ] * 3
 
 
 def test_the_ratio_of_bandwidths_tells_an_all_reduce() -> None:
@@ -95,21 +116,29 @@ def test_the_ratio_of_bandwidths_tells_an_all_reduce() -> None:
 
 def test_a_test_that_nothing_tells_is_asked_for() -> None:
     body = (
-        NEW.split("\n", 1)[1].replace("39.32", "19.66").replace("40.33", "20.17").replace("3.28", "1.64").replace("3.07", "1.54")
+        NEW.split("\n", 1)[1]
+        .replace("39.32", "19.66")
+        .replace("40.33", "20.17")
+        .replace("3.28", "1.64")
+        .replace("3.07", "1.54")
     )
     with pytest.raises(FormatError, match="does not tell which test it is"):
         parse_nccl_tests(body, "run17.txt")
 
 
 def test_ranks_of_several_nodes() -> None:
-    text = NEW.replace("4002 on     node-a", "4002 on     node-b").replace("4003 on     node-a", "4003 on     node-b")
+    text = NEW.replace("4002 on     node-a", "4002 on     node-b").replace(
+        "4003 on     node-a", "4003 on     node-b"
+    )
     found = parse_nccl_tests(text, "x")
     assert {p.tier for p in found.points} == {"world"}
     assert found.num_nodes == 2
 
 
 def test_groups_that_run_beside_one_another_count_once() -> None:
-    text = NEW.replace("Rank  2 Group  0", "Rank  0 Group  1").replace("Rank  3 Group  0", "Rank  1 Group  1")
+    text = NEW.replace("Rank  2 Group  0", "Rank  0 Group  1").replace(
+        "Rank  3 Group  0", "Rank  1 Group  1"
+    )
     assert {p.group_size for p in parse_nccl_tests(text, "x").points} == {2}
 
 
@@ -143,14 +172,24 @@ def test_host_names_stay_behind() -> None:
         (HEAD, "no line of measured sizes"),
         (NEW.replace(RANKS, ""), "does not tell its ranks"),
         (
-            NEW.replace("1024 ", "1" * 5000).replace("32768 ", "\u00b2" * 9).replace("1048576 ", "9" * 30),
+            NEW.replace("1024 ", "1" * 5000)
+            .replace("32768 ", "\u00b2" * 9)
+            .replace("1048576 ", "9" * 30),
             "no line of measured sizes",
         ),
         (
-            NEW.replace("Rank  0", "Rank " + "0" * 5000).replace("Rank  1", "Rank x").replace("Rank  2", "Rank"),
+            NEW.replace("Rank  0", "Rank " + "0" * 5000)
+            .replace("Rank  1", "Rank x")
+            .replace("Rank  2", "Rank"),
             "does not tell its ranks",
         ),
-        (NEW.replace("13.52", "nan").replace("13.11", "inf").replace("15.00", "0.00").replace("16.00", "-1"), None),
+        (
+            NEW.replace("13.52", "nan")
+            .replace("13.11", "inf")
+            .replace("15.00", "0.00")
+            .replace("16.00", "-1"),
+            None,
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, said: str | None) -> None:

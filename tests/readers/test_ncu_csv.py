@@ -39,13 +39,36 @@ def number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def wide(tmp_path: Path, metrics: dict[str, tuple[str, str]], name: str = "k", before: str = "", after: str = "") -> Path:
+def wide(
+    tmp_path: Path,
+    metrics: dict[str, tuple[str, str]],
+    name: str = "k",
+    before: str = "",
+    after: str = "",
+) -> Path:
     """A raw page with one launch: metric -> unit and value."""
-    fixed = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size"]
+    fixed = [
+        "ID",
+        "Process ID",
+        "Process Name",
+        "Host Name",
+        "Kernel Name",
+        "Block Size",
+        "Grid Size",
+    ]
     rows = [
         [*fixed, *metrics],
         [*[""] * len(fixed), *(unit for unit, _ in metrics.values())],
-        ["0", "1", "python", "h", name, "(128, 1, 1)", "(64, 2, 1)", *(value for _, value in metrics.values())],
+        [
+            "0",
+            "1",
+            "python",
+            "h",
+            name,
+            "(128, 1, 1)",
+            "(64, 2, 1)",
+            *(value for _, value in metrics.values()),
+        ],
     ]
     text = "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows)
     path = tmp_path / "ncu.csv"
@@ -82,9 +105,15 @@ def test_raw_page_has_the_figures_of_its_cells() -> None:
         assert str(kernel.block) == row["Block Size"]
         assert kernel.device == "NVIDIA H200"
         for field, metric in percents.items():
-            assert getattr(kernel, field) == pytest.approx(number(row[metric]) / 100), (kernel.name, field)
+            assert getattr(kernel, field) == pytest.approx(number(row[metric]) / 100), (
+                kernel.name,
+                field,
+            )
         for field, metric in plain.items():
-            assert getattr(kernel, field) == pytest.approx(number(row[metric])), (kernel.name, field)
+            assert getattr(kernel, field) == pytest.approx(number(row[metric])), (
+                kernel.name,
+                field,
+            )
 
 
 @needs_shared
@@ -96,14 +125,22 @@ def test_raw_page_tells_limits_stalls_and_sectors() -> None:
     assert kernels[GEMM].blocks_per_multiprocessor == 1
     start, end = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
     for kernel, row in zip(kernels, rows, strict=True):
-        cycles = {name[len(start) : -len(end)]: number(row[name]) for name in row if name.startswith(start)}
-        assert kernel.stalls == pytest.approx({reason: value / sum(cycles.values()) for reason, value in cycles.items()})
+        cycles = {
+            name[len(start) : -len(end)]: number(row[name])
+            for name in row
+            if name.startswith(start)
+        }
+        assert kernel.stalls == pytest.approx(
+            {reason: value / sum(cycles.values()) for reason, value in cycles.items()}
+        )
     assert next(iter(kernels[COPY].stalls)) == "long_scoreboard"
     cast = kernels[CAST]
     assert (cast.load_sectors, cast.load_sectors_ideal) == (1048576 / 32768, 16)
     assert (cast.store_sectors, cast.store_sectors_ideal) == (262144 / 16384, 16)
     assert (cast.global_load_sectors, cast.l2_load_sectors) == (1048576, 524288)
-    assert kernels[GEMM].load_sectors is None, "the matrix product loads through TMA: no such requests"
+    assert kernels[GEMM].load_sectors is None, (
+        "the matrix product loads through TMA: no such requests"
+    )
     assert kernels[SMALL_GRID].active == pytest.approx(9207.54 / 44106.82)
     assert kernels[SMALL_GRID].local_bytes == 0, "measured: none"
 
@@ -119,7 +156,9 @@ def test_raw_page_tells_the_roofline() -> None:
     assert gemm.roof[0] == "tensor pipe"
     assert gemm.roof[1] == pytest.approx(0.8901)
     assert gemm.peak_dram_bytes_s == pytest.approx(4.81e12, rel=0.01), "an H200's 4.8 TB/s"
-    assert kernels[COPY].vector_flops == pytest.approx(222.29 * 4 * 589_059.77), "two lanes, two operations an FMA"
+    assert kernels[COPY].vector_flops == pytest.approx(222.29 * 4 * 589_059.77), (
+        "two lanes, two operations an FMA"
+    )
 
 
 @needs_shared
@@ -127,16 +166,39 @@ def test_details_page_agrees_with_the_raw_page() -> None:
     details, raw = read(DETAILS).kernels, read(RAW).kernels[:4]
     assert len(details) == 4
     for mine, theirs in zip(details, raw, strict=True):
-        for field in ("name", "grid", "block", "registers", "shared_bytes", "waves", "limiters", "blocks_per_multiprocessor"):
+        for field in (
+            "name",
+            "grid",
+            "block",
+            "registers",
+            "shared_bytes",
+            "waves",
+            "limiters",
+            "blocks_per_multiprocessor",
+        ):
             assert getattr(mine, field) == getattr(theirs, field), field
         assert mine.num_multiprocessors == theirs.num_multiprocessors == 132
-        for field in ("duration_ns", "occupancy", "compute_throughput", "dram_throughput", "l2_throughput", "l1_throughput"):
+        for field in (
+            "duration_ns",
+            "occupancy",
+            "compute_throughput",
+            "dram_throughput",
+            "l2_throughput",
+            "l1_throughput",
+        ):
             assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=0.07), field
         assert mine.active == pytest.approx(theirs.active, rel=0.05)
         assert mine.stalls == {}
-        assert mine.tensor_pipe is mine.dram_read_bytes is mine.load_sectors is None, "not in the basic set"
+        assert mine.tensor_pipe is mine.dram_read_bytes is mine.load_sectors is None, (
+            "not in the basic set"
+        )
     recording = texts_of(read(DETAILS))[0]
-    assert any("AchievedOccupancy" in cell for table in recording.tables for row in table.rows for cell in row)
+    assert any(
+        "AchievedOccupancy" in cell
+        for table in recording.tables
+        for row in table.rows
+        for cell in row
+    )
 
 
 @needs_shared
@@ -171,7 +233,9 @@ def test_units_become_base_units(tmp_path: Path) -> None:
     assert kernel.duration_ns == pytest.approx(78_910)
     assert kernel.shared_bytes == pytest.approx(1036)
     assert kernel.dram_read_bytes == pytest.approx(1.2345e9)
-    assert kernel.dram_write_bytes is kernel.dram_bytes is kernel.l2_throughput is kernel.flops is None
+    assert (
+        kernel.dram_write_bytes is kernel.dram_bytes is kernel.l2_throughput is kernel.flops is None
+    )
     assert kernel.peak_dram_bytes_s == pytest.approx(1504 * 3.2e9)
     assert kernel.compute_throughput == pytest.approx(0.1495)
     assert (kernel.num_multiprocessors, kernel.grid, kernel.block) == (132, (64, 2, 1), (128, 1, 1))
@@ -199,7 +263,21 @@ def test_scale_of_a_unit(unit: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nan", "inf", "no data", "PolicySpread", "64,75", "1,2,3", "--1", "0x10", "1e999", "1e200", "9" * 70]
+    "text",
+    [
+        "",
+        "nan",
+        "inf",
+        "no data",
+        "PolicySpread",
+        "64,75",
+        "1,2,3",
+        "--1",
+        "0x10",
+        "1e999",
+        "1e200",
+        "9" * 70,
+    ],
 )
 def test_what_is_no_number_is_not_zero(text: str) -> None:
     assert number_of(text) is None
@@ -232,7 +310,13 @@ def test_stalls_are_shares_only_of_all_of_them(tmp_path: Path) -> None:
 
 def test_tensor_pipes_of_all_generations(tmp_path: Path) -> None:
     def pipe(metrics: dict[str, str]) -> float | None:
-        kernel = read(wide(tmp_path, {"launch__waves_per_multiprocessor": ("", "2")} | {k: ("%", v) for k, v in metrics.items()}))
+        kernel = read(
+            wide(
+                tmp_path,
+                {"launch__waves_per_multiprocessor": ("", "2")}
+                | {k: ("%", v) for k, v in metrics.items()},
+            )
+        )
         return kernel.kernels[0].tensor_pipe
 
     whole = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
@@ -248,14 +332,21 @@ def test_tensor_pipes_of_all_generations(tmp_path: Path) -> None:
 
 def test_a_limit_of_zero_blocks_is_none(tmp_path: Path) -> None:
     limits = {"registers": "4", "shared_mem": "8", "warps": "16", "blocks": "32", "barriers": "0"}
-    metrics = {f"launch__occupancy_limit_{name}": ("block", value) for name, value in limits.items()}
-    (kernel,) = read(wide(tmp_path, metrics | {"sm__maximum_warps_per_active_cycle_pct": ("%", "25")})).kernels
+    metrics = {
+        f"launch__occupancy_limit_{name}": ("block", value) for name, value in limits.items()
+    }
+    (kernel,) = read(
+        wide(tmp_path, metrics | {"sm__maximum_warps_per_active_cycle_pct": ("%", "25")})
+    ).kernels
     assert (kernel.limiters, kernel.blocks_per_multiprocessor) == (("registers",), 4)
 
 
 def test_decimal_commas_are_refused_not_misread(tmp_path: Path) -> None:
     """1.024 is a thousand there, and 78,91 no number here."""
-    metrics = {"gpu__time_duration.sum": ("us", "78,91"), "launch__waves_per_multiprocessor": ("", "1.024")}
+    metrics = {
+        "gpu__time_duration.sum": ("us", "78,91"),
+        "launch__waves_per_multiprocessor": ("", "1.024"),
+    }
     with pytest.raises(FormatError, match=r"decimal commas.*LC_ALL=C"):
         read(wide(tmp_path, metrics))
     one = wide(tmp_path, metrics).read_text()
@@ -264,19 +355,29 @@ def test_decimal_commas_are_refused_not_misread(tmp_path: Path) -> None:
     path.write_text(one + other)
     report = read(path)
     assert [kernel.duration_ns for kernel in report.kernels] == [78_910]
-    assert any(note.startswith("1 launches have decimal commas") for note in report.recordings[0].notes)
+    assert any(
+        note.startswith("1 launches have decimal commas") for note in report.recordings[0].notes
+    )
 
 
 @needs_shared
 def test_details_with_decimal_commas_are_refused_too(tmp_path: Path) -> None:
     text = DETAILS.read_text()
     path = tmp_path / "details.csv"
-    path.write_text(text.replace('"%","64.75"', '"%","64,75"').replace('"%","61.96"', '"%","61,96"'))
+    path.write_text(
+        text.replace('"%","64.75"', '"%","64,75"').replace('"%","61.96"', '"%","61,96"')
+    )
     assert len(read(path).kernels) == len(read(DETAILS).kernels) - 1
 
 
 def test_without_the_line_of_units_times_and_bytes_are_not_told(tmp_path: Path) -> None:
-    path = wide(tmp_path, {"gpu__time_duration.sum": ("us", "78.91"), "launch__waves_per_multiprocessor": ("", "2.5")})
+    path = wide(
+        tmp_path,
+        {
+            "gpu__time_duration.sum": ("us", "78.91"),
+            "launch__waves_per_multiprocessor": ("", "2.5"),
+        },
+    )
     names, _, row = path.read_text().splitlines()
     path.write_text(f"{names}\n{row}\n")
     report = read(path)
@@ -308,18 +409,31 @@ def test_output_of_the_program_between_is_no_row(tmp_path: Path) -> None:
 
 def test_two_tables_in_a_file_keep_their_own_columns(tmp_path: Path) -> None:
     first = wide(tmp_path, {"gpu__time_duration.sum": ("us", "7")}).read_text()
-    second = wide(tmp_path, {"launch__sm_count": ("", "3"), "gpu__time_duration.sum": ("ns", "9")}, name="other").read_text()
+    second = wide(
+        tmp_path,
+        {"launch__sm_count": ("", "3"), "gpu__time_duration.sum": ("ns", "9")},
+        name="other",
+    ).read_text()
     path = tmp_path / "both.csv.gz"
     path.write_bytes(gzip.compress((first + second).encode()))
     report = ncu_csv.read([Source(path=path, label="both")])
-    assert [(kernel.name, kernel.duration_ns) for kernel in report.kernels] == [("k", 7000), ("other", 9)]
+    assert [(kernel.name, kernel.duration_ns) for kernel in report.kernels] == [
+        ("k", 7000),
+        ("other", 9),
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "without its CSV table"),
-        ("==PROF== Connected to process 1 (python)\n==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+        (
+            (
+                "==PROF== Connected to process 1 (python)\n==ERROR== ERR_NVGPUCTRPERM - no "
+                "permission\n"
+            ),
+            "ERR_NVGPUCTRPERM",
+        ),
         ("==PROF== Connected to process 1 (python)\n", "--csv --page raw"),
         ('"ID","Process ID","Process Name","Host Name","Kernel Name"\n', "has no kernel"),
         ("\x00\xff garbage " * 100, "without its CSV table"),
@@ -355,11 +469,21 @@ def test_hostile_tables_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ncu_csv, "MAX_KERNELS", 3)
     monkeypatch.setattr(ncu_csv, "MAX_LINE_BYTES", 4096)
     path = wide(
-        tmp_path, {"gpu__time_duration.sum": ("ns", "-7"), "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "x")}
+        tmp_path,
+        {
+            "gpu__time_duration.sum": ("ns", "-7"),
+            "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "x"),
+        },
     )
     row = path.read_text().splitlines()[-1]
     path.write_text(
-        path.read_text() + f"{row}\n" * 9 + '"' + "a" * 5000 + '"\n' + '"7","unclosed\n' + row.replace("128", "9" * 30)
+        path.read_text()
+        + f"{row}\n" * 9
+        + '"'
+        + "a" * 5000
+        + '"\n'
+        + '"7","unclosed\n'
+        + row.replace("128", "9" * 30)
     )
     report = read(path)
     assert len(report.kernels) == 3
@@ -369,9 +493,14 @@ def test_hostile_tables_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "too long" in notes
 
 
-def test_long_page_with_a_new_launch_in_every_row_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_page_with_a_new_launch_in_every_row_is_capped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ncu_csv, "MAX_KERNELS", 5)
-    header = '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","Metric Value","Rule Name"\n'
+    header = (
+        '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric '
+        'Unit","Metric Value","Rule Name"\n'
+    )
     rows = "".join(f'"{i}","1","p","h","k{i}","Duration","us","{i}",""\n' for i in range(50))
     path = tmp_path / "d.csv"
     path.write_text(header + rows)

@@ -99,7 +99,11 @@ def test_report_gives_what_its_csv_gives(tmp_path: Path, monkeypatch: pytest.Mon
     actions = []
     for row in rows:
         cells = dict(zip(names, zip(row, units, strict=True), strict=True))
-        metrics = {name: Metric(text, unit) for name, (text, unit) in cells.items() if "__" in name or "_l1_" in name}
+        metrics = {
+            name: Metric(text, unit)
+            for name, (text, unit) in cells.items()
+            if "__" in name or "_l1_" in name
+        }
         actions.append(Action(cells["Kernel Name"][0], metrics))
     module(monkeypatch, Range(actions[:5]), Range([*actions[5:], Action("graph", {}, workload=2)]))
     mine = ncu_rep.read([Source(path=report_file(tmp_path), label="run")])
@@ -109,14 +113,20 @@ def test_report_gives_what_its_csv_gives(tmp_path: Path, monkeypatch: pytest.Mon
     assert "1 workloads that are no kernel" in mine.recordings[0].notes[0]
 
 
-def test_report_in_an_archive_is_copied_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_in_an_archive_is_copied_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = tmp_path / "all.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(report_file(tmp_path), "run.ncu-rep")
     with tarfile.open(archive) as tar:
         member = tar.getmember("run.ncu-rep")
-    loaded = module(monkeypatch, Range([Action("k<1>", {"gpu__time_duration.sum": Metric("7", "us")})]))
-    source = Source(path=archive, label="all.tar/run.ncu-rep", offset=member.offset_data, length=member.size)
+    loaded = module(
+        monkeypatch, Range([Action("k<1>", {"gpu__time_duration.sum": Metric("7", "us")})])
+    )
+    source = Source(
+        path=archive, label="all.tar/run.ncu-rep", offset=member.offset_data, length=member.size
+    )
     (kernel,) = ncu_rep.read([source]).kernels
     assert (kernel.name, kernel.duration_ns, kernel.occupancy) == ("k<1>", 7000, None)
     assert not Path(loaded[0]).exists(), "the copy goes away"
@@ -125,13 +135,19 @@ def test_report_in_an_archive_is_copied_out(tmp_path: Path, monkeypatch: pytest.
         ncu_rep.read([source])
 
 
-def test_missing_module_names_both_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_module_names_both_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ncu_report", None)
-    with pytest.raises(InputError, match=r"pip install ncu-report.*ncu --import FILE.ncu-rep --csv --page raw"):
+    with pytest.raises(
+        InputError, match=r"pip install ncu-report.*ncu --import FILE.ncu-rep --csv --page raw"
+    ):
         ncu_rep.read([Source(path=report_file(tmp_path), label="run")])
 
 
-def test_reports_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_that_cannot_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Source(path=report_file(tmp_path), label="run")
     module(monkeypatch)
     with pytest.raises(FormatError, match="run: ncu_report finds no kernel"):
@@ -145,7 +161,9 @@ def test_reports_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pyte
             raise RuntimeError("bad block")
 
     module(monkeypatch, Range([Broken("k", {})]))
-    with pytest.raises(FormatError, match=r"a kernel of it cannot be read \(RuntimeError: bad block\)"):
+    with pytest.raises(
+        FormatError, match=r"a kernel of it cannot be read \(RuntimeError: bad block\)"
+    ):
         ncu_rep.read([source])
 
 

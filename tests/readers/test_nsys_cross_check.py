@@ -1,8 +1,9 @@
-"""A run that torch.profiler recorded, written as nsys would have recorded it: both give the same facts.
+"""A run that torch.profiler recorded, written as nsys would have recorded it: both give the same
+facts.
 
-nsys, with emit_nvtx's ranges, records less in exactly these ways, which `as_nsys_would` takes away and nothing else: operators'
-input types, strides and values; a kernel's achieved occupancy; what c10d says of a collective; marks drawn on the device; the
-profiler's span over the whole recording.
+nsys, with emit_nvtx's ranges, records less in exactly these ways, which `as_nsys_would` takes away
+and nothing else: operators' input types, strides and values; a kernel's achieved occupancy; what
+c10d says of a collective; marks drawn on the device; the profiler's span over the whole recording.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def read_kineto(path: Path) -> Trace:
 
 
 def as_nsys_would(trace: Trace) -> Trace:
-    kept = ~(trace.is_kind(Kind.DEVICE_MARK) | (trace.is_kind(Kind.OVERHEAD) & np.isin(trace.name, _profiler_spans(trace))))
+    kept = ~(
+        trace.is_kind(Kind.DEVICE_MARK)
+        | (trace.is_kind(Kind.OVERHEAD) & np.isin(trace.name, _profiler_spans(trace)))
+    )
     columns = {name: getattr(trace, name)[kept] for name in Trace.COLUMNS}
     columns["start_ns"] = columns["start_ns"] - int(trace.start_ns.min())
     columns["collective"] = np.full(int(kept.sum()), NONE, np.int32)
@@ -44,7 +48,9 @@ def as_nsys_would(trace: Trace) -> Trace:
         if isinstance(detail, OpInputs):
             details.append(replace(detail, types=None, strides=None, concrete=None))
         else:
-            details.append(replace(detail, occupancy_pct=None) if isinstance(detail, Launch) else detail)
+            details.append(
+                replace(detail, occupancy_pct=None) if isinstance(detail, Launch) else detail
+            )
     return replace(trace, **columns, details=tuple(details))
 
 
@@ -55,7 +61,9 @@ def _profiler_spans(trace: Trace) -> list[int]:
 def assert_same_facts(trace: Trace, path: Path, *, old: bool = False) -> None:
     exported = nsys_sqlite.read(Source(path=write_export(trace, path, old=old), label="same"))
     exported.self_check()
-    expected, found = (measure_rank(build_context(one, None), 0) for one in (as_nsys_would(trace), exported))
+    expected, found = (
+        measure_rank(build_context(one, None), 0) for one in (as_nsys_would(trace), exported)
+    )
     for field in fields(expected):
         if field.name not in NOT_RECORDED_ALIKE:
             assert getattr(found, field.name) == getattr(expected, field.name), field.name
@@ -73,10 +81,14 @@ def test_demo_gives_the_same_facts(old: bool, tmp_path: Path) -> None:
 @needs_shared
 @pytest.mark.parametrize("name", LAB)
 def test_lab_traces_give_the_same_facts(name: str, tmp_path: Path) -> None:
-    assert_same_facts(read_kineto(SHARED / "lab" / f"{name}.pt.trace.json.gz"), tmp_path / "lab.sqlite")
+    assert_same_facts(
+        read_kineto(SHARED / "lab" / f"{name}.pt.trace.json.gz"), tmp_path / "lab.sqlite"
+    )
 
 
-def test_diagnose_gives_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_gives_the_same_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_export(read_kineto(DEMO), tmp_path / "demo.sqlite")
     told = []
     for each in (DEMO, path):
@@ -94,20 +106,38 @@ def test_diagnose_gives_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_projection_of_the_demo_is_what_its_launches_say(tmp_path: Path) -> None:
     """nvtx_gpu_proj_sum's definition, worked out again with loops over the export's own rows."""
-    trace = nsys_sqlite.read(Source(path=write_export(read_kineto(DEMO), tmp_path / "demo.sqlite"), label="demo"))
+    trace = nsys_sqlite.read(
+        Source(path=write_export(read_kineto(DEMO), tmp_path / "demo.sqlite"), label="demo")
+    )
     rows = {row.name: row for row in projection_rows(trace, project(trace, link(trace)))}
-    start, end, thread, correlation = (c.tolist() for c in (trace.start_ns, trace.end_ns, trace.thread, trace.correlation))
-    calls = {correlation[i]: i for i in np.flatnonzero(trace.kind == Kind.RUNTIME).tolist() if correlation[i] > 0}
-    work = [(calls[correlation[i]], i) for i in np.flatnonzero(trace.device_work).tolist() if correlation[i] in calls]
+    start, end, thread, correlation = (
+        c.tolist() for c in (trace.start_ns, trace.end_ns, trace.thread, trace.correlation)
+    )
+    calls = {
+        correlation[i]: i
+        for i in np.flatnonzero(trace.kind == Kind.RUNTIME).tolist()
+        if correlation[i] > 0
+    }
+    work = [
+        (calls[correlation[i]], i)
+        for i in np.flatnonzero(trace.device_work).tolist()
+        if correlation[i] in calls
+    ]
     for name in ("Optimizer.step#AdamW.step", "aten::mm", "ProfilerStep#3"):
         total, ops, instances = 0, 0, 0
         for at in np.flatnonzero(trace.name == trace.names.index(name)).tolist():
             inside = [
-                (call, i) for call, i in work if start[call] >= start[at] and end[call] <= end[at] and thread[call] == thread[at]
+                (call, i)
+                for call, i in work
+                if start[call] >= start[at] and end[call] <= end[at] and thread[call] == thread[at]
             ]
             if inside:
                 total += max(end[i] for _, i in inside) - min(start[i] for _, i in inside)
                 ops += len({call for call, _ in inside})
                 instances += 1
-        assert (rows[name].total_proj_ns, rows[name].num_ops, rows[name].instances) == (total, ops, instances)
+        assert (rows[name].total_proj_ns, rows[name].num_ops, rows[name].instances) == (
+            total,
+            ops,
+            instances,
+        )
         assert instances > 0

@@ -1,4 +1,5 @@
-"""One report of several processes, as `nsys profile torchrun ...` writes it: each process that runs kernels is a rank."""
+"""One report of several processes, as `nsys profile torchrun ...` writes it: each process that runs
+kernels is a rank."""
 
 from __future__ import annotations
 
@@ -44,26 +45,37 @@ def two_ranks(path: Path) -> Export:
             export.kernel(at + 30_000, at + compute, first, "gemm", device=rank, pid=pid)
             name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
             export.kernel(at + compute, at + REDUCED, second, name, device=rank, stream=20, pid=pid)
-            export.call(at + 50_000, at + REDUCED + 10_000, third, "cudaDeviceSynchronize_v3020", pid=pid)
+            export.call(
+                at + 50_000, at + REDUCED + 10_000, third, "cudaDeviceSynchronize_v3020", pid=pid
+            )
     return export
 
 
 def diagnosed(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(["diagnose", *map(str, paths), "--no-cache", "--jobs", "1", "--format", "json"]) == 0
+    assert (
+        main(["diagnose", *map(str, paths), "--no-cache", "--jobs", "1", "--format", "json"]) == 0
+    )
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     return told
 
 
 def kernels(trace: Trace) -> list[tuple[str, int, int]]:
     found = np.flatnonzero(trace.kind == Kind.KERNEL).tolist()
-    return [(trace.names[trace.name[i]][:12], int(trace.start_ns[i]), int(trace.dur_ns[i])) for i in found]
+    return [
+        (trace.names[trace.name[i]][:12], int(trace.start_ns[i]), int(trace.dur_ns[i]))
+        for i in found
+    ]
 
 
-def test_each_process_is_diagnosed_as_a_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_process_is_diagnosed_as_a_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = diagnosed([two_ranks(tmp_path / "report.sqlite").close()], capsys)
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     # Without the imbalance both ranks would take the shorter compute.
-    assert told["verdict"]["shares"]["imbalance"] == pytest.approx((COMPUTE[1] - COMPUTE[0]) / PITCH, rel=0.01)
+    assert told["verdict"]["shares"]["imbalance"] == pytest.approx(
+        (COMPUTE[1] - COMPUTE[0]) / PITCH, rel=0.01
+    )
     (slow,) = [finding for finding in told["findings"] if finding["code"] == "throttled-gpu"]
     assert slow["ranks"] == [1]
     first, second = (rank["partition_ms"] for rank in told["ranks"])
@@ -73,16 +85,24 @@ def test_each_process_is_diagnosed_as_a_rank(tmp_path: Path, capsys: pytest.Capt
     for each, compute in zip((first, second), COMPUTE, strict=True):
         assert each["compute"] == pytest.approx((compute - 30_000) / 1e6, rel=0.01)
     notes = " ".join(told["notes"])
-    assert f"2 processes ran kernels, and each is read as one rank, in the order of their numbers ({PID}, {PID + 10})" in notes
+    assert (
+        "2 processes ran kernels, and each is read as one rank, in the order of their numbers "
+        f"({PID}, {PID + 10})"
+    ) in notes
     assert f"(process {PID}) is 0" in notes
     assert f"(process {PID + 10}) is 1" in notes
 
 
-def test_each_part_has_its_own_events_devices_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_has_its_own_events_devices_and_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
     path = two_ranks(tmp_path / "report.sqlite").close()
     found = find_sources([path])
-    assert [source.label for source in found.sources] == [f"{path} (process {PID})", f"{path} (process {PID + 10})"]
+    assert [source.label for source in found.sources] == [
+        f"{path} (process {PID})",
+        f"{path} (process {PID + 10})",
+    ]
     for _ in range(2):  # The second time out of the cache.
         for rank, (source, compute) in enumerate(zip(found.sources, COMPUTE, strict=True)):
             trace = read_trace(source)
@@ -103,7 +123,10 @@ def test_a_helper_with_little_work_is_no_rank(tmp_path: Path) -> None:
     export.kernel(0, 1_000, 1, "helper", pid=PID + 50)
     export.copy(0, 90_000_000, 1, 64, pid=PID + 51)  # It only copies.
     found = find_sources([export.close()])
-    assert [source.label[-13:] for source in found.sources] == [f"(process {PID})", f"(process {PID + 10})"]
+    assert [source.label[-13:] for source in found.sources] == [
+        f"(process {PID})",
+        f"(process {PID + 10})",
+    ]
     (note,) = [note for note in found.notes if "taken for no rank" in note]
     assert f"processes {PID + 51}, {PID + 50} had" in note
 
@@ -116,20 +139,28 @@ def test_one_rank_beside_a_helper_stays_one_source(tmp_path: Path) -> None:
     assert (source.part, source.rank, source.label) == (None, 3, str(export.path))
     trace = read_trace(source, use_cache=False)
     assert kernels(trace) == [("gemm", 0, 1_000_000)]
-    assert f"process {PID} was read, and not process {PID + 1}, which had less work or no kernels" in trace.notes
+    assert (
+        f"process {PID} was read, and not process {PID + 1}, which had less work or no kernels"
+        in trace.notes
+    )
 
 
 def test_a_rank_in_the_name_is_not_given_to_all(tmp_path: Path) -> None:
     found = find_sources([two_ranks(tmp_path / "rank1.sqlite").close()])
     assert [source.rank for source in found.sources] == [None, None]
-    assert any("its name tells rank 1, and it holds 2 ranks: the name's is not used" in note for note in found.notes)
+    assert any(
+        "its name tells rank 1, and it holds 2 ranks: the name's is not used" in note
+        for note in found.notes
+    )
 
 
 def test_two_machines_reports_are_one_job(tmp_path: Path) -> None:
     paths = [two_ranks(tmp_path / f"node{node}.sqlite").close() for node in range(2)]
     found = find_sources([tmp_path])
     assert [source.path for source in found.sources] == [paths[0], paths[0], paths[1], paths[1]]
-    ranks, notes = assign_ranks([read_trace(source, use_cache=False).meta for source in found.sources])
+    ranks, notes = assign_ranks(
+        [read_trace(source, use_cache=False).meta for source in found.sources]
+    )
     assert ranks == (0, 1, 2, 3)
     assert "counted in order" in notes[0]
     assert len(find_sources([paths[0], paths[0]]).sources) == 2
@@ -145,7 +176,9 @@ def test_compressed_and_archived_reports_are_parted_too(tmp_path: Path) -> None:
         archive.add(path, "report.sqlite")
     for name in ("packed.sqlite.gz", "all.tar.gz"):
         with find_sources([tmp_path / name]) as found:
-            assert [len(kernels(read_trace(source, use_cache=False))) for source in found.sources] == [2 * STEPS] * 2
+            assert [
+                len(kernels(read_trace(source, use_cache=False))) for source in found.sources
+            ] == [2 * STEPS] * 2
 
 
 def test_a_damaged_report_is_left_to_its_reading(tmp_path: Path) -> None:
@@ -161,7 +194,9 @@ def test_a_damaged_report_is_left_to_its_reading(tmp_path: Path) -> None:
         nsys_sqlite.read(Source(path=path, label="report.sqlite", part=global_id(1)))
 
 
-def test_many_processes_cost_no_more_than_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_processes_cost_no_more_than_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export = Export(tmp_path / "report.sqlite")
     for number in range(12):
         export.kernel(0, 100, 1, pid=PID + number)
@@ -174,14 +209,17 @@ def test_many_processes_cost_no_more_than_some(tmp_path: Path, monkeypatch: pyte
 
 def test_rows_of_no_process_are_counted_or_read_as_one(tmp_path: Path) -> None:
     export = two_ranks(tmp_path / "some.sqlite")
-    for table, column in (("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid")):
+    for table, column in (
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
+    ):
         export.connection.execute(f"UPDATE {table} SET {column} = NULL WHERE start > {5 * PITCH}")  # noqa: S608
     trace = read_trace(find_sources([export.close()]).sources[0], use_cache=False)
     assert len(kernels(trace)) == 2 * STEPS - 2
     assert (
-        "rows that tell no process were left out: 4 of CUPTI_ACTIVITY_KIND_KERNEL, 6 of CUPTI_ACTIVITY_KIND_RUNTIME"
-        in trace.notes
-    )
+        "rows that tell no process were left out: 4 of CUPTI_ACTIVITY_KIND_KERNEL, 6 of "
+        "CUPTI_ACTIVITY_KIND_RUNTIME"
+    ) in trace.notes
 
     export = Export(tmp_path / "none.sqlite")
     export.call(0, 10, 1)
@@ -195,10 +233,18 @@ def test_rows_of_no_process_are_counted_or_read_as_one(tmp_path: Path) -> None:
 
 @needs_shared
 @pytest.mark.parametrize("name", ["ddp_straggler.slow"])
-def test_a_real_job_in_one_report_gives_the_same_ranks(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_job_in_one_report_gives_the_same_ranks(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [SHARED / "lab" / "ranks2" / f"{name}.rank{rank}.pt.trace.json.gz" for rank in range(2)]
-    traces = [read_trace(Source(path=path, label=str(rank)), use_cache=False) for rank, path in enumerate(paths)]
-    nsys, kineto = diagnosed([write_job(traces, tmp_path / "job.sqlite")], capsys), diagnosed(paths, capsys)
+    traces = [
+        read_trace(Source(path=path, label=str(rank)), use_cache=False)
+        for rank, path in enumerate(paths)
+    ]
+    nsys, kineto = (
+        diagnosed([write_job(traces, tmp_path / "job.sqlite")], capsys),
+        diagnosed(paths, capsys),
+    )
     assert nsys["verdict"]["bound"] == kineto["verdict"]["bound"]
     assert nsys["step"]["ms"] == pytest.approx(kineto["step"]["ms"], rel=1e-3)
     for mine, theirs in zip(nsys["ranks"], kineto["ranks"], strict=True):

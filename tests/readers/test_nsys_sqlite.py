@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.core.trace import NONE, CollectiveArgs, Kind, Launch, OpInputs, SyncWait, Thread, Trace
+from stepscope.core.trace import (
+    NONE,
+    CollectiveArgs,
+    Kind,
+    Launch,
+    OpInputs,
+    SyncWait,
+    Thread,
+    Trace,
+)
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.inputs import find_sources
@@ -53,9 +62,22 @@ def small(path: Path, *, old: bool = False) -> Export:
     for step in range(2):
         at = step * 10_000
         export.range(at + 100, at + 9_000, f"iteration {step}")
-        export.range(at + 200, at + 2_000, f"aten::mm, seq = {step + 5}, op_id = 7, sizes = [[8, 16], [16, 4]]")
+        export.range(
+            at + 200,
+            at + 2_000,
+            f"aten::mm, seq = {step + 5}, op_id = 7, sizes = [[8, 16], [16, 4]]",
+        )
         export.call(at + 300, at + 400, 10 + step)
-        export.kernel(at + 1_000, at + 5_000, 10 + step, "gemm", grid=(4, 2, 1), block=(128, 1, 1), registers=40, shared=1024)
+        export.kernel(
+            at + 1_000,
+            at + 5_000,
+            10 + step,
+            "gemm",
+            grid=(4, 2, 1),
+            block=(128, 1, 1),
+            registers=40,
+            shared=1024,
+        )
     export.call(2_500, 2_600, 20, "cudaMemcpyAsync_v3020")
     export.copy(5_000, 5_500, 20, 65_536)
     export.call(2_700, 2_800, 21, "cudaMemsetAsync_v3020")
@@ -67,7 +89,9 @@ def small(path: Path, *, old: bool = False) -> Export:
 
 def events(trace: Trace, kind: Kind) -> list[tuple[str, int, int]]:
     found = np.flatnonzero(trace.kind == kind).tolist()
-    return [(trace.names[trace.name[i]], int(trace.start_ns[i]), int(trace.dur_ns[i])) for i in found]
+    return [
+        (trace.names[trace.name[i]], int(trace.start_ns[i]), int(trace.dur_ns[i])) for i in found
+    ]
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -80,19 +104,34 @@ def test_every_table_becomes_its_kind_in_torch_profilers_words(old: bool, tmp_pa
     assert events(trace, Kind.MARK) == [("iteration 0", 100, 8_900), ("iteration 1", 10_100, 8_900)]
     assert events(trace, Kind.OP) == [("aten::mm", 200, 1_800), ("aten::mm", 10_200, 1_800)]
     names = {name for name, _, _ in events(trace, Kind.RUNTIME)}
-    assert names == {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize"}
+    assert names == {
+        "cudaLaunchKernel",
+        "cudaMemcpyAsync",
+        "cudaMemsetAsync",
+        "cudaStreamSynchronize",
+    }
     kernel = int(np.flatnonzero(trace.kind == Kind.KERNEL)[0])
     assert trace.details[trace.detail[kernel]] == Launch(
         grid=(4, 2, 1), block=(128, 1, 1), registers=40, shared_bytes=1024, occupancy_pct=None
     )
-    assert (int(trace.correlation[kernel]), int(trace.stream[kernel]), int(trace.device[kernel])) == (10, 7, 0)
+    assert (
+        int(trace.correlation[kernel]),
+        int(trace.stream[kernel]),
+        int(trace.device[kernel]),
+    ) == (10, 7, 0)
     assert trace.threads[trace.thread[kernel]] == Thread(pid="0", tid="7", name="stream 7 ")
     operator = int(np.flatnonzero(trace.kind == Kind.OP)[0])
-    assert trace.threads[trace.thread[operator]] == Thread(pid="426", tid="427", name="thread 427 (pt_main)")
+    assert trace.threads[trace.thread[operator]] == Thread(
+        pid="426", tid="427", name="thread 427 (pt_main)"
+    )
     assert int(trace.sequence[operator]) == 5
-    assert trace.details[trace.detail[operator]] == OpInputs(dims="[[8, 16], [16, 4]]", types=None, strides=None, concrete=None)
+    assert trace.details[trace.detail[operator]] == OpInputs(
+        dims="[[8, 16], [16, 4]]", types=None, strides=None, concrete=None
+    )
     wait = int(np.flatnonzero(trace.kind == Kind.SYNC)[0])
-    assert trace.details[trace.detail[wait]] == SyncWait(kind="Stream Sync", on_stream=None, on_correlation=None)
+    assert trace.details[trace.detail[wait]] == SyncWait(
+        kind="Stream Sync", on_stream=None, on_correlation=None
+    )
     assert int(trace.size_bytes[np.flatnonzero(trace.kind == Kind.MEMCPY)[0]]) == 65_536
 
 
@@ -101,7 +140,12 @@ def test_device_is_numbered_as_the_process_numbers_it(tmp_path: Path) -> None:
     export.device(4, "Another", cuda=0, pid=PID + 1)
     meta = read_whole(export.close()).meta
     (device,) = meta.devices
-    assert (device.index, device.name, device.memory_bytes, device.num_sms) == (0, "NVIDIA H100", 80 << 30, 132)
+    assert (device.index, device.name, device.memory_bytes, device.num_sms) == (
+        0,
+        "NVIDIA H100",
+        80 << 30,
+        132,
+    )
     assert device.compute_capability == (9, 0)
     assert meta.base_ns == 1_700_000_000_000_000_000
     assert meta.versions == {"nsys": "2024.6.2.225", "nsys_schema": "3.16.1"}
@@ -120,7 +164,9 @@ def test_device_is_numbered_as_the_process_numbers_it(tmp_path: Path) -> None:
         (99, 2, 2, "Memcpy Unknown (Device -> Device)"),
     ],
 )
-def test_copies_have_torch_profilers_names(kind: int, source: int | None, target: int | None, name: str, tmp_path: Path) -> None:
+def test_copies_have_torch_profilers_names(
+    kind: int, source: int | None, target: int | None, name: str, tmp_path: Path
+) -> None:
     export = Export(tmp_path / "run.sqlite")
     export.copy(0, 1, 1, 4, kind, source, target)
     assert [found for found, _, _ in events(read_whole(export.close()), Kind.MEMCPY)] == [name]
@@ -130,7 +176,10 @@ def test_copies_have_torch_profilers_names(kind: int, source: int | None, target
     ("text", "found"),
     [
         ("aten::mm, seq = 3", Operator("aten::mm", 3)),
-        ("aten::mm, op_id = 4, sizes = [[1, 2], []], input_op_ids = [(3,0)]", Operator("aten::mm", NONE, "[[1, 2], []]")),
+        (
+            "aten::mm, op_id = 4, sizes = [[1, 2], []], input_op_ids = [(3,0)]",
+            Operator("aten::mm", NONE, "[[1, 2], []]"),
+        ),
         ("MmBackward0, stashed seq=9", Operator("MmBackward0", 9)),
         ("aten::relu", Operator("aten::relu")),
         ("c10d::allreduce_", Operator("c10d::allreduce_")),
@@ -144,11 +193,15 @@ def test_copies_have_torch_profilers_names(kind: int, source: int | None, target
         ("loss, then seq", None),
     ],
 )
-def test_operators_are_told_from_ranges_that_somebody_named(text: str, found: Operator | None) -> None:
+def test_operators_are_told_from_ranges_that_somebody_named(
+    text: str, found: Operator | None
+) -> None:
     assert operator_of(text) == found
 
 
-def test_graphs_recorded_whole_are_work_and_those_recorded_by_node_are_not_counted_twice(tmp_path: Path) -> None:
+def test_graphs_recorded_whole_are_work_and_those_recorded_by_node_are_not_counted_twice(
+    tmp_path: Path,
+) -> None:
     export = Export(tmp_path / "run.sqlite")
     export.call(0, 10, 1, "cudaGraphLaunch_v10000")
     export.graph(100, 900, 1, graph=5)
@@ -157,8 +210,14 @@ def test_graphs_recorded_whole_are_work_and_those_recorded_by_node_are_not_count
     export.kernel(1_000, 1_400, 2, "a")
     export.kernel(1_500, 1_900, 2, "b")
     trace = read_whole(export.close())
-    assert events(trace, Kind.KERNEL) == [("CUDA graph 5", 100, 800), ("a", 1_000, 400), ("b", 1_500, 400)]
-    assert any("1 CUDA graph(s)" in note and "--cuda-graph-trace=node" in note for note in trace.notes)
+    assert events(trace, Kind.KERNEL) == [
+        ("CUDA graph 5", 100, 800),
+        ("a", 1_000, 400),
+        ("b", 1_500, 400),
+    ]
+    assert any(
+        "1 CUDA graph(s)" in note and "--cuda-graph-trace=node" in note for note in trace.notes
+    )
 
 
 def test_graphs_and_kernels_that_tell_no_call_are_both_kept(tmp_path: Path) -> None:
@@ -166,7 +225,10 @@ def test_graphs_and_kernels_that_tell_no_call_are_both_kept(tmp_path: Path) -> N
     export.graph(100, 900, 0, graph=5)
     export.kernel(1_000, 1_400, 0, "a")
     export.connection.execute("UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET correlationId = NULL")
-    assert [name for name, _, _ in events(read_whole(export.close()), Kind.KERNEL)] == ["CUDA graph 5", "a"]
+    assert [name for name, _, _ in events(read_whole(export.close()), Kind.KERNEL)] == [
+        "CUDA graph 5",
+        "a",
+    ]
 
 
 def test_kernels_keep_their_names_and_calls_lose_their_release(tmp_path: Path) -> None:
@@ -184,7 +246,11 @@ def test_kernels_keep_their_names_and_calls_lose_their_release(tmp_path: Path) -
     ):
         export.connection.execute(change)
     trace = read_whole(export.close())
-    assert [name for name, _, _ in events(trace, Kind.KERNEL)] == ["my_gemm_v2048", "short", "string 999"]
+    assert [name for name, _, _ in events(trace, Kind.KERNEL)] == [
+        "my_gemm_v2048",
+        "short",
+        "string 999",
+    ]
     assert [name for name, _, _ in events(trace, Kind.RUNTIME)] == ["cudaLaunchKernel"]
     assert any("1 name(s) are not in the file's StringIds" in note for note in trace.notes)
 
@@ -193,12 +259,26 @@ def test_counters_are_those_of_the_devices_that_were_used(tmp_path: Path) -> Non
     export = small(tmp_path / "run.sqlite")  # On the machine's device 3.
     for device, value in ((2, 10), (3, 70)):
         kind = (5 << 32) | device
-        export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
-        export.add("GPU_METRICS", rawTimestamp=0, timestamp=1_500, typeId=kind, metricId=1, value=value)
-    assert "GPU metrics, mean over the recorded device work: SMs Active 70 %" in read_whole(export.close()).notes
+        export.add(
+            "TARGET_INFO_GPU_METRICS",
+            typeId=kind,
+            sourceId=1,
+            typeName="x",
+            metricId=1,
+            metricName="SMs Active [%]",
+        )
+        export.add(
+            "GPU_METRICS", rawTimestamp=0, timestamp=1_500, typeId=kind, metricId=1, value=value
+        )
+    assert (
+        "GPU metrics, mean over the recorded device work: SMs Active 70 %"
+        in read_whole(export.close()).notes
+    )
 
 
-def test_counters_are_weighed_by_the_work_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_weighed_by_the_work_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     export = Export(tmp_path / "run.sqlite")
     export.device(3, "NVIDIA H100", cuda=0)
     export.kernel(1_000, 2_000, 1, "a")
@@ -206,22 +286,58 @@ def test_counters_are_weighed_by_the_work_on_the_device(tmp_path: Path, monkeypa
     export.kernel(3_000, 3_500, 3, "b")
     export.kernel(4_500, 5_000, 4, "c")
     kind = (5 << 32) | 3
-    export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+    export.add(
+        "TARGET_INFO_GPU_METRICS",
+        typeId=kind,
+        sourceId=1,
+        typeName="x",
+        metricId=1,
+        metricName="SMs Active [%]",
+    )
     # Another device's times lie between them, and a stranger's names are no counters.
     other = kind + 1
-    export.add("TARGET_INFO_GPU_METRICS", typeId=other, sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
-    export.add("TARGET_INFO_GPU_METRICS", typeId="x", sourceId=1, typeName="x", metricId=1, metricName="SMs Active [%]")
+    export.add(
+        "TARGET_INFO_GPU_METRICS",
+        typeId=other,
+        sourceId=1,
+        typeName="x",
+        metricId=1,
+        metricName="SMs Active [%]",
+    )
+    export.add(
+        "TARGET_INFO_GPU_METRICS",
+        typeId="x",
+        sourceId=1,
+        typeName="x",
+        metricId=1,
+        metricName="SMs Active [%]",
+    )
     for time in range(1_001, 5_000, 500):
-        export.add("GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=other, metricId=1, value=1)
+        export.add(
+            "GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=other, metricId=1, value=1
+        )
     # Each tells of the 500 ns before it: four of them all busy, one half busy, three idle.
-    for time, value in ((1_500, 80), (2_000, 60), (2_500, 0), (3_000, 0), (3_500, 90), (4_000, 0), (4_750, 40), (5_000, 70)):
-        export.add("GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=kind, metricId=1, value=value)
+    for time, value in (
+        (1_500, 80),
+        (2_000, 60),
+        (2_500, 0),
+        (3_000, 0),
+        (3_500, 90),
+        (4_000, 0),
+        (4_750, 40),
+        (5_000, 70),
+    ):
+        export.add(
+            "GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=kind, metricId=1, value=value
+        )
     path = export.close()
     whole, busy = [note for note in read_whole(path).notes if note.startswith("GPU metrics")]
     mean = (80 + 60 + 90 + 40 + 70) / 8
     assert whole == f"GPU metrics, mean over the recorded device work: SMs Active {mean:.0f} %"
     weighed = (80 + 60 + 90 + 0.5 * 40 + 70) / 4.5
-    assert busy == f"GPU metrics, mean while this work was on the device: SMs Active {weighed:.0f} %"
+    assert (
+        busy == f"GPU metrics, mean while this work was on the device: SMs Active {weighed:.0f} %"
+    )
     monkeypatch.setattr(nsys_metrics, "MAX_SAMPLES", 2)
     assert {
         "GPU metrics: the first 2 samples were read",
@@ -240,7 +356,10 @@ def test_ranges_of_other_domains_carry_their_names_and_open_ones_get_no_end(tmp_
     assert ("cuBLAS:gemmEx", 310, 80) in events(trace, Kind.MARK)
     # nvtx_gpu_proj_sum projects only ranges that end on the thread they began on.
     assert events(trace, Kind.OTHER) == [("across", 20, 70)]
-    assert "1 NVTX range(s) end on another thread than they began on: no launch is counted to them" in trace.notes
+    assert (
+        "1 NVTX range(s) end on another thread than they began on: no launch is counted to them"
+        in trace.notes
+    )
     assert not {"never ends", "an instant"} & set(trace.names)
     assert trace.unknown == {"NVTX range without its end": 1}
 
@@ -253,15 +372,26 @@ def test_nccl_payloads_tell_bytes_group_and_rank(as_hex: bool, tmp_path: Path) -
     def packed(payload: bytes) -> bytes | str:
         return payload.hex() if as_hex else payload
 
-    export.range(0, 10, "ncclCommInitRank", domain=NCCL_DOMAIN, payload=packed(init_payload(0xABC, 8, 3)))
-    export.range(20, 60, "ncclAllReduce", domain=NCCL_DOMAIN, payload=packed(call_payload(0xABC, 4096)))
-    export.range(70, 90, "ncclAllGather", domain=NCCL_DOMAIN, payload=packed(call_payload(0xABC, 1000)))
+    export.range(
+        0, 10, "ncclCommInitRank", domain=NCCL_DOMAIN, payload=packed(init_payload(0xABC, 8, 3))
+    )
+    export.range(
+        20, 60, "ncclAllReduce", domain=NCCL_DOMAIN, payload=packed(call_payload(0xABC, 4096))
+    )
+    export.range(
+        70, 90, "ncclAllGather", domain=NCCL_DOMAIN, payload=packed(call_payload(0xABC, 1000))
+    )
     export.range(91, 92, "ncclGroupEnd", domain=NCCL_DOMAIN, payload=packed(b"short"))
     export.call(30, 40, 1)
     export.kernel(100, 200, 1, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     trace = read_whole(export.close())
     reduce, gather = trace.collectives
-    assert (reduce.name, reduce.group, reduce.group_size, reduce.in_elements) == ("ncclAllReduce", "0xabc", 8, 4096)
+    assert (reduce.name, reduce.group, reduce.group_size, reduce.in_elements) == (
+        "ncclAllReduce",
+        "0xabc",
+        8,
+        4096,
+    )
     assert (gather.in_elements, gather.out_elements) == (1000, 8000)
     assert isinstance(reduce, CollectiveArgs)
     told = [trace.names[trace.name[i]] for i in np.flatnonzero(trace.collective != NONE).tolist()]
@@ -282,7 +412,10 @@ def test_one_process_is_read_and_the_others_are_named(tmp_path: Path) -> None:
     assert events(trace, Kind.KERNEL) == [("k1", 20, 300)]
     assert [name for name, _, _ in events(trace, Kind.MARK)] == ["step 1"]
     assert len(events(trace, Kind.RUNTIME)) == 1
-    assert any(f"process {PID + 1} was read, and not processes {PID + 2}, {PID}" in note for note in trace.notes)
+    assert any(
+        f"process {PID + 1} was read, and not processes {PID + 2}, {PID}" in note
+        for note in trace.notes
+    )
     other = read(Source(path=path, label="x", part=global_id()))
     assert events(other, Kind.KERNEL) == [("k0", 20, 100)]
 
@@ -294,14 +427,37 @@ def test_os_calls_counters_and_warnings_are_told(tmp_path: Path) -> None:
     export.os_call(0, 900_000, "pthread_cond_wait", tid=TID + 5)
     kind = (5 << 32) | 0
     for metric, name in ((1, "SMs Active [Throughput %]"), (2, "Unasked [Throughput %]")):
-        export.add("TARGET_INFO_GPU_METRICS", typeId=kind, sourceId=1, typeName="x", metricId=metric, metricName=name)
-    for time, value in ((500, 100), (1_500, 40), (12_000, 60), (99_000, 100)):  # The first and the last lie outside the work.
-        export.add("GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=kind, metricId=1, value=value)
+        export.add(
+            "TARGET_INFO_GPU_METRICS",
+            typeId=kind,
+            sourceId=1,
+            typeName="x",
+            metricId=metric,
+            metricName=name,
+        )
+    for time, value in (
+        (500, 100),
+        (1_500, 40),
+        (12_000, 60),
+        (99_000, 100),
+    ):  # The first and the last lie outside the work.
+        export.add(
+            "GPU_METRICS", rawTimestamp=time, timestamp=time, typeId=kind, metricId=1, value=value
+        )
     export.add("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", id=2, name="Warning", label="Warning")
-    for severity, text in ((1, "all is well"), (2, "Not all CUDA events might have been collected.")):
-        export.add("DIAGNOSTIC_EVENT", timestamp=0, timestampType=1, source=1, severity=severity, text=text)
+    for severity, text in (
+        (1, "all is well"),
+        (2, "Not all CUDA events might have been collected."),
+    ):
+        export.add(
+            "DIAGNOSTIC_EVENT", timestamp=0, timestampType=1, source=1, severity=severity, text=text
+        )
     trace = read_whole(export.close())
-    assert events(trace, Kind.OTHER) == [("pthread_cond_wait", 0, 900_000), ("read", 6_000, 2_000_000), ("brk", 3_000_000, 500)]
+    assert events(trace, Kind.OTHER) == [
+        ("pthread_cond_wait", 0, 900_000),
+        ("read", 6_000, 2_000_000),
+        ("brk", 3_000_000, 500),
+    ]
     assert "calls into the operating system on the thread that launches: read 2.0 ms" in trace.notes
     assert "GPU metrics, mean over the recorded device work: SMs Active 50 %" in trace.notes
     assert "nsys warned: Not all CUDA events might have been collected." in trace.notes
@@ -334,7 +490,9 @@ def test_it_is_known_by_its_bytes(tmp_path: Path) -> None:
     other.close()
     assert not is_mine((tmp_path / "study.sqlite").read_bytes(), "study.sqlite")
     head = bytearray(path.read_bytes()[:4096])
-    head[100:] = bytes([5]) + bytes(len(head) - 101)  # A long list of tables stands on other pages: the name decides.
+    head[100:] = bytes([5]) + bytes(
+        len(head) - 101
+    )  # A long list of tables stands on other pages: the name decides.
     assert [is_mine(bytes(head), name) for name in ("run.sqlite", "run.sqlite.zst", "runs.tar.gz", "study.db", "trace")] == [
         True, True, True, False, False,
     ]  # fmt: skip
@@ -344,7 +502,9 @@ def test_it_is_known_by_its_bytes(tmp_path: Path) -> None:
 def test_views_in_place_of_tables_are_refused(tmp_path: Path) -> None:
     export = small(tmp_path / "run.sqlite")
     export.connection.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO real_one")
-    export.connection.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT *, randomblob(1000000000) FROM real_one")
+    export.connection.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT *, randomblob(1000000000) FROM real_one"
+    )
     with pytest.raises(FormatError, match=r"views in place of tables.*nsys export"):
         read(source_of(export.close()))
 
@@ -354,10 +514,14 @@ def test_computed_columns_and_triggers_do_nothing(tmp_path: Path) -> None:
     export.kernel(0, 10, 1)
     export.connection.execute("DROP TABLE StringIds")
     export.connection.execute(
-        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT GENERATED ALWAYS AS (hex(zeroblob(3000000))) VIRTUAL)"
+        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT GENERATED ALWAYS AS "
+        "(hex(zeroblob(3000000))) VIRTUAL)"
     )
     export.connection.execute("INSERT INTO StringIds (id) VALUES (1)")
-    export.connection.execute("CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL; END")
+    export.connection.execute(
+        "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL; "
+        "END"
+    )
     trace = read_whole(export.close())
     assert events(trace, Kind.KERNEL) == [("string 1", 0, 10)]
 
@@ -370,7 +534,11 @@ def test_nothing_but_reading_passes_the_authorizer(tmp_path: Path) -> None:
             "ATTACH DATABASE ':memory:' AS other",
             "SELECT load_extension('x')",
             "SELECT randomblob(1000000000)",
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+            (
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) "
+                "FROM "
+                "n"
+            ),
             "PRAGMA writable_schema = ON",
         ):
             with pytest.raises(FormatError, match=r"run\.sqlite"):
@@ -385,17 +553,28 @@ def test_endless_queries_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pytest.raises(FormatError, match="more steps than a file of its size needs"),
         nsys_database.opened(source_of(path)) as database,
     ):
-        list(database.query(" CROSS JOIN ".join(["SELECT 1 FROM StringIds a", *(f"StringIds b{i}" for i in range(9))])))
+        list(
+            database.query(
+                " CROSS JOIN ".join(
+                    ["SELECT 1 FROM StringIds a", *(f"StringIds b{i}" for i in range(9))]
+                )
+            )
+        )
 
 
-def test_pages_that_point_at_one_another_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three levels of pages that all lead to one leaf: 500 ** 3 leaves, in a file of a few pages."""
+def test_pages_that_point_at_one_another_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three levels of pages that all lead to one leaf: 500 ** 3 leaves, in a file of a few
+    pages."""
     export = Export(tmp_path / "run.sqlite")
     for number in range(500):
         export.kernel(number * 10, number * 10 + 5, number + 1)
     path = export.close()
     asking = sqlite3.connect(path)
-    (root,) = asking.execute("SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'").fetchone()
+    (root,) = asking.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
+    ).fetchone()
     (size,) = asking.execute("PRAGMA page_size").fetchone()
     asking.close()
     data = bytearray(path.read_bytes())
@@ -426,14 +605,22 @@ def interior_page(child: int, size: int, cells: int = 500) -> bytes:
 def test_odd_cells_are_counted_not_believed(tmp_path: Path) -> None:
     export = small(tmp_path / "run.sqlite")
     for start, end in (("soon", 5), (None, 5), (5, "later"), (-3, 5), (2**62, 2**62 + 5), (50, 40)):
-        export.connection.execute("CREATE TABLE IF NOT EXISTS loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE 0")
-        export.connection.execute("INSERT INTO loose (start, end, deviceId, streamId, globalPid) VALUES (?, ?, 99999, -4, ?)",
+        export.connection.execute(
+            "CREATE TABLE IF NOT EXISTS loose AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE 0"
+        )
+        export.connection.execute("INSERT INTO loose (start, end, deviceId, streamId, "
+"globalPid) VALUES (?, ?, 99999, "
+"-4, ?)",
                                   (start, end, global_id()))  # fmt: skip
     export.connection.execute("INSERT INTO loose SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL")
     export.connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     export.connection.execute("ALTER TABLE loose RENAME TO CUPTI_ACTIVITY_KIND_KERNEL")
     trace = read_whole(export.close())
-    assert events(trace, Kind.KERNEL) == [("(no name)", 50, 0), ("gemm", 1_000, 4_000), ("gemm", 11_000, 4_000)]
+    assert events(trace, Kind.KERNEL) == [
+        ("(no name)", 50, 0),
+        ("gemm", 1_000, 4_000),
+        ("gemm", 11_000, 4_000),
+    ]
     assert "5 event(s) without a readable time were left out" in trace.notes
     assert "1 event(s) with a negative duration count as 0" in trace.notes
 
@@ -443,7 +630,9 @@ def test_a_foreign_database_is_named(tmp_path: Path) -> None:
     other.execute("CREATE TABLE studies (id INTEGER)")
     other.commit()
     other.close()
-    with pytest.raises(FormatError, match=r"without events of Nsight Systems \(its tables: studies\)"):
+    with pytest.raises(
+        FormatError, match=r"without events of Nsight Systems \(its tables: studies\)"
+    ):
         read(source_of(tmp_path / "x.sqlite"))
     (tmp_path / "empty.sqlite").write_bytes(b"")
     with pytest.raises(FormatError, match="no SQLite database: it is empty"):

@@ -1,4 +1,5 @@
-"""Tables of nsys stats, as its releases print them. Figures are the tables' own, added up by hand."""
+"""Tables of nsys stats, as its releases print them. Figures are the tables' own, added up by
+hand."""
 
 from __future__ import annotations
 
@@ -63,18 +64,31 @@ PLAIN = BY_GRID.replace("GridXYZ,BlockXYZ,", "").replace("   4    1    1, 128   
 def test_the_same_kernels_in_two_reports_are_counted_once(tmp_path: Path) -> None:
     """One recording's, that is: an output of two recordings has two tables of each report."""
     reports = (("cuda_gpu_kern_sum", PLAIN), ("cuda_gpu_kern_gb_sum", BY_GRID))
-    parts = [f"Processing [{run}.sqlite] with [/x/{name}.py]...\n{text}\n" for run in ("a", "b") for name, text in reports]
+    parts = [
+        f"Processing [{run}.sqlite] with [/x/{name}.py]...\n{text}\n"
+        for run in ("a", "b")
+        for name, text in reports
+    ]
     for num in (1, 2):
         report = table("".join(parts[: 2 * num]), tmp_path)
-        assert [(one.name, one.count, one.total_ns) for one in report.totals] == [("gemm", 10 * num, 1000.0 * num)]
-        assert f"{num} table(s) that tell the same again were left out" in report.recordings[0].notes
+        assert [(one.name, one.count, one.total_ns) for one in report.totals] == [
+            ("gemm", 10 * num, 1000.0 * num)
+        ]
+        assert (
+            f"{num} table(s) that tell the same again were left out" in report.recordings[0].notes
+        )
     assert table(BY_GRID, tmp_path).totals[0].count == 10
 
 
 def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
     report = table(KERNELS, tmp_path)
     gemm, relu = report.totals
-    assert (gemm.name, gemm.count, gemm.total_ns, gemm.median_ns) == ("void gemm<(int)4, true>(float *)", 3, 6e6, 2.1e6)
+    assert (gemm.name, gemm.count, gemm.total_ns, gemm.median_ns) == (
+        "void gemm<(int)4, true>(float *)",
+        3,
+        6e6,
+        2.1e6,
+    )
     assert (relu.least_ns, relu.most_ns, relu.mean_ns) == (400_000, 600_000, 500_000)
     assert dict(texts_of(report)[0].lines)["kernels"] == "10.00 ms in 11 launches of 2 kernels"
     assert texts_of(report)[0].tables[0].rows[0] == (gemm.name, "6.00", "60.0 %", "3", "2000.0")
@@ -87,11 +101,17 @@ def test_one_output_has_several_reports(tmp_path: Path) -> None:
     }  # fmt: skip
     text = "Generating SQLite file run.sqlite from run.nsys-rep\n"
     for name, rows in heads.items():
-        text += f"Processing [run.sqlite] with [/opt/nsys/reports/{name}.py]... \n\n ** Some Summary ({name}):\n\n{rows}\n"
-    (recording,) = texts_of(table(text + "SKIPPED: run.sqlite does not contain OpenMP event data.\n", tmp_path))
+        text += (
+            f"Processing [run.sqlite] with [/opt/nsys/reports/{name}.py]... \n\n ** Some Summary "
+            f"({name}):\n\n{rows}\n"
+        )
+    (recording,) = texts_of(
+        table(text + "SKIPPED: run.sqlite does not contain OpenMP event data.\n", tmp_path)
+    )
     titles = {shown.title.split(":")[0]: shown for shown in recording.tables}
     assert list(titles) == [
-        "Kernels", "Calls into CUDA", "Calls into the operating system, all threads", "Copies and sets",
+        "Kernels", "Calls into CUDA", ("Calls into the operating "
+"system, all threads"), "Copies and sets",
         "Copies and sets, by size", "NVTX ranges, on the host", "NVTX ranges on the device",
     ]  # fmt: skip
     assert titles["Calls into the operating system, all threads"].rows[0][:2] == ("poll", "0.90")
@@ -115,10 +135,22 @@ def test_old_names_and_other_units_are_the_same(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_kernel_by_grid_are_one(tmp_path: Path) -> None:
-    text = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name\n"
-    text += "75.0,30,3,10.0,10.0,9,11,1.0, 896 1 1, 128 1 1,k\n25.0,10,1,10.0,10.0,10,10,0.0, 1 1 1, 128 1 1,k\n"
+    text = (
+        "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev "
+        "(ns),GridXYZ,BlockXYZ,Name\n"
+    )
+    text += (
+        "75.0,30,3,10.0,10.0,9,11,1.0, 896 1 1, 128 1 1,k\n25.0,10,1,10.0,10.0,10,10,0.0, 1 1 1, "
+        "128 1 1,k\n"
+    )
     (total,) = table(text, tmp_path).totals
-    assert (total.count, total.total_ns, total.mean_ns, total.median_ns, total.least_ns) == (4, 40, 10, None, 9)
+    assert (total.count, total.total_ns, total.mean_ns, total.median_ns, total.least_ns) == (
+        4,
+        40,
+        10,
+        None,
+        9,
+    )
 
 
 def test_file_name_tells_what_the_columns_do_not(tmp_path: Path) -> None:
@@ -138,7 +170,9 @@ def test_file_name_tells_what_the_columns_do_not(tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_row_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"no row of a table of nsys stats.*nsys stats --format csv"):
+    with pytest.raises(
+        FormatError, match=r"no row of a table of nsys stats.*nsys stats --format csv"
+    ):
         table(text, tmp_path)
 
 
@@ -158,7 +192,9 @@ def test_damage_never_ends_in_anything_but_words(tmp_path: Path) -> None:
 def test_long_lines_and_odd_numbers_are_counted_not_believed(tmp_path: Path) -> None:
     head = "Time (%),Total Time (ns),Instances,Name\n"
     odd = f"1,{'9' * 400},1,huge\n1,nan,1,no\n1,-5,1,negative\n1,7,2,last\n"
-    report = table(head + f"1,7,2,{'x' * (MAX_LINE_BYTES + 10)}\n" + head + "1,7,2,good\n" + odd, tmp_path)
+    report = table(
+        head + f"1,7,2,{'x' * (MAX_LINE_BYTES + 10)}\n" + head + "1,7,2,good\n" + odd, tmp_path
+    )
     assert [one.name for one in report.totals] == ["good", "last"]
     assert report.recordings[0].notes == (
         "1 line(s) longer than 1024 KiB were left out",
@@ -167,7 +203,16 @@ def test_long_lines_and_odd_numbers_are_counted_not_believed(tmp_path: Path) -> 
 
 
 def test_it_is_told_from_other_tables(tmp_path: Path) -> None:
-    for text in (KERNELS, API, COPIES, SIZES, PROJECTIONS, NVTX, OLD, "Processing [x]\n\n" + KERNELS):
+    for text in (
+        KERNELS,
+        API,
+        COPIES,
+        SIZES,
+        PROJECTIONS,
+        NVTX,
+        OLD,
+        "Processing [x]\n\n" + KERNELS,
+    ):
         assert is_mine(text.encode(), "x.csv")
         path = tmp_path / "s.csv"
         path.write_text(text)

@@ -1,4 +1,5 @@
-"""nvidia-smi's samples: the lab's two against figures reckoned here, and what a file may hold besides."""
+"""nvidia-smi's samples: the lab's two against figures reckoned here, and what a file may hold
+besides."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.shared_data import SHARED, needs_shared
 
 LAB = SHARED / "lab" / "formats"
 HEADER = (
-    "timestamp, index, name, utilization.gpu [%], clocks.current.sm [MHz], clocks.max.sm [MHz], clocks_event_reasons.active\n"
+    "timestamp, index, name, utilization.gpu [%], clocks.current.sm [MHz], clocks.max.sm [MHz], "
+    "clocks_event_reasons.active\n"
 )
 
 
@@ -34,7 +36,11 @@ def of_text(folder: Path, text: str | bytes) -> SystemReport:
 
 @needs_shared
 def test_lab_csv_has_the_figures_of_its_cells() -> None:
-    rows = list(csv.DictReader((LAB / "nvidia_smi.csv").read_text(encoding="utf-8").splitlines(), skipinitialspace=True))
+    rows = list(
+        csv.DictReader(
+            (LAB / "nvidia_smi.csv").read_text(encoding="utf-8").splitlines(), skipinitialspace=True
+        )
+    )
     busy = [float(row["utilization.gpu [%]"].split()[0]) / 100 for row in rows]
     power = [float(row["power.draw [W]"].split()[0]) for row in rows]
     used = [float(row["memory.used [MiB]"].split()[0]) * 1024**2 for row in rows]
@@ -67,27 +73,39 @@ def test_lab_dmon_has_the_figures_of_its_columns() -> None:
 
     (device,) = read(LAB / "dmon.txt").devices
 
-    assert (device.index, device.num_samples, device.num_working) == (0, 12, sum(row["sm"] >= 10 for row in rows))
+    assert (device.index, device.num_samples, device.num_working) == (
+        0,
+        12,
+        sum(row["sm"] >= 10 for row in rows),
+    )
     assert device.power_w is not None
     assert device.pcie_rx_bytes_per_s is not None
     assert device.power_working_w is not None
     assert device.power_w.median == median(row["pwr"] for row in rows)
     assert device.power_working_w.median == 391
-    assert device.pcie_rx_bytes_per_s.high == sorted(row["rxpci"] for row in rows)[round(0.9 * 11)] * 1e6
+    assert (
+        device.pcie_rx_bytes_per_s.high
+        == sorted(row["rxpci"] for row in rows)[round(0.9 * 11)] * 1e6
+    )
     assert device.throttled == {}  # told, and never so
     assert device.span_s is None  # no times
 
 
 @needs_shared
 def test_only_its_own_files_of_the_lab_are_claimed() -> None:
-    claimed = [path.name for path in sorted(LAB.iterdir()) if nvidia_smi.is_mine(path.read_bytes()[: 64 << 10], path.name)]
+    claimed = [
+        path.name
+        for path in sorted(LAB.iterdir())
+        if nvidia_smi.is_mine(path.read_bytes()[: 64 << 10], path.name)
+    ]
 
     assert claimed == ["dmon.txt", "nvidia_smi.csv"]
 
 
 def test_csv_without_units_and_with_single_reasons(tmp_path: Path) -> None:
     text = (
-        "index, utilization.gpu [%], power.draw [W], power.limit [W], clocks_throttle_reasons.hw_thermal_slowdown\n"
+        "index, utilization.gpu [%], power.draw [W], power.limit [W], "
+        "clocks_throttle_reasons.hw_thermal_slowdown\n"
         "0, 97, 391.5, 700.00, Active\n"
         "1, [Not Supported], N/A, [N/A], Not Active\n"
         "0, 99, 400.5, 700.00, Not Active\n"
@@ -104,7 +122,10 @@ def test_csv_without_units_and_with_single_reasons(tmp_path: Path) -> None:
 
 
 def test_devices_are_told_apart_by_what_there_is(tmp_path: Path) -> None:
-    text = "uuid, utilization.gpu [%], temperature.gpu\nGPU-b, 10 %, 40\nGPU-a, 20 %, 50\nGPU-b, 30 %, 60\n"
+    text = (
+        "uuid, utilization.gpu [%], temperature.gpu\nGPU-b, 10 %, 40\nGPU-a, 20 %, 50\nGPU-b, 30 "
+        "%, 60\n"
+    )
 
     first, second = of_text(tmp_path, text).devices
 
@@ -130,7 +151,16 @@ def test_dmon_with_date_and_time_and_violations(tmp_path: Path) -> None:
 
 def test_damage_costs_its_lines_alone(tmp_path: Path) -> None:
     good = "2026/11/15 02:01:04.497, 0, GPU\x1b[31m, 97 %, 1980 MHz, 1980 MHz, 0x4\n"
-    bad = "2026/11/15, 0\n" + "x" * 200_000 + "\n" + "t, 0, n, " + "9" * 60 + ", -5 MHz, 1e999, 0x" + "f" * 99 + "\n"
+    bad = (
+        "2026/11/15, 0\n"
+        + "x" * 200_000
+        + "\n"
+        + "t, 0, n, "
+        + "9" * 60
+        + ", -5 MHz, 1e999, 0x"
+        + "f" * 99
+        + "\n"
+    )
 
     report = of_text(tmp_path, HEADER + good + bad + good + "2026/11/15 02:0")
 
@@ -143,7 +173,14 @@ def test_damage_costs_its_lines_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\x00\xff" * 5000, HEADER.encode(), b"# gpu pwr sm\n", b"# gpu pwr sm\n# Idx W %\n x y z\n"]
+    "text",
+    [
+        b"",
+        b"\x00\xff" * 5000,
+        HEADER.encode(),
+        b"# gpu pwr sm\n",
+        b"# gpu pwr sm\n# Idx W %\n x y z\n",
+    ],
 )
 def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(FormatError, match="no sample of a device"):
@@ -151,23 +188,35 @@ def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
 
 
 def test_any_cut_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
-    text = (HEADER + "2026/11/15 02:01:04.497, 0, H200, 97 %, 1980 MHz, 1980 MHz, 0x4\n" * 3).encode()
+    text = (
+        HEADER + "2026/11/15 02:01:04.497, 0, H200, 97 %, 1980 MHz, 1980 MHz, 0x4\n" * 3
+    ).encode()
     for end in range(0, len(text), 7):
         with suppress(FormatError):
             assert of_text(tmp_path, text[:end]).devices
 
 
-def test_samples_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_beyond_the_limit_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_samples, "MAX_SAMPLES", 10)
 
     report = of_text(tmp_path, HEADER + "t, 0, n, 97 %, 1980 MHz, 1980 MHz, 0x4\n" * 25)
 
     assert report.devices[0].num_samples == 10
-    assert any(note.startswith("15 samples after the first 10") for note in report.recordings[0].notes)
+    assert any(
+        note.startswith("15 samples after the first 10") for note in report.recordings[0].notes
+    )
 
 
 @pytest.mark.parametrize(
-    "head", [b"name, value\na, 1\n", b'"ID","Process ID","Kernel Name"\n', b"# gpu memory was 3 GB\n", b"index, loss\n0, 1\n"]
+    "head",
+    [
+        b"name, value\na, 1\n",
+        b'"ID","Process ID","Kernel Name"\n',
+        b"# gpu memory was 3 GB\n",
+        b"index, loss\n0, 1\n",
+    ],
 )
 def test_other_tables_are_not_claimed(head: bytes) -> None:
     assert not nvidia_smi.is_mine(head, "x.csv")
@@ -178,7 +227,11 @@ def test_what_was_sampled_around_the_run_is_not_of_the_run() -> None:
     (device,) = read(LAB / "dmon.txt").devices
     assert device.busy_share is not None
     assert device.busy_run_share is not None
-    assert (device.busy_share.median, device.busy_run_share.median, device.busy_run_share.num) == (0.0, 0.97, 1)
+    assert (device.busy_share.median, device.busy_run_share.median, device.busy_run_share.num) == (
+        0.0,
+        0.97,
+        1,
+    )
     assert device.used_share == 0.97
 
 
@@ -192,7 +245,11 @@ def test_pauses_inside_the_run_count(tmp_path: Path) -> None:
 
 def test_dmon_over_midnight_without_a_date(tmp_path: Path) -> None:
     head = "#Time        gpu    sm   pwr\n#HH:MM:SS    Idx     %     W\n"
-    rows = [f" {time}  {gpu}  90  100\n" for time in ("23:59:58", "23:59:59", "00:00:00", "00:00:01") for gpu in (0, 1)]
+    rows = [
+        f" {time}  {gpu}  90  100\n"
+        for time in ("23:59:58", "23:59:59", "00:00:00", "00:00:01")
+        for gpu in (0, 1)
+    ]
     report = of_text(tmp_path, head + "".join(rows[:3]) + head + "".join(rows[3:]))
     assert [device.span_s for device in report.devices] == [3.0, 3.0]
 

@@ -68,7 +68,13 @@ def test_a_real_table_of_one_device() -> None:
     assert is_mine(path.read_bytes(), path.name)
     report = read([Source(path=path, label=str(path))])
     (device,) = report.topologies[0].devices
-    assert (device.name, device.peers, device.networks, device.cores, device.numa) == ("GPU0", {}, {}, "0-15", "0")
+    assert (device.name, device.peers, device.networks, device.cores, device.numa) == (
+        "GPU0",
+        {},
+        {},
+        "0-15",
+        "0",
+    )
     assert ("devices", "1, by nvidia-smi topo") in texts_of(report)[0].lines
 
 
@@ -79,7 +85,9 @@ def test_pairs_cards_and_cores_are_told(tmp_path: Path, spaces: bool) -> None:
     (one,) = read_text(tmp_path, "$ nvidia-smi topo -m\n" + text).topologies
     assert one.pairs == {("GPU0", "GPU1"): "NV18", ("GPU0", "GPU2"): "SYS", ("GPU1", "GPU2"): "SYS"}
     assert one.devices[0].networks == {"mlx5_0": "PIX", "mlx5_bond_0": "SYS"}
-    assert [(device.cores, device.numa) for device in one.devices] == [("0-23,96-119", "0")] * 2 + [("48-71", None)]
+    assert [(device.cores, device.numa) for device in one.devices] == [("0-23,96-119", "0")] * 2 + [
+        ("48-71", None)
+    ]
 
 
 def test_a_device_without_a_near_card_is_named(tmp_path: Path) -> None:
@@ -90,7 +98,10 @@ def test_a_device_without_a_near_card_is_named(tmp_path: Path) -> None:
 
 
 def test_older_tables_name_their_cards_in_the_header(tmp_path: Path) -> None:
-    text = "\tGPU0\tGPU1\tmlx4_0\tCPU Affinity\nGPU0\t X \tPIX\tPHB\t0-9,20-29\nGPU1\tPIX\t X \tPHB\t0-9,20-29\n"
+    text = (
+        "\tGPU0\tGPU1\tmlx4_0\tCPU Affinity\nGPU0\t X \tPIX\tPHB\t0-9,20-29\nGPU1\tPIX\t X "
+        "\tPHB\t0-9,20-29\n"
+    )
     text += "mlx4_0\tPHB\tPHB\t X\n"
     (one,) = read_text(tmp_path, text).topologies
     assert one.pairs == {("GPU0", "GPU1"): "PIX"}
@@ -108,7 +119,11 @@ def test_rocm_tells_links_and_nodes(tmp_path: Path) -> None:
     assert is_mine(ROCM.encode(), "x")
     (one,) = read_text(tmp_path, ROCM).topologies
     assert one.tool == "rocm-smi"
-    assert one.pairs == {("GPU0", "GPU1"): "XGMI", ("GPU0", "GPU2"): "PCIE", ("GPU1", "GPU2"): "PCIE"}
+    assert one.pairs == {
+        ("GPU0", "GPU1"): "XGMI",
+        ("GPU0", "GPU2"): "PCIE",
+        ("GPU1", "GPU2"): "PCIE",
+    }
     assert [device.numa for device in one.devices] == ["0", None, "3"]
 
 

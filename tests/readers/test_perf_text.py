@@ -1,4 +1,5 @@
-"""perf's texts: short cuts of what perf 6 printed for real processes, with figures counted by hand."""
+"""perf's texts: short cuts of what perf 6 printed for real processes, with figures counted by
+hand."""
 
 from __future__ import annotations
 
@@ -118,7 +119,12 @@ def test_stat_gives_counters_and_their_ratios(tmp_path: Path) -> None:
     (one,) = of_text(tmp_path, STAT).counters
 
     assert one.command == "'python job.py'"
-    assert (one.context_switches, one.migrations, one.page_faults, one.major_faults) == (1932, 2, 1954, 300)
+    assert (one.context_switches, one.migrations, one.page_faults, one.major_faults) == (
+        1932,
+        2,
+        1954,
+        300,
+    )
     assert (one.elapsed_s, one.user_s) == (2.751918453, 1.368778)
     assert one.cpu_s == pytest.approx(1.38522)
     assert one.busy_cores == pytest.approx(0.503, abs=0.001)
@@ -144,7 +150,12 @@ def test_intervals_add_up_and_what_was_not_counted_has_no_sum(tmp_path: Path) ->
     report = of_text(tmp_path, INTERVALS)
 
     (one,) = report.counters
-    assert (one.page_faults, one.instructions, one.cycles, one.branches) == (8072, 4_000_000, None, None)
+    assert (one.page_faults, one.instructions, one.cycles, one.branches) == (
+        8072,
+        4_000_000,
+        None,
+        None,
+    )
     assert (one.elapsed_s, one.user_s, one.others) == (0.613516733, None, {})
     assert one.cpu_s == pytest.approx(0.10889)
     assert one.busy_cores == pytest.approx(0.10889 / 0.613516733)
@@ -163,7 +174,9 @@ def test_a_summary_is_not_added_to_its_intervals(tmp_path: Path) -> None:
     (one,) = of_text(tmp_path, INTERVALS_CSV + SUMMARY_CSV).counters
     assert (one.context_switches, one.elapsed_s) == (107, 0.406006252)
     assert one.cpu_s == pytest.approx(0.11322)
-    (one,) = of_text(tmp_path, INTERVALS_CSV + SUMMARY_CSV.replace("         summary,", "")).counters
+    (one,) = of_text(
+        tmp_path, INTERVALS_CSV + SUMMARY_CSV.replace("         summary,", "")
+    ).counters
     assert one.context_switches == 107, "--no-csv-summary leaves the first cell out"
 
 
@@ -178,10 +191,14 @@ def test_intervals_in_csv_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("clock", "ms"), [("cpu-clock", 20.0), ("task-clock", 400.73)])
-def test_intervals_of_a_whole_machine_tell_no_busy_cores(tmp_path: Path, clock: str, ms: float) -> None:
+def test_intervals_of_a_whole_machine_tell_no_busy_cores(
+    tmp_path: Path, clock: str, ms: float
+) -> None:
     lines = "#           time             counts unit events\n"
     lines += f"     0.200235836             {ms} msec {clock}    #    2.004 CPUs utilized\n"
-    report = of_text(tmp_path, lines + "     0.200235836                226      context-switches\n")
+    report = of_text(
+        tmp_path, lines + "     0.200235836                226      context-switches\n"
+    )
     (one,) = report.counters
     assert (one.busy_cores, one.cpu_s, one.context_switches) == (None, None, 226)
     assert any("busy cores are not told" in note for note in report.recordings[0].notes)
@@ -190,7 +207,11 @@ def test_intervals_of_a_whole_machine_tell_no_busy_cores(tmp_path: Path, clock: 
 @pytest.mark.parametrize(
     "line",
     [
-        "#           time CPU                    counts unit events\n     0.200245239 CPU0      200.40 msec cpu-clock\n",
+        (
+            "#           time CPU                    counts unit events\n     0.200245239 CPU0    "
+            "  "
+            "200.40 msec cpu-clock\n"
+        ),
         "     5.003532543,S0,1,4263,,cycles,5003532543,100.00,,\n",
     ],
 )
@@ -204,7 +225,13 @@ def test_script_gives_functions_threads_and_cores(tmp_path: Path) -> None:
 
     (one,) = of_text(tmp_path, SCRIPT).stacks
 
-    assert (one.tool, one.unit, one.amount, one.num_threads, one.num_cores) == ("perf", "samples", 4, 3, 2)
+    assert (one.tool, one.unit, one.amount, one.num_threads, one.num_cores) == (
+        "perf",
+        "samples",
+        4,
+        3,
+        2,
+    )
     assert (one.threads[0].name, one.threads[0].share) == ("python 13889", 0.5)
     assert one.span_s == pytest.approx(0.02)
     assert one.busy_cores == pytest.approx(4 * 0.005 / 0.02)
@@ -212,7 +239,10 @@ def test_script_gives_functions_threads_and_cores(tmp_path: Path) -> None:
     assert one.interpreter_share == 0.25  # the second sample alone: innermost in libpython
     assert one.gil_wait_share is None  # threads that wait are not sampled
     spots = {spot.name: spot for spot in one.functions}
-    assert (spots["_PyEval_EvalFrameDefault"].self_share, spots["_PyEval_EvalFrameDefault"].total_share) == (0.25, 0.5)
+    assert (
+        spots["_PyEval_EvalFrameDefault"].self_share,
+        spots["_PyEval_EvalFrameDefault"].total_share,
+    ) == (0.25, 0.5)
     assert "at::native::add(at::Tensor const&, int) [clone .isra.0]" in spots
     assert [(spot.name, spot.file, spot.total_share) for spot in one.training] == [
         ("collate", "/home/me/data.py", 0.5),
@@ -232,12 +262,16 @@ def test_samples_without_stacks_tell_no_shares(tmp_path: Path) -> None:
 
 def test_hostile_scripts_are_bounded(tmp_path: Path) -> None:
     deep = "python 1 1.000000: 250000 cpu-clock: \n" + "\tff f (x)\n" * 5000
-    names = "".join(f"p\x1b[2J {i} 2.{i:06}: 1 cycles: \n\tff f{i}\u202e (x)\n" for i in range(3000))
+    names = "".join(
+        f"p\x1b[2J {i} 2.{i:06}: 1 cycles: \n\tff f{i}\u202e (x)\n" for i in range(3000)
+    )
 
     blank = "x" + " " * 60_000 + "\n" + "\n" * 60_000
     deleted = "p 1 3.000000: 1 cycles: \n\tff f+0x1 (/memfd:x (deleted))\n"
 
-    (one,) = of_text(tmp_path, deep + "\n" + names + "\n" + deleted + blank + "\x00" * 300_000).stacks
+    (one,) = of_text(
+        tmp_path, deep + "\n" + names + "\n" + deleted + blank + "\x00" * 300_000
+    ).stacks
 
     assert one.amount == 3002
     assert len(one.functions) <= 80
@@ -245,7 +279,9 @@ def test_hostile_scripts_are_bounded(tmp_path: Path) -> None:
     assert one.busy_cores is None  # cycles are no time
 
 
-@pytest.mark.parametrize("text", [b"", b"\x00\xff" * 4000, b" Performance counter stats for 'x':\n", b"python 1 2: x\n"])
+@pytest.mark.parametrize(
+    "text", [b"", b"\x00\xff" * 4000, b" Performance counter stats for 'x':\n", b"python 1 2: x\n"]
+)
 def test_nothing_to_read_is_said(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(FormatError, match="Record with perf"):
         of_text(tmp_path, text)
@@ -259,7 +295,13 @@ def test_any_cut_is_read_or_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"1,2,loss,3,4\n", b"step 1 2.5: loss\n  detail\n", b"a;b (x.py:3) 5\n", b'{"traceEvents": []}']
+    "head",
+    [
+        b"1,2,loss,3,4\n",
+        b"step 1 2.5: loss\n  detail\n",
+        b"a;b (x.py:3) 5\n",
+        b'{"traceEvents": []}',
+    ],
 )
 def test_other_texts_are_not_claimed(head: bytes) -> None:
     assert not perf_text.is_mine(head, "x")
@@ -267,9 +309,13 @@ def test_other_texts_are_not_claimed(head: bytes) -> None:
 
 @pytest.mark.parametrize("whom", ["'system wide'", "'CPU(s) 0-3'"])
 def test_a_whole_machines_clock_is_no_busy_core(tmp_path: Path, whom: str) -> None:
-    report = of_text(tmp_path, STAT.replace("'python job.py'", whom).replace("1385.22 msec", "44030.7 msec"))
+    report = of_text(
+        tmp_path, STAT.replace("'python job.py'", whom).replace("1385.22 msec", "44030.7 msec")
+    )
     (one,) = report.counters
-    assert (one.busy_cores, one.cpu_s, one.switches_per_cpu_s) == (None, None, None), "16 idle cores tick too"
+    assert (one.busy_cores, one.cpu_s, one.switches_per_cpu_s) == (None, None, None), (
+        "16 idle cores tick too"
+    )
     assert one.context_switches == 1932
     assert any("idle cores too" in note for note in report.recordings[0].notes)
 

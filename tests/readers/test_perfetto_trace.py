@@ -1,4 +1,5 @@
-"""Perfetto's own form: our own export and back, a file as Perfetto's SDK writes it for rocprofv3, and damaged ones."""
+"""Perfetto's own form: our own export and back, a file as Perfetto's SDK writes it for rocprofv3,
+and damaged ones."""
 
 from __future__ import annotations
 
@@ -48,18 +49,32 @@ def annotation(name: str, value: int) -> bytes:
 
 
 def sdk_file() -> bytes:
-    """As Perfetto's SDK writes it: an incremental clock of the sequence, interned names, a default track."""
-    clock = field(1, field(1, 6) + field(2, 1_000_000)) + field(1, field(1, 64) + field(2, 500) + field(3, 1))
-    names = field(2, field(1, 1) + field(2, "gemm_kernel")) + field(2, field(1, 2) + field(2, "hipLaunchKernel"))
-    kinds = field(1, field(1, 1) + field(2, "kernel_dispatch")) + field(1, field(1, 2) + field(2, "hip_api"))
+    """As Perfetto's SDK writes it: an incremental clock of the sequence, interned names, a default
+    track."""
+    clock = field(1, field(1, 6) + field(2, 1_000_000)) + field(
+        1, field(1, 64) + field(2, 500) + field(3, 1)
+    )
+    names = field(2, field(1, 1) + field(2, "gemm_kernel")) + field(
+        2, field(1, 2) + field(2, "hipLaunchKernel")
+    )
+    kinds = field(1, field(1, 1) + field(2, "kernel_dispatch")) + field(
+        1, field(1, 2) + field(2, "hip_api")
+    )
     texts = names + kinds + field(3, field(1, 9) + field(2, "corr_id"))
     defaults = field(59, field(58, 64) + field(11, field(11, 10)))
     queue = field(60, field(1, 77) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"))
-    thread = field(60, field(1, 10) + field(5, 1) + field(4, field(1, 42) + field(2, 43) + field(5, "main")))
+    thread = field(
+        60, field(1, 10) + field(5, 1) + field(4, field(1, 42) + field(2, 43) + field(5, "main"))
+    )
     process = field(60, field(1, 1) + field(3, field(1, 42) + field(6, "python")))
     linked = field(4, field(1, 9) + field(3, 5))
     kernel = field(9, START) + field(11, 77) + field(10, 1) + field(3, 1) + linked
-    sizes = annotation("agent", 4) + annotation("queue", 3) + annotation("workgroup_size", 256) + annotation("grid_size", 1024)
+    sizes = (
+        annotation("agent", 4)
+        + annotation("queue", 3)
+        + annotation("workgroup_size", 256)
+        + annotation("grid_size", 1024)
+    )
     sequence = field(10, 3)
     return b"".join(
         [
@@ -67,7 +82,12 @@ def sdk_file() -> bytes:
             packet(sequence, process),
             packet(sequence, thread),
             packet(sequence, queue),
-            packet(field(8, 100), sequence, field(12, texts), field(11, field(9, START) + field(10, 2) + field(3, 2) + linked)),
+            packet(
+                field(8, 100),
+                sequence,
+                field(12, texts),
+                field(11, field(9, START) + field(10, 2) + field(3, 2) + linked),
+            ),
             packet(field(8, 50), sequence, field(11, field(9, END))),
             packet(field(8, 10), sequence, field(11, kernel + sizes)),
             packet(field(8, 2_000), sequence, field(11, field(9, END) + field(11, 77))),
@@ -92,14 +112,23 @@ def read(path: Path, data: bytes) -> Trace:
 def bag(trace: Trace) -> Counter[tuple[object, ...]]:
     first = int(trace.start_ns.min())
     names = [trace.names[code] for code in trace.name.tolist()]
-    columns = ((trace.start_ns - first).tolist(), trace.dur_ns.tolist(), names, trace.kind.tolist(), trace.correlation.tolist())
+    columns = (
+        (trace.start_ns - first).tolist(),
+        trace.dur_ns.tolist(),
+        names,
+        trace.kind.tolist(),
+        trace.correlation.tolist(),
+    )
     return Counter(zip(*columns, strict=True))
 
 
 def test_our_own_export_comes_back_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "demo.pftrace"
     assert main(["export", "perfetto", str(DEMO), "-o", str(file), "--no-cache"]) == 0
-    before, after = read_kineto(Source(path=DEMO, label="demo")), perfetto_trace.read(Source(path=file, label="x"))
+    before, after = (
+        read_kineto(Source(path=DEMO, label="demo")),
+        perfetto_trace.read(Source(path=file, label="x")),
+    )
     after.self_check()
     assert len(after) == len(before)
     assert bag(after) == bag(before)
@@ -112,9 +141,16 @@ def test_what_perfettos_sdk_writes_for_rocprofv3(tmp_path: Path) -> None:
     trace = read(tmp_path / "a.pftrace", sdk_file())
     start = (trace.start_ns + trace.meta.base_ns).tolist()
     found = list(
-        zip((Kind(k).name for k in trace.kind), (trace.names[n] for n in trace.name), start, trace.dur_ns.tolist(), strict=True)
+        zip(
+            (Kind(k).name for k in trace.kind),
+            (trace.names[n] for n in trace.name),
+            start,
+            trace.dur_ns.tolist(),
+            strict=True,
+        )
     )
-    # The clock of the sequence showed 500 when the file's showed 1 000 000, and each packet adds to it.
+    # The clock of the sequence showed 500 when the file's showed 1 000 000, and each packet adds to
+    # it.
     assert found == [
         ("MARK", "step", 1_000_001, 8_999),
         ("RUNTIME", "hipLaunchKernel", 1_000_100, 50),
@@ -137,11 +173,20 @@ def test_many_messages_decoded_together_are_what_each_is_alone() -> None:
         for _ in range(int(rng.integers(0, 7))):
             key = int(rng.choice([1, 3, 15, 16, 60, 2047]))
             if rng.random() < 0.4:
-                parts.append(field(key, bytes(rng.integers(0, 256, int(rng.integers(0, 9)), dtype=np.uint8))))
+                parts.append(
+                    field(key, bytes(rng.integers(0, 256, int(rng.integers(0, 9)), dtype=np.uint8)))
+                )
             elif rng.random() < 0.2:
                 parts.append(varint(key << 3 | 1) + bytes(rng.integers(0, 256, 8, dtype=np.uint8)))
             else:
-                parts.append(field(key, int(rng.integers(0, 2**63)) << int(rng.integers(0, 2)) >> int(rng.integers(0, 63))))
+                parts.append(
+                    field(
+                        key,
+                        int(rng.integers(0, 2**63))
+                        << int(rng.integers(0, 2))
+                        >> int(rng.integers(0, 63)),
+                    )
+                )
         made = bytearray(b"".join(parts))
         if made and number % 3 == 0:
             made[int(rng.integers(0, len(made)))] = int(rng.integers(0, 256))
@@ -149,12 +194,22 @@ def test_many_messages_decoded_together_are_what_each_is_alone() -> None:
     ends = np.cumsum([len(message) for message in messages])
     starts = ends - [len(message) for message in messages]
     text = b"".join(messages)
-    found = perfetto_bulk.decode(perfetto_bulk.padded(text), starts.astype(np.int64), ends.astype(np.int64))
+    found = perfetto_bulk.decode(
+        perfetto_bulk.padded(text), starts.astype(np.int64), ends.astype(np.int64)
+    )
     num_bad = 0
     for place, message in enumerate(messages):
         mine = found.owner == place
-        rows = zip(found.number[mine].tolist(), found.value[mine].tolist(), found.size[mine].tolist(), strict=True)
-        told = [(number, value % 2**64 if size == -1 else text[value : value + size]) for number, value, size in rows]
+        rows = zip(
+            found.number[mine].tolist(),
+            found.value[mine].tolist(),
+            found.size[mine].tolist(),
+            strict=True,
+        )
+        told = [
+            (number, value % 2**64 if size == -1 else text[value : value + size])
+            for number, value, size in rows
+        ]
         try:
             assert told == fields(message)
             assert not found.bad[place]
@@ -168,7 +223,9 @@ def test_many_messages_decoded_together_are_what_each_is_alone() -> None:
 def test_a_message_without_end_is_taken_for_damage() -> None:
     long, short = field(9, 1) * (perfetto_bulk.MAX_FIELDS + 1), field(9, 2)
     ends = np.array([len(long), len(long) + len(short)], np.int64)
-    found = perfetto_bulk.decode(perfetto_bulk.padded(long + short), np.array([0, len(long)], np.int64), ends)
+    found = perfetto_bulk.decode(
+        perfetto_bulk.padded(long + short), np.array([0, len(long)], np.int64), ends
+    )
     assert found.bad.tolist() == [True, False]
     assert found.numbers(9) == [-1, 2]
 
@@ -177,7 +234,11 @@ def test_tracks_of_large_numbers_and_packed_categories_are_read(tmp_path: Path) 
     """Perfetto's track numbers are hashes of 64 bits."""
     uuid, sequence = 2**64 - 5, field(10, 1)
     texts = field(12, field(1, field(1, 300) + field(2, "hip_api")))
-    track = packet(sequence, texts, field(60, field(1, uuid) + field(2, "lane") + field(4, field(1, 42) + field(2, 43))))
+    track = packet(
+        sequence,
+        texts,
+        field(60, field(1, uuid) + field(2, "lane") + field(4, field(1, 42) + field(2, 43))),
+    )
     begin = field(9, START) + field(11, uuid) + field(23, "a") + field(3, varint(300) + varint(7))
     data = [
         track,
@@ -185,13 +246,19 @@ def test_tracks_of_large_numbers_and_packed_categories_are_read(tmp_path: Path) 
         packet(field(8, 9), sequence, field(11, field(9, END) + field(11, uuid))),
     ]
     trace = read(tmp_path / "a", b"".join(data))
-    assert (trace.kind.tolist(), trace.dur_ns.tolist(), trace.threads[0].pid) == ([Kind.RUNTIME], [4], "42")
+    assert (trace.kind.tolist(), trace.dur_ns.tolist(), trace.threads[0].pid) == (
+        [Kind.RUNTIME],
+        [4],
+        "42",
+    )
 
 
 def test_compressed_packets_are_opened(tmp_path: Path) -> None:
     plain, squeezed = sdk_file(), packet(field(50, zlib.compress(sdk_file())))
     assert bag(read(tmp_path / "a", squeezed)) == bag(read(tmp_path / "b", plain))
-    bomb = b"".join(packet(field(50, zlib.compress(field(2, bytes(15 << 20)), 9))) for _ in range(6))
+    bomb = b"".join(
+        packet(field(50, zlib.compress(field(2, bytes(15 << 20)), 9))) for _ in range(6)
+    )
     stopped = read(tmp_path / "c", plain + bomb)
     assert len(stopped) == 3
     assert any("expand more than 200 times" in note for note in stopped.notes)
@@ -229,22 +296,51 @@ def test_random_damage_never_raises_anything_else(tmp_path: Path) -> None:
 
 
 def rank_packets(pid: int, kernel_ns: int, *, name: str = "python", track: int = 0) -> list[bytes]:
-    """One process: a call and its kernel, with the correlation number 1 that every process begins at."""
+    """One process: a call and its kernel, with the correlation number 1 that every process begins
+    at."""
     track = track or pid
     sequence, call, queue = field(10, track), 100 * track, 100 * track + 1
     linked = annotation("corr_id", 1)
 
-    def slice_(track: int, category: str, name: str, start: int, end: int, *more: bytes) -> list[bytes]:
-        begin = field(9, START) + field(11, track) + field(22, category) + field(23, name) + linked + b"".join(more)
+    def slice_(
+        track: int, category: str, name: str, start: int, end: int, *more: bytes
+    ) -> list[bytes]:
+        begin = (
+            field(9, START)
+            + field(11, track)
+            + field(22, category)
+            + field(23, name)
+            + linked
+            + b"".join(more)
+        )
         closing = field(9, END) + field(11, track)
-        return [packet(field(8, start), sequence, field(11, begin)), packet(field(8, end), sequence, field(11, closing))]
+        return [
+            packet(field(8, start), sequence, field(11, begin)),
+            packet(field(8, end), sequence, field(11, closing)),
+        ]
 
     return [
         packet(sequence, field(60, field(1, track) + field(3, field(1, pid) + field(6, name)))),
-        packet(sequence, field(60, field(1, call) + field(5, track) + field(4, field(1, pid) + field(2, 9)))),
-        packet(sequence, field(60, field(1, queue) + field(5, track) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"))),
+        packet(
+            sequence,
+            field(60, field(1, call) + field(5, track) + field(4, field(1, pid) + field(2, 9))),
+        ),
+        packet(
+            sequence,
+            field(
+                60,
+                field(1, queue) + field(5, track) + field(2, "COMPUTE AGENT [4] QUEUE [0] (GPU)"),
+            ),
+        ),
         *slice_(call, "hip_api", f"hipLaunchKernel {track}", 1_000 + pid, 1_100),
-        *slice_(queue, "kernel_dispatch", f"gemm {track}", 2_000, 2_000 + kernel_ns, annotation("agent", 4)),
+        *slice_(
+            queue,
+            "kernel_dispatch",
+            f"gemm {track}",
+            2_000,
+            2_000 + kernel_ns,
+            annotation("agent", 4),
+        ),
     ]
 
 
@@ -253,7 +349,10 @@ def test_of_several_processes_the_busiest_is_read_and_the_others_are_named(tmp_p
     trace = read(tmp_path / "a", data)
     assert [trace.names[name] for name in trace.name] == ["hipLaunchKernel 8", "gemm 8"]
     assert link(trace).launch.tolist() == [-1, 0]
-    assert any("3 processes have device work in the file: process 8 was read, and not 7, 9" in note for note in trace.notes)
+    assert any(
+        "3 processes have device work in the file: process 8 was read, and not 7, 9" in note
+        for note in trace.notes
+    )
     assert len(read(tmp_path / "b", b"".join(rank_packets(7, 100)))) == 2
 
 
@@ -272,28 +371,54 @@ def test_each_process_with_kernels_is_a_rank(tmp_path: Path) -> None:
     idle = rank_packets(9, 8)  # Less than a hundredth of the busiest one's.
     found = parts_of(tmp_path / "rank1.pftrace", rank_packets(8, 900), rank_packets(7, 100), idle)
     assert [source.label[-11:] for source in found.sources] == ["(process 7)", "(process 8)"]
-    assert [source.rank for source in found.sources] == [None, None], "the file's name is of neither"
+    assert [source.rank for source in found.sources] == [None, None], (
+        "the file's name is of neither"
+    )
     for source, number in zip(found.sources, (7, 8), strict=True):
         assert names_of(source) == [f"hipLaunchKernel {number}", f"gemm {number}"]
         assert link(read_trace(source, use_cache=False)).launch.tolist() == [-1, 0]
     notes = " ".join(found.notes)
     assert "2 processes ran kernels, and each is read as one rank (process 7, process 8)" in notes
-    assert "process 9 had no kernels, or less than 1% of the busiest one's device time: taken for no rank" in notes
+    assert (
+        "process 9 had no kernels, or less than 1% of the busiest one's device time: taken for no "
+        "rank"
+    ) in notes
     assert "its name tells rank 1, and it holds 2 ranks" in notes
 
 
 def test_a_process_that_is_named_for_its_rank_is_that_rank(tmp_path: Path) -> None:
-    ours = [packet(field(10, 3), field(60, field(1, 99) + field(3, field(1, 99) + field(6, "stepscope"))))]
-    found = parts_of(tmp_path / "a.pftrace", ours, rank_packets(7, 100, name="rank 5"), rank_packets(8, 100, name="rank 2"))
-    assert [(source.rank, source.label[-8:]) for source in found.sources] == [(5, "(rank 5)"), (2, "(rank 2)")]
+    ours = [
+        packet(
+            field(10, 3), field(60, field(1, 99) + field(3, field(1, 99) + field(6, "stepscope")))
+        )
+    ]
+    found = parts_of(
+        tmp_path / "a.pftrace",
+        ours,
+        rank_packets(7, 100, name="rank 5"),
+        rank_packets(8, 100, name="rank 2"),
+    )
+    assert [(source.rank, source.label[-8:]) for source in found.sources] == [
+        (5, "(rank 5)"),
+        (2, "(rank 2)"),
+    ]
     assert [read_trace(source, use_cache=False).meta.rank for source in found.sources] == [5, 2]
-    twice = parts_of(tmp_path / "b.pftrace", rank_packets(7, 100, name="rank 5"), rank_packets(8, 100, name="rank 5"))
+    twice = parts_of(
+        tmp_path / "b.pftrace",
+        rank_packets(7, 100, name="rank 5"),
+        rank_packets(8, 100, name="rank 5"),
+    )
     assert [source.rank for source in twice.sources] == [None, None]
 
 
 def test_processes_of_one_number_on_two_machines_are_two(tmp_path: Path) -> None:
-    found = parts_of(tmp_path / "a.pftrace", rank_packets(7, 100, track=70), rank_packets(7, 300, track=71))
-    assert [source.label.partition(" (")[2] for source in found.sources] == ["process 7)", "process 7 (number 2 of them))"]
+    found = parts_of(
+        tmp_path / "a.pftrace", rank_packets(7, 100, track=70), rank_packets(7, 300, track=71)
+    )
+    assert [source.label.partition(" (")[2] for source in found.sources] == [
+        "process 7)",
+        "process 7 (number 2 of them))",
+    ]
     assert [names_of(source) for source in found.sources] == [
         ["hipLaunchKernel 70", "gemm 70"],
         ["hipLaunchKernel 71", "gemm 71"],
@@ -309,7 +434,10 @@ def test_work_of_no_process_is_no_ranks(tmp_path: Path) -> None:
     found = parts_of(tmp_path / "a.pftrace", stray, rank_packets(7, 100), rank_packets(8, 100))
     for source in found.sources:
         assert "stray" not in names_of(source)
-        assert "1 piece(s) of device work that tell no process were left out" in read_trace(source, use_cache=False).notes
+        assert (
+            "1 piece(s) of device work that tell no process were left out"
+            in read_trace(source, use_cache=False).notes
+        )
 
 
 def test_more_ranks_than_are_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +449,11 @@ def test_more_ranks_than_are_read_are_told(tmp_path: Path, monkeypatch: pytest.M
 
 def test_one_process_stays_one_source(tmp_path: Path) -> None:
     for number, data in enumerate(
-        (sdk_file(), b"".join(rank_packets(7, 100)), b"".join([*rank_packets(7, 900), *rank_packets(8, 1)]))
+        (
+            sdk_file(),
+            b"".join(rank_packets(7, 100)),
+            b"".join([*rank_packets(7, 900), *rank_packets(8, 1)]),
+        )
     ):
         found = parts_of(tmp_path / f"{number}.pftrace", [data])
         (source,) = found.sources
@@ -333,14 +465,20 @@ def test_copies_to_the_host_belong_to_their_device(tmp_path: Path) -> None:
     sequence, track = field(10, 1), field(11, 5)
 
     def copy(name: str, source: int, target: int) -> list[bytes]:
-        about = annotation("src_agent", source) + annotation("dst_agent", target) + annotation("corr_id", 0)
+        about = (
+            annotation("src_agent", source)
+            + annotation("dst_agent", target)
+            + annotation("corr_id", 0)
+        )
         begin = field(9, START) + track + field(22, "memory_copy") + field(23, name) + about
         return [
             packet(field(8, 10), sequence, field(11, begin)),
             packet(field(8, 20), sequence, field(11, field(9, END) + track)),
         ]
 
-    described = packet(sequence, field(60, field(1, 5) + field(2, "COPY to AGENT [0] THREAD [1] (CPU)")))
+    described = packet(
+        sequence, field(60, field(1, 5) + field(2, "COPY to AGENT [0] THREAD [1] (CPU)"))
+    )
     copies = [*copy("MEMORY_COPY_DEVICE_TO_HOST", 4, 0), *copy("MEMORY_COPY_HOST_TO_DEVICE", 0, 4)]
     trace = read(tmp_path / "a", described + b"".join(copies))
     assert [trace.names[name] for name in trace.name] == ["Memcpy DtoH", "Memcpy HtoD"]
@@ -349,7 +487,9 @@ def test_copies_to_the_host_belong_to_their_device(tmp_path: Path) -> None:
 
 
 def test_the_wall_clock_is_told_where_a_snapshot_has_it(tmp_path: Path) -> None:
-    clocks = field(1, field(1, 6) + field(2, 1_000)) + field(1, field(1, 1) + field(2, 1_700_000_000_000_000_000))
+    clocks = field(1, field(1, 6) + field(2, 1_000)) + field(
+        1, field(1, 1) + field(2, 1_700_000_000_000_000_000)
+    )
     event = field(9, START) + field(11, 5) + field(22, "hip_api") + field(23, "a")
     data = [
         packet(field(6, clocks), field(10, 1)),
@@ -365,9 +505,16 @@ def test_slices_too_deep_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sequence = field(10, 1)
     begin = field(9, START) + field(11, 5) + field(22, "hip_api") + field(23, "a")
     opened = [packet(field(8, at), sequence, field(11, begin)) for at in range(1, 6)]
-    closed = [packet(field(8, at), sequence, field(11, field(9, END) + field(11, 5))) for at in range(10, 15)]
+    closed = [
+        packet(field(8, at), sequence, field(11, field(9, END) + field(11, 5)))
+        for at in range(10, 15)
+    ]
     trace = read(tmp_path / "a", b"".join([*opened, *closed]))
-    assert sorted(zip(trace.start_ns.tolist(), trace.dur_ns.tolist(), strict=True)) == [(0, 13), (1, 11), (2, 9)]
+    assert sorted(zip(trace.start_ns.tolist(), trace.dur_ns.tolist(), strict=True)) == [
+        (0, 13),
+        (1, 11),
+        (2, 9),
+    ]
     assert "2 slice(s) inside 3 others were left out" in trace.notes
 
 
@@ -390,7 +537,10 @@ def test_slices_that_do_not_close_and_ends_of_none_are_counted(tmp_path: Path) -
     assert trace.unknown == {"track event of type 77": 1}
 
 
-@pytest.mark.parametrize("data", [b"", b"\x0a", b"{}", b"plain text, no packets in it", b"\x0a\xff\xff\xff\xff\x7f" + b"x" * 99])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x0a", b"{}", b"plain text, no packets in it", b"\x0a\xff\xff\xff\xff\x7f" + b"x" * 99],
+)
 def test_what_is_none_is_refused_in_words(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match=r"x\.pftrace"):
         read(tmp_path / "a", data)

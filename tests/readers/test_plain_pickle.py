@@ -1,4 +1,5 @@
-"""Pickles without the loader: plain values come out as they went in, everything else is refused and nothing is run."""
+"""Pickles without the loader: plain values come out as they went in, everything else is refused and
+nothing is run."""
 
 from __future__ import annotations
 
@@ -19,7 +20,21 @@ from tests.memory_snapshots import pickled
 
 VALUE: dict[str, Any] = {
     "words": ["", "a", "é€", "x" * 300, "a"],
-    "numbers": [0, 1, -1, 255, 256, 65536, -(2**31), 2**31, 2**63 + 5, -(2**70), 1.5, -0.0, float("inf")],
+    "numbers": [
+        0,
+        1,
+        -1,
+        255,
+        256,
+        65536,
+        -(2**31),
+        2**31,
+        2**63 + 5,
+        -(2**70),
+        1.5,
+        -0.0,
+        float("inf"),
+    ],
     "more": [
         True,
         False,
@@ -42,11 +57,15 @@ VALUE: dict[str, Any] = {
 
 
 def written(protocol: int) -> bytes:
-    """By the standard library's writer, in a process of its own; sets are plain from protocol 4 on."""
+    """By the standard library's writer, in a process of its own; sets are plain from protocol 4
+    on."""
     value = {name: part for name, part in VALUE.items() if protocol >= 4 or name != "sets"}
     if protocol < 3:
         value["more"] = VALUE["more"][:-2]  # Bytes are made by a call there.
-    code = f"import pickle, sys; inf = float('inf'); sys.stdout.buffer.write(pickle.dumps({value!r}, protocol={protocol}))"
+    code = (
+        f"import pickle, sys; inf = float('inf'); sys.stdout.buffer.write(pickle.dumps({value!r}, "
+        f"protocol={protocol}))"
+    )
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
 
 
@@ -70,7 +89,9 @@ def test_a_payload_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None
     mark = tmp_path / "ran"
     call = b"cposix\nsystem\n" if protocol == 2 else text("posix") + text("system") + b"\x93"
     data = b"\x80" + bytes([protocol]) + call + text(f"touch {mark}") + b"\x85R."
-    with pytest.raises(FormatError, match=r"snap: refused at byte \d+: the code (STACK_)?GLOBAL can run a program"):
+    with pytest.raises(
+        FormatError, match=r"snap: refused at byte \d+: the code (STACK_)?GLOBAL can run a program"
+    ):
         load_plain(data, "snap")
     assert not mark.exists()
 
@@ -79,7 +100,9 @@ def test_a_payload_inside_a_real_looking_snapshot_is_refused_at_its_place(tmp_pa
     mark = tmp_path / "ran"
     start = b"\x80\x04}(" + text("segments")
     data = start + text("posix") + text("system") + b"\x93" + text(f"touch {mark}") + b"\x85Ru."
-    with pytest.raises(FormatError, match=rf"refused at byte {len(start) + 7 + 8}: the code STACK_GLOBAL"):
+    with pytest.raises(
+        FormatError, match=rf"refused at byte {len(start) + 7 + 8}: the code STACK_GLOBAL"
+    ):
         load_plain(data, "snap")
     assert not mark.exists()
 
@@ -173,7 +196,9 @@ def test_nesting_has_no_limit_and_costs_no_recursion() -> None:
     assert value == []
 
 
-@pytest.mark.parametrize("key", [b")" + b"\x85" * 200_000, b"]", b"}", b"\x8a\x09" + b"\xff" * 8 + b"\x00"])
+@pytest.mark.parametrize(
+    "key", [b")" + b"\x85" * 200_000, b"]", b"}", b"\x8a\x09" + b"\xff" * 8 + b"\x00"]
+)
 def test_keys_that_hash_deep_or_slowly_are_refused(key: bytes) -> None:
     with pytest.raises(FormatError, match="as a key"):
         load_plain(b"\x80\x04}" + key + b"Ns.", "snap")

@@ -13,10 +13,14 @@ from tests.builders import source
 
 SHARED = Path(__file__).parents[3] / "shared" / "public"
 REFERENCE: dict[str, dict[str, Any]] = (
-    json.loads((SHARED / "reference.json").read_text()) if (SHARED / "reference.json").exists() else {}
+    json.loads((SHARED / "reference.json").read_text())
+    if (SHARED / "reference.json").exists()
+    else {}
 )
 
-pytestmark = pytest.mark.skipif(not REFERENCE, reason="the public traces are not here (../shared/public)")
+pytestmark = pytest.mark.skipif(
+    not REFERENCE, reason="the public traces are not here (../shared/public)"
+)
 
 
 @pytest.mark.parametrize("name", sorted(REFERENCE))

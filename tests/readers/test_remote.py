@@ -20,7 +20,9 @@ from stepscope.readers.remote import RemotePath
 from tests.builders import event, tar_bytes, trace_text
 from tests.shared_data import DEMO
 
-fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'stepscope[remote]'")
+fsspec = pytest.importorskip(
+    "fsspec", reason="fsspec is not installed: pip install 'stepscope[remote]'"
+)
 
 
 @pytest.fixture
@@ -37,12 +39,17 @@ def test_a_folder_is_listed_and_read(store: Any) -> None:
     for skipped in (".hidden/rank1.json", "rank9.json.gz.stepscope-cache", "readme.md"):
         store.pipe(f"/job/{skipped}", b"[]")
     found = find_sources(["memory://job"])
-    assert [source.label for source in found.sources] == ["memory:///job/deep/rank9.json.gz", "memory:///job/deep/rank10.json.gz"]
+    assert [source.label for source in found.sources] == [
+        "memory:///job/deep/rank9.json.gz",
+        "memory:///job/deep/rank10.json.gz",
+    ]
     assert [source.rank for source in found.sources] == [9, 10]
     assert len(read_trace(found.sources[0])) == len(read_trace(find_sources([DEMO]).sources[0]))
 
 
-def test_the_command_gives_what_it_gives_for_local_files(store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_gives_what_it_gives_for_local_files(
+    store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for rank in (0, 1):
         store.pipe(f"/job/rank{rank}.json.gz", DEMO.read_bytes())
         (tmp_path / f"rank{rank}.json.gz").write_bytes(DEMO.read_bytes())
@@ -77,7 +84,9 @@ def test_the_cache_lies_in_the_users_folder_and_follows_the_files_version(
     assert cache.load(changed) is None
 
 
-def test_a_store_that_tells_no_version_gets_no_cache(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_tells_no_version_gets_no_cache(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(remote, "VERSION_FIELDS", ())
     store.pipe("/rank0.json", trace_text([event(ts=1)], header={}).encode())
@@ -118,7 +127,9 @@ class BackendError(Exception):
     pass
 
 
-def test_a_backends_own_errors_are_told_like_any_other(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backends_own_errors_are_told_like_any_other(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise BackendError("no credentials")
 

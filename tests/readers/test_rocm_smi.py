@@ -41,12 +41,22 @@ def told(value: float, unit: str) -> dict[str, object]:
 METRIC = [
     {
         "gpu": 0,
-        "usage": {"gfx_activity": told(97, "%"), "umc_activity": told(40, "%"), "mm_activity": "N/A"},
+        "usage": {
+            "gfx_activity": told(97, "%"),
+            "umc_activity": told(40, "%"),
+            "mm_activity": "N/A",
+        },
         "power": {"socket_power": told(612, "W"), "throttle_status": "UNTHROTTLED"},
-        "clock": {"gfx_0": {"clk": told(1980, "MHz"), "max_clk": told(2100, "MHz")}, "mem_0": {"clk": told(1300, "MHz")}},
+        "clock": {
+            "gfx_0": {"clk": told(1980, "MHz"), "max_clk": told(2100, "MHz")},
+            "mem_0": {"clk": told(1300, "MHz")},
+        },
         "temperature": {"edge": "N/A", "hotspot": told(71, "C"), "mem": told(58, "C")},
         "mem_usage": {"total_vram": told(2000, "MB"), "used_vram": told(1000, "MB")},
-        "throttle": {"ppt_violation_status": "ACTIVE", "socket_thermal_violation_status": "NOT ACTIVE"},
+        "throttle": {
+            "ppt_violation_status": "ACTIVE",
+            "socket_thermal_violation_status": "NOT ACTIVE",
+        },
     }
 ]
 
@@ -57,8 +67,17 @@ def read(path: Path, text: str | bytes) -> SystemReport:
 
 
 def medians(one: DeviceSeries) -> tuple[float | None, ...]:
-    spreads = (one.busy_share, one.sm_clock_mhz, one.power_w, one.temperature_c, one.memory_used_bytes)
-    return (*(None if spread is None else spread.median for spread in spreads), one.memory_total_bytes)
+    spreads = (
+        one.busy_share,
+        one.sm_clock_mhz,
+        one.power_w,
+        one.temperature_c,
+        one.memory_used_bytes,
+    )
+    return (
+        *(None if spread is None else spread.median for spread in spreads),
+        one.memory_total_bytes,
+    )
 
 
 def test_monitor_as_a_table(tmp_path: Path) -> None:
@@ -75,7 +94,11 @@ def test_monitor_as_a_table(tmp_path: Path) -> None:
         json.dumps(CARDS),
         json.dumps(METRIC),
         json.dumps({"gpu_data": METRIC}, indent=4),
-        "device," + ",".join(CARDS["card0"]) + "\ncard0," + ",".join(CARDS["card0"].values()) + "\n",
+        "device,"
+        + ",".join(CARDS["card0"])
+        + "\ncard0,"
+        + ",".join(CARDS["card0"].values())
+        + "\n",
     ],
 )
 def test_every_layout_gives_the_same_sample(tmp_path: Path, text: str) -> None:
@@ -95,10 +118,14 @@ def test_what_holds_the_clock_down_is_told(tmp_path: Path) -> None:
 
 
 def test_one_document_after_the_other(tmp_path: Path) -> None:
-    (device,) = read(tmp_path / "a", "\n".join([json.dumps(CARDS)] * 3) + "\n" + json.dumps(CARDS)[:60]).devices
+    (device,) = read(
+        tmp_path / "a", "\n".join([json.dumps(CARDS)] * 3) + "\n" + json.dumps(CARDS)[:60]
+    ).devices
     assert device.num_samples == 3
     header = MONITOR.splitlines()[0]
-    twice = read(tmp_path / "a", MONITOR + header + ",extra\n1763258466,0,1,2,3,4,5,6,7,8,9\nrubbish\n")
+    twice = read(
+        tmp_path / "a", MONITOR + header + ",extra\n1763258466,0,1,2,3,4,5,6,7,8,9\nrubbish\n"
+    )
     assert twice.devices[0].num_samples == 3
     assert any("1 sample(s) could not be read" in note for note in twice.recordings[0].notes)
 
@@ -108,14 +135,25 @@ def test_cut_anywhere_is_read_or_refused_in_words(tmp_path: Path) -> None:
         counts = []
         for end in range(0, len(text), 11):
             try:
-                counts.append(sum(device.num_samples for device in read(tmp_path / "a", text[:end]).devices))
+                counts.append(
+                    sum(device.num_samples for device in read(tmp_path / "a", text[:end]).devices)
+                )
             except InputError:
                 counts.append(0)
         assert counts == sorted(counts)
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"[" * 10_000, b'{"card0": 7}', b"a,b\n1,2\n", b"\x00\xff\x01", b'[{"gpu": 1e999}]']
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[" * 10_000,
+        b'{"card0": 7}',
+        b"a,b\n1,2\n",
+        b"\x00\xff\x01",
+        b'[{"gpu": 1e999}]',
+    ],
 )
 def test_what_holds_no_sample_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(FormatError, match="smi: no sample"):
@@ -126,12 +164,20 @@ def test_what_holds_no_sample_is_refused_in_words(tmp_path: Path, text: bytes) -
 @pytest.mark.parametrize(
     "text",
     [
-        "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612 W,1980 MHz,1536 MB,192 GB\n",
-        "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612000 mW,1.98 GHz,1.5 GB,196608 MiB\n",
+        (
+            "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612 W,1980 MHz,1536 "
+            "MB,192 "
+            "GB\n"
+        ),
+        (
+            "timestamp,gpu,power_usage,gfx_clk,vram_used,vram_total\n1,0,612000 mW,1.98 GHz,1.5 "
+            "GB,196608 MiB\n"
+        ),
         (
             '[{"gpu": 0, "power": {"socket_power": {"value": 612000, "unit": "mW"}},'
             ' "clock": {"gfx_0": {"clk": {"value": 1980, "unit": "MHz"}}},'
-            ' "mem_usage": {"used_vram": {"value": 1.5, "unit": "GB"}, "total_vram": {"value": 192, "unit": "GB"}}}]'
+            ' "mem_usage": {"used_vram": {"value": 1.5, "unit": "GB"}, "total_vram": {"value": '
+            '192, "unit": "GB"}}}]'
         ),
     ],
 )
@@ -141,4 +187,7 @@ def test_units_that_are_written_count(tmp_path: Path, text: str) -> None:
     assert device.sm_clock_mhz is not None
     assert device.memory_used_bytes is not None
     assert [device.power_w.median, device.sm_clock_mhz.median] == pytest.approx([612, 1980])
-    assert (device.memory_used_bytes.median, device.memory_total_bytes) == (1.5 * 1024**3, 192 * 1024**3)
+    assert (device.memory_used_bytes.median, device.memory_total_bytes) == (
+        1.5 * 1024**3,
+        192 * 1024**3,
+    )

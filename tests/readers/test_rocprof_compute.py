@@ -1,4 +1,5 @@
-"""Tables of rocprof-compute: counters of a launch made into shares by hand, panels, lists of kernels, and damaged ones."""
+"""Tables of rocprof-compute: counters of a launch made into shares by hand, panels, lists of
+kernels, and damaged ones."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ COUNTERS = {
     "SQ_INSTS_VALU_MFMA_MOPS_F16": 2,
     "SQ_INSTS_VALU_MFMA_MOPS_F32": 0,
     "SQ_INSTS_VALU_MFMA_MOPS_F64": 0,
-    **{f"SQ_INSTS_VALU_{kind}_{size}": 1 for kind in ("ADD", "MUL", "TRANS") for size in ("F16", "F32", "F64")},
+    **{
+        f"SQ_INSTS_VALU_{kind}_{size}": 1
+        for kind in ("ADD", "MUL", "TRANS")
+        for size in ("F16", "F32", "F64")
+    },
     **{f"SQ_INSTS_VALU_FMA_{size}": 3 for size in ("F16", "F32", "F64")},
 }
 
@@ -57,7 +62,12 @@ COUNTERS = {
 def table(counters: dict[str, int], name: str = '"gemm(float*, int) (.kd)"') -> str:
     head = ",".join([ABOUT, *counters, "Start_Timestamp", "End_Timestamp"])
     row = ",".join(
-        ["0,60633,1048576,256,16384,0,96,32,16,64", name, *(f"{value}.0" for value in counters.values()), "1000,11000"]
+        [
+            "0,60633,1048576,256,16384,0,96,32,16,64",
+            name,
+            *(f"{value}.0" for value in counters.values()),
+            "1000,11000",
+        ]
     )
     return f"{head}\n{row}\n"
 
@@ -73,7 +83,12 @@ def read(folder: Path, text: str | bytes, system: str | None = SYSTEM) -> Kernel
 def test_counters_become_shares(tmp_path: Path) -> None:
     (kernel,) = read(tmp_path, table(COUNTERS)).kernels
     assert kernel.name == "gemm(float*, int)"
-    assert (kernel.duration_ns, kernel.grid, kernel.block, kernel.warp_size) == (10_000, (4096, 1, 1), (256, 1, 1), 64)
+    assert (kernel.duration_ns, kernel.grid, kernel.block, kernel.warp_size) == (
+        10_000,
+        (4096, 1, 1),
+        (256, 1, 1),
+        64,
+    )
     assert (kernel.registers, kernel.shared_bytes, kernel.num_multiprocessors) == (128, 16_384, 100)
     # 20 000 cycles over two dies are 10 000 of each, on 100 compute units a million.
     assert kernel.fma_pipe == pytest.approx(0.25)
@@ -94,7 +109,12 @@ def test_counters_become_shares(tmp_path: Path) -> None:
 
 
 def test_mi200_counts_its_fabric_under_other_names(tmp_path: Path) -> None:
-    older = {"TCC_EA_RDREQ_sum": 100, "TCC_EA_RDREQ_32B_sum": 10, "TCC_EA_WRREQ_sum": 20, "TCC_EA_WRREQ_64B_sum": 20}
+    older = {
+        "TCC_EA_RDREQ_sum": 100,
+        "TCC_EA_RDREQ_32B_sum": 10,
+        "TCC_EA_WRREQ_sum": 20,
+        "TCC_EA_WRREQ_64B_sum": 20,
+    }
     (kernel,) = read(tmp_path, table(older)).kernels
     assert (kernel.dram_read_bytes, kernel.dram_write_bytes) == (64 * 90 + 32 * 10, 64 * 20)
 
@@ -106,7 +126,12 @@ def test_what_was_not_counted_is_none(tmp_path: Path) -> None:
         if key not in ("TCC_MISS_sum", "SQ_INSTS_VALU_MFMA_MOPS_F64", "TCC_BUBBLE_sum")
     }
     (kernel,) = read(tmp_path, table(lone)).kernels
-    assert (kernel.l2_hits, kernel.tensor_flops, kernel.dram_read_bytes, kernel.dram_throughput) == (None, None, None, None)
+    assert (
+        kernel.l2_hits,
+        kernel.tensor_flops,
+        kernel.dram_read_bytes,
+        kernel.dram_throughput,
+    ) == (None, None, None, None)
     assert kernel.occupancy is None
     (tmp_path / "sysinfo.csv").unlink()
     report = read(tmp_path, table(COUNTERS), system=None)
@@ -116,13 +141,23 @@ def test_what_was_not_counted_is_none(tmp_path: Path) -> None:
 
 
 def test_panels_and_lists_are_shown(tmp_path: Path) -> None:
-    panel = "Metric_ID,Metric,Avg,Unit,Peak,Pct of Peak\n2.1.3,MFMA FLOPs (BF16),123.4,Gflop,1000,12.3\n"
+    panel = (
+        "Metric_ID,Metric,Avg,Unit,Peak,Pct of Peak\n2.1.3,MFMA FLOPs "
+        "(BF16),123.4,Gflop,1000,12.3\n"
+    )
     report = read(tmp_path, panel)
     assert report.kernels == ()
-    assert texts_of(report)[0].tables[0].rows == (("MFMA FLOPs (BF16)", "123.4", "Gflop", "1000", "12.3"),)
-    top = 'Kernel_Name,Count,Sum(ns),Mean(ns),Median(ns),Pct\n"a(int, int)",3,300.0,100.0,90.0,75\nb,x,1,1,1,1\n'
+    assert texts_of(report)[0].tables[0].rows == (
+        ("MFMA FLOPs (BF16)", "123.4", "Gflop", "1000", "12.3"),
+    )
+    top = (
+        'Kernel_Name,Count,Sum(ns),Mean(ns),Median(ns),Pct\n"a(int, '
+        'int)",3,300.0,100.0,90.0,75\nb,x,1,1,1,1\n'
+    )
     report = read(tmp_path, top)
-    assert [(one.name, one.count, one.total_ns, one.median_ns) for one in report.totals] == [("a(int, int)", 3, 300.0, 90.0)]
+    assert [(one.name, one.count, one.total_ns, one.median_ns) for one in report.totals] == [
+        ("a(int, int)", 3, 300.0, 90.0)
+    ]
     assert any("1 row(s)" in note for note in report.recordings[0].notes)
 
 
@@ -130,7 +165,9 @@ def test_headers_are_claimed_here_and_not_as_a_trace() -> None:
     head = table(COUNTERS).encode()
     assert rocprof_compute.is_mine(head, "")
     assert not rocprof_csv.is_mine(head, "pmc_perf.csv")
-    assert not rocprof_compute.is_mine(b'"Kind","Dispatch_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n', "")
+    assert not rocprof_compute.is_mine(
+        b'"Kind","Dispatch_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n', ""
+    )
     assert not rocprof_compute.is_mine(b"metric,value\n", "")
 
 
@@ -145,6 +182,10 @@ def test_cut_and_damaged_tables_are_read_or_refused_in_words(tmp_path: Path) -> 
     for rubbish in (b"", b"\x00\xff,\x01\n1,2\n", b"a,b\n1,2\n"):
         with pytest.raises(InputError, match=r"pmc_perf\.csv"):
             read(tmp_path, rubbish)
-    odd = table({"TCC_HIT_sum": 10**29, "TCC_MISS_sum": 0}).replace("1000,11000", "9999999999999999999999,1")
-    (kernel,) = read(tmp_path, odd, system=SYSTEM.replace("100,4", "0,4").replace("1000.0,2", "-1,0")).kernels
+    odd = table({"TCC_HIT_sum": 10**29, "TCC_MISS_sum": 0}).replace(
+        "1000,11000", "9999999999999999999999,1"
+    )
+    (kernel,) = read(
+        tmp_path, odd, system=SYSTEM.replace("100,4", "0,4").replace("1000.0,2", "-1,0")
+    ).kernels
     assert (kernel.duration_ns, kernel.l2_hits, kernel.fma_pipe) == (None, 1.0, None)

@@ -1,4 +1,5 @@
-"""Tables of rocprofv3 and of rocprof v1 and v2: by their columns, together with their neighbours, and damaged."""
+"""Tables of rocprofv3 and of rocprof v1 and v2: by their columns, together with their neighbours,
+and damaged."""
 
 from __future__ import annotations
 
@@ -23,8 +24,10 @@ KERNELS = (
     '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
     '"Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count",'
     '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
-    '"KERNEL_DISPATCH","Agent 4",1,5,69,1,16,"void add<float>(float*, int)",100,5000,9000,512,0,24,8,16,64,1,1,1000,2,1\n'
-    '"KERNEL_DISPATCH","Agent 5",2,6,69,2,17,"Cijk_A.kd",101,9000,9400,0,0,32,0,16,256,1,1,256,1,1\n'
+    '"KERNEL_DISPATCH","Agent 4",1,5,69,1,16,"void add<float>(float*, '
+    'int)",100,5000,9000,512,0,24,8,16,64,1,1,1000,2,1\n'
+    '"KERNEL_DISPATCH","Agent '
+    '5",2,6,69,2,17,"Cijk_A.kd",101,9000,9400,0,0,32,0,16,256,1,1,256,1,1\n'
 )
 OLD_KERNELS = (
     '"Kind","Agent_Id","Queue_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp",'
@@ -33,7 +36,10 @@ OLD_KERNELS = (
     '"KERNEL_DISPATCH",1,2,69,1,16,"add",1451,5000,9000,0,0,64,1,1,1024,1,1\n'
 )
 CALLS = '"Domain","Function","Process_Id","Thread_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
-HIP = CALLS + '"HIP_RUNTIME_API","hipLaunchKernel",42,69,100,4000,4100\n"HIP_RUNTIME_API","hipLaunchKernel",42,69,101,4200,4300\n'
+HIP = (
+    CALLS
+    + '"HIP_RUNTIME_API","hipLaunchKernel",42,69,100,4000,4100\n"HIP_RUNTIME_API","hipLaunchKernel",42,69,101,4200,4300\n'
+)
 MARKS = CALLS + '"MARKER_CORE_API","step 1",42,69,7,3000,9500\n'
 COPIES = (
     '"Kind","Direction","Stream_Id","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
@@ -94,7 +100,13 @@ def read(path: Path, text: str | bytes, name: str = "x.csv") -> Trace:
 
 
 def shown(trace: Trace) -> list[tuple[str, str, int, int, int, int, int]]:
-    columns = (trace.start_ns + trace.meta.base_ns, trace.dur_ns, trace.device, trace.stream, trace.correlation)
+    columns = (
+        trace.start_ns + trace.meta.base_ns,
+        trace.dur_ns,
+        trace.device,
+        trace.stream,
+        trace.correlation,
+    )
     names = [trace.names[code] for code in trace.name.tolist()]
     found = zip(trace.kind, names, *(column.tolist() for column in columns), strict=True)
     return [(Kind(kind).name, *rest) for kind, *rest in found]
@@ -118,7 +130,9 @@ def test_a_table_of_kernels_brings_its_neighbours_along(tmp_path: Path) -> None:
     assert trace.details[trace.detail[4]] == Launch(
         grid=(16, 2, 1), block=(64, 1, 1), registers=32, shared_bytes=512, occupancy_pct=None
     )
-    assert [(one.index, one.name, one.warp_size, one.memory_bytes) for one in trace.meta.devices] == [
+    assert [
+        (one.index, one.name, one.warp_size, one.memory_bytes) for one in trace.meta.devices
+    ] == [
         (0, "AMD Instinct MI300X", 64, None),
         (1, "AMD Instinct MI300X", 64, None),
     ]
@@ -144,7 +158,9 @@ def test_kernels_alone_say_what_is_missing(tmp_path: Path) -> None:
 def test_older_tables_are_known_by_their_columns(tmp_path: Path) -> None:
     first = read(tmp_path, V1)
     assert shown(first) == [("KERNEL", "vecCopy(double*, int) [clone .kd]", 200, 150, 1, 2, -1)]
-    assert first.details[0] == Launch(grid=(4096, 1, 1), block=(256, 1, 1), registers=8, shared_bytes=0, occupancy_pct=None)
+    assert first.details[0] == Launch(
+        grid=(4096, 1, 1), block=(256, 1, 1), registers=8, shared_bytes=0, occupancy_pct=None
+    )
     assert shown(read(tmp_path, V2)) == [("KERNEL", "k", 200, 150, -1, -1, 9)]
     assert shown(read(tmp_path, COUNTERS)) == [("KERNEL", "k", 200, 100, 1, 1, 1)]
 
@@ -152,7 +168,14 @@ def test_older_tables_are_known_by_their_columns(tmp_path: Path) -> None:
 def test_damaged_lines_cost_themselves_alone(tmp_path: Path) -> None:
     row = KERNELS.splitlines()[2]
     text = "\r\n".join(
-        [*KERNELS.splitlines(), row[:20], '"', "x" * (MAX_LINE_BYTES + 5), row.replace("9000,9400", "soon,later"), row]
+        [
+            *KERNELS.splitlines(),
+            row[:20],
+            '"',
+            "x" * (MAX_LINE_BYTES + 5),
+            row.replace("9000,9400", "soon,later"),
+            row,
+        ]
     )
     trace = read(tmp_path, text)
     assert len(trace) == 3
@@ -184,7 +207,10 @@ def test_headers_are_claimed_by_one_reader_alone() -> None:
     ncu = b'"ID","Process ID","Kernel Name","Metric Name"\n'
     nsys = b"Start (ns),Duration (ns),CorrId,Name\n"
     counters = b"Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,Start_Timestamp,End_Timestamp\n"
-    assert all(rocprof_csv.is_mine(text.encode(), "") for text in (KERNELS, OLD_KERNELS, HIP, MARKS, COPIES, V1, V2, COUNTERS))
+    assert all(
+        rocprof_csv.is_mine(text.encode(), "")
+        for text in (KERNELS, OLD_KERNELS, HIP, MARKS, COPIES, V1, V2, COUNTERS)
+    )
     assert not any(rocprof_csv.is_mine(text, "") for text in (ncu, nsys, counters, STATS.encode()))
     assert rocprof_stats.is_mine(STATS.encode(), "")
     assert not rocprof_stats.is_mine(KERNELS.encode(), "")
@@ -194,7 +220,10 @@ def test_totals_are_of_kernels(tmp_path: Path) -> None:
     file = tmp_path / "1_kernel_stats.csv"
     file.write_text(STATS)
     report = rocprof_stats.read([Source(path=file, label="stats")])
-    assert [(one.name, one.count, one.total_ns, one.mean_ns, one.least_ns, one.most_ns) for one in report.totals] == [
+    assert [
+        (one.name, one.count, one.total_ns, one.mean_ns, one.least_ns, one.most_ns)
+        for one in report.totals
+    ] == [
         ("Cijk_A", 4, 2000.0, 500.5, 100.0, 900.0),
         ("add", 1, 3000.0, 3000.0, 3000.0, 3000.0),
     ]
@@ -202,7 +231,11 @@ def test_totals_are_of_kernels(tmp_path: Path) -> None:
     assert any("1 line(s)" in note for note in report.recordings[0].notes)
     file.write_text(STATS.replace("Cijk_A.kd", "hipMalloc").replace('"add"', '"ncclAllReduce"'))
     assert rocprof_stats.read([Source(path=file, label="stats")]).totals == ()
-    file.write_text(STATS.replace("Cijk_A.kd", "ncclDevKernel_Generic_1(x)").replace('"add"', '"hip_add(float*)"'))
+    file.write_text(
+        STATS.replace("Cijk_A.kd", "ncclDevKernel_Generic_1(x)").replace(
+            '"add"', '"hip_add(float*)"'
+        )
+    )
     assert len(rocprof_stats.read([Source(path=file, label="stats")]).totals) == 2
     file.write_text("a,b\n1,2\n")
     with pytest.raises(FormatError, match="no table of totals"):
@@ -213,7 +246,9 @@ def test_a_chrome_trace_of_roctracer_is_told_by_its_processes(tmp_path: Path) ->
     file = tmp_path / "results.json"
     file.write_text(CHROME)
     assert rocprof_chrome.is_mine(CHROME.encode(), "")
-    assert not rocprof_chrome.is_mine(b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "GPU0"}]}', "")
+    assert not rocprof_chrome.is_mine(
+        b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "GPU0"}]}', ""
+    )
     trace = rocprof_chrome.read(Source(path=file, label="results.json"))
     trace.self_check()
     assert shown(trace) == [
@@ -234,34 +269,62 @@ def test_a_chrome_trace_of_roctracer_is_told_by_its_processes(tmp_path: Path) ->
 def test_arrows_of_one_microsecond_are_told_apart_by_their_order(tmp_path: Path) -> None:
     def event(name: str, pid: int, tid: int, at_ns: int) -> dict[str, object]:
         args = {"BeginNs": str(at_ns), "EndNs": str(at_ns + 200), "pid": "77", "tid": "5"}
-        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": str(at_ns // 1000), "dur": "1", "args": args}
+        return {
+            "ph": "X",
+            "name": name,
+            "pid": pid,
+            "tid": tid,
+            "ts": str(at_ns // 1000),
+            "dur": "1",
+            "args": args,
+        }
 
     def arrow(kind: str, number: int, pid: int, tid: int, at_us: int) -> dict[str, object]:
         return {"ph": kind, "id": number, "pid": pid, "tid": tid, "ts": str(at_us)}
 
     labels = [
-        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}} for pid, name in ((2, "CPU HIP API"), (6, "GPU0"))
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+        for pid, name in ((2, "CPU HIP API"), (6, "GPU0"))
     ]
-    # Two short kernels begin in one microsecond; the later one is written first. Another call shares one with a launch.
-    slices = [event("launch a", 2, 5, 10_100), event("launch b", 2, 5, 12_100), event("query", 2, 5, 12_400)]
+    # Two short kernels begin in one microsecond; the later one is written first. Another call
+    # shares one with a launch.
+    slices = [
+        event("launch a", 2, 5, 10_100),
+        event("launch b", 2, 5, 12_100),
+        event("query", 2, 5, 12_400),
+    ]
     slices += [event("b", 6, 1, 20_500), event("a", 6, 1, 20_100)]
-    arrows = [arrow("s", 1, 2, 5, 10), arrow("t", 1, 6, 1, 20), arrow("s", 2, 2, 5, 12), arrow("t", 2, 6, 1, 20)]
+    arrows = [
+        arrow("s", 1, 2, 5, 10),
+        arrow("t", 1, 6, 1, 20),
+        arrow("s", 2, 2, 5, 12),
+        arrow("t", 2, 6, 1, 20),
+    ]
     file = tmp_path / "results.json"
     file.write_text(json.dumps({"traceEvents": [*labels, *slices, *arrows]}))
     trace = rocprof_chrome.read(Source(path=file, label="results.json"))
-    found = {trace.names[name]: number for name, number in zip(trace.name, trace.correlation.tolist(), strict=True)}
+    found = {
+        trace.names[name]: number
+        for name, number in zip(trace.name, trace.correlation.tolist(), strict=True)
+    }
     assert found == {"launch a": 1, "launch b": 2, "query": 2, "a": 1, "b": 2}
 
 
-def test_a_cache_is_stale_when_a_neighbour_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_stale_when_a_neighbour_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
     kernels = "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp\n"
     calls = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
-    (tmp_path / "7_kernel_trace.csv").write_text(kernels + "KERNEL_DISPATCH,Agent 4,1,1,gemm,1,1000,2000\n")
+    (tmp_path / "7_kernel_trace.csv").write_text(
+        kernels + "KERNEL_DISPATCH,Agent 4,1,1,gemm,1,1000,2000\n"
+    )
     (source,) = find_sources([tmp_path / "7_kernel_trace.csv"]).sources
     assert len(sniff.read_trace(source)) == 1
     assert cache.load(source) is not None
-    (tmp_path / "7_hip_api_trace.csv").write_text(calls + "HIP_RUNTIME_API,hipLaunchKernel,7,7,1,500,600\n")
+    (tmp_path / "7_hip_api_trace.csv").write_text(
+        calls + "HIP_RUNTIME_API,hipLaunchKernel,7,7,1,500,600\n"
+    )
     assert cache.load(source) is None
     assert [Kind(kind).name for kind in sniff.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
     assert cache.load(source) is not None

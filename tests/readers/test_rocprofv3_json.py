@@ -1,4 +1,5 @@
-"""rocprofv3's JSON: a real recording against plain json, a small one with everything in it, and damaged ones."""
+"""rocprofv3's JSON: a real recording against plain json, a small one with everything in it, and
+damaged ones."""
 
 from __future__ import annotations
 
@@ -22,10 +23,17 @@ from tests.shared_data import SHARED
 REAL = SHARED / "public" / "tracelens" / "rocprofv3_908_results.json.gz"
 
 
-def record(kind: int, operation: int, correlation: int, start: int, end: int, thread: int = 11, **more: Any) -> dict[str, Any]:
+def record(
+    kind: int, operation: int, correlation: int, start: int, end: int, thread: int = 11, **more: Any
+) -> dict[str, Any]:
     times = {"start_timestamp": start, "end_timestamp": end, "thread_id": thread}
     return (
-        {"size": 64, "kind": kind, "operation": operation, "correlation_id": {"internal": correlation, "external": 0}}
+        {
+            "size": 64,
+            "kind": kind,
+            "operation": operation,
+            "correlation_id": {"internal": correlation, "external": 0},
+        }
         | times
         | more
     )
@@ -44,7 +52,14 @@ def small() -> dict[str, Any]:
     tool = {
         "metadata": {"pid": 42, "command": ["python", "train.py"]},
         "agents": [
-            {"id": {"handle": 899}, "type": 1, "name": "EPYC", "product_name": "EPYC", "wave_front_size": 0, "cu_count": 64},
+            {
+                "id": {"handle": 899},
+                "type": 1,
+                "name": "EPYC",
+                "product_name": "EPYC",
+                "wave_front_size": 0,
+                "cu_count": 64,
+            },
             {
                 "id": {"handle": 900},
                 "type": 2,
@@ -53,7 +68,10 @@ def small() -> dict[str, Any]:
                 "cu_count": 304,
                 "wave_front_size": 64,
                 "logical_node_type_id": 0,
-                "mem_banks": [{"heap_type": 1, "size_in_bytes": 1000}, {"heap_type": 1, "size_in_bytes": 24}],
+                "mem_banks": [
+                    {"heap_type": 1, "size_in_bytes": 1000},
+                    {"heap_type": 1, "size_in_bytes": 24},
+                ],
             },
         ],
         "strings": {
@@ -61,29 +79,67 @@ def small() -> dict[str, Any]:
             "buffer_records": [
                 {"kind": "NONE", "operations": []},
                 {"kind": "HIP_RUNTIME_API", "operations": ["hipMemcpyAsync", "hipLaunchKernel"]},
-                {"kind": "MARKER_CORE_API", "operations": ["roctxMarkA", "roctxRangePushA", "roctxRangePop"]},
-                {"kind": "MEMORY_COPY", "operations": ["MEMORY_COPY_NONE", "MEMORY_COPY_HOST_TO_DEVICE"]},
+                {
+                    "kind": "MARKER_CORE_API",
+                    "operations": ["roctxMarkA", "roctxRangePushA", "roctxRangePop"],
+                },
+                {
+                    "kind": "MEMORY_COPY",
+                    "operations": ["MEMORY_COPY_NONE", "MEMORY_COPY_HOST_TO_DEVICE"],
+                },
                 {"kind": "RCCL_API", "operations": ["ncclAllReduce"]},
             ],
             "marker_api": [{"key": 20, "value": 'step "1" },{"size":'}],
         },
         "code_objects": [{"uri": "}]},{["}],
         "kernel_symbols": [
-            {"size": 8, "kernel_id": 7, "formatted_kernel_name": "void k<float>()", "arch_vgpr_count": 24, "accum_vgpr_count": 8},
-            {"size": 8, "kernel_id": 8, "formatted_kernel_name": "ncclDevKernel_Generic_1(x)", "arch_vgpr_count": 64},
+            {
+                "size": 8,
+                "kernel_id": 7,
+                "formatted_kernel_name": "void k<float>()",
+                "arch_vgpr_count": 24,
+                "accum_vgpr_count": 8,
+            },
+            {
+                "size": 8,
+                "kernel_id": 8,
+                "formatted_kernel_name": "ncclDevKernel_Generic_1(x)",
+                "arch_vgpr_count": 64,
+            },
         ],
         "buffer_records": {
             "kernel_dispatch": [
                 record(0, 2, 100, 5_000, 9_000, dispatch_info=info, stream_id={"handle": 5}),
                 record(0, 2, 101, 9_500, 9_900, dispatch_info=info | {"kernel_id": 8}),
-                record(0, 2, 0, 9_950, 9_960, dispatch_info=info | {"kernel_id": 99}, stream_id={"handle": 5}),
+                record(
+                    0,
+                    2,
+                    0,
+                    9_950,
+                    9_960,
+                    dispatch_info=info | {"kernel_id": 99},
+                    stream_id={"handle": 5},
+                ),
             ],
-            "hip_api": [record(1, 1, 100, 4_000, 4_100), record(1, 1, 101, 4_200, 4_300), record(1, 77, 102, 4_400, 4_500)],
+            "hip_api": [
+                record(1, 1, 100, 4_000, 4_100),
+                record(1, 1, 101, 4_200, 4_300),
+                record(1, 77, 102, 4_400, 4_500),
+            ],
             "hsa_api": [],
             "marker_api": [record(2, 1, 20, 3_000, 9_000), record(2, 2, 21, 9_000, 9_001)],
             "rccl_api": [record(4, 0, 103, 4_150, 4_350, thread=12)],
             "memory_copy": [
-                record(3, 1, 102, 4_600, 4_700, src_agent_id={"handle": 899}, dst_agent_id={"handle": 900}, bytes=4096),
+                record(
+                    3,
+                    1,
+                    102,
+                    4_600,
+                    4_700,
+                    src_agent_id={"handle": 899},
+                    dst_agent_id={"handle": 900},
+                    bytes=4096,
+                ),
             ],
             "scratch_memory": [record(5, 1, 0, 1, 2)],
         },
@@ -92,7 +148,9 @@ def small() -> dict[str, Any]:
 
 
 def read(path: Path, data: bytes | dict[str, Any]) -> Trace:
-    path.write_bytes(data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode())
+    path.write_bytes(
+        data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()
+    )
     trace = rocprofv3_json.read(Source(path=path, label="x.json"))
     trace.self_check()
     return trace
@@ -100,22 +158,38 @@ def read(path: Path, data: bytes | dict[str, Any]) -> Trace:
 
 def rows(trace: Trace) -> list[tuple[Any, ...]]:
     names = [trace.names[code] for code in trace.name.tolist()]
-    columns = (trace.start_ns + trace.meta.base_ns, trace.dur_ns, trace.device, trace.stream, trace.correlation, trace.size_bytes)
-    return [(Kind(k).name, name, *rest) for k, name, *rest in zip(trace.kind, names, *(c.tolist() for c in columns), strict=True)]
+    columns = (
+        trace.start_ns + trace.meta.base_ns,
+        trace.dur_ns,
+        trace.device,
+        trace.stream,
+        trace.correlation,
+        trace.size_bytes,
+    )
+    return [
+        (Kind(k).name, name, *rest)
+        for k, name, *rest in zip(trace.kind, names, *(c.tolist() for c in columns), strict=True)
+    ]
 
 
-@pytest.mark.skipif(not REAL.is_file(), reason="the shared recording of rocprofv3 is not beside this checkout")
+@pytest.mark.skipif(
+    not REAL.is_file(), reason="the shared recording of rocprofv3 is not beside this checkout"
+)
 def test_real_recording_has_the_figures_of_its_own_json() -> None:
     tool = json.loads(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
     dispatches = tool["buffer_records"]["kernel_dispatch"]
-    names = {symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]}
+    names = {
+        symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]
+    }
     trace = rocprofv3_json.read(Source(path=REAL, label="real"))
     trace.self_check()
     assert len(trace) == len(dispatches) == 43_915
     by_name: Counter[str] = Counter()
     by_stream: Counter[int] = Counter()
     for one in dispatches:
-        by_name[names[one["dispatch_info"]["kernel_id"]]] += one["end_timestamp"] - one["start_timestamp"]
+        by_name[names[one["dispatch_info"]["kernel_id"]]] += (
+            one["end_timestamp"] - one["start_timestamp"]
+        )
         by_stream[one["stream_id"]["handle"]] += 1
     found: Counter[str] = Counter()
     for code, dur in zip(trace.name.tolist(), trace.dur_ns.tolist(), strict=True):
@@ -124,7 +198,9 @@ def test_real_recording_has_the_figures_of_its_own_json() -> None:
     assert found["ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"] == 4_158_756_678
     assert Counter(trace.stream.tolist()) == by_stream
     assert trace.meta.base_ns == min(one["start_timestamp"] for one in dispatches)
-    assert int(trace.end_ns.max()) + trace.meta.base_ns == max(one["end_timestamp"] for one in dispatches)
+    assert int(trace.end_ns.max()) + trace.meta.base_ns == max(
+        one["end_timestamp"] for one in dispatches
+    )
     device = trace.meta.devices[0]
     assert (device.name, device.num_sms, device.warp_size, device.memory_bytes) == (
         "AMD Instinct MI350X",
@@ -159,11 +235,15 @@ def test_every_kind_of_record_becomes_its_row(tmp_path: Path) -> None:
     )
     assert trace.unknown == {"scratch_memory": 1}
     assert trace.meta.devices[0].memory_bytes == 1024
-    assert [note for note in trace.notes if "no name" in note] == ["1 kernel(s) have no name in the file"]
+    assert [note for note in trace.notes if "no name" in note] == [
+        "1 kernel(s) have no name in the file"
+    ]
     assert {thread.tid for thread in trace.threads if thread.pid == "42"} == {"11", "12"}
 
 
-def test_pieces_of_any_size_give_the_same_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_any_size_give_the_same_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = small()
     dispatches = data["rocprofiler-sdk-tool"][0]["buffer_records"]["kernel_dispatch"]
     many = [copy.deepcopy(dispatches[at % 2]) for at in range(300)]
@@ -206,7 +286,12 @@ def test_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
     records["hip_api"].append(record(1, 1, 1, 0, 0))
     records["hip_api"].append(record(1, 1, 1, 500, 400))
     trace = read(tmp_path / "a.json", data)
-    assert Counter(kind for kind, *_ in rows(trace)) == {"KERNEL": 3, "RUNTIME": 5, "MARK": 1, "MEMCPY": 1}
+    assert Counter(kind for kind, *_ in rows(trace)) == {
+        "KERNEL": 3,
+        "RUNTIME": 5,
+        "MARK": 1,
+        "MEMCPY": 1,
+    }
     assert "3 record(s) were damaged and left out" in trace.notes
     assert "1 row(s) without a readable time were left out" in trace.notes
     assert "1 row(s) that end before they start count as 0 long" in trace.notes
@@ -220,7 +305,10 @@ def test_damaged_records_cost_themselves_alone(tmp_path: Path) -> None:
         (b'{"rocprofiler-sdk-tool": 7}', "no records"),
         (b'{"rocprofiler-sdk-tool": [', "no records"),
         (b'{"rocprofiler-sdk-tool":' + b"[" * 100_000, "no records"),
-        (b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[' + b"1," * 20_000 + b"1]}}]}", "are no records"),
+        (
+            b'{"rocprofiler-sdk-tool":[{"buffer_records":{"hip_api":[' + b"1," * 20_000 + b"1]}}]}",
+            "are no records",
+        ),
     ],
 )
 def test_what_holds_nothing_is_refused_in_words(tmp_path: Path, text: bytes, words: str) -> None:
@@ -253,13 +341,20 @@ def test_of_several_processes_the_busiest_is_read_with_its_own_tables(tmp_path: 
     alone = read(tmp_path / "a.json", {"rocprofiler-sdk-tool": [second]})
     data["rocprofiler-sdk-tool"].append(second)
     trace = read(tmp_path / "b.json", data)
-    assert rows(trace) == rows(alone)  # Both count their launches from one: together, kernels would be linked to the other's.
+    assert rows(trace) == rows(
+        alone
+    )  # Both count their launches from one: together, kernels would be linked to the other's.
     assert [name for kind, name, *_ in rows(trace) if kind == "KERNEL"].count("other") == 1
-    assert any("2 processes have device work in the file: process 43 was read, and not 42" in note for note in trace.notes)
+    assert any(
+        "2 processes have device work in the file: process 43 was read, and not 42" in note
+        for note in trace.notes
+    )
 
 
 def test_the_first_bytes_tell_it_from_others() -> None:
     assert rocprofv3_json.is_mine(b' {\n "rocprofiler-sdk-tool" : [', "x")
-    assert not rocprofv3_json.is_mine(b'{"schemaVersion": 1, "rocprofiler-sdk-tool": []', "results.json")
+    assert not rocprofv3_json.is_mine(
+        b'{"schemaVersion": 1, "rocprofiler-sdk-tool": []', "results.json"
+    )
     assert issubclass(FormatError, InputError)
     assert NONE == -1

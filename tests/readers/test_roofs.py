@@ -64,7 +64,9 @@ def test_given_like_a_recording_it_says_what_it_gives() -> None:
     assert lines["products"].startswith(f"bf16 {told['gemm_bf16_8192_tflops']:.4g}, ")
     assert f"{told['h2d_pageable_GBps']:.4g}" in lines["copies"]
     rows = {row[0]: row[1:] for row in texts_of(report)[0].tables[0].rows}
-    assert rows["fp32"] == tuple(f"{told[f'gemm_fp32_{size}_tflops']:.4g}" for size in (1024, 4096, 8192))
+    assert rows["fp32"] == tuple(
+        f"{told[f'gemm_fp32_{size}_tflops']:.4g}" for size in (1024, 4096, 8192)
+    )
 
 
 def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
@@ -74,7 +76,9 @@ def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
     assert is_mine(path.read_bytes(), path.name)
     report = read([Source(path=path, label=str(path))])
     assert report.rates[0].is_hardware
-    assert report.rates[0].roofs.peak_flops == pytest.approx({"bf16": 2 * 4e9 / 2e-3, "fp8": 2 * 1e9 / 2e-3})
+    assert report.rates[0].roofs.peak_flops == pytest.approx(
+        {"bf16": 2 * 4e9 / 2e-3, "fp8": 2 * 1e9 / 2e-3}
+    )
     assert "--hardware" in dict(texts_of(report)[0].lines)["gives"]
 
 
@@ -96,5 +100,10 @@ def test_damaged_rates_are_refused_in_words(tmp_path: Path, text: str) -> None:
 
 
 def test_other_json_is_not_claimed() -> None:
-    for text in (b'{"traceEvents": [{"name": "gemm_bf16_8192_tflops"}]}', b'{"schema": "stepscope.diagnosis/1"}', b"[]", b""):
+    for text in (
+        b'{"traceEvents": [{"name": "gemm_bf16_8192_tflops"}]}',
+        b'{"schema": "stepscope.diagnosis/1"}',
+        b"[]",
+        b"",
+    ):
         assert not is_mine(text, "x.json")

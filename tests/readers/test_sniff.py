@@ -68,7 +68,9 @@ def test_nothing_is_an_input_error(tmp_path: Path) -> None:
         read_trace(source(write(tmp_path / "a.json", "")))
 
 
-def test_only_a_large_trace_is_cached_and_only_when_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_large_trace_is_cached_and_only_when_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "a.json", trace_text())
     kept = tmp_path / "kept"
     monkeypatch.setenv(FOLDER_VARIABLE, str(kept))

@@ -37,7 +37,9 @@ def _zstd(data: bytes, **options: int) -> bytes:
     ],
     ids=["plain", "gzip", "two members", "padded", "zstd", "two frames", "bzip2", "two streams"],
 )
-def test_every_wrapping_gives_the_same_trace(tmp_path: Path, data: bytes, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_wrapping_gives_the_same_trace(
+    tmp_path: Path, data: bytes, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = tmp_path / "t.json"
     plain.write_bytes(TEXT)
     expected = read_kineto(source(plain))
@@ -54,12 +56,16 @@ def test_bytes_after_the_gzip_data_are_told(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(TEXT) + b"garbage")
     trace = read_kineto(source(path))
     assert len(trace) == 9
-    assert trace.notes == ("the file was read only in part: bytes after the end of the gzip data were left out",)
+    assert trace.notes == (
+        "the file was read only in part: bytes after the end of the gzip data were left out",
+    )
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, _zstd, lambda data: bz2.compress(data, 1)])
 def test_a_truncated_file_keeps_what_came_before(tmp_path: Path, pack: object) -> None:
-    events = [event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)]
+    events = [
+        event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)
+    ]
     data = pack(trace_text(events).encode())  # type: ignore[operator]
     path = tmp_path / "t.json.gz"
     path.write_bytes(data[: len(data) // 2])
@@ -71,7 +77,9 @@ def test_a_truncated_file_keeps_what_came_before(tmp_path: Path, pack: object) -
 
 @pytest.mark.parametrize("pack", [gzip.compress, _zstd, lambda data: bz2.compress(data, 1)])
 def test_damage_inside_ends_the_file_there(tmp_path: Path, pack: object) -> None:
-    events = [event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)]
+    events = [
+        event(ts=i, name=f"op{zlib.crc32(bytes([i % 256, i // 256]))}") for i in range(20_000)
+    ]
     data = bytearray(pack(trace_text(events).encode()))  # type: ignore[operator]
     data[len(data) // 2 : len(data) // 2 + 64] = bytes(64)
     path = tmp_path / "t.json.gz"
@@ -83,7 +91,14 @@ def test_damage_inside_ends_the_file_there(tmp_path: Path, pack: object) -> None
 
 @pytest.mark.parametrize(
     "data",
-    [b"\x1f\x8b", b"\x1f\x8b\x08\x00junk", gzip.compress(b"", mtime=0), b"\x28\xb5\x2f\xfd", _zstd(b""), bz2.compress(b"")],
+    [
+        b"\x1f\x8b",
+        b"\x1f\x8b\x08\x00junk",
+        gzip.compress(b"", mtime=0),
+        b"\x28\xb5\x2f\xfd",
+        _zstd(b""),
+        bz2.compress(b""),
+    ],
 )
 def test_compressed_nothing_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "t.json.gz"
@@ -93,10 +108,14 @@ def test_compressed_nothing_is_one_clear_error(tmp_path: Path, data: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    "filling", [b" ", b'{"ph":"X","ts":1,"dur":1},', b"[", b'"', b"1,"], ids=["spaces", "events", "brackets", "quotes", "numbers"]
+    "filling",
+    [b" ", b'{"ph":"X","ts":1,"dur":1},', b"[", b'"', b"1,"],
+    ids=["spaces", "events", "brackets", "quotes", "numbers"],
 )
 @pytest.mark.parametrize("pack", [gzip.compress, _zstd])
-def test_a_bomb_is_stopped(tmp_path: Path, filling: bytes, pack: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_stopped(
+    tmp_path: Path, filling: bytes, pack: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "EXPANSION_FREE_BYTES", 1 << 20)
     # What is read at a time: of rubbish, each entry takes the slow path.
     monkeypatch.setattr(stream, "BLOCK_BYTES", 1 << 17)

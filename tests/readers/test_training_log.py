@@ -1,4 +1,5 @@
-"""What logs of Megatron, torchtitan and nanotron tell of a step, in the frameworks' own formats; and which logs are ours."""
+"""What logs of Megatron, torchtitan and nanotron tell of a step, in the frameworks' own formats;
+and which logs are ours."""
 
 from __future__ import annotations
 
@@ -35,12 +36,26 @@ def only(tmp_path: Path, text: str) -> FrameworkLog:
     return log
 
 
-def megatron(step: int, ms: float, loss: float = 8.0, total: int = 1000, batch: int = 256, prefix: str = "") -> str:
+def megatron(
+    step: int, ms: float, loss: float = 8.0, total: int = 1000, batch: int = 256, prefix: str = ""
+) -> str:
     """megatron/training/training.py, training_log()."""
-    line = f"{prefix} [2026-04-27 00:00:01.123456] iteration {step:8d}/{total:8d} | consumed samples: {step * batch:12d} |"
-    line += f" elapsed time per iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): {240.4:.1f} |"
-    line += f" learning rate: {1.5e-4:.6E} | global batch size: {batch:5d} | lm loss: {loss:.6E} | loss scale: 1.0 |"
-    return line + " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+    line = (
+        f"{prefix} [2026-04-27 00:00:01.123456] iteration {step:8d}/{total:8d} | consumed "
+        f"samples: {step * batch:12d} |"
+    )
+    line += (
+        f" elapsed time per iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): "
+        f"{240.4:.1f} |"
+    )
+    line += (
+        f" learning rate: {1.5e-4:.6E} | global batch size: {batch:5d} | lm loss: {loss:.6E} | "
+        "loss scale: 1.0 |"
+    )
+    return (
+        line
+        + " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+    )
 
 
 def timer(name: str, least: float, most: float) -> str:
@@ -49,7 +64,8 @@ def timer(name: str, least: float, most: float) -> str:
 
 MEGATRON = [
     (
-        "using world size: 64, data-parallel size: 16, context-parallel size: 1, hierarchical context-parallel sizes: None, "
+        "using world size: 64, data-parallel size: 16, context-parallel size: 1, hierarchical "
+        "context-parallel sizes: None, "
         "tensor-model-parallel size: 4, pipeline-model-parallel size: 1"
     ),
     "------------------------ arguments ------------------------",
@@ -69,7 +85,8 @@ MEGATRON = [
         )
     ),
     (
-        "[Rank 0] (after 100 iterations) memory (MB) | allocated: 13182.67 | max allocated: 33742.08 | reserved: 37658.00 | "
+        "[Rank 0] (after 100 iterations) memory (MB) | allocated: 13182.67 | max allocated: "
+        "33742.08 | reserved: 37658.00 | "
         "max reserved: 40960.00"
     ),
 ]
@@ -77,8 +94,14 @@ MEGATRON = [
 
 def test_megatron_step_is_the_median_of_its_steady_lines(tmp_path: Path) -> None:
     log = only(tmp_path, "\n".join(MEGATRON))
-    # Lines 20..100 tell 452, 450, 451, 452, 450, 451, 452, 450, 451; those of 1 and 10 have the first iteration in them.
-    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == ("Megatron", 451_000_000, TOLD, 90)
+    # Lines 20..100 tell 452, 450, 451, 452, 450, 451, 452, 450, 451; those of 1 and 10 have the
+    # first iteration in them.
+    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == (
+        "Megatron",
+        451_000_000,
+        TOLD,
+        90,
+    )
     assert (log.first_step, log.last_step, log.num_lines) == (1, 100, 11)
     assert (log.global_batch, log.world_size) == (256, 64)
     assert (log.first_loss, log.last_loss) == (11.9, 7.0)
@@ -114,7 +137,10 @@ def test_megatron_timers_of_all_ranks_give_the_slowest_and_the_fastest(tmp_path:
 def test_megatron_old_timers_and_max_alone_are_read(tmp_path: Path) -> None:
     line = "    {}: {:.2f}".format("forward-backward ".ljust(48, "."), 12.5)
     old = "time (ms) | forward-compute: 100.25 | backward-compute: 200.50 | optimizer: 3.00"
-    log = only(tmp_path, "\n".join([megatron(10, 450), "max time across ranks (ms):", line, old, megatron(20, 450)]))
+    log = only(
+        tmp_path,
+        "\n".join([megatron(10, 450), "max time across ranks (ms):", line, old, megatron(20, 450)]),
+    )
     assert log.phases_ns == {
         "backward-compute": 200_500_000,
         "forward-compute": 100_250_000,
@@ -124,7 +150,10 @@ def test_megatron_old_timers_and_max_alone_are_read(tmp_path: Path) -> None:
 
 
 def test_megatron_bridge_writes_a_mean_beside_the_time(tmp_path: Path) -> None:
-    lines = [megatron(step, 450).replace("(ms): 450.0 |", "(ms): 450.0/9999.9 |") for step in range(10, 60, 10)]
+    lines = [
+        megatron(step, 450).replace("(ms): 450.0 |", "(ms): 450.0/9999.9 |")
+        for step in range(10, 60, 10)
+    ]
     assert only(tmp_path, "\n".join(lines)).step_ns == 450_000_000
 
 
@@ -149,7 +178,11 @@ def test_prefixes_other_output_and_a_repeated_line_do_not_count(tmp_path: Path) 
 
 
 def test_ranks_that_write_about_the_same_steps_count_them_once(tmp_path: Path) -> None:
-    lines = [megatron(step, 400 + rank, prefix=f"[rank{rank}]:") for step in range(10, 201, 10) for rank in (1, 0, 2)]
+    lines = [
+        megatron(step, 400 + rank, prefix=f"[rank{rank}]:")
+        for step in range(10, 201, 10)
+        for rank in (1, 0, 2)
+    ]
     log = only(tmp_path, "\n".join(lines))
     assert log.step_ns == 402_000_000, "the slowest rank's: the others wait for it"
     assert (log.num_lines, log.num_steps, log.ranks) == (20, 180, (0, 1, 2))
@@ -167,7 +200,10 @@ def test_of_a_log_with_two_runs_the_last_one_tells_the_step(tmp_path: Path) -> N
 
 
 def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
-    lines = [megatron(1, 91234.5), *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10))]
+    lines = [
+        megatron(1, 91234.5),
+        *(megatron(step, 900.0 if step == 40 else 450.0) for step in range(10, 110, 10)),
+    ]
     (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
     assert dict(recording.lines)["slowest"] == "900 ms at step 40, 2.0 times the median"
     (recording,) = texts_of(read_texts(tmp_path, "\n".join([*lines[:4], *lines[5:]])))
@@ -175,31 +211,53 @@ def test_a_slow_step_is_named_and_the_first_is_not(tmp_path: Path) -> None:
 
 
 def test_skipped_and_nan_iterations_are_said(tmp_path: Path) -> None:
-    lines = [megatron(step, 450).replace("skipped iterations:   0", "skipped iterations:   2") for step in range(10, 60, 10)]
+    lines = [
+        megatron(step, 450).replace("skipped iterations:   0", "skipped iterations:   2")
+        for step in range(10, 60, 10)
+    ]
     (recording,) = texts_of(read_texts(tmp_path, "\n".join(lines)))
     assert any("10 iteration(s) were skipped" in note for note in recording.notes)
 
 
-def titan(step: int, seconds: float, tps: int = 5123, rank: int | None = 0, colors: bool = True, stamp: bool = True) -> str:
+def titan(
+    step: int,
+    seconds: float,
+    tps: int = 5123,
+    rank: int | None = 0,
+    colors: bool = True,
+    stamp: bool = True,
+) -> str:
     """torchtitan/components/metrics.py, MetricsProcessor.log()."""
     red, green, orange, blue, reset = (
-        ("\x1b[31m", "\x1b[32m", "\x1b[38;2;180;60;0m", "\x1b[34m", "\x1b[39m") if colors else ("",) * 5
+        ("\x1b[31m", "\x1b[32m", "\x1b[38;2;180;60;0m", "\x1b[34m", "\x1b[39m")
+        if colors
+        else ("",) * 5
     )
     when = (START + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
     head = f"[titan] {when} - root - INFO - " if stamp else ""
     return (
         ("" if rank is None else f"[rank{rank}]:")
         + head
-        + f"{red}step: {step:2}  {green}loss: {8.0 - step / 100:8.5f}  {orange}grad_norm: {1.2345:7.4f}  "
-        + f"memory: {38.42:5.2f}GiB({48.52:.2f}%)  {blue}tps: {tps:,}  tflops: {1250.31:,.2f}  mfu: {25.3:.2f}%{reset}"
+        + (
+            f"{red}step: {step:2}  {green}loss: {8.0 - step / 100:8.5f}  {orange}grad_norm: "
+            f"{1.2345:7.4f}  "
+        )
+        + (
+            f"memory: {38.42:5.2f}GiB({48.52:.2f}%)  {blue}tps: {tps:,}  tflops: {1250.31:,.2f}  "
+            f"mfu: {25.3:.2f}%{reset}"
+        )
     )
 
 
 def test_torchtitan_step_is_told_by_the_times_of_its_lines(tmp_path: Path) -> None:
-    lines = [titan(1, 30.0), *(titan(step, 30 + 2.5 * step + (60 if step >= 50 else 0)) for step in range(10, 110, 10))]
+    lines = [
+        titan(1, 30.0),
+        *(titan(step, 30 + 2.5 * step + (60 if step >= 50 else 0)) for step in range(10, 110, 10)),
+    ]
     lines.insert(
         4,
-        "[rank0]:[titan] 2026-01-01 12:01:00,000 - root - INFO - validate step: 30  loss: 7.1  memory: 38.42GiB(48.52%)  tps: 9",
+        "[rank0]:[titan] 2026-01-01 12:01:00,000 - root - INFO - validate step: 30  loss: 7.1  "
+        "memory: 38.42GiB(48.52%)  tps: 9",
     )
     log = only(tmp_path, "\n".join(lines))
     # 2.5 s a step throughout, and a minute of evaluation before step 50.
@@ -217,35 +275,58 @@ def test_torchtitan_step_is_told_by_the_times_of_its_lines(tmp_path: Path) -> No
 
 
 def test_torchtitan_ranks_between_one_another_keep_their_own_clocks(tmp_path: Path) -> None:
-    lines = [titan(step, 2.5 * step + 0.01 * rank, rank=rank) for step in range(10, 110, 10) for rank in (1, 0, 2)]
+    lines = [
+        titan(step, 2.5 * step + 0.01 * rank, rank=rank)
+        for step in range(10, 110, 10)
+        for rank in (1, 0, 2)
+    ]
     log = only(tmp_path, "\n".join(lines))
     assert (log.step_ns, log.ranks, log.num_lines) == (2_500_000_000, (0, 1, 2), 10)
 
 
 def test_torchtitan_without_times_needs_tokens_and_devices(tmp_path: Path) -> None:
-    lines = [titan(step, 0, tps=4096, rank=None, colors=False, stamp=False) for step in range(10, 60, 10)]
+    lines = [
+        titan(step, 0, tps=4096, rank=None, colors=False, stamp=False) for step in range(10, 60, 10)
+    ]
     assert only(tmp_path, "\n".join(lines)).step_ns is None
-    batch = "Trainer is initialized with local batch size 8, global batch size 64, gradient accumulation steps 1, "
+    batch = (
+        "Trainer is initialized with local batch size 8, global batch size 64, gradient "
+        "accumulation steps 1, "
+    )
     batch += "sequence length 8192, total steps 1000 (warmup 200)"
     assert only(tmp_path, "\n".join([batch, *lines])).step_ns is None
-    mesh = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
+    mesh = (
+        "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
+    )
     log = only(tmp_path, "\n".join([mesh, batch, *lines]))
     assert (log.world_size, log.global_batch, log.step_source) == (16, 64, RATE)
     assert log.step_ns == 64 * 8192 * 10**9 // (4096 * 16)
-    now = "Trainer is initialized with 65536 tokens per DP rank, 524288 tokens per train step, gradient accumulation steps 1, ..."
+    now = (
+        "Trainer is initialized with 65536 tokens per DP rank, 524288 tokens per train step, "
+        "gradient accumulation steps 1, ..."
+    )
     assert only(tmp_path, "\n".join([mesh, now, *lines])).step_ns == log.step_ns
 
 
 def nanotron(step: int, time: str) -> str:
     return (
-        f"\x1b[2;3m08/31 14:37:31 [INFO|DP=0|PP=0|TP=0]\x1b[0m: iteration: {step} / 15 | consumed_tokens: 1.02K | "
-        f"elapsed_time_per_iteration_ms: {time} | tokens_per_sec: 43.2K | tokens_per_sec_per_gpu: 43.2K | global_batch_size: 2 | "
-        "lm_loss: 5.29 | lr: 0.0003 | model_tflops_per_gpu: 0.00744 | grad_norm: 3.29 | cuda_max_memory_reserved: 520M"
+        f"\x1b[2;3m08/31 14:37:31 [INFO|DP=0|PP=0|TP=0]\x1b[0m: iteration: {step} / 15 | "
+        "consumed_tokens: 1.02K | "
+        f"elapsed_time_per_iteration_ms: {time} | tokens_per_sec: 43.2K | tokens_per_sec_per_gpu: "
+        "43.2K | global_batch_size: 2 | "
+        "lm_loss: 5.29 | lr: 0.0003 | model_tflops_per_gpu: 0.00744 | grad_norm: 3.29 | "
+        "cuda_max_memory_reserved: 520M"
     )
 
 
 def test_nanotron_numbers_have_letters(tmp_path: Path) -> None:
-    log = only(tmp_path, "\n".join(nanotron(at + 1, time) for at, time in enumerate(("14.7K", "1.18K", "1.2K", "1.22K", "673"))))
+    log = only(
+        tmp_path,
+        "\n".join(
+            nanotron(at + 1, time)
+            for at, time in enumerate(("14.7K", "1.18K", "1.2K", "1.22K", "673"))
+        ),
+    )
     assert (log.framework, log.step_ns, log.step_source) == ("nanotron", 1_190_000_000, TOLD)
     assert log.tokens_per_s is not None
     assert log.tokens_per_s.value == 43_200
@@ -253,16 +334,30 @@ def test_nanotron_numbers_have_letters(tmp_path: Path) -> None:
     assert log.memory_bytes.value == 520e6
     new = nanotron(1, "9").replace("elapsed_time", "time")
     assert (
-        only(tmp_path, "\n".join([new, *(nanotron(at, "9.5").replace("elapsed_time", "time") for at in range(2, 9))])).step_ns
+        only(
+            tmp_path,
+            "\n".join(
+                [new, *(nanotron(at, "9.5").replace("elapsed_time", "time") for at in range(2, 9))]
+            ),
+        ).step_ns
         == 9_500_000
     )
 
 
 def test_several_logs_of_one_run_are_one_and_of_two_runs_are_none(tmp_path: Path) -> None:
-    same = read_texts(tmp_path, *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 452)))
+    same = read_texts(
+        tmp_path,
+        *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 452)),
+    )
     assert (same.step_ns, same.num_steps, len(same.logs)) == (451_000_000, 70, 2)
-    assert texts_of(same)[0].tables[0].rows == (("job0.log", "450", "70"), ("job1.log", "452", "70"))
-    other = read_texts(tmp_path, *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 900)))
+    assert texts_of(same)[0].tables[0].rows == (
+        ("job0.log", "450", "70"),
+        ("job1.log", "452", "70"),
+    )
+    other = read_texts(
+        tmp_path,
+        *("\n".join(megatron(step, ms) for step in range(10, 90, 10)) for ms in (450, 900)),
+    )
     assert (other.step_ns, other.num_steps) == (None, 0)
     assert any("different step times" in note for note in other.recordings[0].notes)
     joined = training_log(logs=other.logs[:1]).joined(training_log(logs=other.logs[1:]))
@@ -292,7 +387,10 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
         "100%|##########| 4/4 [00:05<00:00,  1.20s/it]\n",
         "Map: 100%|##########| 10000/10000 [00:01<00:00, 5374.47 examples/s]\n",
         "node0:410:432 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0\n",
-        "V1116 07:46:14.629000 19046 torch/_dynamo/guards.py:1234] [0/1] [__recompiles] Recompiling function f in a.py:3\n",
+        (
+            "V1116 07:46:14.629000 19046 torch/_dynamo/guards.py:1234] [0/1] [__recompiles] "
+            "Recompiling function f in a.py:3\n"
+        ),
         '{"schemaVersion": 1, "traceEvents": [{"name": "time (ms) | fwd: 1.0"}]}',
         "{'loss': 'the loss of the model'}\n",
         "iteration 10/1000 | loss 3.0\n",
@@ -308,7 +406,9 @@ def test_words_about_logs_are_not_claimed() -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("name", sorted(path.name for path in FORMATS.iterdir()) if FORMATS.is_dir() else [])
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in FORMATS.iterdir()) if FORMATS.is_dir() else []
+)
 def test_no_file_of_another_tool_is_claimed(name: str) -> None:
     path = FORMATS / name
     assert not is_mine(head_of(Source(path=path, label=name)), name)

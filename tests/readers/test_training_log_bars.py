@@ -1,4 +1,5 @@
-"""What the Hugging Face Trainer and Lightning tell. The texts are as transformers 5.22 and Lightning 2.6 wrote them here."""
+"""What the Hugging Face Trainer and Lightning tell. The texts are as transformers 5.22 and
+Lightning 2.6 wrote them here."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.readers.test_training_log import only
 BAR = "\r {percent}%|\u2588\u258b        | {at}/{of} [{gone}<00:00, {rate}it/s]"
 WIPE = "\r                                                \r"
 SUMMARY = (
-    "{'train_runtime': '0.2051', 'train_samples_per_second': '2341', 'train_steps_per_second': '292.6', "
+    "{'train_runtime': '0.2051', 'train_samples_per_second': '2341', 'train_steps_per_second': "
+    "'292.6', "
     "'train_loss': '1.34', 'epoch': '0.6'}\n"
 )
 TRAINER = (
@@ -36,18 +38,28 @@ def test_the_trainer_s_mean_is_its_run_time_by_the_bar_s_steps(tmp_path: Path) -
 
 
 def test_the_trainer_s_rate_alone_is_enough_where_it_has_digits(tmp_path: Path) -> None:
-    old = "{'train_runtime': 120.0, 'train_samples_per_second': 64.0, 'train_steps_per_second': 2.0, 'epoch': 1.0}"
+    old = (
+        "{'train_runtime': 120.0, 'train_samples_per_second': 64.0, 'train_steps_per_second': "
+        "2.0, 'epoch': 1.0}"
+    )
     log = only(tmp_path, old)
     assert (log.step_ns, log.num_steps, log.step_source) == (500_000_000, 240, RATE)
-    coarse = old.replace("'train_runtime': 120.0", "'train_runtime': 120000.0").replace("_second': 2.0", "_second': 0.002")
+    coarse = old.replace("'train_runtime': 120.0", "'train_runtime': 120000.0").replace(
+        "_second': 2.0", "_second': 0.002"
+    )
     assert only(tmp_path, coarse).step_ns is None
     few = old.replace("'train_runtime': 120.0", "'train_runtime': 12.0")
     assert only(tmp_path, few).step_ns is None  # 24 steps: the first of them weighs too much
 
 
 def test_evaluations_are_no_part_of_the_mean(tmp_path: Path) -> None:
-    text = "{'eval_loss': 1.2, 'eval_runtime': 20.0, 'eval_samples_per_second': 9.0, 'epoch': 1.0}\n"
-    text += "{'train_runtime': 120.0, 'train_samples_per_second': 64.0, 'train_steps_per_second': 2.0, 'epoch': 1.0}\n"
+    text = (
+        "{'eval_loss': 1.2, 'eval_runtime': 20.0, 'eval_samples_per_second': 9.0, 'epoch': 1.0}\n"
+    )
+    text += (
+        "{'train_runtime': 120.0, 'train_samples_per_second': 64.0, 'train_steps_per_second': "
+        "2.0, 'epoch': 1.0}\n"
+    )
     assert only(tmp_path, text).step_ns == round(100 / 240 * 1e9)
 
 
@@ -56,10 +68,18 @@ def run_of_bars(first: int, last: int, of: int, seconds: float) -> str:
     for at in range(first, last + 1):
         gone = int((at - first) * seconds)
         lines.append(
-            BAR.format(percent=at * 100 // of, at=at, of=of, gone=f"{gone // 60:02d}:{gone % 60:02d}", rate=f"{1 / seconds:.2f}")
+            BAR.format(
+                percent=at * 100 // of,
+                at=at,
+                of=of,
+                gone=f"{gone // 60:02d}:{gone % 60:02d}",
+                rate=f"{1 / seconds:.2f}",
+            )
         )
         if at % 100 == 0:
-            lines.append(WIPE + "{'loss': 1.3, 'grad_norm': 0.8, 'learning_rate': 4e-05, 'epoch': 0.1}\n")
+            lines.append(
+                WIPE + "{'loss': 1.3, 'grad_norm': 0.8, 'learning_rate': 4e-05, 'epoch': 0.1}\n"
+            )
     return "".join(lines)
 
 
@@ -87,7 +107,10 @@ def test_an_evaluation_s_bar_and_named_bars_are_not_the_training_s(tmp_path: Pat
 
 
 def test_bars_are_found_wherever_they_stand() -> None:
-    line = "Epoch 0:   0%|          | 0/743 [00:00<?, ?it/s][Rank 0] x  5%|\u258b | 12/240 [1:02:03<00:23,  2.90s/it, loss=3]"
+    line = (
+        "Epoch 0:   0%|          | 0/743 [00:00<?, ?it/s][Rank 0] x  5%|\u258b | 12/240 "
+        "[1:02:03<00:23,  2.90s/it, loss=3]"
+    )
     assert list(bars(line)) == [("Epoch 0:", 0, 743, 0), ("[Rank 0] x", 12, 240, 3723)]
 
 
@@ -105,7 +128,14 @@ def table(*rows: tuple[str, float, int, float]) -> str:
         + rule
     )
     text += drawn("Total", "-", "4836", "0.64269", "100 %") + rule
-    return text + "".join(drawn(name, f"{mean:.5}", f"{num}", f"{total:.5}", "1.0") for name, mean, num, total in rows) + rule
+    return (
+        text
+        + "".join(
+            drawn(name, f"{mean:.5}", f"{num}", f"{total:.5}", "1.0")
+            for name, mean, num, total in rows
+        )
+        + rule
+    )
 
 
 ROWS = (
@@ -121,20 +151,33 @@ ROWS = (
 def test_lightning_s_table_tells_an_optimizer_step_not_a_batch(tmp_path: Path) -> None:
     log = only(tmp_path, table(*ROWS))
     # Two batches are accumulated: 80 steps, of 160 batches.
-    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == ("Lightning", round(0.58439 / 80 * 1e9), RATE, 80)
-    assert [action.name for action in log.actions][:2] == ["run_training_epoch", "run_training_batch"]
+    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == (
+        "Lightning",
+        round(0.58439 / 80 * 1e9),
+        RATE,
+        80,
+    )
+    assert [action.name for action in log.actions][:2] == [
+        "run_training_epoch",
+        "run_training_batch",
+    ]
     assert log.actions[1].num_calls == 160
     assert log.actions[1].mean_ns == 2_647_100
     assert log.phases_ns["[_TrainingEpochLoop].train_dataloader_next"] == round(0.048146 / 80 * 1e9)
 
 
 def test_lightning_with_a_validation_counts_batches_and_the_loader_alone(tmp_path: Path) -> None:
-    log = only(tmp_path, table(*ROWS, ("[Strategy]SingleDeviceStrategy.validation_step", 0.1, 4, 0.4)))
+    log = only(
+        tmp_path, table(*ROWS, ("[Strategy]SingleDeviceStrategy.validation_step", 0.1, 4, 0.4))
+    )
     assert (log.step_ns, log.step_source) == (round((0.42354 + 0.048146) / 80 * 1e9), SUM)
 
 
 def test_lightning_with_two_optimizers_or_few_steps_tells_none(tmp_path: Path) -> None:
-    assert only(tmp_path, table(*ROWS, ("[LightningModule]N.optimizer_step", 0.1, 80, 0.4))).step_ns is None
+    assert (
+        only(tmp_path, table(*ROWS, ("[LightningModule]N.optimizer_step", 0.1, 80, 0.4))).step_ns
+        is None
+    )
     few = [(name, mean, num // 10, total / 10) for name, mean, num, total in ROWS]
     assert only(tmp_path, table(*few)).step_ns is None
 
@@ -143,7 +186,10 @@ def test_lightning_s_plain_table_has_no_calls(tmp_path: Path) -> None:
     """extended=False."""
     rule = "-" * 80 + "\n"
     text = (
-        "Profiler Report\n\n" + rule + f"|  {'Action':<20s}\t|  {'Mean duration (s)':<15}\t|  {'Total time (s)':<15}\t|\n" + rule
+        "Profiler Report\n\n"
+        + rule
+        + f"|  {'Action':<20s}\t|  {'Mean duration (s)':<15}\t|  {'Total time (s)':<15}\t|\n"
+        + rule
     )
     text += f"|  {'run_training_batch':<20s}\t|  {'0.0026':<15}\t|  {'0.42':<15}\t|\n" + rule
     log = only(tmp_path, text)
@@ -191,4 +237,7 @@ def test_lightning_s_bar_tells_batches_not_steps(tmp_path: Path) -> None:
     log = only(tmp_path, text)
     assert (log.framework, log.step_ns) == ("Lightning", None)
     assert dict(log.remarks)["batch"].startswith("250 ms")
-    assert only(tmp_path, text.replace("v_num=0, ", "")).framework == "progress bar, as Lightning draws it"
+    assert (
+        only(tmp_path, text.replace("v_num=0, ", "")).framework
+        == "progress bar, as Lightning draws it"
+    )

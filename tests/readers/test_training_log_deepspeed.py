@@ -1,4 +1,5 @@
-"""What DeepSpeed's lines and tables tell. Lines are its own formats (deepspeed/utils/timer.py, comms_logging.py, profiler.py)."""
+"""What DeepSpeed's lines and tables tell. Lines are its own formats (deepspeed/utils/timer.py,
+comms_logging.py, profiler.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.recordings import texts_of
 
 def micro(fwd: float, bwd: float) -> str:
     return (
-        f"[Rank 0] time (ms) | fwd_microstep: {fwd:.2f} | bwd_microstep: {bwd:.2f} | bwd_inner_microstep: {bwd - 1:.2f} | "
+        f"[Rank 0] time (ms) | fwd_microstep: {fwd:.2f} | bwd_microstep: {bwd:.2f} | "
+        f"bwd_inner_microstep: {bwd - 1:.2f} | "
         "bwd_allreduce_microstep: 1.00 | step_microstep: 0.05"
     )
 
@@ -26,25 +28,35 @@ def whole(fwd: float, bwd: float, step: float) -> str:
 
 def progress(step: int, clock: str) -> str:
     return (
-        f"[2024-04-04 {clock}] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=4, lr=[0.0003, 0.0003], "
+        f"[2024-04-04 {clock}] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped=4, "
+        "lr=[0.0003, 0.0003], "
         "mom=[(0.9, 0.999), (0.9, 0.999)]"
     )
 
 
 def speed(step: int, clock: str) -> str:
     return (
-        f"[2024-04-04 {clock}] [INFO] [timer.py:260:stop] epoch=0/micro_step={4 * step}/global_step={step}, "
-        "RunningAvgSamplesPerSec=25.025771473496132, CurrSamplesPerSec=25.704280480541442, MemAllocated=4.32GB, "
+        f"[2024-04-04 {clock}] [INFO] [timer.py:260:stop] "
+        f"epoch=0/micro_step={4 * step}/global_step={step}, "
+        "RunningAvgSamplesPerSec=25.025771473496132, CurrSamplesPerSec=25.704280480541442, "
+        "MemAllocated=4.32GB, "
         "MaxMemAllocated=38.49GB"
     )
 
 
-BREAKDOWN = [line for _ in range(6) for line in (micro(10, 20), micro(10, 20), whole(20.5, 40.25, 8))]
+BREAKDOWN = [
+    line for _ in range(6) for line in (micro(10, 20), micro(10, 20), whole(20.5, 40.25, 8))
+]
 
 
 def test_a_breakdown_alone_tells_the_engine_s_part_of_the_step(tmp_path: Path) -> None:
     log = only(tmp_path, "\n".join([micro(500, 900), whole(1000, 1800, 30), *BREAKDOWN]))
-    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == ("DeepSpeed", 68_750_000, SUM, 6)
+    assert (log.framework, log.step_ns, log.step_source, log.num_steps) == (
+        "DeepSpeed",
+        68_750_000,
+        SUM,
+        6,
+    )
     assert log.phases_ns == {
         "bwd": 40_250_000,
         "bwd_inner": 36_250_000,
@@ -52,7 +64,9 @@ def test_a_breakdown_alone_tells_the_engine_s_part_of_the_step(tmp_path: Path) -
         "step": 8_000_000,
         "bwd_allreduce": 4_000_000,
     }
-    assert {phase.name: phase.ns for phase in log.phases if phase.is_micro}["fwd_microstep"] == 10_000_000
+    assert {phase.name: phase.ns for phase in log.phases if phase.is_micro}[
+        "fwd_microstep"
+    ] == 10_000_000
     assert any("outside the engine" in note for note in log.notes)
     assert log.ranks == (0,)
 
@@ -119,37 +133,77 @@ def test_the_comms_table_is_read_with_sizes_that_are_written_alike(tmp_path: Pat
     log = only(
         tmp_path,
         "\n".join(
-            ["hello", *COMMS, "saving a model", "it is saved", "and so on", "not_a_collective", row("1.0 B", 1, 2, 3, 4, 5)]
+            [
+                "hello",
+                *COMMS,
+                "saving a model",
+                "it is saved",
+                "and so on",
+                "not_a_collective",
+                row("1.0 B", 1, 2, 3, 4, 5),
+            ]
         ),
     )
     assert [(one.op, one.size, one.size_bytes, one.num, one.total_ns) for one in log.comms] == [
-        ("broadcast | [Caller Func: _broadcast_model]", "98.25 MB", round(98.25 * 2**20), 1, 8_317_120_000),
+        (
+            "broadcast | [Caller Func: _broadcast_model]",
+            "98.25 MB",
+            round(98.25 * 2**20),
+            1,
+            8_317_120_000,
+        ),
         ("all_gather_base", "6.0 MB", 6 * 2**20, 219, 16_630_000),
         ("all_gather_base", "6.0 MB", 6 * 2**20, 6, 510_000),
         ("broadcast | [Caller Func: _broadcast_model]", "0B", 0, 2, 190_000),
     ]
-    assert (log.comms[1].algbw_gbit_s, log.comms[1].busbw_gbit_s, log.comms[1].mean_ns) == (1401.24, 1313.66, 70_000)
+    assert (log.comms[1].algbw_gbit_s, log.comms[1].busbw_gbit_s, log.comms[1].mean_ns) == (
+        1401.24,
+        1313.66,
+        70_000,
+    )
     assert log.step_ns is None
 
 
 def test_a_later_table_takes_the_place_and_stragglers_stand_beside(tmp_path: Path) -> None:
-    later = [HEADER, "all_reduce", row("1.0 KB", 20, 50, 2.5, 1, 1), "___", "Breakdown with straggler effect", "---", STRAGGLER]
+    later = [
+        HEADER,
+        "all_reduce",
+        row("1.0 KB", 20, 50, 2.5, 1, 1),
+        "___",
+        "Breakdown with straggler effect",
+        "---",
+        STRAGGLER,
+    ]
     later += ["all_reduce", row("1.0 KB", 20, 10, 40, 0.5, 2)]
     (one,) = only(tmp_path, "\n".join([*COMMS, *later])).comms
-    assert (one.op, one.num, one.total_ns, one.straggler_ns) == ("all_reduce", 20, 50_000_000, 40_000_000)
+    assert (one.op, one.num, one.total_ns, one.straggler_ns) == (
+        "all_reduce",
+        20,
+        50_000_000,
+        40_000_000,
+    )
 
 
 def test_collectives_written_one_by_one_are_counted(tmp_path: Path) -> None:
     line = (
-        "[2022-06-26 01:39:56,470] [INFO] [logging.py:69:log_dist] [Rank 0] rank=0 | comm op: all_gather_base | time (ms): {} | "
+        "[2022-06-26 01:39:56,470] [INFO] [logging.py:69:log_dist] [Rank 0] rank=0 | comm op: "
+        "all_gather_base | time (ms): {} | "
     )
     line += "msg size: 6.0 MB | algbw (Gbps): 954.41  | busbw (Gbps): 894.76"
     (one,) = only(tmp_path, "\n".join(line.format(ms) for ms in (0.11, 0.08))).comms
-    assert (one.op, one.num, one.total_ns, one.mean_ns, one.busbw_gbit_s) == ("all_gather_base", 2, 190_000, 95_000, None)
+    assert (one.op, one.num, one.total_ns, one.mean_ns, one.busbw_gbit_s) == (
+        "all_gather_base",
+        2,
+        190_000,
+        95_000,
+        None,
+    )
 
 
 def test_sizes_are_of_1024() -> None:
-    assert [size_of(text) for text in ("0B", "128.0 B", "2.0 KB", "1.5 GB", "nonsense", "9e9 KB")] == [
+    assert [
+        size_of(text) for text in ("0B", "128.0 B", "2.0 KB", "1.5 GB", "nonsense", "9e9 KB")
+    ] == [
         0,
         128,
         2048,
@@ -196,6 +250,9 @@ def test_the_flops_profiler_s_summary_is_read(tmp_path: Path) -> None:
 def test_megatron_and_deepspeed_share_a_file(tmp_path: Path) -> None:
     lines = [line for step in range(10, 90, 10) for line in (megatron(step, 450), *BREAKDOWN[:3])]
     log = read_texts(tmp_path, "\n".join(lines))
-    assert {one.framework: one.step_ns for one in log.logs} == {"Megatron": 450_000_000, "DeepSpeed": 68_750_000}
+    assert {one.framework: one.step_ns for one in log.logs} == {
+        "Megatron": 450_000_000,
+        "DeepSpeed": 68_750_000,
+    }
     assert log.step_ns == 450_000_000
     assert [recording.lines[0][1] for recording in texts_of(log)] == ["Megatron", "DeepSpeed"]

@@ -26,7 +26,11 @@ EVERYTHING = "\n".join(
         *(titan(step, 2.5 * step) for step in range(10, 60, 10)),
         *(nanotron(step, "1.18K") for step in range(1, 9)),
         *BREAKDOWN,
-        *(line for at in range(6) for line in (progress(at, f"09:09:{at:02d},313"), speed(at, f"09:09:{at:02d},313"))),
+        *(
+            line
+            for at in range(6)
+            for line in (progress(at, f"09:09:{at:02d},313"), speed(at, f"09:09:{at:02d},313"))
+        ),
         *COMMS,
         FLOPS,
         table(*ROWS),
@@ -57,7 +61,9 @@ def read_bytes(tmp_path: Path, data: bytes) -> TrainingLog | None:
     try:
         return read([Source(path=path, label="job.log")])
     except StepscopeError as problem:
-        return None if "job.log" in str(problem) else pytest.fail(f"it does not say where: {problem}")
+        return (
+            None if "job.log" in str(problem) else pytest.fail(f"it does not say where: {problem}")
+        )
 
 
 def sound(log: TrainingLog) -> None:
@@ -67,7 +73,9 @@ def sound(log: TrainingLog) -> None:
         assert len(one.steps) <= training_draft.MAX_STEPS
     for recording in texts_of(log):
         assert all(word and value for word, value in recording.lines)
-        assert all(len(row) == len(table.columns) for table in recording.tables for row in table.rows)
+        assert all(
+            len(row) == len(table.columns) for table in recording.tables for row in table.rows
+        )
 
 
 def test_every_framework_is_in_the_text_that_is_damaged_here(tmp_path: Path) -> None:
@@ -106,7 +114,9 @@ def test_hostile_text_in_the_place_of_numbers(tmp_path: Path, hostile: str) -> N
             sound(log)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     damaged = bytearray(EVERYTHING)
@@ -123,7 +133,10 @@ def test_what_is_kept_does_not_grow_with_the_log(tmp_path: Path) -> None:
         for step in range(5_000):
             file.write(megatron(step, 450 + step % 7, total=10**9) + "\n")
             file.write(f"    name-{step} ......................: (1.00, 2.00)\n")
-            file.write(f"[Rank {step}] time (ms) | timer_{step}: 1.00 | fwd: 1.00 | bwd: 1.00 | step: 1.00\n")
+            file.write(
+                f"[Rank {step}] time (ms) | timer_{step}: 1.00 | fwd: 1.00 | bwd: 1.00 | step: "
+                "1.00\n"
+            )
             file.write(f"comm op: all_gather_{step} | time (ms): 1.0 | msg size: {step}.0 MB | x\n")
             file.write(f"\r {step % 100}%|# | {step}/{step} [00:00<00:00,  1.00it/s]\n")
     tracemalloc.start()
@@ -140,11 +153,17 @@ def test_what_is_kept_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 def test_a_line_without_an_end_is_cut(tmp_path: Path) -> None:
     long = megatron(20, 450) + "x" * (3 << 20)
-    log = read_texts(tmp_path, "\n".join([megatron(10, 450), long, *(megatron(step, 450) for step in range(30, 90, 10))]))
+    log = read_texts(
+        tmp_path,
+        "\n".join([megatron(10, 450), long, *(megatron(step, 450) for step in range(30, 90, 10))]),
+    )
     assert log.step_ns == 450_000_000
     assert any("very long line" in note for note in log.recordings[0].notes)
     lines = list(training_lines.text_lines(iter([b"a" * 20_000, b"b\n", b"c"])))
-    assert [(len(text), is_whole) for text, is_whole in lines] == [(training_lines.MAX_LINE_BYTES, False), (1, True)]
+    assert [(len(text), is_whole) for text, is_whole in lines] == [
+        (training_lines.MAX_LINE_BYTES, False),
+        (1, True),
+    ]
 
 
 def test_lines_are_the_same_wherever_blocks_end() -> None:

@@ -56,7 +56,8 @@ class Counted:
 
 
 class CountedDecoder:
-    """A decoder that adds up what its errors cost: each counts the lines from the text's beginning."""
+    """A decoder that adds up what its errors cost: each counts the lines from the text's
+    beginning."""
 
     def __init__(self, decoder: json.JSONDecoder, work: list[int]) -> None:
         self._decoder, self._work = decoder, work
@@ -90,7 +91,9 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def sized(patch: pytest.MonkeyPatch, owner: Any, name: str, counted: list[int], size: Callable[..., int]) -> None:
+def sized(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, counted: list[int], size: Callable[..., int]
+) -> None:
     real = getattr(owner, name)
 
     def wrapped(*args: Any, **more: Any) -> Any:
@@ -188,7 +191,9 @@ def cost(read: Callable[[bytes], None], text: bytes, work: list[int]) -> int:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_work_grows_no_faster_than_the_text(name: str, work: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_grows_no_faster_than_the_text(
+    name: str, work: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module, setting, value in SMALL:
         monkeypatch.setattr(module, setting, value)
     read, head, unit = SHAPES[name]
@@ -199,7 +204,12 @@ def test_work_grows_no_faster_than_the_text(name: str, work: list[int], monkeypa
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b"a", b"[[[", b"}}"]), max_size=80), st.integers(1, 90))
+@given(
+    st.lists(
+        st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b"a", b"[[[", b"}}"]), max_size=80
+    ),
+    st.integers(1, 90),
+)
 def test_a_value_ends_where_a_plain_walk_says(pieces: list[bytes], block: int) -> None:
     text = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:

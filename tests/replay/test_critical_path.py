@@ -32,7 +32,10 @@ def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -
         began = host
         for i in range(5):
             number += 1
-            events += [op("aten::mul", host, host + host_us * US - 1), call("cudaLaunchKernel", host + US, host + 3 * US, number)]
+            events += [
+                op("aten::mul", host, host + host_us * US - 1),
+                call("cudaLaunchKernel", host + US, host + 3 * US, number),
+            ]
             start = max(host + 8 * US, free + US)
             free = start + device_us * US
             events.append(kernel("main", start, free, number))
@@ -79,8 +82,13 @@ def share_of_host(path: CriticalPath) -> float:
 
 @given(st.integers(12, 80), st.integers(2, 150), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_the_path_is_unbroken_and_what_lies_off_it_does_not_matter(host_us: int, device_us: int, sync: bool) -> None:
-    check(graph_of(build_context(steps(4, host_us=host_us, device_us=device_us, sync=sync), None)), 0.0)
+def test_the_path_is_unbroken_and_what_lies_off_it_does_not_matter(
+    host_us: int, device_us: int, sync: bool
+) -> None:
+    check(
+        graph_of(build_context(steps(4, host_us=host_us, device_us=device_us, sync=sync), None)),
+        0.0,
+    )
 
 
 def test_a_slow_host_is_the_path_of_a_host_bound_run_and_kernels_that_of_the_other() -> None:
@@ -88,7 +96,9 @@ def test_a_slow_host_is_the_path_of_a_host_bound_run_and_kernels_that_of_the_oth
     assert share_of_host(slow_host) > 0.95
     slow_device = check(graph_of(build_context(steps(4, host_us=12, device_us=120), None)), 0.0)
     assert share_of_host(slow_device) < 0.05
-    by_turns = check(graph_of(build_context(steps(4, host_us=40, device_us=80, sync=True), None)), 0.0)
+    by_turns = check(
+        graph_of(build_context(steps(4, host_us=40, device_us=80, sync=True), None)), 0.0
+    )
     # Each of three waits ends with the device's work, and the host launches the next step.
     assert int((by_turns.task == NONE).sum()) == 3
 
@@ -101,7 +111,9 @@ def demo() -> RankContext:
 def names(spans: Spans) -> dict[str, int]:
     found: dict[str, int] = {}
     for at, name in enumerate(spans.name.tolist()):
-        found[spans.names[name]] = found.get(spans.names[name], 0) + int(spans.end_ns[at] - spans.start_ns[at])
+        found[spans.names[name]] = found.get(spans.names[name], 0) + int(
+            spans.end_ns[at] - spans.start_ns[at]
+        )
     return found
 
 

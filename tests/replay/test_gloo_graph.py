@@ -1,4 +1,5 @@
-"""Jobs without a device: a gap that ends with a collective is a wait for it, any other gap is the host's own."""
+"""Jobs without a device: a gap that ends with a collective is a wait for it, any other gap is the
+host's own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MS = 1_000_000
 
 
 def gloo_steps(sleep_ms: int, wait_ms: int, *, steps: int = 4) -> Trace:
-    """5 ms forward, a sleep, 5 ms backward that hands the gradients over, a wait for them, 1 ms of update."""
+    """5 ms forward, a sleep, 5 ms backward that hands the gradients over, a wait for them, 1 ms of
+    update."""
     events: list[Event] = []
     now = 0
     for step in range(steps):
@@ -42,12 +44,20 @@ def test_a_collective_longer_than_any_step_does_not_hide_the_thread_that_drives(
     events: list[Event] = []
     for step in range(3):
         now = step * 20 * MS
-        events += [op("aten::mm", now, now + 5 * MS), op("c10d::allreduce_", now + 5 * MS, now + 5 * MS + 1000)]
+        events += [
+            op("aten::mm", now, now + 5 * MS),
+            op("c10d::allreduce_", now + 5 * MS, now + 5 * MS + 1000),
+        ]
         late = 24 if step == 2 else 12
         events.append(mark("gloo:all_reduce", now + 6 * MS, now + (6 + late) * MS, thread="worker"))
-        events += [op("aten::add_", now + 18 * MS + 1000, now + 19 * MS), mark(f"ProfilerStep#{step}", now, now + 20 * MS - 1000)]
+        events += [
+            op("aten::add_", now + 18 * MS + 1000, now + 19 * MS),
+            mark(f"ProfilerStep#{step}", now, now + 20 * MS - 1000),
+        ]
     found = build_context(trace_of(*events), None)
-    driving = {found.trace.names[found.trace.name[i]] for i in found.host.driving.nonzero()[0].tolist()}
+    driving = {
+        found.trace.names[found.trace.name[i]] for i in found.host.driving.nonzero()[0].tolist()
+    }
     assert "aten::mm" in driving
     assert "gloo:all_reduce" not in driving
 
@@ -64,7 +74,9 @@ def test_the_gap_before_a_collectives_end_is_a_wait_and_the_sleep_is_not() -> No
     assert graph is not None
     graph.self_check()
     assert int((graph.call_wait != NONE).sum()) == 4
-    assert graph.call_ns.sum() == pytest.approx((3 * 41 + 1) * MS, rel=0.01), "all from the first call on but the waits"
+    assert graph.call_ns.sum() == pytest.approx((3 * 41 + 1) * MS, rel=0.01), (
+        "all from the first call on but the waits"
+    )
     assert host_kinds(graph).comms.all()
 
 
@@ -85,10 +97,20 @@ def test_even_ranks_share_nothing_but_their_bytes() -> None:
 
 
 def test_a_job_with_a_device_has_another_graph() -> None:
-    events = [op("aten::mm", 0, MS), kernel("gemm", 10, MS), mark("ProfilerStep#0", 0, MS), mark("ProfilerStep#1", MS, 2 * MS)]
+    events = [
+        op("aten::mm", 0, MS),
+        kernel("gemm", 10, MS),
+        mark("ProfilerStep#0", 0, MS),
+        mark("ProfilerStep#1", MS, 2 * MS),
+    ]
     assert build_host(build_context(trace_of(*events), None)) is None
 
 
 def test_one_step_or_no_collective_is_no_graph() -> None:
     assert build_host(build_context(gloo_steps(0, 8, steps=1), None)) is None
-    assert build_host(build_context(trace_of(op("aten::mm", 0, MS), mark("ProfilerStep#0", 0, MS)), None)) is None
+    assert (
+        build_host(
+            build_context(trace_of(op("aten::mm", 0, MS), mark("ProfilerStep#0", 0, MS)), None)
+        )
+        is None
+    )

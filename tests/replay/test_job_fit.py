@@ -1,4 +1,5 @@
-"""The hosts' time by their pace, and what is left of the step to the collectives where they hold it up."""
+"""The hosts' time by their pace, and what is left of the step to the collectives where they hold it
+up."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ import pytest
 
 from stepscope.replay.graph import Graph
 from stepscope.replay.job import MAX_COST, MIN_COST, fit_job
-from stepscope.replay.profiler_cost import COST_SHARE, USUAL_COST_NS, USUAL_RANGE_NS, usual_cost_ns, without_cost
+from stepscope.replay.profiler_cost import (
+    COST_SHARE,
+    USUAL_COST_NS,
+    USUAL_RANGE_NS,
+    usual_cost_ns,
+    without_cost,
+)
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import Fleet, ddp
@@ -22,8 +29,12 @@ def graph_with(work_ns: float, events: int, *, sleeps: int = 0, calls: int = 40)
     work[:sleeps] = 1e9
     return replace(
         recorded,
-        call_parts={part: work if part == "work" else np.zeros(calls) for part in recorded.call_parts},
-        call_events={part: np.full(calls, events if part == "work" else 0) for part in recorded.call_events},
+        call_parts={
+            part: work if part == "work" else np.zeros(calls) for part in recorded.call_parts
+        },
+        call_events={
+            part: np.full(calls, events if part == "work" else 0) for part in recorded.call_events
+        },
     )
 
 
@@ -37,7 +48,10 @@ def test_sleeping_between_calls_is_not_a_slow_host() -> None:
 
 
 def test_a_cost_told_by_the_pace_stays_where_costs_were_seen() -> None:
-    assert (usual_cost_ns(graph_with(100.0, 3)), usual_cost_ns(graph_with(90_000.0, 3))) == USUAL_RANGE_NS
+    assert (
+        usual_cost_ns(graph_with(100.0, 3)),
+        usual_cost_ns(graph_with(90_000.0, 3)),
+    ) == USUAL_RANGE_NS
 
 
 def test_few_calls_tell_no_pace() -> None:
@@ -70,7 +84,10 @@ def host_ms(job_graph: JobGraph) -> float:
 
 def at_usual(job_graph: JobGraph) -> JobGraph:
     return replace(
-        job_graph, parts=tuple(replace(p, graph=without_cost(p.graph, usual_cost_ns(p.graph))) for p in job_graph.parts)
+        job_graph,
+        parts=tuple(
+            replace(p, graph=without_cost(p.graph, usual_cost_ns(p.graph))) for p in job_graph.parts
+        ),
     )
 
 

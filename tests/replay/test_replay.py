@@ -1,4 +1,5 @@
-"""The replay: what was recorded comes out again, and free resources shorten the step by what they held up."""
+"""The replay: what was recorded comes out again, and free resources shorten the step by what they
+held up."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
-from stepscope.replay.changes import captured_in_pieces, with_task_ns, without_host_parts, without_tasks, without_waits
+from stepscope.replay.changes import (
+    captured_in_pieces,
+    with_task_ns,
+    without_host_parts,
+    without_tasks,
+    without_waits,
+)
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit, without_cost
@@ -38,14 +45,18 @@ def built(found: RankContext) -> Graph:
 
 
 def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -> list[Event]:
-    """Steps of ten launches; the host needs `host_us` for each, the device `device_us`; with `sync` each waits at its end."""
+    """Steps of ten launches; the host needs `host_us` for each, the device `device_us`; with `sync`
+    each waits at its end."""
     events: list[Event] = []
     host = free = 0
     for step in range(num_steps):
         began = host
         for i in range(10):
             number = step * 10 + i + 1
-            events += [op("aten::mul", host, host + host_us * US - 1), call("cudaLaunchKernel", host + US, host + 3 * US, number)]
+            events += [
+                op("aten::mul", host, host + host_us * US - 1),
+                call("cudaLaunchKernel", host + US, host + 3 * US, number),
+            ]
             start = max(host + 8 * US, free + US)
             free = start + device_us * US
             events.append(kernel("vectorized_elementwise_kernel", start, free, number))
@@ -58,17 +69,30 @@ def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -
     return events
 
 
-@pytest.mark.parametrize(("host_us", "device_us", "sync"), [(50, 10, False), (20, 100, False), (30, 30, True), (50, 200, True)])
-def test_an_unchanged_replay_gives_the_recorded_step(host_us: int, device_us: int, sync: bool) -> None:
-    found = build_context(trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None)
-    assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)
+@pytest.mark.parametrize(
+    ("host_us", "device_us", "sync"),
+    [(50, 10, False), (20, 100, False), (30, 30, True), (50, 200, True)],
+)
+def test_an_unchanged_replay_gives_the_recorded_step(
+    host_us: int, device_us: int, sync: bool
+) -> None:
+    found = build_context(
+        trace_of(*steps(5, host_us=host_us, device_us=device_us, sync=sync)), None
+    )
+    assert play(built(found)).step_interval_ns == pytest.approx(
+        found.cut.steps.step_interval_ns, rel=0.03
+    )
 
 
 @given(st.integers(12, 80), st.integers(2, 150), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_any_even_run_is_reproduced(host_us: int, device_us: int, sync: bool) -> None:
-    found = build_context(trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None)
-    assert play(built(found)).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.05)
+    found = build_context(
+        trace_of(*steps(4, host_us=host_us, device_us=device_us, sync=sync)), None
+    )
+    assert play(built(found)).step_interval_ns == pytest.approx(
+        found.cut.steps.step_interval_ns, rel=0.05
+    )
 
 
 def test_a_host_bound_run_gains_from_the_host_alone() -> None:
@@ -96,14 +120,17 @@ def test_dropping_syncs_lets_the_host_run_ahead() -> None:
 
 
 def test_work_waits_for_the_other_streams_it_waited_for() -> None:
-    """A copy on its own stream holds up the kernel that needs it; without the copy the kernel begins at once."""
+    """A copy on its own stream holds up the kernel that needs it; without the copy the kernel
+    begins at once."""
     events: list[Event] = []
     for i in range(4):
         at = i * 500 * US
         events += [
             mark(f"ProfilerStep#{i}", at, at + 499 * US),
             call("cudaMemcpyAsync", at + US, at + 3 * US, 2 * i + 1),
-            copy("Memcpy HtoD (Pinned -> Device)", at + 10 * US, at + 300 * US, 2 * i + 1, stream=11),
+            copy(
+                "Memcpy HtoD (Pinned -> Device)", at + 10 * US, at + 300 * US, 2 * i + 1, stream=11
+            ),
             call("cudaLaunchKernel", at + 20 * US, at + 22 * US, 2 * i + 2),
             kernel("gemm", at + 301 * US, at + 480 * US, 2 * i + 2, stream=7),
         ]
@@ -118,12 +145,15 @@ def test_the_profilers_cost_is_fitted_to_the_given_step() -> None:
     fitted = fit(graph, 420 * US, np.zeros(len(graph), np.bool_))
     assert fitted.error == pytest.approx(0.0, abs=0.01)
     assert fitted.step_interval_ns == pytest.approx(420 * US, rel=0.01)
-    assert fitted.cost_ns == pytest.approx(80 * US / 30, rel=0.1)  # ten operators, and ten calls that weigh two each
+    assert fitted.cost_ns == pytest.approx(
+        80 * US / 30, rel=0.1
+    )  # ten operators, and ten calls that weigh two each
     assert play(without_cost(graph, fitted.cost_ns)).step_interval_ns == fitted.step_interval_ns
 
 
 def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
-    """The device holds the step up, so the step says nothing of the host, which by itself takes 300 us of the 500 recorded."""
+    """The device holds the step up, so the step says nothing of the host, which by itself takes 300
+    us of the 500 recorded."""
     graph = graph_of(*steps(5, host_us=50, device_us=100))
     none = np.zeros(len(graph), np.bool_)
     fitted = fit(graph, 1010 * US, none, 300 * US)
@@ -131,7 +161,9 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fitted.graph.call_ns.sum() / graph.num_steps == pytest.approx(300 * US, rel=0.02)
     assert fit(graph, 1010 * US, none).graph.call_ns.sum() / graph.num_steps > 400 * US
     for step, host, is_open in ((1010, None, True), (None, None, True), (1010, 300, False)):
-        bounds = fit(graph, None if step is None else step * US, none, None if host is None else host * US).bounds
+        bounds = fit(
+            graph, None if step is None else step * US, none, None if host is None else host * US
+        ).bounds
         assert (bounds is not None) == is_open
         if bounds is not None:
             quick, slow = (float(one.call_ns.sum()) / graph.num_steps for one in bounds)
@@ -148,28 +180,41 @@ def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
 
 
 def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
-    """A loader that took 2 ms a step in the recording and 1 ms in the run: the host's own work is left as it is."""
+    """A loader that took 2 ms a step in the recording and 1 ms in the run: the host's own work is
+    left as it is."""
     events: list[Event] = []
     now = 0
     for step in range(5):
         began = now
-        events.append(mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", now, now + 2 * MS))
+        events.append(
+            mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", now, now + 2 * MS)
+        )
         now += 2 * MS
         for i in range(10):
             number = step * 10 + i + 1
-            events += [op("aten::mul", now, now + 49 * US), call("cudaLaunchKernel", now + US, now + 3 * US, number)]
-            events.append(kernel("vectorized_elementwise_kernel", now + 8 * US, now + 18 * US, number))
+            events += [
+                op("aten::mul", now, now + 49 * US),
+                call("cudaLaunchKernel", now + US, now + 3 * US, number),
+            ]
+            events.append(
+                kernel("vectorized_elementwise_kernel", now + 8 * US, now + 18 * US, number)
+            )
             now += 50 * US
         events.append(mark(f"ProfilerStep#{step}", began, now - 1))
     graph = graph_of(*events)
     fitted = fit(graph, 1.4 * MS, np.zeros(len(graph), np.bool_))
     assert fitted.step_interval_ns == pytest.approx(1.4 * MS, rel=0.01)
-    assert fitted.graph.call_parts["work"].sum() == pytest.approx(without_cost(graph, fitted.cost_ns).call_parts["work"].sum())
-    assert fitted.graph.call_parts["input"].sum() == pytest.approx(graph.call_parts["input"].sum() / 2, rel=0.1)
+    assert fitted.graph.call_parts["work"].sum() == pytest.approx(
+        without_cost(graph, fitted.cost_ns).call_parts["work"].sum()
+    )
+    assert fitted.graph.call_parts["input"].sum() == pytest.approx(
+        graph.call_parts["input"].sum() / 2, rel=0.1
+    )
 
 
 def test_a_host_that_waited_for_room_in_the_queue_is_not_slow() -> None:
-    """A device a thousand kernels behind: each launch takes as long as a kernel, and the host could be ten times as fast."""
+    """A device a thousand kernels behind: each launch takes as long as a kernel, and the host could
+    be ten times as fast."""
     events: list[Event] = []
     behind = 1000 * 100 * US
     for step in range(3):
@@ -192,7 +237,9 @@ def test_changes_compose_and_leave_the_graph_they_were_given_alone() -> None:
     graph = graph_of(*steps(4, host_us=50, device_us=40))
     before = play(graph).step_interval_ns
     everything = np.ones(len(graph.call_event), np.bool_)
-    graphed = captured_in_pieces(graph, everything, graph.call_step, launch_ns=10 * US, per_task_ns=100, gap_ns=500)
+    graphed = captured_in_pieces(
+        graph, everything, graph.call_step, launch_ns=10 * US, per_task_ns=100, gap_ns=500
+    )
     faster = with_task_ns(graphed, np.ones(len(graph), np.bool_), np.full(len(graph), 20.0 * US))
     faster.self_check()
     assert play(faster).step_interval_ns == pytest.approx(10 * 20.5 * US, rel=0.05)
@@ -228,7 +275,9 @@ def test_the_labs_steps_are_reproduced_within_three_percent() -> None:
         graph.self_check()
         step_interval = found.cut.steps.step_interval_ns
         assert step_interval is not None
-        errors.append(abs(play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1))
+        errors.append(
+            abs(play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1)
+        )
     assert float(np.median(errors)) < 0.03
     assert max(errors) < 0.08
 

@@ -20,7 +20,8 @@ US = 1_000
 
 
 def graph_of(work: list[list[tuple[float, int]]]) -> tuple[Graph, np.ndarray]:
-    """Steps of tasks (microseconds, number of the collective or NONE), each launched by its own call in no time."""
+    """Steps of tasks (microseconds, number of the collective or NONE), each launched by its own
+    call in no time."""
     flat = [(step, us, number) for step, tasks in enumerate(work) for us, number in tasks]
     n = len(flat)
     zero, none = np.zeros(n), np.full(n, NONE, np.int64)
@@ -55,7 +56,9 @@ def job_graph(*ranks: list[list[tuple[float, int]]], moving_us: float = 10.0) ->
     num = 1 + max(int(shared.max()) for _, shared in made)
     members = sum(np.bincount(shared[shared != NONE], minlength=num) for _, shared in made)
     parts = tuple(RankGraph(graph=graph, shared=shared) for graph, shared in made)
-    return JobGraph(parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64))
+    return JobGraph(
+        parts=parts, moving_ns=np.full(num, moving_us * US), members=np.asarray(members, np.int64)
+    )
 
 
 def steps(us: float, num: int = 3) -> list[list[tuple[float, int]]]:
@@ -74,7 +77,13 @@ def test_a_collective_starts_when_the_last_arrives() -> None:
 def test_a_change_on_one_rank_moves_all() -> None:
     slow = job_graph(steps(100), steps(300))
     part = slow.parts[1]
-    faster = replace(slow, parts=(slow.parts[0], replace(part, graph=replace(part.graph, task_ns=part.graph.task_ns / 3))))
+    faster = replace(
+        slow,
+        parts=(
+            slow.parts[0],
+            replace(part, graph=replace(part.graph, task_ns=part.graph.task_ns / 3)),
+        ),
+    )
     assert [rank.step_interval_ns for rank in play_job(faster).ranks] == [110 * US, 110 * US]
 
 
@@ -107,7 +116,9 @@ def test_a_rank_that_stops_early_does_not_hang_the_rest() -> None:
 @given(st.lists(st.lists(st.floats(1, 500), min_size=4, max_size=4), min_size=2, max_size=4))
 @settings(max_examples=40, deadline=None)
 def test_every_step_lasts_as_long_as_its_slowest_rank(work: list[list[float]]) -> None:
-    made = job_graph(*[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work])
+    made = job_graph(
+        *[[[(us, NONE), (10.0, step)] for step, us in enumerate(rank)] for rank in work]
+    )
     played = play_job(made)
     slowest = np.max(np.array(work), axis=0) + 10.0
     for rank in played.ranks:
@@ -118,9 +129,13 @@ def test_an_unchanged_replay_gives_the_recorded_step() -> None:
     job = ddp(us=[100, 140], steps=5).job()
     recorded = [case.facts.steps.step_interval_ns or 0.0 for case in job.cases]
     parts = tuple(
-        replace(p, graph=c.recorded) for p, c in zip(job.job_graph.parts, job.cases, strict=True) if c.recorded is not None
+        replace(p, graph=c.recorded)
+        for p, c in zip(job.job_graph.parts, job.cases, strict=True)
+        if c.recorded is not None
     )
-    assert play_job(replace(job.job_graph, parts=parts)).step_interval_ns == pytest.approx(np.median(recorded), rel=0.03)
+    assert play_job(replace(job.job_graph, parts=parts)).step_interval_ns == pytest.approx(
+        np.median(recorded), rel=0.03
+    )
 
 
 def test_the_late_ranks_host_holds_both_up() -> None:
@@ -133,5 +148,7 @@ def test_the_late_ranks_host_holds_both_up() -> None:
         fleet.step()
     job = fleet.job()
     graph = without_host_parts(job.job_graph.parts[1].graph, "work")
-    freed = replace(job.job_graph, parts=(job.job_graph.parts[0], replace(job.job_graph.parts[1], graph=graph)))
+    freed = replace(
+        job.job_graph, parts=(job.job_graph.parts[0], replace(job.job_graph.parts[1], graph=graph))
+    )
     assert job.speedup(freed) > 3

@@ -1,4 +1,5 @@
-"""From when every rank is ready: a kernel that the device keeps outside is not late, a host that launches late is."""
+"""From when every rank is ready: a kernel that the device keeps outside is not late, a host that
+launches late is."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def test_a_kernel_kept_outside_adds_to_its_collective() -> None:
 
 
 def test_the_first_rank_kept_outside_as_well_is_no_ones_lateness() -> None:
-    # No more than the longest part: before both began, nothing tells the collective from what came before it.
+    # No more than the longest part: before both began, nothing tells the collective from what came
+    # before it.
     assert moving_us(held_us=[1500, 2200], host_us=[4000, 4000]) == pytest.approx(800, rel=0.05)
 
 

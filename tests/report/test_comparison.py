@@ -1,4 +1,5 @@
-"""A comparison in every format: hostile names stay text, what is hidden is in the rest, and no more is told than was measured."""
+"""A comparison in every format: hostile names stay text, what is hidden is in the rest, and no more
+is told than was measured."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ def comparisons_markdown(comparisons: list[Comparison]) -> str:
     return to_markdown(comparisons_document(comparisons))
 
 
-def made(before: list[Call], after: list[Call], name: str = "run", steps: tuple[float, float] = (20.0, 10.0)) -> Comparison:
+def made(
+    before: list[Call],
+    after: list[Call],
+    name: str = "run",
+    steps: tuple[float, float] = (20.0, 10.0),
+) -> Comparison:
     sides = [
         CompareSide(
             label=f"{name}-{letter}",
@@ -58,7 +64,9 @@ def made(before: list[Call], after: list[Call], name: str = "run", steps: tuple[
 
 @pytest.fixture
 def evil() -> Comparison:
-    return made([(f"forward {EVIL}", EVIL, 9e6)], [(f"forward {EVIL}x", f"{EVIL}y", 4e6)], name=EVIL)
+    return made(
+        [(f"forward {EVIL}", EVIL, 9e6)], [(f"forward {EVIL}x", f"{EVIL}y", 4e6)], name=EVIL
+    )
 
 
 def test_names_of_a_strangers_making_are_text_everywhere(evil: Comparison) -> None:
@@ -95,7 +103,10 @@ def test_lines_that_are_hidden_are_in_the_rest() -> None:
     total = next(line for line in shown if line.is_total)
     others = [line for line in shown if not line.is_total]
     for side in (0, 1):
-        assert sum(line.ends_ns[side] for line in others if line.ends_ns) == (total.ends_ns or (0, 0))[side]
+        assert (
+            sum(line.ends_ns[side] for line in others if line.ends_ns)
+            == (total.ends_ns or (0, 0))[side]
+        )
     assert total.ends_ns == (sum(range(1, 31)) * 10**6, 0)
     text = render_comparisons([found])
     assert "and 18 lines more" in " ".join(text.split())
@@ -105,48 +116,87 @@ def test_lines_that_are_hidden_are_in_the_rest() -> None:
 def words_of(low: float | None, high: float | None, verdict: str, value: float | None = 1.2) -> str:
     told = made([], [])
     smallest = None if low is None else 1.01
-    speedup = Speedup(value=value, low=low, high=high, level=0.95, smallest=smallest, verdict=verdict, why="two steps")
+    speedup = Speedup(
+        value=value,
+        low=low,
+        high=high,
+        level=0.95,
+        smallest=smallest,
+        verdict=verdict,
+        why="two steps",
+    )
     return headline(replace(told, speedup=speedup), "B").replace("\u00a0", " ")
 
 
 def test_the_headline_says_no_more_than_is_known() -> None:
-    assert words_of(1.1, 1.3, "faster") == "B is 1.20x (1.10x to 1.30x) as fast as A: a step takes 10.0 ms instead of 20.0 ms."
-    assert words_of(0.7, 0.9, "slower", 0.8).startswith("B is slower than A, 0.80x (0.70x to 0.90x) as fast")
+    assert (
+        words_of(1.1, 1.3, "faster")
+        == "B is 1.20x (1.10x to 1.30x) as fast as A: a step takes 10.0 ms instead of 20.0 ms."
+    )
+    assert words_of(0.7, 0.9, "slower", 0.8).startswith(
+        "B is slower than A, 0.80x (0.70x to 0.90x) as fast"
+    )
     assert words_of(0.9, 1.3, "no difference seen").startswith("No difference seen between A and B")
     assert words_of(None, None, "not told").startswith("B seems 1.20x as fast as A")
-    assert words_of(None, None, "not told", None) == "The steps of A and B cannot be compared: two steps."
+    assert (
+        words_of(None, None, "not told", None)
+        == "The steps of A and B cannot be compared: two steps."
+    )
 
 
 def test_the_headline_does_not_call_a_slower_run_faster_nor_one_a_change() -> None:
-    assert words_of(None, None, "not told", 0.981).startswith("B seems slower than A, 0.981x as fast: a step takes")
-    assert words_of(None, None, "not told", 0.9998).startswith("B seems about as fast as A, 1.000x: a step takes")
-    assert words_of(1.0002, 1.0004, "faster", 1.0003).startswith("B is 1.0003x (1.0002x to 1.0004x) as fast as A")
+    assert words_of(None, None, "not told", 0.981).startswith(
+        "B seems slower than A, 0.981x as fast: a step takes"
+    )
+    assert words_of(None, None, "not told", 0.9998).startswith(
+        "B seems about as fast as A, 1.000x: a step takes"
+    )
+    assert words_of(1.0002, 1.0004, "faster", 1.0003).startswith(
+        "B is 1.0003x (1.0002x to 1.0004x) as fast as A"
+    )
     near = headline(made([], [], steps=(533.41, 533.46)), "B").replace("\u00a0", " ")
     assert "a step takes 533.5 ms instead of 533.4 ms" in near
-    assert "a step takes 20.0 ms in both" in headline(made([], [], steps=(20, 20)), "B").replace("\u00a0", " ")
+    assert "a step takes 20.0 ms in both" in headline(made([], [], steps=(20, 20)), "B").replace(
+        "\u00a0", " "
+    )
 
 
 def test_steps_that_the_profiler_slowed_are_told_beside_the_answer() -> None:
     found = made([], [])
-    first, second = (replace(run, source="recorded", bound="host") for run in (found.before, found.after))
+    first, second = (
+        replace(run, source="recorded", bound="host") for run in (found.before, found.after)
+    )
     page = page_of(replace(found, before=first, after=second), "B")
     assert page.headline.endswith(", while profiled.")
     assert any(
-        fact.startswith("The profiler slows the host, and the device waits for the host in A and B:") for fact in page.facts
+        fact.startswith(
+            "The profiler slows the host, and the device waits for the host in A and B:"
+        )
+        for fact in page.facts
     )
-    device = page_of(replace(found, before=replace(first, bound="compute"), after=replace(second, bound="memory")), "B")
+    device = page_of(
+        replace(
+            found, before=replace(first, bound="compute"), after=replace(second, bound="memory")
+        ),
+        "B",
+    )
     assert not any("The profiler slows" in fact for fact in device.facts)
     assert not any("The profiler slows" in fact for fact in page_of(found, "B").facts)
 
 
 def test_what_a_sample_could_show_is_no_bound_on_what_it_shows() -> None:
     assert sure_words(made([], [])) is not None
-    assert "steps show four times in five is" in (sure_words(made([], [])) or "").replace("\u00a0", " ")
+    assert "steps show four times in five is" in (sure_words(made([], [])) or "").replace(
+        "\u00a0", " "
+    )
 
 
 def test_kernels_that_look_alike_are_told_apart() -> None:
     functors = ("at::native::MulFunctor<float>", "at::native::AddFunctor<float>")
-    names = [f"void at::native::vectorized_elementwise_kernel<4, {one}, std::array<char*, 2ul>>(int)" for one in functors]
+    names = [
+        f"void at::native::vectorized_elementwise_kernel<4, {one}, std::array<char*, 2ul>>(int)"
+        for one in functors
+    ]
     assert told_apart([*names, "gemm"]) == [
         "vectorized_elementwise_kernel<4, ...> MulFunctor",
         "vectorized_elementwise_kernel<4, ...> AddFunctor",
@@ -157,24 +207,47 @@ def test_kernels_that_look_alike_are_told_apart() -> None:
 
 def test_what_replaced_work_is_readable_in_a_narrow_terminal() -> None:
     mm = ("forward aten::mm[1]", "gemm", 5e6)
-    before = [mm, *((f"forward aten::{op}[1]", op, 3e6) for op in ("mul", "masked_fill_", "_softmax", "copy_")), mm]
+    before = [
+        mm,
+        *(
+            (f"forward aten::{op}[1]", op, 3e6)
+            for op in ("mul", "masked_fill_", "_softmax", "copy_")
+        ),
+        mm,
+    ]
     found = made(before, [mm, ("forward aten::_cudnn_attention_forward[1]", "flash", 1e6), mm])
     lines = render_comparisons([found], width=80).splitlines()
     place = next(i for i, line in enumerate(lines) if "masked_fill_" in line)
     assert lines[place + 1].split() == ["replaced", "by", "_cudnn_attention_forward"]
     assert all(len(line) <= 80 for line in lines)
     assert any(
-        line.endswith("replaced by _cudnn_attention_forward") for line in render_comparisons([found], width=110).splitlines()
+        line.endswith("replaced by _cudnn_attention_forward")
+        for line in render_comparisons([found], width=110).splitlines()
     )
 
 
 def test_how_work_changed_is_said_of_what_changed() -> None:
-    first = Work(ops=("aten::mm",), kernels=(), shapes=(), precisions=("fp32", "tf32"), count=2.0, ns=1000)
+    first = Work(
+        ops=("aten::mm",), kernels=(), shapes=(), precisions=("fp32", "tf32"), count=2.0, ns=1000
+    )
     second = replace(first, precisions=("tf32", "fp32"))
-    one = Changed(name="x", phase=None, module=None, how=("precision",), paired_by="name", before=first, after=second)
+    one = Changed(
+        name="x",
+        phase=None,
+        module=None,
+        how=("precision",),
+        paired_by="name",
+        before=first,
+        after=second,
+    )
     assert how_words(one) == "precision of a part"
-    assert how_words(replace(one, after=replace(first, precisions=("bf16",)))) == "precision fp32/tf32 to bf16"
-    graph = replace(one, name="aten::add_, aten::add, 2 more", how=("launcher",), paired_by="kernel")
+    assert (
+        how_words(replace(one, after=replace(first, precisions=("bf16",))))
+        == "precision fp32/tf32 to bf16"
+    )
+    graph = replace(
+        one, name="aten::add_, aten::add, 2 more", how=("launcher",), paired_by="kernel"
+    )
     assert changed_name(graph) == "add_, add, 2 more"
 
 
@@ -183,25 +256,35 @@ def test_numbers_that_round_to_nothing_have_no_line() -> None:
     assert found.device is not None
     overlap = replace(found.device.overlap, before_ns=-80, after_ns=0)
     rest = replace(found.device.rest, before_ns=80)
-    text = render_comparisons([replace(found, device=replace(found.device, overlap=overlap, rest=rest))])
+    text = render_comparisons(
+        [replace(found, device=replace(found.device, overlap=overlap, rest=rest))]
+    )
     assert "less what ran at once" not in text
     assert "no operator changed" not in text
     same = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 5e6)])
-    assert "What changed on the device (ms a step, rank 0; no operator changed)" in " ".join(render_comparisons([same]).split())
+    assert "What changed on the device (ms a step, rank 0; no operator changed)" in " ".join(
+        render_comparisons([same]).split()
+    )
 
 
 def test_ratios_keep_the_digits_that_matter() -> None:
     assert [ratio(value) for value in (0.00214, 1.0031, 0.98, 1.08, 2.076, 12.34, 288.2)] == [
         "0.0021x", "1.003x", "0.980x", "1.08x", "2.08x", "12.3x", "288x"
     ]  # fmt: skip
-    assert interval_words(Speedup(value=None, low=None, high=None, level=0.95, smallest=None, verdict="not told", why="")) == (
-        "not measured"
-    )
+    assert interval_words(
+        Speedup(
+            value=None, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=""
+        )
+    ) == ("not measured")
 
 
 def test_work_that_is_not_the_same_is_said_first_and_loudly() -> None:
     found = replace(made([], []), unequal=("batch size: 8 -> 16",))
-    for text in (render_comparisons([found]), comparisons_markdown([found]), comparisons_html([found])):
+    for text in (
+        render_comparisons([found]),
+        comparisons_markdown([found]),
+        comparisons_html([found]),
+    ):
         assert "do not do the same work: batch size: 8 -" in " ".join(text.split())
     assert render_comparisons([found]).startswith("A and B do not do the same work")
 
@@ -216,11 +299,29 @@ def test_three_runs_have_letters_and_ids_of_their_own() -> None:
 
 
 def test_a_comment_stays_under_what_github_takes() -> None:
-    long = Work(ops=tuple(f"{i}{'x' * 400}" for i in range(8)), kernels=(), shapes=(), precisions=(), count=1.0, ns=1000)
-    entry = Changed(name="x", phase=None, module=None, how=("replaced",), paired_by="place", before=long, after=long)
+    long = Work(
+        ops=tuple(f"{i}{'x' * 400}" for i in range(8)),
+        kernels=(),
+        shapes=(),
+        precisions=(),
+        count=1.0,
+        ns=1000,
+    )
+    entry = Changed(
+        name="x",
+        phase=None,
+        module=None,
+        how=("replaced",),
+        paired_by="place",
+        before=long,
+        after=long,
+    )
     found = made([], [])
     assert found.device is not None
-    knobs = tuple(Knob(name=f"environment.{'N' * 80}{i}", before="a" * 200, after="b" * 200) for i in range(200))
+    knobs = tuple(
+        Knob(name=f"environment.{'N' * 80}{i}", before="a" * 200, after="b" * 200)
+        for i in range(200)
+    )
     found = replace(found, device=replace(found.device, changed=(entry,) * 40), knobs=knobs)
     assert len(comparisons_markdown([found])) <= MAX_CHARS
     many = comparisons_markdown([found] * 10)

@@ -1,4 +1,5 @@
-"""One document in the terminal, as Markdown and as HTML: the same words, and nothing that a reader obeys."""
+"""One document in the terminal, as Markdown and as HTML: the same words, and nothing that a reader
+obeys."""
 
 from __future__ import annotations
 
@@ -40,11 +41,27 @@ def every_block(text: str) -> Document:
     """A document with this text wherever one may stand."""
     table = Table(
         caption=text,
-        columns=(Column(title=text, fit="shorten"), Column(fit="wrap"), *numbers("n"), Column(title=text)),
-        rows=((text, text, "1.0", Bar(0.5)), (Cell(text, "strong"), Cell(text, note=text), "2.0", Bar(1.0))),
+        columns=(
+            Column(title=text, fit="shorten"),
+            Column(fit="wrap"),
+            *numbers("n"),
+            Column(title=text),
+        ),
+        rows=(
+            (text, text, "1.0", Bar(0.5)),
+            (Cell(text, "strong"), Cell(text, note=text), "2.0", Bar(1.0)),
+        ),
     )
-    blocks = (Prose(text), Prose(text, "quiet"), Prose(text, "strong"), Items((text,)), Facts(((text, text), ("", text))))
-    card = Card(number=1, code=text, title=text, blocks=(Action(text), Details(title=text, lines=(text,))))
+    blocks = (
+        Prose(text),
+        Prose(text, "quiet"),
+        Prose(text, "strong"),
+        Items((text,)),
+        Facts(((text, text), ("", text))),
+    )
+    card = Card(
+        number=1, code=text, title=text, blocks=(Action(text), Details(title=text, lines=(text,)))
+    )
     return (
         Warn(text),
         Headline(text=text, about=(text,)),
@@ -102,10 +119,17 @@ def test_any_text_fits_any_width(text: str, width: int) -> None:
 
 
 def test_a_table_gives_way_in_its_names_and_never_in_its_numbers() -> None:
-    row = ("a_kernel_" * 12, "1 234.5", Bar(0.25), Cell("layout", note="because of " + "much " * 20))
+    row = (
+        "a_kernel_" * 12,
+        "1 234.5",
+        Bar(0.25),
+        Cell("layout", note="because of " + "much " * 20),
+    )
     columns = (Column(title="name", fit="shorten"), *numbers("ms"), Column(), Column(title="how"))
     for width in (40, 60, 80, 100):
-        text = to_text((Section(title="T", blocks=(Table(columns=columns, rows=(row,)),)),), width=width)
+        text = to_text(
+            (Section(title="T", blocks=(Table(columns=columns, rows=(row,)),)),), width=width
+        )
         assert "1 234.5" in text
         assert "a_k" in text
         assert max(map(len, text.splitlines())) <= width
@@ -113,7 +137,14 @@ def test_a_table_gives_way_in_its_names_and_never_in_its_numbers() -> None:
 
 
 def test_blocks_that_hold_nothing_draw_nothing() -> None:
-    empty = (Prose(""), Items(()), Facts(()), Code(()), Table(columns=(Column(),), rows=()), Details(title="t", lines=()))
+    empty = (
+        Prose(""),
+        Items(()),
+        Facts(()),
+        Code(()),
+        Table(columns=(Column(),), rows=()),
+        Details(title="t", lines=()),
+    )
     document = (Headline(text="All is well."), *empty, Section(title="T", blocks=empty))
     assert to_text(document).split() == ["All", "is", "well.", "T"]
     assert drawn(to_markdown(document)).words.split() == ["stepscope:", "All", "is", "well.", "T"]
@@ -137,7 +168,11 @@ def test_a_comment_that_is_too_long_keeps_its_headlines() -> None:
 def test_a_diagnosis_is_the_same_in_every_rendering(name: str) -> None:
     document = diagnosis_document(SCENARIOS[name]())
     titles = [block.title for block in document if isinstance(block, Section)]
-    comment, page, plain = drawn(to_markdown(document)).words, "".join(Tags(to_html(document)).text), to_text(document)
+    comment, page, plain = (
+        drawn(to_markdown(document)).words,
+        "".join(Tags(to_html(document)).text),
+        to_text(document),
+    )
     for title in titles:
         assert title in comment
         assert title in page

@@ -82,19 +82,25 @@ def finding(**fields: Any) -> Finding:
     return Finding(**(told | fields))
 
 
-def test_the_verdict_and_every_finding_stand_in_the_text(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+def test_the_verdict_and_every_finding_stand_in_the_text(
+    demo: tuple[Diagnosis, dict[str, Any]],
+) -> None:
     diagnosis, page = demo
     read = Reader(render_page(page))
     assert diagnosis.verdict.summary in "".join(read.text["h1"])
     for one in diagnosis.findings:
         assert one.code in "".join(read.text["h3"])
         assert any(one.action in text for text in read.text["code"])
-    assert {f"{one.predicted_speedup:.2f}" for one in diagnosis.findings} <= {text.rstrip("\u00d7") for text in read.text["b"]}
+    assert {f"{one.predicted_speedup:.2f}" for one in diagnosis.findings} <= {
+        text.rstrip("\u00d7") for text in read.text["b"]
+    }
     for note in diagnosis.notes:
         assert any(note in text for text in read.text["li"])
 
 
-def test_the_picture_goes_from_the_recorded_step_to_the_floor(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+def test_the_picture_goes_from_the_recorded_step_to_the_floor(
+    demo: tuple[Diagnosis, dict[str, Any]],
+) -> None:
     diagnosis, page = demo
     bars = page["data"]["picture"]["bars"]
     assert bars[0]["ms"] == pytest.approx(sum(bars[0]["parts"].values()))
@@ -102,7 +108,9 @@ def test_the_picture_goes_from_the_recorded_step_to_the_floor(demo: tuple[Diagno
     assert bars[1] == {"name": "today", "ms": 65.48, "is_today": True}
     assert bars[2]["ms"] == pytest.approx(65.48 / diagnosis.findings[0].predicted_speedup)
     rank = diagnosis.facts.ranks[0]
-    least = sum(min(k.floor_ns if k.floor_ns is not None else k.total_ns, k.total_ns) for k in rank.kernels)
+    least = sum(
+        min(k.floor_ns if k.floor_ns is not None else k.total_ns, k.total_ns) for k in rank.kernels
+    )
     assert bars[-1]["is_floor"]
     assert bars[-1]["ms"] == pytest.approx(least / len(rank.steps.windows) / 1e6)
     assert bars[-1]["ms"] < bars[2]["ms"]
@@ -111,7 +119,9 @@ def test_the_picture_goes_from_the_recorded_step_to_the_floor(demo: tuple[Diagno
 def test_only_our_own_scripts_may_run(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
     text = render_page(demo[1])
     policy = next(
-        a["content"] for tag, a in Reader(text).tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+        a["content"]
+        for tag, a in Reader(text).tags
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy is not None
     assert "'unsafe" not in policy
@@ -120,17 +130,30 @@ def test_only_our_own_scripts_may_run(demo: tuple[Diagnosis, dict[str, Any]]) ->
         allowed = re.search(rf"{kind}-src ([^;]*)", policy)
         assert allowed is not None
         found = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
-        hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in found}
+        hashes = {
+            f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'"
+            for one in found
+        }
         assert hashes == set(allowed[1].split())
-    assert not re.findall(r"""(?:src|href)=["'](?!#)""", text.split("<script", 1)[0]), "nothing is asked of the network"
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", text.split("<script", 1)[0]), (
+        "nothing is asked of the network"
+    )
 
 
 def test_a_strangers_text_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scenarios.healthy()
     rank = made.facts.ranks[0]
-    rank = replace(rank, path=HOSTILE, kernels=tuple(replace(row, name=HOSTILE, op=HOSTILE) for row in rank.kernels))
-    hostile = finding(code=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), bound=HOSTILE)
-    made = replace(made, findings=(hostile,), notes=(HOSTILE,), facts=replace(made.facts, ranks=(rank,)))
+    rank = replace(
+        rank,
+        path=HOSTILE,
+        kernels=tuple(replace(row, name=HOSTILE, op=HOSTILE) for row in rank.kernels),
+    )
+    hostile = finding(
+        code=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), bound=HOSTILE
+    )
+    made = replace(
+        made, findings=(hostile,), notes=(HOSTILE,), facts=replace(made.facts, ranks=(rank,))
+    )
     made = replace(made, verdict=replace(made.verdict, summary=HOSTILE))
     monkeypatch.setattr(model, "timeline_values", lambda names: {"names": names})
     timeline: Any = [HOSTILE]
@@ -138,7 +161,9 @@ def test_a_strangers_text_stays_text(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = render_page(page_of(Page(diagnosis=scenarios.healthy())))
     read = Reader(text)
     assert not [tag for tag, _ in read.tags if tag == "img"]
-    assert sum(tag == "script" for tag, _ in read.tags) == sum(tag == "script" for tag, _ in Reader(plain).tags)
+    assert sum(tag == "script" for tag, _ in read.tags) == sum(
+        tag == "script" for tag, _ in Reader(plain).tags
+    )
     assert clean(HOSTILE) in "".join(read.text["h1"]), "shown as it is"
     assert "{{7*7}}" in text
     assert json.loads(read.text["script"][0])["timeline"]["names"] == [HOSTILE]
@@ -151,9 +176,13 @@ def test_the_picture_is_of_the_median_rank() -> None:
     windows = [tuple((low * k, high * k) for low, high in rank.steps.windows) for k in (4, 1, 3, 2)]
     ranks = []
     for number, (k, mine) in enumerate(zip((4, 1, 3, 2), windows, strict=True)):
-        parts = {part: tuple(ns * k for ns in values) for part, values in rank.partition.parts.items()}
+        parts = {
+            part: tuple(ns * k for ns in values) for part, values in rank.partition.parts.items()
+        }
         steps = replace(rank.steps, windows=mine)
-        ranks.append(replace(rank, rank=number, steps=steps, partition=replace(rank.partition, parts=parts)))
+        ranks.append(
+            replace(rank, rank=number, steps=steps, partition=replace(rank.partition, parts=parts))
+        )
     made = replace(made, facts=replace(made.facts, ranks=tuple(ranks)))
     assert made.facts.median_rank.rank == 3
     bar = page_of(Page(diagnosis=made))["data"]["picture"]["bars"][0]
@@ -162,20 +191,36 @@ def test_the_picture_is_of_the_median_rank() -> None:
     assert bar["ms"] == pytest.approx(sum(typical.values()) / 1e6)
 
 
-def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
+def test_bars_and_cards_agree_where_the_trace_alone_tells_the_step(
+    demo: tuple[Diagnosis, dict[str, Any]],
+) -> None:
     with resources.as_file(resources.files("stepscope") / "data" / "demo.pt.trace.json.gz") as path:
         diagnosis = diagnose([str(path)], Options(use_cache=False, jobs=1))
     bars = page_of(Page(diagnosis=diagnosis))["data"]["picture"]["bars"]
     first = diagnosis.findings[0]
     assert bars[1]["name"] != "today"
-    assert next(bar["ms"] for bar in bars if bar.get("code") == first.code) == pytest.approx(first.predicted_step_ms)
+    assert next(bar["ms"] for bar in bars if bar.get("code") == first.code) == pytest.approx(
+        first.predicted_step_ms
+    )
     assert demo[0].findings[0].code == first.code
 
 
-def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagnosis, dict[str, Any]]) -> None:
-    made = replace(demo[0], findings=(finding(), finding(code="pageable-copy"), finding(code="gc-pause")), ladder=(2.0, 2.0, 2.5))
-    bars = [bar for bar in page_of(Page(diagnosis=made))["data"]["picture"]["bars"] if "code" in bar]
-    assert [bar["name"] for bar in bars] == ["after serial-loader", "pageable-copy: no more after these", "after gc-pause"]
+def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(
+    demo: tuple[Diagnosis, dict[str, Any]],
+) -> None:
+    made = replace(
+        demo[0],
+        findings=(finding(), finding(code="pageable-copy"), finding(code="gc-pause")),
+        ladder=(2.0, 2.0, 2.5),
+    )
+    bars = [
+        bar for bar in page_of(Page(diagnosis=made))["data"]["picture"]["bars"] if "code" in bar
+    ]
+    assert [bar["name"] for bar in bars] == [
+        "after serial-loader",
+        "pageable-copy: no more after these",
+        "after gc-pause",
+    ]
     assert [bar["ms"] for bar in bars] == pytest.approx([65.48 / 2, 65.48 / 2, 65.48 / 2.5])
 
 
@@ -192,7 +237,9 @@ def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(demo: tuple[Diagno
         lambda told: told.pop("verdict"),
     ],
 )
-def test_damaged_numbers_are_an_error_in_words(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path, spoil: Any) -> None:
+def test_damaged_numbers_are_an_error_in_words(
+    demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path, spoil: Any
+) -> None:
     told = json.loads(to_json(demo[0]))
     spoil(told)
     kept = tmp_path / "diagnosis.json"
@@ -201,8 +248,12 @@ def test_damaged_numbers_are_an_error_in_words(demo: tuple[Diagnosis, dict[str, 
     assert not (tmp_path / "r.html").exists()
 
 
-def test_half_characters_do_not_break_it(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
-    made = replace(demo[0], verdict=replace(demo[0].verdict, summary="a\ud800b"), notes=("c\udfffd",))
+def test_half_characters_do_not_break_it(
+    demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path
+) -> None:
+    made = replace(
+        demo[0], verdict=replace(demo[0].verdict, summary="a\ud800b"), notes=("c\udfffd",)
+    )
     write(render_page(page_of(Page(diagnosis=made))), tmp_path / "r.html")
     assert "Half" not in (tmp_path / "r.html").read_text(encoding="utf-8")
 
@@ -229,7 +280,9 @@ def test_what_was_not_measured_is_said() -> None:
     assert "not measured" in Reader(render_page(page_of(Page(diagnosis=made)))).text["b"]
 
 
-def test_a_kept_diagnosis_gives_a_page_without_its_traces(demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_kept_diagnosis_gives_a_page_without_its_traces(
+    demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path
+) -> None:
     kept = tmp_path / "diagnosis.json"
     kept.write_text(to_json(demo[0]))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
@@ -244,9 +297,13 @@ def test_what_is_no_diagnosis_is_said_to_be_none(told: dict[str, Any]) -> None:
         decode(json.dumps(told), DiagnosisContract, "kept.json")
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "t.pt.trace.json.gz"
-    trace.write_bytes((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes())
+    trace.write_bytes(
+        (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
+    )
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path)]) != 0
     assert "is a folder" in capsys.readouterr().err
     assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "no" / "r.html")]) != 0
@@ -256,7 +313,11 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
 
 def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
     """Names of kernels, operators and threads in a real trace made hostile."""
-    raw = json.loads(gzip.decompress((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()))
+    raw = json.loads(
+        gzip.decompress(
+            (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
+        )
+    )
     for event in raw["traceEvents"]:
         if event.get("cat") in ("kernel", "cpu_op"):
             event["name"] += HOSTILE
@@ -270,7 +331,9 @@ def test_a_hostile_trace_end_to_end(tmp_path: Path) -> None:
 
 @needs_shared
 def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() -> None:
-    paths = [str(path) for path in shared_traces("lab/ranks4/ddp_straggler.slow.rank*.pt.trace.json.gz")]
+    paths = [
+        str(path) for path in shared_traces("lab/ranks4/ddp_straggler.slow.rank*.pt.trace.json.gz")
+    ]
     with Recording(paths, Options(use_cache=False, jobs=1)) as recording:
         facts = recording.diagnosis.facts.median_rank
         assert facts.partition is not None
@@ -288,11 +351,17 @@ def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() ->
 def test_measured_roofs_take_the_place_of_the_datasheets(tmp_path: Path) -> None:
     peaks = SHARED / "lab" / "formats" / "peaks.json"
     trace = tmp_path / "t.pt.trace.json.gz"
-    trace.write_bytes((resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes())
+    trace.write_bytes(
+        (resources.files("stepscope") / "data" / "demo.pt.trace.json.gz").read_bytes()
+    )
     told = []
     for more in ([], ["--roofs", str(peaks)]):
-        assert main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html"), *more]) == 0
-        told.append(json.loads(Reader((tmp_path / "r.html").read_text()).text["script"][0])["roofline"])
+        assert (
+            main(["report", str(trace), "--no-cache", "-o", str(tmp_path / "r.html"), *more]) == 0
+        )
+        told.append(
+            json.loads(Reader((tmp_path / "r.html").read_text()).text["script"][0])["roofline"]
+        )
     assert told[0]["source"] == "datasheet"
     assert told[1]["source"] == "measured, peaks.json"
     assert told[1]["bandwidth"] == pytest.approx(4.26680638e12)

@@ -1,4 +1,5 @@
-"""What other tools recorded, in the HTML report: shown whole, beside a trace or alone, and as text whatever it says."""
+"""What other tools recorded, in the HTML report: shown whole, beside a trace or alone, and as text
+whatever it says."""
 
 from __future__ import annotations
 
@@ -22,7 +23,14 @@ from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
 from stepscope.report.html import render_page
-from stepscope.report.html.beside import MAX_CELL, MAX_EVIDENCE, MAX_LINES, MAX_RECORDINGS, MAX_ROWS, MAX_TABLES
+from stepscope.report.html.beside import (
+    MAX_CELL,
+    MAX_EVIDENCE,
+    MAX_LINES,
+    MAX_RECORDINGS,
+    MAX_ROWS,
+    MAX_TABLES,
+)
 from stepscope.report.html.model import page_of, page_of_document
 from stepscope.report.json import to_json
 from stepscope.report.names import clean
@@ -49,7 +57,14 @@ RECORDING = RecordingText(
     format="ncu-csv",
     paths=("one.csv", "two.csv"),
     lines=(("launches", "12 of 9 kernels"),),
-    tables=(Table(title="Kernels, by time", columns=("kernel", "us", "waits for"), rows=(("gemm", "344.1", "-"),), right=(1,)),),
+    tables=(
+        Table(
+            title="Kernels, by time",
+            columns=("kernel", "us", "waits for"),
+            rows=(("gemm", "344.1", "-"),),
+            right=(1,),
+        ),
+    ),
     notes=("the last row was cut",),
 )
 
@@ -70,7 +85,9 @@ def worded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def auxiliary(*texts: RecordingText) -> Auxiliary:
-    recordings = tuple(Worded(format=text.format, paths=text.paths, notes=text.notes, text=text) for text in texts)
+    recordings = tuple(
+        Worded(format=text.format, paths=text.paths, notes=text.notes, text=text) for text in texts
+    )
     return Auxiliary(kernels=KernelReport(recordings=recordings))
 
 
@@ -86,7 +103,11 @@ def section(text: str) -> str:
 
 def cells(text: str) -> list[tuple[str, str | None, str | None]]:
     """Tag, class and title of every cell of the section."""
-    return [(tag, told.get("class"), told.get("title")) for tag, told in Reader(section(text)).tags if tag in ("th", "td")]
+    return [
+        (tag, told.get("class"), told.get("title"))
+        for tag, told in Reader(section(text)).tags
+        if tag in ("th", "td")
+    ]
 
 
 def test_advice_and_recordings_stand_in_the_text() -> None:
@@ -98,7 +119,12 @@ def test_advice_and_recordings_stand_in_the_text() -> None:
     assert read.text["li"] == [*ADVICE.evidence, "the last row was cut"]
     assert (read.text["dt"], read.text["dd"]) == (["launches"], ["12 of 9 kernels"])
     assert "Kernels, by time" in read.text["summary"]
-    assert [text for text in read.text["th"] if text.strip()] == ["kernel", "us", "waits for", "gemm"]
+    assert [text for text in read.text["th"] if text.strip()] == [
+        "kernel",
+        "us",
+        "waits for",
+        "gemm",
+    ]
     assert read.text["td"] == ["344.1", "-"]
     assert any("What it sees:" in text for text in read.text["p"]), "what `stepscope explain` says"
 
@@ -112,28 +138,57 @@ def test_an_advice_without_a_weight_says_none() -> None:
 def test_nothing_beside_the_trace_leaves_no_section() -> None:
     made = scenarios.healthy()
     for told in (None, Auxiliary(), Auxiliary(notes=("x.csv could not be read",))):
-        text = render_page(page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told)))))
+        text = render_page(
+            page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told))))
+        )
         assert 'id="beside"' not in text
     assert 'id="beside"' in render_page(page_of(Page(diagnosis=beside())))
 
 
 def test_a_strangers_text_stays_text() -> None:
     table = Table(title=HOSTILE, columns=(HOSTILE, HOSTILE), rows=((HOSTILE, HOSTILE * 3),))
-    recording = RecordingText(format=HOSTILE, paths=(HOSTILE,), lines=((HOSTILE, HOSTILE),), tables=(table,), notes=(HOSTILE,))
-    advice = Advice(
-        code=HOSTILE, bound=HOSTILE, summary=HOSTILE, action=HOSTILE, evidence=(HOSTILE,), weight=1, weight_of=HOSTILE
+    recording = RecordingText(
+        format=HOSTILE,
+        paths=(HOSTILE,),
+        lines=((HOSTILE, HOSTILE),),
+        tables=(table,),
+        notes=(HOSTILE,),
     )
-    hostile, plain = (Reader(render_page(page_of(Page(diagnosis=one)))) for one in (beside(recording, advice), beside()))
+    advice = Advice(
+        code=HOSTILE,
+        bound=HOSTILE,
+        summary=HOSTILE,
+        action=HOSTILE,
+        evidence=(HOSTILE,),
+        weight=1,
+        weight_of=HOSTILE,
+    )
+    hostile, plain = (
+        Reader(render_page(page_of(Page(diagnosis=one))))
+        for one in (beside(recording, advice), beside())
+    )
     assert not [tag for tag, _ in hostile.tags if tag == "img"]
-    assert [tag for tag, _ in hostile.tags].count("script") == [tag for tag, _ in plain.tags].count("script")
+    assert [tag for tag, _ in hostile.tags].count("script") == [tag for tag, _ in plain.tags].count(
+        "script"
+    )
     assert not [name for _, told in hostile.tags for name in told if name.startswith("on")]
     for element in ("h3", "code", "li", "dt", "dd", "summary", "th"):
-        assert any(clean(HOSTILE) in text for text in hostile.text[element]), f"shown as it is in {element}"
+        assert any(clean(HOSTILE) in text for text in hostile.text[element]), (
+            f"shown as it is in {element}"
+        )
 
 
 def test_a_hostile_kernel_in_a_file_end_to_end(tmp_path: Path) -> None:
     name = "evil<script>alert(1)</script>"
-    fixed = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size")
+    fixed = (
+        "ID",
+        "Process ID",
+        "Process Name",
+        "Host Name",
+        "Kernel Name",
+        "Block Size",
+        "Grid Size",
+    )
     rows = (
         (*fixed, "gpu__time_duration.sum", "dram__bytes_read.sum"),
         (*[""] * len(fixed), "ns", "byte"),
@@ -143,7 +198,10 @@ def test_a_hostile_kernel_in_a_file_end_to_end(tmp_path: Path) -> None:
     recorded.write_text("".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows))
     trace = tmp_path / "t.pt.trace.json.gz"
     shutil.copy(DEMO, trace)
-    assert main(["report", str(trace), str(recorded), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
+    assert (
+        main(["report", str(trace), str(recorded), "--no-cache", "-o", str(tmp_path / "r.html")])
+        == 0
+    )
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text
     assert name in Reader(section(text)).text["th"], "it is shown, as text"
@@ -159,11 +217,15 @@ def test_a_long_name_is_cut_and_has_the_whole_in_its_title() -> None:
 
 
 def test_rows_shorter_and_longer_than_the_head_are_made_to_fit() -> None:
-    table = Table(title="t", columns=("a", "b"), rows=(("1",), ("1", "2", "3"), ("", "2")), right=(1,))
+    table = Table(
+        title="t", columns=("a", "b"), rows=(("1",), ("1", "2", "3"), ("", "2")), right=(1,)
+    )
     text = render_page(page_of(Page(diagnosis=beside(replace(RECORDING, tables=(table,))))))
     kinds = [(tag, which) for tag, which, _ in cells(text)]
     row = [("th", None), ("td", "n")]
-    assert kinds == [("th", None), ("th", "n"), *row, *row, ("td", None), ("td", "n")], "an empty cell heads no row"
+    assert kinds == [("th", None), ("th", "n"), *row, *row, ("td", None), ("td", "n")], (
+        "an empty cell heads no row"
+    )
 
 
 def test_what_is_beyond_the_bounds_is_counted() -> None:
@@ -177,9 +239,20 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
         notes=("n",) * (MAX_LINES + 5),
     )
     made = beside(recording, replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
-    many = replace(made, facts=replace(made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))))
+    many = replace(
+        made,
+        facts=replace(made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))),
+    )
     said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])
-    for num, noun in ((1, "row"), (6, "columns"), (3, "lines"), (2, "tables"), (5, "notes"), (7, "lines"), (1, "recording")):
+    for num, noun in (
+        (1, "row"),
+        (6, "columns"),
+        (3, "lines"),
+        (2, "tables"),
+        (5, "notes"),
+        (7, "lines"),
+        (1, "recording"),
+    ):
         assert f"and {num} more {noun}, left out here" in said
     assert "p, p, p, p and 2 more" in said
 
@@ -187,7 +260,11 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
 def test_tables_stand_open_where_there_is_no_trace() -> None:
     alone = diagnose_auxiliary(auxiliary(RECORDING))
     for made, is_open in ((beside(), False), (alone, True)):
-        told = [told for tag, told in Reader(section(render_page(page_of(Page(diagnosis=made))))).tags if tag == "details"]
+        told = [
+            told
+            for tag, told in Reader(section(render_page(page_of(Page(diagnosis=made))))).tags
+            if tag == "details"
+        ]
         assert ("open" in told[-1]) is is_open
 
 
@@ -198,9 +275,13 @@ def test_recordings_alone_give_a_page() -> None:
     assert "2\u00a0recordings, no trace" in read.text["span"]
     assert "not measured" in read.text["b"], "no step time is told"
     assert "Nothing could be judged" not in " ".join(read.text["p"])
-    assert not [told for _, told in read.tags if told.get("id") in ("step", "timeline", "ranks", "kernels")]
+    assert not [
+        told for _, told in read.tags if told.get("id") in ("step", "timeline", "ranks", "kernels")
+    ]
     ids = {told["id"] for _, told in read.tags if told.get("id")}
-    assert {(told.get("href") or "")[1:] for tag, told in read.tags if tag == "a"} <= ids, "every link leads somewhere"
+    assert {(told.get("href") or "")[1:] for tag, told in read.tags if tag == "a"} <= ids, (
+        "every link leads somewhere"
+    )
 
 
 def test_a_run_without_a_recorded_step_has_them_too() -> None:
@@ -229,7 +310,9 @@ def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
     kept = tmp_path / "diagnosis.json"
     kept.write_text(to_json(made))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == 0
-    assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(render_page(page_of(Page(diagnosis=made))))
+    assert section((tmp_path / "r.html").read_text(encoding="utf-8")) == section(
+        render_page(page_of(Page(diagnosis=made)))
+    )
 
 
 def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
@@ -237,15 +320,30 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
     text = section(render_page(page_of(Page(diagnosis=made))))
     read = Reader(text)
     assert "what NCCL wrote of itself" in "".join(read.text["span"])
-    lines = dict(zip(read.text["dt"], (value.replace("\u00a0", " ") for value in read.text["dd"]), strict=True))
+    lines = dict(
+        zip(
+            read.text["dt"],
+            (value.replace("\u00a0", " ") for value in read.text["dd"]),
+            strict=True,
+        )
+    )
     assert lines["communicator"] == "4 ranks on 2 nodes, 2 channels, ring 0 1 2 3"
-    assert lines["connections"].startswith("P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1")
+    assert lines["connections"].startswith(
+        "P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1"
+    )
     assert lines["warning"] == clean(HOSTILE)
-    assert any("2 of 4 network connections go through host memory" in note for note in read.text["li"])
+    assert any(
+        "2 of 4 network connections go through host memory" in note for note in read.text["li"]
+    )
     assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
     told = json.loads(to_json(made))
     assert section(render_page(page_of_document(kept(told)))) == text
-    for spoilt in ({"library": 1}, {"connections": [{"rank": 0}]}, {"communicators": ["x"]}, {"notes": "x"}):
+    for spoilt in (
+        {"library": 1},
+        {"connections": [{"rank": 0}]},
+        {"communicators": ["x"]},
+        {"notes": "x"},
+    ):
         with pytest.raises(InputError, match="is not a diagnosis"):
             kept(told | {"nccl": told["nccl"] | spoilt})
 
@@ -271,7 +369,9 @@ def test_a_damaged_one_is_an_error_in_words(spoil: Callable[[Any], None]) -> Non
         kept(told)
 
 
-def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     profile = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "shared": {"frames": [{"name": "stepscope.capture.loop"}, {"name": "forward"}]},
@@ -289,16 +389,24 @@ def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(tmp_path: Path, c
     }
     path = tmp_path / "spy.json"
     path.write_text(json.dumps({"name": "stepscope.capture"} | profile))
-    assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0, capsys.readouterr().err
+    assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0, (
+        capsys.readouterr().err
+    )
     assert 'id="beside"' in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 @needs_shared
 def test_the_lab_s_recordings_give_a_page(tmp_path: Path) -> None:
-    paths = [str(FORMATS / name) for name in ("ncu_raw.csv", "torch_logs.txt", "nvidia_smi.csv", "memory_stats.json")]
+    paths = [
+        str(FORMATS / name)
+        for name in ("ncu_raw.csv", "torch_logs.txt", "nvidia_smi.csv", "memory_stats.json")
+    ]
     assert main(["report", *paths, "--no-cache", "-o", str(tmp_path / "r.html")]) == 0
     read = Reader(section((tmp_path / "r.html").read_text(encoding="utf-8")))
     heads = "".join(read.text["h3"])
-    assert all(name in heads for name in ("ncu-csv", "torch-logs", "nvidia-smi", "memory-stats", "memory-stalls"))
+    assert all(
+        name in heads
+        for name in ("ncu-csv", "torch-logs", "nvidia-smi", "memory-stats", "memory-stalls")
+    )
     # The longest of the twelve launches, as the file has it: 344,064 ns.
     assert "344.1" in read.text["td"]

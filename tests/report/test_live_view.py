@@ -42,8 +42,13 @@ def crowd() -> LiveView:
     ranks = [rank(number) for number in range(64)]
     ranks[5] = rank(5, step_ns=60e6)
     ranks[9] = rank(9, state=SILENT, quiet_s=75.0)
-    words = "rank 9: silent for 11 s: its process is gone, stopped, inside one long call, or cannot write"
-    told = Alert(kind="silent", ranks=(9,), step=1100, words=words, at_wall_ns=1_800_000_000_000_000_000)
+    words = (
+        "rank 9: silent for 11 s: its process is gone, stopped, inside one long call, or cannot "
+        "write"
+    )
+    told = Alert(
+        kind="silent", ranks=(9,), step=1100, words=words, at_wall_ns=1_800_000_000_000_000_000
+    )
     return view(ranks, alerts=(told,), world_size=72)
 
 
@@ -54,7 +59,10 @@ def test_many_ranks_render_in_few_lines(check_golden: Golden) -> None:
 
 
 def test_a_rank_without_a_device_has_no_columns_for_it() -> None:
-    alone = view([rank(0, gpu_util=None, device_bytes=None, device_total_bytes=None, samples_per_s=None)], exit_code=3)
+    alone = view(
+        [rank(0, gpu_util=None, device_bytes=None, device_total_bytes=None, samples_per_s=None)],
+        exit_code=3,
+    )
     text = to_text(live_document(alone))
     assert "gpu" not in text
     assert "Ended with exit code 3" in text

@@ -1,4 +1,5 @@
-"""The comment for a pull request: its structure as a Markdown reader sees it, whatever a stranger's names want."""
+"""The comment for a pull request: its structure as a Markdown reader sees it, whatever a stranger's
+names want."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ HOSTILE = (
     "@octocat and @org/team",
     "[click](http://evil.example) and [ref][1]",
     "![beacon](http://evil.example/x.png)",
-    "https://evil.example, HTTP://evil.example, www.evil.example, WWW.evil.example, me@evil.example",
+    (
+        "https://evil.example, HTTP://evil.example, www.evil.example, WWW.evil.example, "
+        "me@evil.example"
+    ),
     "<https://evil.example>",
     "#123 org/repo#9 GH-7 gh-8",
     "1. list",
@@ -85,7 +89,9 @@ class Drawn(HTMLParser):
 
 
 def drawn(markdown: str) -> Drawn:
-    return Drawn(MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown))
+    return Drawn(
+        MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(markdown)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +119,9 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
         evidence=(text, text),
         places=(SourceLocation(line=text, module=text, share=0.5),),
     )
-    result = Result(check=text, source=text, status="undecided", values={}, compared=(), missing=(text,))
+    result = Result(
+        check=text, source=text, status="undecided", values={}, compared=(), missing=(text,)
+    )
     changed = replace(
         diagnosis,
         verdict=replace(diagnosis.verdict, summary=text),
@@ -126,15 +134,18 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(text: str, demo: Diagnosis) -> None:
+def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(
+    text: str, demo: Diagnosis
+) -> None:
     tame = drawn(to_markdown(diagnosis_document(*everywhere(demo, "tame"))))
     markdown = to_markdown(diagnosis_document(*everywhere(demo, text)))
     found = drawn(markdown)
     assert found.tags == tame.tags
     assert not SHOUTS.search(found.words)
     shown = " ".join(found.words.replace("\u200b", "").split())
-    # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice evidence, place; notes.
-    # NCCL's version, warning, remark and problem are not cut; its other words are.
+    # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice
+    # evidence, place; notes. NCCL's version, warning, remark and problem are not cut; its other
+    # words are.
     assert shown.count(" ".join(clean(text).split())) >= 16
     markdown.encode("utf-8")
 
@@ -159,10 +170,14 @@ def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None
     assert demo.verdict.summary in found.words
     assert "65.5 ms (as given; 81.6 ms while profiled)" in found.words
     finding = demo.findings[0]
-    gain = f"{finding.predicted_speedup:.2f}x ({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    gain = (
+        f"{finding.predicted_speedup:.2f}x "
+        f"({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    )
     assert f"1. {finding.code} {gain}" in found.words
     assert finding.action in found.words
-    # What the terminal has further down is folded: evidence, device, kernels by kind and by name, marks, host, copies, notes.
+    # What the terminal has further down is folded: evidence, device, kernels by kind and by name,
+    # marks, host, copies, notes.
     assert found.tags.count("details") == found.tags.count("/details") == 8
     is_open = found.tags[: found.tags.index("details")]
     assert is_open.count("table") == 1, "where the step goes stands open"
@@ -175,11 +190,17 @@ def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None
 
 
 def test_the_tables_parts_sum_to_the_step(demo: Diagnosis) -> None:
-    rows = re.findall(r"^\| ([a-z][^|]*?) \| ([\d.]+) \| ([\d.]+) \|$", to_markdown(diagnosis_document(demo)), re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([a-z][^|]*?) \| ([\d.]+) \| ([\d.]+) \|$",
+        to_markdown(diagnosis_document(demo)),
+        re.MULTILINE,
+    )
     parts = demo.facts.ranks[0].typical_parts_ns
     assert parts is not None
     assert len(rows) == sum(1 for ns in parts.values() if ns > 0)
-    assert sum(float(ms) for _, ms, _ in rows) == pytest.approx(sum(parts.values()) / 1e6, abs=0.05 * len(rows))
+    assert sum(float(ms) for _, ms, _ in rows) == pytest.approx(
+        sum(parts.values()) / 1e6, abs=0.05 * len(rows)
+    )
     assert sum(float(share) for _, _, share in rows) == pytest.approx(100, abs=0.05 * len(rows))
 
 
@@ -187,7 +208,12 @@ def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
     rank = demo.facts.ranks[0]
     bare = replace(rank, partition=None, steps=replace(rank.steps, windows=()), busy_ns=(), comms_hidden_ns=(),
                    roofline=replace(rank.roofline, mfu=None))  # fmt: skip
-    nothing = replace(demo, facts=replace(demo.facts, ranks=(bare,)), step=replace(demo.step, ms=None), findings=())
+    nothing = replace(
+        demo,
+        facts=replace(demo.facts, ranks=(bare,)),
+        step=replace(demo.step, ms=None),
+        findings=(),
+    )
     words = drawn(to_markdown(diagnosis_document(nothing))).words
     assert "The step time was not measured." in words
     assert "MFU: not measured" in words
@@ -196,22 +222,45 @@ def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
 
 
 def test_a_gate_stands_above_the_step_with_what_stopped_it_first(demo: Diagnosis) -> None:
-    passed = Result(check="step_ms > 99", source="--fail-if", status="passed", values={"step_ms": 65.5}, compared=(), missing=())
+    passed = Result(
+        check="step_ms > 99",
+        source="--fail-if",
+        status="passed",
+        values={"step_ms": 65.5},
+        compared=(),
+        missing=(),
+    )
     failed = replace(passed, check="step_ms > 60", status="failed", compared=("65.5 > 60",))
-    words = drawn(to_markdown(diagnosis_document(demo, Gate(results=(passed, failed), baseline="main.json")))).words
-    assert words.index("Gate failed") < words.index("step_ms > 60") < words.index("step_ms > 99") < words.index("Where the step")
+    words = drawn(
+        to_markdown(diagnosis_document(demo, Gate(results=(passed, failed), baseline="main.json")))
+    ).words
+    assert (
+        words.index("Gate failed")
+        < words.index("step_ms > 60")
+        < words.index("step_ms > 99")
+        < words.index("Where the step")
+    )
     assert "65.5 > 60" in words
     assert "Baseline: main.json" in words
-    assert "Gate passed" in drawn(to_markdown(diagnosis_document(demo, Gate(results=(passed,))))).words
+    assert (
+        "Gate passed" in drawn(to_markdown(diagnosis_document(demo, Gate(results=(passed,))))).words
+    )
 
 
 def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
     long = "<|>" * 2000
     finding: Finding = replace(demo.findings[0], summary=long, action=long, evidence=(long,) * 50)
-    result = Result(check=long, source=long, status="failed", values={}, compared=(long,), missing=())
+    result = Result(
+        check=long, source=long, status="failed", values={}, compared=(long,), missing=()
+    )
     huge = replace(demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50)))
     warnings = tuple(NcclWarning(text=f"{i} {long}", count=1) for i in range(50))
-    huge = replace(huge, facts=replace(demo.facts, nccl=replace(shouting(long), warnings=warnings, remarks=warnings)))
+    huge = replace(
+        huge,
+        facts=replace(
+            demo.facts, nccl=replace(shouting(long), warnings=warnings, remarks=warnings)
+        ),
+    )
     markdown = to_markdown(diagnosis_document(huge, Gate(results=(result,) * 100)))
     assert len(markdown) <= MAX_CHARS
     words = drawn(markdown).words
@@ -225,7 +274,9 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_is_drawn(name: str) -> None:
     found = drawn(to_markdown(diagnosis_document(SCENARIOS[name]())))
-    opened = [tag for tag in found.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")]
+    opened = [
+        tag for tag in found.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
+    ]
     assert sorted(opened) == sorted(tag[1:] for tag in found.tags if tag.startswith("/"))
     ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
     assert set(opened) <= set(ours.split())
@@ -235,20 +286,31 @@ def test_every_scenario_is_drawn(name: str) -> None:
 def test_what_nccl_logged_is_told_alone_and_beside_a_trace() -> None:
     log = str(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
     for paths in ([log], [str(DEMO), log]):
-        words = drawn(to_markdown(diagnosis_document(diagnose(paths, Options(use_cache=False, jobs=1))))).words
+        words = drawn(
+            to_markdown(diagnosis_document(diagnose(paths, Options(use_cache=False, jobs=1))))
+        ).words
         part = words[words.index("NCCL\nfrom its log") :].replace("\u200b", "")
-        # As they stand in the file: its version, its two ranks, the four channels via NET/Socket, the interface, the variable.
+        # As they stand in the file: its version, its two ranks, the four channels via NET/Socket,
+        # the interface, the variable.
         for told in (
-            "version: 2.28.9+cuda13.0", "2 ranks on 2 nodes, 2 channels", "connections: NET/Socket 4", "lo:127.0.0.1<0>",
+            "version: 2.28.9+cuda13.0", "2 ranks on 2 nodes, 2 channels", ("connections: "
+"NET/Socket 4"), "lo:127.0.0.1<0>",
             "NCCL_HOSTID=host0|host1", "NCCL_IB_DISABLE=1 switches InfiniBand and RoCE off",
         ):  # fmt: skip
             assert told in part
-        assert ("What the recordings show" in part) is (len(paths) == 1), "a trace of one rank says nothing of links"
-    assert "from its log" not in drawn(to_markdown(diagnosis_document(SCENARIOS["healthy"]()))).words
+        assert ("What the recordings show" in part) is (len(paths) == 1), (
+            "a trace of one rank says nothing of links"
+        )
+    assert (
+        "from its log" not in drawn(to_markdown(diagnosis_document(SCENARIOS["healthy"]()))).words
+    )
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], demo: Diagnosis) -> None:
     assert main(["demo", "--format", "markdown"]) == 0
     assert capsys.readouterr().out == to_markdown(diagnosis_document(demo))
-    assert main(["diagnose", str(DEMO), "--no-cache", "--step-ms", "65.48", "--format", "markdown"]) == 0
+    assert (
+        main(["diagnose", str(DEMO), "--no-cache", "--step-ms", "65.48", "--format", "markdown"])
+        == 0
+    )
     assert capsys.readouterr().out == to_markdown(diagnosis_document(demo))

@@ -1,4 +1,5 @@
-"""The block on NCCL in the reports: short, no wider than asked, harmless; nothing of it without a log."""
+"""The block on NCCL in the reports: short, no wider than asked, harmless; nothing of it without a
+log."""
 
 from __future__ import annotations
 
@@ -29,16 +30,26 @@ def test_the_block_tells_links_and_what_is_wrong(tmp_path: Path) -> None:
     block = " ".join(text[text.index("\nNCCL") :].split())
     assert "2.20.5+cuda12.4, 2 hosts" in block
     assert "4 ranks on 2 nodes, 2 channels, ring 0 1 2 3" in block
-    assert "P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1; the slowest is NET/IB" in block
+    assert (
+        "P2P/CUMEM/read 4, NET/IB/GDRDMA/Shared 3, NET/IB/Shared 1; the slowest is NET/IB" in block
+    )
     assert "- 2 of 4 network connections go through host memory" in block
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_hostile_words_neither_escape_nor_widen(tmp_path: Path, width: int) -> None:
     evil = "\x1b[31m\u202e" + "x" * 500
-    text = two_nodes() + info(f"Using network {evil}") + info(f"NCCL_{'A' * 70} set by environment to {evil}")
+    text = (
+        two_nodes()
+        + info(f"Using network {evil}")
+        + info(f"NCCL_{'A' * 70} set by environment to {evil}")
+    )
     log = read_text(tmp_path, text)
-    log = replace(log, warnings=tuple(NcclWarning(text=f"{evil}{i}", count=i) for i in range(1, 9)), hosts=(evil,) * 3)
+    log = replace(
+        log,
+        warnings=tuple(NcclWarning(text=f"{evil}{i}", count=i) for i in range(1, 9)),
+        hosts=(evil,) * 3,
+    )
     drawn = to_text(diagnosis_document(with_log(log)), width=width)
     assert "\x1b" not in drawn
     assert "\u202e" not in drawn

@@ -1,4 +1,5 @@
-"""The timeline against the trace it was made from, read back by a reader that shares nothing with the writer."""
+"""The timeline against the trace it was made from, read back by a reader that shares nothing with
+the writer."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class Read:
     tracks: dict[int, str] = field(default_factory=dict)
     processes: dict[int, str] = field(default_factory=dict)
     of_process: dict[int, int] = field(default_factory=dict)
-    slices: list[tuple[int, str, int, int, dict[str, Any], list[int], list[int]]] = field(default_factory=list)
+    slices: list[tuple[int, str, int, int, dict[str, Any], list[int], list[int]]] = field(
+        default_factory=list
+    )
     """Track, name, start, end, args, arrows that begin here, arrows that end here."""
     points: dict[int, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -79,7 +82,8 @@ class Read:
 
 
 def read_proto(path: Path) -> Read:
-    """Packets in the order of their times, equal ones as they stand; slices open and close on their track's stack."""
+    """Packets in the order of their times, equal ones as they stand; slices open and close on their
+    track's stack."""
     read, events = Read(), []
     texts: dict[tuple[int, int, int], str] = {}
     for number, packet in fields(path.read_bytes()):
@@ -89,7 +93,10 @@ def read_proto(path: Path) -> Read:
         for interned in told[12]:
             for kind, entry in fields(interned):
                 one = as_dict(entry)
-                assert texts.setdefault((sequence, kind, one[1][0]), one[2][0].decode()) == one[2][0].decode()
+                assert (
+                    texts.setdefault((sequence, kind, one[1][0]), one[2][0].decode())
+                    == one[2][0].decode()
+                )
         for raw in told[60]:
             _describe(read, as_dict(raw))
         events += [(told[8][0], sequence, as_dict(raw)) for raw in told[11]]
@@ -99,7 +106,9 @@ def read_proto(path: Path) -> Read:
         if one[9] == [1]:
             name = one[23][0].decode() if one[23] else texts[sequence, 2, one[10][0]]
             arrows = [[struct.unpack("<q", raw)[0] for raw in one[which]] for which in (47, 48)]
-            stacks[track].append((name, time, dict(_arg(as_dict(raw), sequence, texts) for raw in one[4]), *arrows))
+            stacks[track].append(
+                (name, time, dict(_arg(as_dict(raw), sequence, texts) for raw in one[4]), *arrows)
+            )
         elif one[9] == [2]:
             name, start, *rest = stacks[track].pop()
             read.slices.append((track, name, start, time, *rest))
@@ -121,7 +130,9 @@ def _describe(read: Read, told: dict[int, list[Any]]) -> None:
     read.tracks[uuid] = (as_dict(told[4][0])[5][0] if told[4] else told[2][0]).decode()
 
 
-def _arg(told: dict[int, list[Any]], sequence: int, texts: dict[tuple[int, int, int], str]) -> tuple[str, Any]:
+def _arg(
+    told: dict[int, list[Any]], sequence: int, texts: dict[tuple[int, int, int], str]
+) -> tuple[str, Any]:
     name = told[10][0].decode() if told[10] else texts[sequence, 3, told[1][0]]
     if told[12]:
         return name, [as_dict(one)[6][0].decode() for one in told[12]]
@@ -147,18 +158,32 @@ def read_json(path: Path) -> Read:
         if one["ph"] == "X":
             assert threads[one["tid"]] == one["pid"]
             start = int(one["ts"] * 1000)
-            read.slices.append((one["tid"], one["name"], start, start + int(one["dur"] * 1000), one["args"], [], []))
+            read.slices.append(
+                (
+                    one["tid"],
+                    one["name"],
+                    start,
+                    start + int(one["dur"] * 1000),
+                    one["args"],
+                    [],
+                    [],
+                )
+            )
         elif one["ph"] == "C":
             number = counters.setdefault((one["pid"], one["name"]), -len(counters) - 1)
             read.tracks[number], read.of_process[number] = one["name"], one["pid"]
-            read.points[number].append((int(one["ts"] * 1000), float(next(iter(one["args"].values())))))
+            read.points[number].append(
+                (int(one["ts"] * 1000), float(next(iter(one["args"].values()))))
+            )
     return read
 
 
 def recorded(path: Path) -> list[dict[str, Any]]:
     """The trace's complete events, by the standard library alone."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one.get("ph") == "X"]
+    return [
+        one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one.get("ph") == "X"
+    ]
 
 
 def ns(value: Any) -> int:
@@ -166,13 +191,30 @@ def ns(value: Any) -> int:
 
 
 def export(target: Path, *paths: Path, more: tuple[str, ...] = ()) -> Path:
-    assert main(["export", "perfetto", *map(str, paths), "-o", str(target), "--no-cache", "--jobs", "1", *more]) == 0
+    assert (
+        main(
+            [
+                "export",
+                "perfetto",
+                *map(str, paths),
+                "-o",
+                str(target),
+                "--no-cache",
+                "--jobs",
+                "1",
+                *more,
+            ]
+        )
+        == 0
+    )
     return target
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    return read_proto(export(tmp_path_factory.mktemp("demo") / "demo.pftrace", DEMO, more=("--step-ms", "65.48")))
+    return read_proto(
+        export(tmp_path_factory.mktemp("demo") / "demo.pftrace", DEMO, more=("--step-ms", "65.48"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +225,9 @@ def demo_events() -> list[dict[str, Any]]:
 OWN = {"steps", "partition", "critical path"}
 
 
-def test_every_recorded_event_is_a_slice_of_its_track(demo: Read, demo_events: list[dict[str, Any]]) -> None:
+def test_every_recorded_event_is_a_slice_of_its_track(
+    demo: Read, demo_events: list[dict[str, Any]]
+) -> None:
     track = {
         (426, 456, False): "thread 456 (python3)",
         (426, 426, False): "thread 426 (python3)",
@@ -204,26 +248,44 @@ def test_every_recorded_event_is_a_slice_of_its_track(demo: Read, demo_events: l
     assert Counter(one for one in demo.named("rank 0") if one[3] not in OWN) == wanted
 
 
-def test_arrows_lead_from_each_launch_to_its_work(demo: Read, demo_events: list[dict[str, Any]]) -> None:
+def test_arrows_lead_from_each_launch_to_its_work(
+    demo: Read, demo_events: list[dict[str, Any]]
+) -> None:
     first = min(ns(one["ts"]) for one in demo_events)
-    calls = {one["args"]["correlation"]: one for one in demo_events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    calls = {
+        one["args"]["correlation"]: one
+        for one in demo_events
+        if one["cat"] in ("cuda_runtime", "cuda_driver")
+    }
     wanted = Counter(
         (call["name"], ns(call["ts"]) - first, one["name"], ns(one["ts"]) - first)
         for one in demo_events
-        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and (call := calls.get(one["args"]["correlation"]))
+        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+        and (call := calls.get(one["args"]["correlation"]))
     )
     begins = {arrow: (name, start) for _, name, start, _, _, out, _ in demo.slices for arrow in out}
-    ends = [(*begins[arrow], name, start) for _, name, start, _, _, _, into in demo.slices for arrow in into]
+    ends = [
+        (*begins[arrow], name, start)
+        for _, name, start, _, _, _, into in demo.slices
+        for arrow in into
+    ]
     assert Counter(ends) == wanted
 
 
-def test_the_queue_is_as_deep_as_launches_without_begun_work(demo: Read, demo_events: list[dict[str, Any]]) -> None:
+def test_the_queue_is_as_deep_as_launches_without_begun_work(
+    demo: Read, demo_events: list[dict[str, Any]]
+) -> None:
     first = min(ns(one["ts"]) for one in demo_events)
-    calls = {one["args"]["correlation"]: ns(one["ts"]) for one in demo_events if one["cat"] in ("cuda_runtime", "cuda_driver")}
+    calls = {
+        one["args"]["correlation"]: ns(one["ts"])
+        for one in demo_events
+        if one["cat"] in ("cuda_runtime", "cuda_driver")
+    }
     waits = [
         (calls[one["args"]["correlation"]] - first, ns(one["ts"]) - first)
         for one in demo_events
-        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and one["args"]["correlation"] in calls
+        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+        and one["args"]["correlation"] in calls
     ]
     points = demo.counter("queue depth")
     for time, depth in points[:: len(points) // 50]:
@@ -232,8 +294,12 @@ def test_the_queue_is_as_deep_as_launches_without_begun_work(demo: Read, demo_ev
 
 
 def test_a_finding_lies_over_the_steps_with_its_evidence(demo: Read) -> None:
-    steps = [(start, end) for track, _, start, end, *_ in demo.slices if demo.tracks[track] == "steps"]
-    found = {demo.tracks[track]: (start, end, args) for track, _, start, end, args, *_ in demo.slices}
+    steps = [
+        (start, end) for track, _, start, end, *_ in demo.slices if demo.tracks[track] == "steps"
+    ]
+    found = {
+        demo.tracks[track]: (start, end, args) for track, _, start, end, args, *_ in demo.slices
+    }
     start, end, args = found["finding 1: serial-loader"]
     assert (start, end) == (steps[0][0], steps[-1][1])
     assert args["code"] == "serial-loader"
@@ -249,8 +315,12 @@ def test_both_forms_hold_the_same(demo: Read, tmp_path: Path) -> None:
     ours = {name: points for track, points in demo.points.items() if (name := demo.tracks[track])}
     theirs = {other.tracks[track]: points for track, points in other.points.items()}
     assert theirs == ours
-    args = {(name, start): args for _, name, start, _, args, *_ in demo.slices if "correlation" in args}
-    others = {(name, start): args for _, name, start, _, args, *_ in other.slices if "correlation" in args}
+    args = {
+        (name, start): args for _, name, start, _, args, *_ in demo.slices if "correlation" in args
+    }
+    others = {
+        (name, start): args for _, name, start, _, args, *_ in other.slices if "correlation" in args
+    }
     assert others == args
 
 
@@ -261,30 +331,58 @@ def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> Non
     for one in off["traceEvents"]:
         if "ts" in one:
             one["ts"] += 7500
-    paths = [pair[0], write(tmp_path / pair[1].name.removesuffix(".gz"), json.dumps(off, default=float))]
+    paths = [
+        pair[0],
+        write(tmp_path / pair[1].name.removesuffix(".gz"), json.dumps(off, default=float)),
+    ]
     read = read_proto(export(tmp_path / "two.pftrace", *paths))
     shifts, ends = [], []
     for rank, path in enumerate(paths):
         events = recorded(path)
         own = sorted((one["name"], ns(one["ts"]), ns(one["dur"])) for one in events)
-        drawn = sorted((name, at, dur) for name, at, dur, track in read.named(f"rank {rank}") if track not in OWN)
+        drawn = sorted(
+            (name, at, dur)
+            for name, at, dur, track in read.named(f"rank {rank}")
+            if track not in OWN
+        )
         assert [(name, dur) for name, _, dur in drawn] == [(name, dur) for name, _, dur in own]
         moved = {at - then for (_, at, _), (_, then, _) in zip(drawn, own, strict=True)}
         assert len(moved) == 1, "a rank is moved as a whole"
         shifts.append(moved.pop())
-        ends.append(sorted(ns(one["ts"]) + ns(one["dur"]) + shifts[-1] for one in events if "ReduceScatter" in one["name"]))
+        ends.append(
+            sorted(
+                ns(one["ts"]) + ns(one["dur"]) + shifts[-1]
+                for one in events
+                if "ReduceScatter" in one["name"]
+            )
+        )
     apart = [a - b for a, b in zip(*ends, strict=True)]
     assert len(apart) > 10
     assert abs(sorted(apart)[len(apart) // 2]) < 200_000
-    notes = next(args["notes"] for _, name, *_, args, _, _ in read.slices if name.startswith("bound by"))
-    assert any(f"2 ranks stand on rank 0's, moved by {(shifts[1] - shifts[0]) / 1000:+,.1f} us" in note for note in notes)
+    notes = next(
+        args["notes"] for _, name, *_, args, _, _ in read.slices if name.startswith("bound by")
+    )
+    assert any(
+        f"2 ranks stand on rank 0's, moved by {(shifts[1] - shifts[0]) / 1000:+,.1f} us" in note
+        for note in notes
+    )
     assert -10_000_000 < shifts[1] - shifts[0] < -7_000_000
 
 
 def steps(*more: dict[str, Any]) -> str:
-    marks = [event(cat="user_annotation", name=f"ProfilerStep#{i}", ts=i * 1000, dur=990) for i in (1, 2, 3)]
+    marks = [
+        event(cat="user_annotation", name=f"ProfilerStep#{i}", ts=i * 1000, dur=990)
+        for i in (1, 2, 3)
+    ]
     calls = [
-        event(cat="cuda_runtime", name="cudaLaunchKernel", ts=i * 1000 + 10, dur=5, args={"correlation": i}) for i in (1, 2, 3)
+        event(
+            cat="cuda_runtime",
+            name="cudaLaunchKernel",
+            ts=i * 1000 + 10,
+            dur=5,
+            args={"correlation": i},
+        )
+        for i in (1, 2, 3)
     ]
     return trace_text([*marks, *calls, *(kernel(i, i * 1000 + 100, 500) for i in (1, 2, 3)), *more])
 
@@ -300,10 +398,15 @@ HOSTILE = [
 
 @pytest.mark.parametrize("form", ["t.pftrace", "t.json"])
 def test_hostile_names_survive_and_long_ones_are_cut(tmp_path: Path, form: str) -> None:
-    more = [event(name=name, ts=1100 + i, dur=1) for i, name in enumerate([*HOSTILE, "half \ud800 pair", "nul \0 end"])]
+    more = [
+        event(name=name, ts=1100 + i, dur=1)
+        for i, name in enumerate([*HOSTILE, "half \ud800 pair", "nul \0 end"])
+    ]
     path = write(tmp_path / "evil.json", steps(*more))
     target = export(tmp_path / form, path)
-    names = {name for name, *_ in (read_proto if form.endswith("pftrace") else read_json)(target).named()}
+    names = {
+        name for name, *_ in (read_proto if form.endswith("pftrace") else read_json)(target).named()
+    }
     assert set(HOSTILE[:-1]) <= names
     assert "x" * 2000 + "..." in names
     assert max(map(len, names)) <= 2003
@@ -313,21 +416,53 @@ def test_hostile_names_survive_and_long_ones_are_cut(tmp_path: Path, form: str) 
 
 
 @pytest.mark.parametrize("form", ["t.pftrace", "t.json"])
-def test_overlapping_events_of_a_thread_lie_on_lanes_of_their_own(tmp_path: Path, form: str) -> None:
+def test_overlapping_events_of_a_thread_lie_on_lanes_of_their_own(
+    tmp_path: Path, form: str
+) -> None:
     crossing = [event(name=f"crossing {i}", ts=1100 + i * 10, dur=25, tid=99) for i in range(5)]
-    path = write(tmp_path / "crossing.json", steps(*crossing, event(name="inner", ts=1101, dur=2, tid=99)))
+    path = write(
+        tmp_path / "crossing.json", steps(*crossing, event(name="inner", ts=1101, dur=2, tid=99))
+    )
     read = (read_proto if form.endswith("pftrace") else read_json)(export(tmp_path / form, path))
-    mine = {name: (start, dur, track) for name, start, dur, track in read.named() if name.startswith(("cross", "inner"))}
+    mine = {
+        name: (start, dur, track)
+        for name, start, dur, track in read.named()
+        if name.startswith(("cross", "inner"))
+    }
     assert all(mine[f"crossing {i}"][:2] == (100_000 + i * 10_000, 25_000) for i in range(5))
     tracks = [mine[f"crossing {i}"][2] for i in range(5)]
-    assert tracks == ["thread 99", "thread 99 (overlapping 1)", "thread 99 (overlapping 2)", *tracks[:2]]
+    assert tracks == [
+        "thread 99",
+        "thread 99 (overlapping 1)",
+        "thread 99 (overlapping 2)",
+        *tracks[:2],
+    ]
     assert mine["inner"] == (101_000, 2_000, "thread 99")
 
 
 def test_memory_recorded_before_the_first_event_stands_at_the_beginning(tmp_path: Path) -> None:
-    args = {"Bytes": 512, "Addr": 1, "Total Allocated": 1024, "Total Reserved": 2048, "Device Type": 1, "Device Id": 0}
-    memory = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 10, "tid": 20, "ts": 900, "args": args}
-    path = write(tmp_path / "memory.json", steps(memory, memory | {"ts": 1500, "args": args | {"Total Allocated": 512}}))
+    args = {
+        "Bytes": 512,
+        "Addr": 1,
+        "Total Allocated": 1024,
+        "Total Reserved": 2048,
+        "Device Type": 1,
+        "Device Id": 0,
+    }
+    memory = {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": 10,
+        "tid": 20,
+        "ts": 900,
+        "args": args,
+    }
+    path = write(
+        tmp_path / "memory.json",
+        steps(memory, memory | {"ts": 1500, "args": args | {"Total Allocated": 512}}),
+    )
     read = read_proto(export(tmp_path / "t.pftrace", path))
     assert read.counter("device 0 memory allocated") == [(0, 1024.0), (500_000, 512.0)]
     assert read.counter("device 0 memory reserved") == [(0, 2048.0), (500_000, 2048.0)]

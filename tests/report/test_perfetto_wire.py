@@ -7,11 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.report.perfetto.wire import data, fixed, inside, interleaved, number, numbers, real, reals, rows_of, text, varint
+from stepscope.report.perfetto.wire import (
+    data,
+    fixed,
+    inside,
+    interleaved,
+    number,
+    numbers,
+    real,
+    reals,
+    rows_of,
+    text,
+    varint,
+)
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"), [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 63, "80" * 9 + "01")]
+    ("value", "wanted"),
+    [(0, "00"), (1, "01"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 63, "80" * 9 + "01")],
 )
 def test_a_number_is_written_seven_bits_a_byte(value: int, wanted: str) -> None:
     assert varint(value).hex() == wanted
@@ -45,4 +58,6 @@ def test_messages_of_several_layouts_come_out_in_order() -> None:
     large = rows_of(inside(1, [*fixed(3, np.array([2])), *reals(4, np.array([0.5]))]), 1)
     out = interleaved([(np.array([0, 2]), small), (np.array([1]), large)], 3)
     assert out == data(1, number(2, 1)) + large.tobytes() + data(1, number(2, 3))
-    assert large.tobytes() == bytes.fromhex("0a12" + "19" + "0200000000000000" + "21" + "000000000000e03f")
+    assert large.tobytes() == bytes.fromhex(
+        "0a12" + "19" + "0200000000000000" + "21" + "000000000000e03f"
+    )

@@ -1,4 +1,5 @@
-"""A plan as a page: it holds what the plan says, asks nobody for anything, and a stranger's text stays text."""
+"""A plan as a page: it holds what the plan says, asks nobody for anything, and a stranger's text
+stays text."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ def test_the_page_has_bars_that_add_up() -> None:
 def test_nothing_runs_but_our_own_and_nothing_is_loaded() -> None:
     text = plan_html(plan_of())
     read = Reader(text)
-    policy = next(attrs["content"] for tag, attrs in read.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        attrs["content"]
+        for tag, attrs in read.tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     assert "default-src 'none'" in policy
     for kind, body in re.findall(r"<(script|style)>(.*?)</\1>", text, re.DOTALL):
@@ -43,7 +48,13 @@ def test_nothing_runs_but_our_own_and_nothing_is_loaded() -> None:
 
 def test_a_strangers_name_stays_text() -> None:
     hostile = replace(JOB, model=replace(JOB.model, name=HOSTILE))
-    text = plan_html(plan_of(hostile, assumptions=(HOSTILE,), what_ifs=(Variant(name=HOSTILE, num_devices=8, best=None),)))
+    text = plan_html(
+        plan_of(
+            hostile,
+            assumptions=(HOSTILE,),
+            what_ifs=(Variant(name=HOSTILE, num_devices=8, best=None),),
+        )
+    )
     assert "<img" not in text
     assert "{{7*7}}" in Reader(text).text["title"][0]
     assert len(re.findall(r"<script", text)) == 3

@@ -19,13 +19,17 @@ from stepscope.report.plan.json import plan_contract
 from stepscope.report.plan.text import plan_document
 from stepscope.report.plan.words import gib, money, seconds, short_count
 
-JOB = TrainingJob(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
+JOB = TrainingJob(
+    model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16
+)
 BEST = Layout(dp=8, num_micro=2, zero_stage=3)
 OTHER = Layout(tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full")
 
 
 def plan_of(job: TrainingJob = JOB, **more: object) -> Plan:
-    first, second = (account_of(job, choice) for choice in choices_of(job, Layouts.of([BEST, OTHER])))
+    first, second = (
+        account_of(job, choice) for choice in choices_of(job, Layouts.of([BEST, OTHER]))
+    )
     second = replace(second, why="recomputation +0.40 s")
     return Plan(job=job, best=first, layouts=(first, second), counts={"tried": 2, "fit": 2}, **more)  # type: ignore[arg-type]
 
@@ -38,7 +42,12 @@ def test_every_part_has_words() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_no_line_is_wider_than_asked(width: int) -> None:
-    plan = plan_of(scaling=(Variant(name="8", num_devices=8, best=plan_of().best), Variant(name="1", num_devices=1, best=None)))
+    plan = plan_of(
+        scaling=(
+            Variant(name="8", num_devices=8, best=plan_of().best),
+            Variant(name="1", num_devices=1, best=None),
+        )
+    )
     text = to_text(plan_document(plan), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "nothing fits or divides" in text or width < 80
@@ -80,7 +89,10 @@ def test_the_account_multiplies_out() -> None:
     assert words["weights"].endswith("B parameters x 2 bytes")
     assert words["optimizer"].endswith("/ 4 ranks that shard them x 12 bytes")
     assert all(part.formula for part in (*memory, *time))
-    assert next(part for part in time if part.word == "recompute").formula == "layers run forward once more"
+    assert (
+        next(part for part in time if part.word == "recompute").formula
+        == "layers run forward once more"
+    )
 
 
 def test_short_figures() -> None:

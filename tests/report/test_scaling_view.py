@@ -24,10 +24,17 @@ FLOPS = replace(NO_ROOF, model_flops=4e12)
 
 
 def run_of(
-    width: int, *, path: str | None = None, given_ms: float | None = None, shapes: bool = True, **parts: float
+    width: int,
+    *,
+    path: str | None = None,
+    given_ms: float | None = None,
+    shapes: bool = True,
+    **parts: float,
 ) -> WidthRun:
     rank = rank_facts(parts, roofline=FLOPS if shapes else NO_ROOF)
-    facts = Facts(ranks=(rank,) * width, given_step_ns=None if given_ms is None else round(given_ms * MS))
+    facts = Facts(
+        ranks=(rank,) * width, given_step_ns=None if given_ms is None else round(given_ms * MS)
+    )
     return width_run(path or f"runs/w{width}", facts, width)
 
 
@@ -102,7 +109,9 @@ def test_what_is_not_known_is_said(name: str, said: str) -> None:
 
 def test_communication_with_waits_in_it_is_called_so_in_both_tables() -> None:
     lines = to_text(scaling_document(SERIES["waits not told"])).splitlines()
-    assert [line.split()[-1] for line in lines if line.startswith("  communication, not hidden")] == ["9.0", "+9.00"]
+    assert [
+        line.split()[-1] for line in lines if line.startswith("  communication, not hidden")
+    ] == ["9.0", "+9.00"]
 
 
 def test_the_widest_runs_stand_beside_the_base_where_there_is_no_room_for_all() -> None:
@@ -113,6 +122,10 @@ def test_the_widest_runs_stand_beside_the_base_where_there_is_no_room_for_all() 
 
 def test_an_ascii_terminal_gets_ascii() -> None:
     raw = io.BytesIO()
-    console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80, force_terminal=False)
+    console = Console(
+        file=io.TextIOWrapper(raw, encoding="ascii", write_through=True),
+        width=80,
+        force_terminal=False,
+    )
     show(scaling_document(SERIES["evil paths"]), console)
     assert raw.getvalue().decode("ascii").startswith("14 runs")

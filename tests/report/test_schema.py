@@ -39,7 +39,10 @@ def faults(value: Any) -> list[str]:
 
 
 def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
-    found = diagnose([str(path) for path in paths], Options(step_ms=step_ms, use_cache=False, jobs=1, all_findings=True))
+    found = diagnose(
+        [str(path) for path in paths],
+        Options(step_ms=step_ms, use_cache=False, jobs=1, all_findings=True),
+    )
     found.self_check()
     value: dict[str, Any] = json.loads(to_json(found))
     return value
@@ -62,7 +65,8 @@ def test_the_demo_keeps_the_schema(demo: dict[str, Any]) -> None:
     assert demo["replay"] is not None
 
 
-# Names of a stranger's making break the pattern of codes, which are our own; a half character is no JSON.
+# Names of a stranger's making break the pattern of codes, which are our own; a half character is no
+# JSON.
 @pytest.mark.parametrize("name", sorted(set(SCENARIOS) - {"evil_names"}))
 def test_every_scenario_keeps_the_schema(name: str) -> None:
     made = SCENARIOS[name]()
@@ -77,7 +81,9 @@ def test_traces_of_one_device_keep_the_schema(path: Path) -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("case", ["ranks2/fsdp_even.slow", "ranks2/ddp_accum_sync.slow", "ranks4/ddp_straggler.slow"])
+@pytest.mark.parametrize(
+    "case", ["ranks2/fsdp_even.slow", "ranks2/ddp_accum_sync.slow", "ranks4/ddp_straggler.slow"]
+)
 def test_traces_of_several_ranks_keep_the_schema(case: str) -> None:
     found = diagnosed(*shared_traces(f"lab/{case}.*"))
     assert faults(found) == []
@@ -131,7 +137,10 @@ def test_a_number_that_is_not_finite_is_null_and_noted() -> None:
 
 def test_a_wait_longer_than_its_step_is_no_part_of_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    add_steps(write_rank(run, 0), [row(step, wait_ns=10**9 if step % 9 == 0 else 1000) for step in range(1, 100)])
+    add_steps(
+        write_rank(run, 0),
+        [row(step, wait_ns=10**9 if step % 9 == 0 else 1000) for step in range(1, 100)],
+    )
     found = diagnosed(run)
     assert faults(found) == []
     assert found["verdict"]["shares"]["data"] < 0.01
@@ -164,10 +173,21 @@ def test_logs_of_nccl_keep_the_schema(tmp_path: Path) -> None:
 
 
 def test_a_gate_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    conditions = ["--fail-if", "step_ms > 1", "--fail-if", "share.data < 0", "--fail-if", "finding.memory-growth > 1.1"]
+    conditions = [
+        "--fail-if",
+        "step_ms > 1",
+        "--fail-if",
+        "share.data < 0",
+        "--fail-if",
+        "finding.memory-growth > 1.1",
+    ]
     assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", *conditions]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert [check["status"] for check in found["gate"]["checks"]] == ["failed", "passed", "undecided"]
+    assert [check["status"] for check in found["gate"]["checks"]] == [
+        "failed",
+        "passed",
+        "undecided",
+    ]
     assert faults(found) == []
 
 
@@ -205,19 +225,37 @@ MUTATIONS = {
     "half a step": (_set(2.5, "step", "count"), "$.step.count"),
     "a part too few": (_drop("ranks", 0, "partition_ms", "idle_io"), "$.ranks[0].partition_ms"),
     "a part too many": (_set(1.0, "ranks", 0, "partition_ms", "idle"), "$.ranks[0].partition_ms"),
-    "a part that is null": (_set(None, "ranks", 0, "partition_ms", "compute"), "$.ranks[0].partition_ms"),
-    "fractions of a nanosecond": (_set(1.5, "ranks", 0, "device_ns", "busy"), "$.ranks[0].device_ns.busy"),
+    "a part that is null": (
+        _set(None, "ranks", 0, "partition_ms", "compute"),
+        "$.ranks[0].partition_ms",
+    ),
+    "fractions of a nanosecond": (
+        _set(1.5, "ranks", 0, "device_ns", "busy"),
+        "$.ranks[0].device_ns.busy",
+    ),
     "no mfu, not even null": (_drop("ranks", 0, "mfu"), "$.ranks[0]"),
     "a code with a space": (_set("serial loader", "findings", 0, "code"), "$.findings[0].code"),
     "a share below nothing": (_set(-0.1, "verdict", "shares", "data"), "$.verdict.shares.data"),
-    "a fix that slows": (_set(0.99, "findings", 0, "predicted_speedup"), "$.findings[0].predicted_speedup"),
-    "a fix that may slow": (_set(0.99, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),
+    "a fix that slows": (
+        _set(0.99, "findings", 0, "predicted_speedup"),
+        "$.findings[0].predicted_speedup",
+    ),
+    "a fix that may slow": (
+        _set(0.99, "findings", 0, "predicted_low"),
+        "$.findings[0].predicted_low",
+    ),
     "a gain not known": (_set(None, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),
     "evidence as one text": (_set("much", "findings", 0, "evidence"), "$.findings[0].evidence"),
-    "a place without its share": (_set([{"line": None, "module": "A"}], "findings", 0, "places"), "$.findings[0].places[0]"),
+    "a place without its share": (
+        _set([{"line": None, "module": "A"}], "findings", 0, "places"),
+        "$.findings[0].places[0]",
+    ),
     "notes as one text": (_set("none", "notes"), "$.notes"),
     "unknown events not counted": (_set(None, "unknown_events"), "$.unknown_events"),
-    "an empty gate": (_set({"passed": True, "missing": "fail", "baseline": None, "checks": []}, "gate"), "$.gate.checks"),
+    "an empty gate": (
+        _set({"passed": True, "missing": "fail", "baseline": None, "checks": []}, "gate"),
+        "$.gate.checks",
+    ),
     "a run of nothing": (_set({}, "run"), "$.run"),
     "comms of nothing": (_set({}, "comms"), "$.comms"),
     "nccl of nothing": (_set({}, "nccl"), "$.nccl"),
@@ -253,7 +291,9 @@ def test_every_object_of_the_schema_is_closed() -> None:
     def objects(at: Any) -> list[Any]:
         inner = [one for value in (at.values() if isinstance(at, dict) else at) if isinstance(value, dict | list)
                  for one in objects(value)]  # fmt: skip
-        return inner + ([at] if isinstance(at, dict) and isinstance(at.get("properties"), dict) else [])
+        return inner + (
+            [at] if isinstance(at, dict) and isinstance(at.get("properties"), dict) else []
+        )
 
     found = objects(PUBLISHED)
     assert len(found) > 20

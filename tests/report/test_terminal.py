@@ -54,7 +54,11 @@ def test_scenario_adds_up(name: str) -> None:
 @pytest.mark.parametrize("color", [False, True])
 def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
     console = Console(
-        file=io.StringIO(), width=width, force_terminal=color, color_system="standard" if color else None, record=True
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        record=True,
     )
     show(diagnosis_document(SCENARIOS[name]()), console)
     lines = console.export_text(styles=False).splitlines()
@@ -64,7 +68,10 @@ def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
 
 @each_scenario
 def test_default_width_is_eighty_off_a_terminal(name: str) -> None:
-    assert max(cell_len(line) for line in to_text(diagnosis_document(SCENARIOS[name]())).splitlines()) <= 80
+    assert (
+        max(cell_len(line) for line in to_text(diagnosis_document(SCENARIOS[name]())).splitlines())
+        <= 80
+    )
 
 
 @each_scenario
@@ -93,7 +100,18 @@ def test_colored_escapes_are_our_own(name: str) -> None:
     text = to_text(diagnosis_document(SCENARIOS[name]()), width=80, color=True)
     bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "\x1b" not in bare
-    assert set(re.findall(r"\x1b\[([0-9;]*)m", text)) <= {"0", "1", "2", "31", "32", "33", "35", "36", "1;32", "1;33"}
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", text)) <= {
+        "0",
+        "1",
+        "2",
+        "31",
+        "32",
+        "33",
+        "35",
+        "36",
+        "1;32",
+        "1;33",
+    }
 
 
 def test_color_draws_the_same_words() -> None:
@@ -102,7 +120,9 @@ def test_color_draws_the_same_words() -> None:
 
     text = to_text(diagnosis_document(scenarios.unsplit_comms()), width=80, color=True)
     colored = [line.rstrip() for line in words(text).splitlines()]
-    assert colored == [line.rstrip() for line in words(plain(scenarios.unsplit_comms())).splitlines()]
+    assert colored == [
+        line.rstrip() for line in words(plain(scenarios.unsplit_comms())).splitlines()
+    ]
 
 
 def test_dumb_stream_is_plain() -> None:
@@ -127,8 +147,12 @@ def test_partition_lines_sum_to_the_total(name: str) -> None:
     assert {words for words, _, _ in shown[:-1]} <= {*PART_WORDS.values(), UNSPLIT_COMMS}
     total = float(shown[-1][1])
     unit = 10.0 ** -len(shown[-1][1].partition(".")[2])
-    assert sum(float(ms.lstrip("<")) for _, ms, _ in shown[:-1]) == pytest.approx(total, abs=unit * len(shown))
-    assert sum(float(share.lstrip("<")) for _, _, share in shown[:-1]) == pytest.approx(100, abs=0.1 * len(shown))
+    assert sum(float(ms.lstrip("<")) for _, ms, _ in shown[:-1]) == pytest.approx(
+        total, abs=unit * len(shown)
+    )
+    assert sum(float(share.lstrip("<")) for _, _, share in shown[:-1]) == pytest.approx(
+        100, abs=0.1 * len(shown)
+    )
     assert rank.steps.step_interval_ns is not None
     assert total == pytest.approx(rank.steps.step_interval_ns / 1e6, abs=unit)
 
@@ -191,11 +215,16 @@ def test_totals_are_shown_per_step() -> None:
 
 def test_header_tells_what_was_read() -> None:
     head = plain(scenarios.comms_eight_ranks()).partition("\n\n")[0].replace("\n", " ")
-    assert head == "8 ranks in traces/, NVIDIA H100 80GB HBM3: 4 steps detected by ProfilerStep, 3 measured"
+    assert (
+        head
+        == "8 ranks in traces/, NVIDIA H100 80GB HBM3: 4 steps detected by ProfilerStep, 3 measured"
+    )
 
 
 def test_step_time_tells_its_source() -> None:
-    assert "A step takes 65.5 ms (as given; 65.6 ms while profiled)." in plain(scenarios.data_bound())
+    assert "A step takes 65.5 ms (as given; 65.6 ms while profiled)." in plain(
+        scenarios.data_bound()
+    )
     assert "A step takes 1 508 ms (from the trace, while profiled)." in plain(scenarios.one_step())
 
 
@@ -222,12 +251,20 @@ def test_findings_show_gain_and_action() -> None:
 
 def test_notes_are_told_once_with_their_ranks() -> None:
     lines = section(plain(scenarios.comms_eight_ranks()), "Notes")
-    assert lines == ["  - clock: aligned on 24 collectives", "  - a truncated file: its last step was dropped (rank 5)"]
+    assert lines == [
+        "  - clock: aligned on 24 collectives",
+        "  - a truncated file: its last step was dropped (rank 5)",
+    ]
 
 
 def test_unknown_events_are_named() -> None:
-    text = " ".join(line.strip() for line in section(plain(scenarios.unknown_categories()), "Notes"))
-    assert "4174 events of kinds not known to stepscope, counted and left out: privateuse1_driver (4000)" in text
+    text = " ".join(
+        line.strip() for line in section(plain(scenarios.unknown_categories()), "Notes")
+    )
+    assert (
+        "4174 events of kinds not known to stepscope, counted and left out: privateuse1_driver "
+        "(4000)"
+    ) in text
     assert text.endswith("and 5 other kinds")
 
 

@@ -58,11 +58,26 @@ def test_number_ranges_fold_runs() -> None:
     ("name", "short"),
     [
         (ELEMENTWISE, "vectorized_elementwise_kernel<4, ...>"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::...>(...)", "vectorized_elementwise_kernel<4, ...>"),
-        ("void (anonymous namespace)::softmax_forward<c10::BFloat16, float, 10>(float*)", "softmax_forward<BFloat16, float, 10>"),
-        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64>(cutlass_80::Params)", "Kernel2<cutlass_80_simt_sgemm_64x64>"),
-        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, 7>(X<int>)", "kernel<int, 7>"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::...>(...)",
+            "vectorized_elementwise_kernel<4, ...>",
+        ),
+        (
+            "void (anonymous namespace)::softmax_forward<c10::BFloat16, float, 10>(float*)",
+            "softmax_forward<BFloat16, float, 10>",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64>(cutlass_80::Params)",
+            "Kernel2<cutlass_80_simt_sgemm_64x64>",
+        ),
+        (
+            "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, 7>(X<int>)",
+            "kernel<int, 7>",
+        ),
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+        ),
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
         ("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT", "nvjet_sm90_tst_128x128_64x6_2x1_v_bz_NNT"),
         ("void ck::kernel_gemm<1>(int) [clone .kd]", "kernel_gemm<1>"),

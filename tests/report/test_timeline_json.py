@@ -1,4 +1,5 @@
-"""The timeline's values for the page: they decode to the same slices, stay small, and keep strangers' text harmless."""
+"""The timeline's values for the page: they decode to the same slices, stay small, and keep
+strangers' text harmless."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def demo() -> Timeline:
 
 
 def decoded(values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Row, start, length, count, time, launch, size and the texts of every slice, read from the JSON as the page does."""
+    """Row, start, length, count, time, launch, size and the texts of every slice, read from the
+    JSON as the page does."""
     starts: list[int] = []
     rows: list[int] = []
     for row, num in enumerate(values["rows"]):
@@ -64,12 +66,24 @@ def test_values_decode_to_the_slices_they_were_made_of(demo: Timeline) -> None:
     values = json.loads(json.dumps(timeline_values(demo)))
     found = decoded(values)
     s = demo.slices
-    columns = (s.row, s.start_ns - demo.low_ns, s.dur_ns, s.count, s.busy_ns, s.launch, s.size_bytes)
-    assert [row[:7] for row in found] == list(zip(*(column.tolist() for column in columns), strict=True))
+    columns = (
+        s.row,
+        s.start_ns - demo.low_ns,
+        s.dur_ns,
+        s.count,
+        s.busy_ns,
+        s.launch,
+        s.size_bytes,
+    )
+    assert [row[:7] for row in found] == list(
+        zip(*(column.tolist() for column in columns), strict=True)
+    )
     fields = dict(zip(values["fields"], range(7, 15), strict=True))
     for row, what in zip(found, s.what.tolist(), strict=True):
         name = demo.whats[what].name or ""
-        assert row[fields["name"]] == name or (len(name) > 400 and name.startswith(row[fields["name"]][:200]))
+        assert row[fields["name"]] == name or (
+            len(name) > 400 and name.startswith(row[fields["name"]][:200])
+        )
         assert row[fields["op"]] == (demo.whats[what].op or "")
     assert any(count > 1 for count in s.count.tolist())
     assert any(launch != NONE for launch in s.launch.tolist())
@@ -115,7 +129,9 @@ def crowded(num: int, name: str) -> Timeline:
             size_bytes=at * 0 + NONE,
         ),
         whats=tuple(What(name=f"{name}{i}", kind="op") for i in range(num)),
-        gaps=Gaps(start_ns=at[:1], dur_ns=at[:1] + num * 10**8, part=at[:1], moved_ns=0, waits_split=True),
+        gaps=Gaps(
+            start_ns=at[:1], dur_ns=at[:1] + num * 10**8, part=at[:1], moved_ns=0, waits_split=True
+        ),
         num_events=num,
         num_left_out=0,
         num_lanes_left_out=0,
@@ -136,19 +152,47 @@ def test_controls_and_direction_overrides_do_not_reach_the_page() -> None:
     values = timeline_values(crowded(2, "a\u202eb\x00\n</script>\u2028"))
     for text in (*values["strings"], values["lanes"][0][0]):
         assert text.isprintable(), repr(text)
-    assert any("</script>" in text for text in values["strings"]), "markup is text: whoever writes the page escapes it"
+    assert any("</script>" in text for text in values["strings"]), (
+        "markup is text: whoever writes the page escapes it"
+    )
 
 
 def test_the_scripts_never_read_text_as_markup() -> None:
     script = timeline_script()
     assert "window.stepscopeTimeline = function" in script
-    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "</script"):
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "</script",
+    ):
         assert forbidden not in script
 
 
 def test_every_colour_that_is_asked_for_has_a_default_in_both_schemes() -> None:
     light, dark = timeline_style().split("@media (prefers-color-scheme: dark)")
-    kinds = ("op", "mark", "call", "compile", "copy", "set", "collective", "mixed", *(f"hue-{n}" for n in range(7)))
-    for name in ("ink", "paper", "muted", "line", "accent", *kinds, *(f"part-{part}" for part in PARTS)):
+    kinds = (
+        "op",
+        "mark",
+        "call",
+        "compile",
+        "copy",
+        "set",
+        "collective",
+        "mixed",
+        *(f"hue-{n}" for n in range(7)),
+    )
+    for name in (
+        "ink",
+        "paper",
+        "muted",
+        "line",
+        "accent",
+        *kinds,
+        *(f"part-{part}" for part in PARTS),
+    ):
         assert f"--t-{name}:" in light
         assert f"--t-{name}:" in dark

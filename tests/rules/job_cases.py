@@ -1,4 +1,5 @@
-"""A made-up job of several ranks: all do the same unless told otherwise; a collective waits for the last. Microseconds."""
+"""A made-up job of several ranks: all do the same unless told otherwise; a collective waits for the
+last. Microseconds."""
 
 from __future__ import annotations
 
@@ -35,7 +36,13 @@ class Rank:
     number: int = 0
     events: list[Event] = field(default_factory=list)
 
-    def launched(self, name: str, host_us: float, inside: Sequence[str], collective: CollectiveArgs | None = None) -> int:
+    def launched(
+        self,
+        name: str,
+        host_us: float,
+        inside: Sequence[str],
+        collective: CollectiveArgs | None = None,
+    ) -> int:
         """The host's ranges around one launch; the time from which the work may begin."""
         self.number += 1
         start, end = self.now, self.now + int(host_us * US)
@@ -49,7 +56,8 @@ class Rank:
 
 
 class Fleet:
-    """`fleet.compute(...)`, `fleet.collective(...)`, `fleet.step()` at the end of each step, then `fleet.job()`."""
+    """`fleet.compute(...)`, `fleet.collective(...)`, `fleet.step()` at the end of each step, then
+    `fleet.job()`."""
 
     def __init__(self, num_ranks: int = 2) -> None:
         self.ranks = [Rank() for _ in range(num_ranks)]
@@ -58,7 +66,11 @@ class Fleet:
         self.sequence = 0
 
     def _each(self, value: float | Sequence[float]) -> list[float]:
-        return [float(v) for v in value] if isinstance(value, Sequence) else [float(value)] * len(self.ranks)
+        return (
+            [float(v) for v in value]
+            if isinstance(value, Sequence)
+            else [float(value)] * len(self.ranks)
+        )
 
     def compute(
         self,
@@ -69,15 +81,22 @@ class Fleet:
         name: str = "sm90_gemm",
         grid: Sequence[int] | None = None,
     ) -> None:
-        """A kernel on every rank; `us`, `host_us` and `grid` may be given by rank. None takes place where `us` is 0."""
+        """A kernel on every rank; `us`, `host_us` and `grid` may be given by rank. None takes place
+        where `us` is 0."""
         inside = [NODE.format("MmBackward0"), "MmBackward0"] if backward else []
-        for at, (rank, length, host) in enumerate(zip(self.ranks, self._each(us), self._each(host_us), strict=True)):
+        for at, (rank, length, host) in enumerate(
+            zip(self.ranks, self._each(us), self._each(host_us), strict=True)
+        ):
             if not length:
                 continue
             begin = max(rank.launched("aten::mm", host, inside), rank.compute_free + US)
             rank.compute_free = begin + int(length * US)
             detail = Launch(
-                grid=(1 if grid is None else grid[at], 1, 1), block=(128, 1, 1), registers=32, shared_bytes=0, occupancy_pct=None
+                grid=(1 if grid is None else grid[at], 1, 1),
+                block=(128, 1, 1),
+                registers=32,
+                shared_bytes=0,
+                occupancy_pct=None,
             )
             rank.events.append(kernel(name, begin, rank.compute_free, rank.number, detail=detail))
 
@@ -98,8 +117,9 @@ class Fleet:
         held_us: float | Sequence[float] = 0,
         splits: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
     ) -> None:
-        """All ranks take part; `needed`: compute launched later waits for it; `held_us`: by rank, how long its kernel stands
-        outside when it could begin; `splits`: by rank, rows sent to and received from each."""
+        """All ranks take part; `needed`: compute launched later waits for it; `held_us`: by rank,
+        how long its kernel stands outside when it could begin; `splits`: by rank, rows sent to and
+        received from each."""
         self.sequence += 1
         item = {"Float": 4, "Int": 4}[dtype]
         args = CollectiveArgs(
@@ -124,13 +144,19 @@ class Fleet:
             for rows in splits or [((), ())] * len(self.ranks)
         ]
         begins = [
-            max(rank.launched("record_param_comms", 10, inside, mine), rank.comms_free + US, rank.compute_free + 5 * US)
+            max(
+                rank.launched("record_param_comms", 10, inside, mine),
+                rank.comms_free + US,
+                rank.compute_free + 5 * US,
+            )
             + int(held * US)
             for rank, mine, held in zip(self.ranks, said, self._each(held_us), strict=True)
         ]
         end = max(begins) + int(us * US)
         for rank, begin, mine in zip(self.ranks, begins, said, strict=True):
-            rank.events.append(kernel(KERNELS[kind], begin, end, rank.number, stream=20, collective=mine))
+            rank.events.append(
+                kernel(KERNELS[kind], begin, end, rank.number, stream=20, collective=mine)
+            )
             rank.comms_free = end
             rank.compute_free = end + 2 * US if needed else rank.compute_free
 
@@ -162,7 +188,10 @@ class Fleet:
         return [trace_of(*rank.events) for rank in self.ranks]
 
     def job(self, traces: Sequence[Trace] | None = None) -> JobCase:
-        cases = [case_of(build_context(trace, None), at, None) for at, trace in enumerate(traces or self.traces())]
+        cases = [
+            case_of(build_context(trace, None), at, None)
+            for at, trace in enumerate(traces or self.traces())
+        ]
         rank_records = [collective_records_of(case.context, at) for at, case in enumerate(cases)]
         job = job_case_of(cases, rank_records, rank_records, match(rank_records), None)
         assert job is not None
@@ -174,16 +203,27 @@ def gain(job: JobCase, said: JobProposal | None) -> float:
     return 1.0 if said is None else job.speedup(said.change(job.job_graph))
 
 
-def ddp(steps: int = 4, *, buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),), **compute: Any) -> Fleet:
-    """A plain data-parallel run on two ranks: ten kernels forward, ten backward, the exchanges beside them, the update."""
+def ddp(
+    steps: int = 4, *, buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),), **compute: Any
+) -> Fleet:
+    """A plain data-parallel run on two ranks: ten kernels forward, ten backward, the exchanges
+    beside them, the update."""
     fleet = Fleet()
     for _ in range(steps):
         for _ in range(10):
-            fleet.compute(compute.get("us", 100), host_us=compute.get("host_us", 10), grid=compute.get("grid"))
+            fleet.compute(
+                compute.get("us", 100), host_us=compute.get("host_us", 10), grid=compute.get("grid")
+            )
         for at in range(10):
             fleet.compute(compute.get("us", 100), backward=True, grid=compute.get("grid"))
             for size, us in buckets[at * len(buckets) // 10 : (at + 1) * len(buckets) // 10]:
-                fleet.collective("all_reduce", size, us, inside=[NODE.format(ACCUMULATE), ACCUMULATE], needed=False)
+                fleet.collective(
+                    "all_reduce",
+                    size,
+                    us,
+                    inside=[NODE.format(ACCUMULATE), ACCUMULATE],
+                    needed=False,
+                )
         fleet.settle()
         fleet.compute(50, name="multi_tensor_apply_kernel")
         fleet.step()

@@ -30,4 +30,9 @@ def ladder(case: Case, proposals: Sequence[Proposal]) -> tuple[float, ...]:
 
 
 def diagnosed(case: Case, step_ns: int | None = None) -> Diagnosis:
-    return diagnose_job(Job(facts=Facts(ranks=(case.facts,), given_step_ns=step_ns), case_of=lambda index, step_ns: case))
+    return diagnose_job(
+        Job(
+            facts=Facts(ranks=(case.facts,), given_step_ns=step_ns),
+            case_of=lambda index, step_ns: case,
+        )
+    )

@@ -1,4 +1,5 @@
-"""Kernels with counters, as a profiler would have measured them, for the rules about single kernels."""
+"""Kernels with counters, as a profiler would have measured them, for the rules about single
+kernels."""
 
 from __future__ import annotations
 

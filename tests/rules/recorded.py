@@ -1,4 +1,5 @@
-"""A host and a device that write their own trace: `run.launch(us)`, `run.copy(...)`, `run.fetch(...)`, step by step."""
+"""A host and a device that write their own trace: `run.launch(us)`, `run.copy(...)`,
+`run.fetch(...)`, step by step."""
 
 from __future__ import annotations
 
@@ -49,10 +50,14 @@ class Run:
         self._launch("cudaLaunchKernel", host_us)
         start = max(self.now + 4, self.free + 1)
         self.free = start + us
-        self.events.append(kernel("ampere_sgemm_128x64_nn", start * US, self.free * US, self.launched))
+        self.events.append(
+            kernel("ampere_sgemm_128x64_nn", start * US, self.free * US, self.launched)
+        )
         self.now += host_us
 
-    def copy(self, kind: str, size: int, us: int, *, host_us: int = 10, staged: bool = False) -> None:
+    def copy(
+        self, kind: str, size: int, us: int, *, host_us: int = 10, staged: bool = False
+    ) -> None:
         """A copy in `us`; a staged one holds the host until just before it is done."""
         start = max(self.now + 4, self.free + 1)
         self.free = start + us
@@ -78,12 +83,22 @@ class Run:
     def case(self, memory: MemoryEvents | None = None) -> Case:
         """As the rules see it, on an H200."""
         ends = [*self.steps[1:], self.now + 1]
-        marks = [mark(f"ProfilerStep#{i}", a * US, b * US - 1) for i, (a, b) in enumerate(zip(self.steps, ends, strict=True))]
+        marks = [
+            mark(f"ProfilerStep#{i}", a * US, b * US - 1)
+            for i, (a, b) in enumerate(zip(self.steps, ends, strict=True))
+        ]
         device = DeviceProperties(
-            index=0, name="NVIDIA H200", memory_bytes=140 * 10**9, num_sms=132, compute_capability=(9, 0), warp_size=32
+            index=0,
+            name="NVIDIA H200",
+            memory_bytes=140 * 10**9,
+            num_sms=132,
+            compute_capability=(9, 0),
+            warp_size=32,
         )
         trace = trace_of(*marks, *self.events, meta=TraceMeta(path="built", devices=(device,)))
-        return case_of(build_context(replace(trace, memory=memory), find_spec_by_key("h200-sxm")), 0, None)
+        return case_of(
+            build_context(replace(trace, memory=memory), find_spec_by_key("h200-sxm")), 0, None
+        )
 
     def judged(self, memory: MemoryEvents | None = None) -> Judgement:
         return judge(self.case(memory))

@@ -1,4 +1,5 @@
-"""A made-up training process: it launches, waits and marks, and its events become a trace. Times in microseconds."""
+"""A made-up training process: it launches, waits and marks, and its events become a trace. Times in
+microseconds."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ class Recorder:
     def work(self, us: float) -> None:
         self.now += int(us * US)
 
-    def launch(self, name: str, *, kernel_us: float, host_us: float = 10, kernel_name: str | None = None, **more: Any) -> None:
+    def launch(
+        self,
+        name: str,
+        *,
+        kernel_us: float,
+        host_us: float = 10,
+        kernel_name: str | None = None,
+        **more: Any,
+    ) -> None:
         """An operator that takes the host `host_us` and launches one kernel half-way through."""
         self.number += 1
         at, end = self.now + int(host_us * US) // 2, self.now + int(host_us * US)

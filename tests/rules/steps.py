@@ -1,4 +1,5 @@
-"""Steps of a training run on an H200, built by hand: `case_of_steps(launch(...), ...)` repeats them."""
+"""Steps of a training run on an H200, built by hand: `case_of_steps(launch(...), ...)` repeats
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from tests import tracing
 from tests.tracing import call, kernel, mark, op, trace_of
 
 H200 = DeviceProperties(
-    index=0, name="NVIDIA H200", memory_bytes=150109880320, num_sms=132, compute_capability=(9, 0), warp_size=32
+    index=0,
+    name="NVIDIA H200",
+    memory_bytes=150109880320,
+    num_sms=132,
+    compute_capability=(9, 0),
+    warp_size=32,
 )
 US = 1000
 
@@ -44,11 +50,19 @@ def launch(
     node: str | None = None,
     again: bool = False,
 ) -> Launch:
-    detail = None if dims is None else OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
-    return Launch(op=name, kernel=kernel, us=us, detail=detail, sequence=sequence, node=node, again=again)
+    detail = (
+        None
+        if dims is None
+        else OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
+    )
+    return Launch(
+        op=name, kernel=kernel, us=us, detail=detail, sequence=sequence, node=node, again=again
+    )
 
 
-def case_of_steps(*launches: Launch, host_us: float = 1.0, shapes: bool = True, steps: int = 4) -> Case:
+def case_of_steps(
+    *launches: Launch, host_us: float = 1.0, shapes: bool = True, steps: int = 4
+) -> Case:
     """The case of these launches, repeated; the host takes `host_us` for each."""
     events: list[tracing.Event] = []
     host, device, number = 0, 0, 0
@@ -60,9 +74,19 @@ def case_of_steps(*launches: Launch, host_us: float = 1.0, shapes: bool = True, 
             start, end = host, host + each
             host = end
             if one.node is not None:
-                events.append(op(f"autograd::engine::evaluate_function: {one.node}", start, end, sequence=-1))
+                events.append(
+                    op(f"autograd::engine::evaluate_function: {one.node}", start, end, sequence=-1)
+                )
                 start, end = start + 2, end - 2
-                events.append(op(one.node, start, end, sequence=one.sequence if not one.again else -1, fwd_thread=1))
+                events.append(
+                    op(
+                        one.node,
+                        start,
+                        end,
+                        sequence=one.sequence if not one.again else -1,
+                        fwd_thread=1,
+                    )
+                )
                 start, end = start + 2, end - 2
             seq = one.sequence if one.node is None or one.again else -1
             events.append(op(one.op, start, end, detail=one.detail, sequence=seq, fwd_thread=0))

@@ -1,4 +1,5 @@
-"""What advice shows as code can be written into a program: every call parses, every setting's value is one that it may have."""
+"""What advice shows as code can be written into a program: every call parses, every setting's value
+is one that it may have."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RULES = sorted((ROOT / "src" / "stepscope" / "rules").glob("*.py"))
 
 
 def calls(text: str) -> Iterator[str]:
-    """Everything that looks like a call, up to its own closing parenthesis; up to the text's end where it has none."""
+    """Everything that looks like a call, up to its own closing parenthesis; up to the text's end
+    where it has none."""
     for match in CALL.finditer(text):
         depth, quote = 0, ""
         for place in range(match.end() - 1, len(text)):
@@ -59,13 +61,23 @@ def faults(text: str) -> list[str]:
 
 
 def written(path: Path) -> Iterator[str]:
-    """The texts of a module, with a number for what is filled in; docstrings and regular expressions are none of them."""
+    """The texts of a module, with a number for what is filled in; docstrings and regular
+    expressions are none of them."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        ):
             yield re.sub(r"\{\w*\}", "1", node.value)
 
 
@@ -79,7 +91,11 @@ def test_what_is_no_code_is_seen() -> None:
     ):
         assert faults(text), text
     for text in (
-        "DataLoader(num_workers=8, persistent_workers=True, pin_memory=True); at least 2, at most the cores per rank",
+        (
+            "DataLoader(num_workers=8, persistent_workers=True, pin_memory=True); at least 2, at "
+            "most "
+            "the cores per rank"
+        ),
         'fetch with .to("cpu", non_blocking=True) (twice) and total += loss.detach()',
         "DistributedDataParallel(..., bucket_cap_mb=25), the default",
     ):
@@ -88,12 +104,21 @@ def test_what_is_no_code_is_seen() -> None:
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
 def test_code_in_what_a_rule_says_parses(path: Path) -> None:
-    said = [text for text in written(path) if "\\" not in text and "(?" not in text and "\n\n" not in text]
+    said = [
+        text
+        for text in written(path)
+        if "\\" not in text and "(?" not in text and "\n\n" not in text
+    ]
     assert [fault for text in said for fault in faults(text)] == []
 
 
 def test_code_in_findings_parses() -> None:
-    found = [finding for name, make in SCENARIOS.items() if name != "evil_names" for finding in make().findings]
+    found = [
+        finding
+        for name, make in SCENARIOS.items()
+        if name != "evil_names"
+        for finding in make().findings
+    ]
     found += diagnose([str(DEMO)], Options(use_cache=False)).findings
     assert len(found) >= 4
     assert [fault for finding in found for fault in faults(finding.action)] == []

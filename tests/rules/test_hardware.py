@@ -1,4 +1,5 @@
-"""A calibrated machine's own rates stand in place of usual shares of its datasheet's; on any other machine nothing changes."""
+"""A calibrated machine's own rates stand in place of usual shares of its datasheet's; on any other
+machine nothing changes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.rank_context import build_context, device_of
 from stepscope.calibration.hardware_file import save
 from stepscope.cli.main import main
-from stepscope.core.calibrated import AttentionPoint, Calibrated, CopyPoint, GemmPoint, Launch, Machine, Timing
+from stepscope.core.calibrated import (
+    AttentionPoint,
+    Calibrated,
+    CopyPoint,
+    GemmPoint,
+    Launch,
+    Machine,
+    Timing,
+)
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
@@ -40,7 +49,10 @@ def timed(seconds: float) -> Timing:
 
 
 def machine(
-    share: float = 0.5, stream: float = 0.5, shortest_s: float = 1.85e-6, attention: Sequence[AttentionPoint] = ()
+    share: float = 0.5,
+    stream: float = 0.5,
+    shortest_s: float = 1.85e-6,
+    attention: Sequence[AttentionPoint] = (),
 ) -> Calibrated:
     """An H200 that reaches these shares of its datasheet."""
     side = 4096
@@ -51,7 +63,9 @@ def machine(
         how="",
         machine=Machine(kind="cuda", device="NVIDIA H200"),
         gemms=tuple(
-            GemmPoint(precision=name, m=side, n=side, k=side, time=timed(2 * side**3 / (share * peak)))
+            GemmPoint(
+                precision=name, m=side, n=side, k=side, time=timed(2 * side**3 / (share * peak))
+            )
             for name, peak in PEAKS.items()
         ),
         copies=(
@@ -65,7 +79,12 @@ def machine(
 
 def h200() -> DeviceSpec:
     device = DeviceProperties(
-        index=0, name="NVIDIA H200", memory_bytes=150109880320, num_sms=132, compute_capability=(9, 0), warp_size=32
+        index=0,
+        name="NVIDIA H200",
+        memory_bytes=150109880320,
+        num_sms=132,
+        compute_capability=(9, 0),
+        warp_size=32,
     )
     spec = find_spec(device)
     assert spec is not None
@@ -82,7 +101,9 @@ def times(roofs: DevicePeaks) -> list[float]:
         convolution_ns(roofs, 1e12, 1e8, "bf16", backward=False, turned=True),
         convolution_ns(roofs, 1e12, 1e8, "bf16", backward=True, turned=False),
         stream_ns(roofs, 1e9),
-        attention_ns(roofs, batch=64, queries=1024, keys=1024, dim=64, precision="bf16", causal=True),
+        attention_ns(
+            roofs, batch=64, queries=1024, keys=1024, dim=64, precision="bf16", causal=True
+        ),
     ]
 
 
@@ -98,13 +119,17 @@ def test_a_machine_that_reaches_the_usual_shares_changes_nothing() -> None:
 def test_measured_rates_are_the_rates() -> None:
     roofs = DevicePeaks(spec=h200(), measured=machine(0.5, 0.25, shortest_s=3.7e-6))
     # Twice the shortest kernel that the fixed times belong to: six microseconds for three.
-    assert matrix_ns(roofs, 1e12, 0.0, "bf16") == pytest.approx(6000 + 1e12 / (0.5 * 989.4e12) * 1e9)
+    assert matrix_ns(roofs, 1e12, 0.0, "bf16") == pytest.approx(
+        6000 + 1e12 / (0.5 * 989.4e12) * 1e9
+    )
     assert matrix_ns(roofs, 1e12, 0.0, "fp32") == pytest.approx(6000 + 1e12 / (0.5 * 66.9e12) * 1e9)
     assert stream_ns(roofs, 1e9) == pytest.approx(6000 + 1e9 / (0.25 * 4.8e12) * 1e9)
     assert matrix_ns(roofs, 1e12, 0.0, "fp64") == pytest.approx(
         6000 + 1e12 / (roofs.peak_flops("fp64", matrix=True) or 0) / 0.78 * 1e9
     )
-    assert roofs.peak_flops("bf16", matrix=True) == pytest.approx(989.4e12), "MFU stays against the datasheet"
+    assert roofs.peak_flops("bf16", matrix=True) == pytest.approx(989.4e12), (
+        "MFU stays against the datasheet"
+    )
     assert roofs.traffic_ns(4.8e12) == pytest.approx(1e9)
     assert math.isnan(matrix_ns(roofs, 1e12, 0.0, "fp4"))
 
@@ -112,21 +137,43 @@ def test_measured_rates_are_the_rates() -> None:
 def test_attention_takes_what_it_took() -> None:
     def point(length: int, dim: int, seconds: float, direction: str = "forward") -> AttentionPoint:
         return AttentionPoint(
-            precision="bf16", direction=direction, batch=2, heads=8, length=length, head_dim=dim, time=timed(seconds)
+            precision="bf16",
+            direction=direction,
+            batch=2,
+            heads=8,
+            length=length,
+            head_dim=dim,
+            time=timed(seconds),
         )
 
-    points = (point(512, 64, 1e-3), point(4096, 64, 9e-3), point(512, 128, 5e-3), point(512, 64, 7.0, "backward"))
-    plain, roofs = DevicePeaks(spec=h200()), DevicePeaks(spec=h200(), measured=machine(attention=points))
+    points = (
+        point(512, 64, 1e-3),
+        point(4096, 64, 9e-3),
+        point(512, 128, 5e-3),
+        point(512, 64, 7.0, "backward"),
+    )
+    plain, roofs = (
+        DevicePeaks(spec=h200()),
+        DevicePeaks(spec=h200(), measured=machine(attention=points)),
+    )
 
-    def took(of: DevicePeaks, length: int, dim: int, precision: str = "bf16", *, causal: bool = True) -> float:
-        return attention_ns(of, batch=16, queries=length, keys=length, dim=dim, precision=precision, causal=causal)
+    def took(
+        of: DevicePeaks, length: int, dim: int, precision: str = "bf16", *, causal: bool = True
+    ) -> float:
+        return attention_ns(
+            of, batch=16, queries=length, keys=length, dim=dim, precision=precision, causal=causal
+        )
 
     assert took(roofs, 512, 64) == pytest.approx(1e6)
     assert took(roofs, 512, 64, "fp16") == pytest.approx(1e6)
     assert took(roofs, 512, 128) == pytest.approx(5e6)
-    assert took(roofs, 700, 80) == pytest.approx(took(plain, 700, 80) * 1e6 / took(plain, 512, 64)), "the nearest"
+    assert took(roofs, 700, 80) == pytest.approx(
+        took(plain, 700, 80) * 1e6 / took(plain, 512, 64)
+    ), "the nearest"
     long = took(plain, 512, 64, causal=False) * 9e6 / took(plain, 4096, 64)
-    assert took(roofs, 512, 64, causal=False) == pytest.approx(long), "no mask, no half-empty blocks: the longest"
+    assert took(roofs, 512, 64, causal=False) == pytest.approx(long), (
+        "no mask, no half-empty blocks: the longest"
+    )
     assert took(roofs, 512, 64, "fp32") == took(plain, 512, 64, "fp32"), "not measured in fp32"
 
 
@@ -147,18 +194,29 @@ def test_another_device_is_judged_by_datasheets(source: Source, plain: Job) -> N
     assert told.facts == plain.facts
     assert judge_job(told) == judge_job(plain)
     assert set(told.notes) - set(plain.notes) == {
-        "the hardware file was measured on NVIDIA A100, and this run is of NVIDIA H200: it is judged by datasheets"
+        (
+            "the hardware file was measured on NVIDIA A100, and this run is of NVIDIA H200: it is "
+            "judged by datasheets"
+        )
     }
 
 
 def test_mfu_is_told_against_both(source: Source, plain: Job) -> None:
-    told = measure_job([source], contexts=RankContexts(use_cache=False, hardware=machine(share=0.5)))
+    told = measure_job(
+        [source], contexts=RankContexts(use_cache=False, hardware=machine(share=0.5))
+    )
     mfu = plain.facts.ranks[0].roofline.mfu
     assert mfu is not None
-    assert told.facts.ranks[0].roofline == plain.facts.ranks[0].roofline, "against the datasheet, as before"
-    found = next(match for note in told.notes if (match := re.search(r"MFU (.*)% is .* it is (.*)%", note)))
+    assert told.facts.ranks[0].roofline == plain.facts.ranks[0].roofline, (
+        "against the datasheet, as before"
+    )
+    found = next(
+        match for note in told.notes if (match := re.search(r"MFU (.*)% is .* it is (.*)%", note))
+    )
     assert float(found[1]) == pytest.approx(100 * mfu, abs=0.06)
-    assert float(found[2]) == pytest.approx(2 * 100 * mfu, abs=0.06), "half of the peak is reached in every precision"
+    assert float(found[2]) == pytest.approx(2 * 100 * mfu, abs=0.06), (
+        "half of the peak is reached in every precision"
+    )
     assert any("measured on NVIDIA H200 (2026-01-02T03:04:05Z)" in note for note in told.notes)
 
 
@@ -167,7 +225,12 @@ def test_it_travels_to_workers() -> None:
     files = [Source(path=DEMO, label=f"rank{rank}") for rank in range(2)]
     alone = measure_job(files, contexts=RankContexts(use_cache=False, hardware=hardware))
     with local_workers(2) as workers:
-        assert measure_job(files, workers=workers, contexts=RankContexts(use_cache=False, hardware=hardware)) == alone
+        assert (
+            measure_job(
+                files, workers=workers, contexts=RankContexts(use_cache=False, hardware=hardware)
+            )
+            == alone
+        )
     assert sum("measured on NVIDIA H200" in note for note in alone.notes) == 1
 
 
@@ -198,16 +261,23 @@ def test_the_option_and_the_environment(
     save(replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100")), other)
     monkeypatch.delenv("STEPSCOPE_HARDWARE", raising=False)
     plain = notes(capsys)
-    assert any("judged by what was measured on NVIDIA H200" in note for note in notes(capsys, "--hardware", str(path)))
+    assert any(
+        "judged by what was measured on NVIDIA H200" in note
+        for note in notes(capsys, "--hardware", str(path))
+    )
     monkeypatch.setenv("STEPSCOPE_HARDWARE", str(other))
     assert any("judged by datasheets" in note for note in notes(capsys))
-    assert not any("judged by datasheets" in note for note in notes(capsys, "--hardware", str(path))), "the option goes first"
+    assert not any(
+        "judged by datasheets" in note for note in notes(capsys, "--hardware", str(path))
+    ), "the option goes first"
     monkeypatch.setenv("STEPSCOPE_HARDWARE", "")
     assert notes(capsys) == plain
 
 
 @pytest.mark.parametrize("command", ["diagnose", "report"])
-def test_a_file_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_a_file_that_is_none_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     out = ["-o", str(tmp_path / "x.html")] if command == "report" else []
@@ -219,17 +289,28 @@ def test_a_job_is_not_started_with_a_bad_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["run", "--hardware", str(tmp_path / "none.json"), "--", "touch", str(tmp_path / "started")]
+    command = [
+        "run",
+        "--hardware",
+        str(tmp_path / "none.json"),
+        "--",
+        "touch",
+        str(tmp_path / "started"),
+    ]
     assert main(command) == 2
     assert "No such file" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_report_draws_the_machines_own_roofs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_draws_the_machines_own_roofs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, other, out = tmp_path / "here.json", tmp_path / "other.json", tmp_path / "x.html"
     save(machine(), path)
     save(replace(machine(), machine=Machine(kind="cuda", device="NVIDIA A100")), other)
     for file, is_drawn in ((path, True), (other, False)):
-        assert main(["report", str(DEMO), "--no-cache", "-o", str(out), "--hardware", str(file)]) == 0
+        assert (
+            main(["report", str(DEMO), "--no-cache", "-o", str(out), "--hardware", str(file)]) == 0
+        )
         assert (f"measured, {file.name}" in out.read_text()) == is_drawn
     capsys.readouterr()

@@ -32,7 +32,11 @@ def test_a_fix_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
         run.step(number, start)
     case = run.case()
     free = proposal(lambda graph: without_host_parts(graph, "work"))
-    short = proposal(lambda graph: with_task_ns(graph, np.ones(len(graph), np.bool_), np.full(len(graph), 5000.0)))
+    short = proposal(
+        lambda graph: with_task_ns(
+            graph, np.ones(len(graph), np.bool_), np.full(len(graph), 5000.0)
+        )
+    )
     (alone,) = ladder(case, [free])
     assert alone > 1.1
     assert ladder(case, [free, proposal(longer)]) == (alone, alone)
@@ -40,4 +44,6 @@ def test_a_fix_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
     assert first == alone
     assert both > alone
     first, second, third = ladder(case, [free, proposal(longer), short])
-    assert (first, second, third) == (alone, alone, both), "what did harm is left out of what follows"
+    assert (first, second, third) == (alone, alone, both), (
+        "what did harm is left out of what follows"
+    )

@@ -1,4 +1,5 @@
-"""Runs without a device: what a replay of their operators says, and what the run's own numbers change in it."""
+"""Runs without a device: what a replay of their operators says, and what the run's own numbers
+change in it."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def steps(loading_ms: int, work_ms: int, num: int = 5) -> Trace:
-    """Each step loads, computes in two operators with a millisecond of Python between them, and ends."""
+    """Each step loads, computes in two operators with a millisecond of Python between them, and
+    ends."""
     events: list[Event] = []
     for step in range(num):
         began = now = step * (loading_ms + work_ms + 1) * MS
         events.append(mark(LOADER, now, now + loading_ms * MS))
         now += loading_ms * MS
         half = work_ms * MS // 2
-        events += [op("aten::mm", now, now + half), op("aten::add_", now + half + MS, now + 2 * half + MS - 1000)]
+        events += [
+            op("aten::mm", now, now + half),
+            op("aten::add_", now + half + MS, now + 2 * half + MS - 1000),
+        ]
         events.append(mark(f"ProfilerStep#{step}", began, now + 2 * half + MS))
     return trace_of(*events)
 
@@ -44,7 +49,14 @@ def known(cores: float, used: float, wait_ms: int, step_ms: int) -> Known:
         num_batches=1,
         num_backwards=1,
     )
-    return Known(rank=0, steps=timed, cores=cores, cores_used=used, threads=1, loader=LoaderKnobs(num_workers=0))
+    return Known(
+        rank=0,
+        steps=timed,
+        cores=cores,
+        cores_used=used,
+        threads=1,
+        loader=LoaderKnobs(num_workers=0),
+    )
 
 
 def test_the_replay_meets_the_step_and_names_the_input() -> None:
@@ -59,23 +71,36 @@ def test_the_replay_meets_the_step_and_names_the_input() -> None:
 def test_steps_of_which_one_has_work_are_not_replayed() -> None:
     """The distance to the next is not known, and no gain is told from it."""
     worked = [op("aten::mm", 0, 5 * MS), op("aten::mm", 6 * MS, 9 * MS)]
-    marks = [mark(f"ProfilerStep#{step}", step * 10 * MS, (step + 1) * 10 * MS - 1000) for step in range(3)]
+    marks = [
+        mark(f"ProfilerStep#{step}", step * 10 * MS, (step + 1) * 10 * MS - 1000)
+        for step in range(3)
+    ]
     case = case_of(build_context(trace_of(*worked, *marks), None), 0, None)
     assert (case.graph, case.step_interval_ns, case.facts.replayed) == (None, None, None)
 
 
 def test_the_measured_wait_goes_before_the_recorded_one() -> None:
-    case = case_of(build_context(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51))
+    case = case_of(
+        build_context(steps(20, 10), None), 0, 51 * MS, known(64, 1.0, wait_ms=40, step_ms=51)
+    )
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["data"] == pytest.approx(40 / 51, abs=0.02)
 
 
-@pytest.mark.parametrize(("cores", "used", "least", "most"), [(64.0, 1.0, 2.5, 3.0), (2.0, 1.5, 0.99, 1.4)])
-def test_workers_give_what_the_cores_allow(cores: float, used: float, least: float, most: float) -> None:
-    case = case_of(build_context(steps(20, 10), None), 0, 31 * MS, known(cores, used, wait_ms=20, step_ms=31))
+@pytest.mark.parametrize(
+    ("cores", "used", "least", "most"), [(64.0, 1.0, 2.5, 3.0), (2.0, 1.5, 0.99, 1.4)]
+)
+def test_workers_give_what_the_cores_allow(
+    cores: float, used: float, least: float, most: float
+) -> None:
+    case = case_of(
+        build_context(steps(20, 10), None), 0, 31 * MS, known(cores, used, wait_ms=20, step_ms=31)
+    )
     found = {finding.code: finding for finding in judge(case).findings}
     finding = found["serial-loader"]
     assert least <= finding.predicted_speedup <= most
     assert finding.predicted_low <= finding.predicted_speedup <= finding.predicted_high
     if cores == 2:
-        assert finding.predicted_low == pytest.approx(1.0, abs=0.01), "no core is left over: no gain is sure"
+        assert finding.predicted_low == pytest.approx(1.0, abs=0.01), (
+            "no core is left over: no gain is sure"
+        )

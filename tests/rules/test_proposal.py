@@ -1,4 +1,5 @@
-"""A finding names the lines and modules it comes from where stacks were recorded, and asks for them once where they were not."""
+"""A finding names the lines and modules it comes from where stacks were recorded, and asks for them
+once where they were not."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def test_the_line_with_most_of_the_cost_ends_the_action() -> None:
     case = reading("train.py(42): log", "train.py(42): log", "data.py(7): check").case()
     finding = found(case, device_sync.propose(case))
     assert finding.action.endswith(". Most of it at train.py:42 in log")
-    assert finding.evidence[-2:] == ("67% of it at train.py:42 in log", "33% of it at data.py:7 in check")
+    assert finding.evidence[-2:] == (
+        "67% of it at train.py:42 in log",
+        "33% of it at data.py:7 in check",
+    )
     assert [place.line for place in finding.places] == ["train.py:42 in log", "data.py:7 in check"]
 
 
@@ -100,7 +104,9 @@ def test_a_serial_loader_is_charged_to_what_it_calls() -> None:
         "data.py:30 in collate",
         "train.py:90 in train",
     ]
-    assert [place.share for place in finding.places] == pytest.approx([6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01)
+    assert [place.share for place in finding.places] == pytest.approx(
+        [6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01
+    )
     assert "num_workers=8" in finding.action
     assert "at least 3," in finding.action
 
@@ -132,10 +138,22 @@ def test_no_finding_promises_a_slower_step(
         return None if speedup is None else lambda _: speedup
 
     job: Any = SimpleNamespace(
-        job_graph=None, host_bounds=None, step_interval_ns=step_interval_ns, speedup=lambda speedup: speedup
+        job_graph=None,
+        host_bounds=None,
+        step_interval_ns=step_interval_ns,
+        speedup=lambda speedup: speedup,
     )
-    words = {"code": "x", "bound": "host", "summary": "", "action": "", "evidence": (), "ranks": (0,)}
-    proposal = JobProposal(change=becoming(likely), cautious=becoming(less), hopeful=becoming(more), **words)  # type: ignore[arg-type]
+    words = {
+        "code": "x",
+        "bound": "host",
+        "summary": "",
+        "action": "",
+        "evidence": (),
+        "ranks": (0,),
+    }
+    proposal = JobProposal(
+        change=becoming(likely), cautious=becoming(less), hopeful=becoming(more), **words
+    )  # type: ignore[arg-type]
     finding = judge_module.finding_of(job, proposal)
     finding.self_check()
     assert finding.predicted_speedup == max(1.0, likely)

@@ -17,10 +17,14 @@ from stepscope.readers.source import Source
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
 REFERENCE: dict[str, dict[str, int]] = (
-    json.loads((SHARED / "public" / "reference.json").read_text()) if (SHARED / "public" / "reference.json").is_file() else {}
+    json.loads((SHARED / "public" / "reference.json").read_text())
+    if (SHARED / "public" / "reference.json").is_file()
+    else {}
 )
 TRUTH: dict[str, dict[str, Any]] = (
-    json.loads((SHARED / "lab" / "truth.json").read_text())["cases"] if (SHARED / "lab" / "truth.json").is_file() else {}
+    json.loads((SHARED / "lab" / "truth.json").read_text())["cases"]
+    if (SHARED / "lab" / "truth.json").is_file()
+    else {}
 )
 LAB = shared_traces("lab/single/*.gz", "lab/ranks2/*.gz", "lab/ranks4/*.gz")
 
@@ -73,16 +77,24 @@ DEVICE_BOUND = (
 def test_where_the_device_is_the_limit_the_pitch_is_the_unprofiled_step(case: str) -> None:
     name, variant = case.split(".")
     facts = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz")
-    assert facts.steps.step_interval_ns == pytest.approx(TRUTH[name][f"{variant}_ms"] * 1e6, rel=0.02)
+    assert facts.steps.step_interval_ns == pytest.approx(
+        TRUTH[name][f"{variant}_ms"] * 1e6, rel=0.02
+    )
 
 
 @needs_shared
 def test_model_flops_of_a_known_model_meet_the_formula() -> None:
-    # GPT of lab.py: d 1024, 12 layers, vocabulary 32000, 8 x 1024 tokens; 6P + 12 L d s per token, attention halved: causal.
+    # GPT of lab.py: d 1024, 12 layers, vocabulary 32000, 8 x 1024 tokens; 6P + 12 L d s per token,
+    # attention halved: causal.
     d, layers, vocabulary, sequence, tokens = 1024, 12, 32000, 1024, 8 * 1024
     parameters = 12 * layers * d * d + d * vocabulary
     expected = (6 * parameters + 12 * layers * d * sequence / 2) * tokens
-    for case in ("fp32_no_tf32.slow", "fp32_no_tf32.fixed", "ckpt_unneeded.slow", "ckpt_unneeded.fixed"):
+    for case in (
+        "fp32_no_tf32.slow",
+        "fp32_no_tf32.fixed",
+        "ckpt_unneeded.slow",
+        "ckpt_unneeded.fixed",
+    ):
         roofline = facts_of(SHARED / "lab" / "single" / f"{case}.pt.trace.json.gz").roofline
         assert roofline.model_flops == pytest.approx(expected, rel=0.002)
 

@@ -1,4 +1,5 @@
-"""What rules advise from recordings of the machine: one recording where each speaks, and its look-alike where it is silent."""
+"""What rules advise from recordings of the machine: one recording where each speaks, and its
+look-alike where it is silent."""
 
 from __future__ import annotations
 
@@ -8,13 +9,32 @@ from typing import Any
 import pytest
 
 from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.system_report import DeviceSeries, HostCounters, HostStacks, HostThread, HotSpot, Spread
+from stepscope.core.system_report import (
+    DeviceSeries,
+    HostCounters,
+    HostStacks,
+    HostThread,
+    HotSpot,
+    Spread,
+)
 from stepscope.rules.data import page_cache_misses
-from stepscope.rules.host import gil_contention, one_busy_core, python_overhead, thread_oversubscription
+from stepscope.rules.host import (
+    gil_contention,
+    one_busy_core,
+    python_overhead,
+    thread_oversubscription,
+)
 from stepscope.rules.imbalance import throttled_gpu
 from tests.recordings import system_report
 
-RULES = (gil_contention, one_busy_core, page_cache_misses, python_overhead, thread_oversubscription, throttled_gpu)
+RULES = (
+    gil_contention,
+    one_busy_core,
+    page_cache_misses,
+    python_overhead,
+    thread_oversubscription,
+    throttled_gpu,
+)
 
 
 def flat(value: float) -> Spread:
@@ -35,7 +55,12 @@ def device(index: int = 0, *, clock: float = 1900, **more: Any) -> DeviceSeries:
 
 
 def stacks(**more: Any) -> HostStacks:
-    told: dict[str, Any] = {"tool": "py-spy", "path": "host.txt", "unit": "samples", "amount": 100.0}
+    told: dict[str, Any] = {
+        "tool": "py-spy",
+        "path": "host.txt",
+        "unit": "samples",
+        "amount": 100.0,
+    }
     return HostStacks(**(told | more))
 
 
@@ -52,15 +77,25 @@ def beside(*parts: DeviceSeries | HostStacks | HostCounters) -> Auxiliary:
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_recorded_is_nothing_said(rule: Any) -> None:
     assert not rule.advise(Auxiliary())
-    assert not rule.advise(beside(device(), DeviceSeries(index=1), stacks(), HostCounters(path="stat.txt")))
+    assert not rule.advise(
+        beside(device(), DeviceSeries(index=1), stacks(), HostCounters(path="stat.txt"))
+    )
 
 
 def test_heat_holds_the_clock_down() -> None:
-    hot = device(clock=1400, throttled={"hw_thermal_slowdown": 0.8, "sw_power_cap": 0.3}, temperature_c=flat(88))
+    hot = device(
+        clock=1400,
+        throttled={"hw_thermal_slowdown": 0.8, "sw_power_cap": 0.3},
+        temperature_c=flat(88),
+    )
 
     (advice,) = throttled_gpu.advise(beside(hot))
 
-    assert (advice.code, advice.weight, advice.weight_of) == ("throttled-gpu", 0.8, "the samples at work")
+    assert (advice.code, advice.weight, advice.weight_of) == (
+        "throttled-gpu",
+        0.8,
+        "the samples at work",
+    )
     assert "1400 of 1980 MHz" in advice.evidence[0]
     assert "88 C" in advice.evidence[0]
     assert not throttled_gpu.advise(beside(replace(hot, throttled={"hw_thermal_slowdown": 0.4})))
@@ -69,14 +104,18 @@ def test_heat_holds_the_clock_down() -> None:
 
 
 def test_a_power_limit_is_told_only_where_it_costs_much() -> None:
-    capped = device(clock=1500, throttled={"sw_power_cap": 0.9}, power_limit_w=400.0, power_working_w=flat(398))
+    capped = device(
+        clock=1500, throttled={"sw_power_cap": 0.9}, power_limit_w=400.0, power_working_w=flat(398)
+    )
 
     (advice,) = throttled_gpu.advise(beside(capped))
 
     assert "power limit" in advice.summary
     assert "398 of 400 W" in advice.evidence[0]
     assert not throttled_gpu.advise(beside(replace(capped, sm_clock_working_mhz=flat(1850))))
-    assert not throttled_gpu.advise(beside(replace(capped, max_sm_clock_mhz=None)))  # no word of how far down
+    assert not throttled_gpu.advise(
+        beside(replace(capped, max_sm_clock_mhz=None))
+    )  # no word of how far down
     assert not throttled_gpu.advise(beside(replace(capped, throttled={"gpu_idle": 1.0})))
 
 
@@ -99,7 +138,10 @@ def test_threads_wait_for_the_lock() -> None:
     assert (advice.weight, advice.weight_of) == (0.6, "that thread's samples")
     assert "MainThread" in advice.summary
     for share in (0.05, None):
-        calm = (replace(threads[0], gil_wait_share=share), replace(threads[1], gil_wait_share=share))
+        calm = (
+            replace(threads[0], gil_wait_share=share),
+            replace(threads[1], gil_wait_share=share),
+        )
         assert not gil_contention.advise(beside(stacks(threads=calm)))
 
 
@@ -112,10 +154,16 @@ def test_python_runs_for_most_samples() -> None:
     assert advice.weight == 0.55
     assert advice.evidence == ("mask (model.py:12): 50% of the samples in its own Python",)
     assert not python_overhead.advise(beside(replace(host, interpreter_share=0.2)))
-    assert not python_overhead.advise(beside(replace(host, interpreter_share=None)))  # without native frames nobody knows
-    assert not python_overhead.advise(beside(host, device()))  # the device is busy: it costs nothing
+    assert not python_overhead.advise(
+        beside(replace(host, interpreter_share=None))
+    )  # without native frames nobody knows
+    assert not python_overhead.advise(
+        beside(host, device())
+    )  # the device is busy: it costs nothing
     unused = device(1, busy_share=flat(0.0), num_working=0)
-    assert not python_overhead.advise(beside(host, device(), unused)), "what nobody uses waits for nobody"
+    assert not python_overhead.advise(beside(host, device(), unused)), (
+        "what nobody uses waits for nobody"
+    )
 
 
 def test_threads_are_swapped_and_moved() -> None:
@@ -148,7 +196,11 @@ def test_pages_are_fetched_while_threads_wait() -> None:
 
     assert "500 pages a second" in one.summary
     assert two.weight == 0.12
-    calm = (replace(counted, major_faults=900), replace(counted, major_faults=None), replace(sampled, page_read_share=0.01))
+    calm = (
+        replace(counted, major_faults=900),
+        replace(counted, major_faults=None),
+        replace(sampled, page_read_share=0.01),
+    )
     assert not page_cache_misses.advise(beside(*calm))
 
 
@@ -171,9 +223,12 @@ def test_samples_before_and_after_the_run_are_not_the_runs() -> None:
     around = device(busy_share=flat(0.0), busy_run_share=flat(0.95))
     assert one_busy_core.advise(beside(around, counted)) is None
     few = replace(flat(0.3), num=2)
-    assert one_busy_core.advise(beside(device(busy_share=flat(0.0), busy_run_share=few), counted)) is None, (
-        "two samples tell little"
+    assert (
+        one_busy_core.advise(beside(device(busy_share=flat(0.0), busy_run_share=few), counted))
+        is None
+    ), "two samples tell little"
+    told = one_busy_core.advise(
+        beside(device(busy_share=flat(0.0), busy_run_share=flat(0.3)), counted)
     )
-    told = one_busy_core.advise(beside(device(busy_share=flat(0.0), busy_run_share=flat(0.3)), counted))
     assert told is not None
     assert told.weight == pytest.approx(0.7)

@@ -16,7 +16,9 @@ from tests.tracing import Event, call, kernel, mark, op, trace_of
 MS = 1_000_000
 
 
-def stepping(*inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "gemm") -> list[Event]:
+def stepping(
+    *inside: Event, work_ms: int = 1, step_ms: int = 10, name: str = "gemm"
+) -> list[Event]:
     """Three steps; each launches one kernel of `work_ms` at its end."""
     events: list[Event] = list(inside)
     for i in range(3):
@@ -59,7 +61,10 @@ def test_kernels_that_only_move_bytes_are_memory_bound() -> None:
 
 
 def test_a_device_that_waits_for_the_loader_is_data_bound() -> None:
-    loaders = [mark("enumerate(DataLoader)#x.__next__", i * 10 * MS, i * 10 * MS + 8 * MS) for i in range(3)]
+    loaders = [
+        mark("enumerate(DataLoader)#x.__next__", i * 10 * MS, i * 10 * MS + 8 * MS)
+        for i in range(3)
+    ]
     assert judged(*stepping(*loaders)).verdict.bound == "data"
 
 
@@ -79,7 +84,8 @@ def test_collectives_that_nothing_hides_are_comms_and_their_wait_is_not_judged()
 
 
 def test_a_step_the_host_paces_is_host_bound_however_busy_the_device_looks() -> None:
-    """9 of 10 ms busy, but each launch comes when the host gets to it: a faster kernel would change nothing."""
+    """9 of 10 ms busy, but each launch comes when the host gets to it: a faster kernel would change
+    nothing."""
     diagnosis = judged(*stepping(work_ms=9))
     assert diagnosis.verdict.bound == "host"
     assert diagnosis.verdict.shares["compute"] == 0.0
@@ -99,11 +105,17 @@ def test_shares_are_what_removing_each_resource_gives() -> None:
 def one_step(kernel_name: str, begin_ms: float, *also: Event) -> Diagnosis:
     begin = int(begin_ms * MS)
     launch = call("cudaLaunchKernel", begin - 10_000, begin - 5000, 1)
-    return judged(mark("ProfilerStep#0", 0, 10 * MS), launch, kernel(kernel_name, begin, 9 * MS, 1), *also)
+    return judged(
+        mark("ProfilerStep#0", 0, 10 * MS), launch, kernel(kernel_name, begin, 9 * MS, 1), *also
+    )
 
 
-@pytest.mark.parametrize(("name", "bound"), [("gemm", "compute"), ("vectorized_elementwise_kernel", "memory")])
-def test_one_step_alone_is_judged_by_its_kernels_when_the_device_hardly_idles(name: str, bound: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "bound"), [("gemm", "compute"), ("vectorized_elementwise_kernel", "memory")]
+)
+def test_one_step_alone_is_judged_by_its_kernels_when_the_device_hardly_idles(
+    name: str, bound: str
+) -> None:
     diagnosis = one_step(name, 0.5)
     assert diagnosis.replay is None
     assert diagnosis.verdict.bound == bound
@@ -126,9 +138,16 @@ def test_a_device_that_is_named_and_shows_no_work_leaves_the_bound_open() -> Non
     ops = [op("aten::add", i * 100_000, i * 100_000 + 90_000) for i in range(100)]
     trace = trace_of(mark("ProfilerStep#0", 0, 10 * MS), *ops)
     device = DeviceProperties(
-        index=0, name="NVIDIA H200", memory_bytes=None, num_sms=None, compute_capability=None, warp_size=None
+        index=0,
+        name="NVIDIA H200",
+        memory_bytes=None,
+        num_sms=None,
+        compute_capability=None,
+        warp_size=None,
     )
-    case = case_of(build_context(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None)
+    case = case_of(
+        build_context(replace(trace, meta=replace(trace.meta, devices=(device,))), None), 0, None
+    )
     diagnosis = diagnosed(case)
     assert diagnosis.verdict.bound == "unknown"
     assert any("ProfilerActivity.CUDA" in note for note in diagnosis.notes)
@@ -154,7 +173,9 @@ def test_a_loader_without_its_mark_is_not_taken_for_the_program() -> None:
 
 def test_lost_events_leave_bounds_that_are_close_open() -> None:
     """Launches without a kernel: the time it would have taken is not in the replay."""
-    lost = [call("cudaLaunchKernel", (17 + i) * MS, (17 + i) * MS + 2000, 100 + i) for i in range(3)]
+    lost = [
+        call("cudaLaunchKernel", (17 + i) * MS, (17 + i) * MS + 2000, 100 + i) for i in range(3)
+    ]
     whole, lossy = judged(*stepping(work_ms=4)), judged(*stepping(work_ms=4), *lost)
     assert whole.verdict.bound == "host"
     assert lossy.facts.ranks[0].launches is not None

@@ -1,4 +1,5 @@
-"""A log of NCCL with no trace: what it holds is told, and where NCCL fell back to a slower way it is advice."""
+"""A log of NCCL with no trace: what it holds is told, and where NCCL fell back to a slower way it
+is advice."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def log_of(path: Path) -> NcclLog:
 
 @needs_shared
 def test_sockets_in_a_real_log_are_advice() -> None:
-    diagnosis = diagnose_auxiliary(Auxiliary(), (), log_of(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt"))
+    diagnosis = diagnose_auxiliary(
+        Auxiliary(), (), log_of(SHARED / "lab" / "formats" / "nccl_2rank_hosts.txt")
+    )
     (one,) = diagnosis.advice
     assert one.code == "slow-link"
     assert "NCCL_IB_DISABLE=1" in one.summary
@@ -61,7 +64,9 @@ def test_what_goes_through_the_host_is_advice(tmp_path: Path) -> None:
     assert slow is not None
     assert any("shared host memory" in line for line in (slow.summary, *slow.evidence))
     before = advise_by_log(fast)
-    assert before is None or not any("shared host memory" in line for line in (before.summary, *before.evidence))
+    assert before is None or not any(
+        "shared host memory" in line for line in (before.summary, *before.evidence)
+    )
 
 
 def test_the_verdict_says_what_was_found_and_that_nothing_was() -> None:
@@ -73,12 +78,16 @@ def test_the_verdict_says_what_was_found_and_that_nothing_was() -> None:
 
 @needs_shared
 def test_the_verdict_names_what_a_real_log_shows() -> None:
-    summary = diagnose_auxiliary(Auxiliary(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")).verdict.summary
+    summary = diagnose_auxiliary(
+        Auxiliary(), (), log_of(SHARED / "lab/formats/nccl_2rank_hosts.txt")
+    ).verdict.summary
     assert summary.endswith("It shows: slow-link.")
 
 
 @needs_shared
-def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_beside_a_trace_leaves_no_need_for_the_profilers_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     snapshot = str(SHARED / "lab/formats/memory_snapshot.pickle.gz")
     for paths, is_needed in (([str(DEMO)], True), ([str(DEMO), snapshot], False)):
         assert main(["diagnose", *paths, "--format", "json", "--no-cache"]) == 0

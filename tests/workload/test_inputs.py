@@ -1,4 +1,5 @@
-"""Reading an operator's recorded inputs; and `recorded`, which the other tests of work build theirs with."""
+"""Reading an operator's recorded inputs; and `recorded`, which the other tests of work build theirs
+with."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core.trace import OpInputs
-from stepscope.workload.inputs import Shape, Shapes, flag_at, flags_at, integer_at, integers_at, number_at
+from stepscope.workload.inputs import (
+    Shape,
+    Shapes,
+    flag_at,
+    flags_at,
+    integer_at,
+    integers_at,
+    number_at,
+)
 from stepscope.workload.model import MODELS, ParsedInputs, parse_inputs, work_of
 
 
@@ -37,7 +46,9 @@ def bf16(*dims: int) -> Arg:
 
 
 def tensors(*shapes: tuple[int, ...]) -> Arg:
-    return Arg([list(shape) for shape in shapes], "TensorList", [_steps(shape) for shape in shapes], "")
+    return Arg(
+        [list(shape) for shape in shapes], "TensorList", [_steps(shape) for shape in shapes], ""
+    )
 
 
 def scalar(value: object) -> Arg:
@@ -124,20 +135,30 @@ def test_parse_of_parts_that_disagree_is_none() -> None:
         ("types", "[1]"),
         ("concrete", "[null]"),
     ):
-        changed = {name: getattr(good, name) for name in ("dims", "types", "strides", "concrete")} | {part: text}
+        changed = {
+            name: getattr(good, name) for name in ("dims", "types", "strides", "concrete")
+        } | {part: text}
         assert parse_inputs(OpInputs(**changed)) is None
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
     max_leaves=12,
 )
 
 
 @given(st.lists(st.text(max_size=40) | JSON.map(json.dumps), min_size=4, max_size=4))
 def test_parse_never_raises(texts: list[str]) -> None:
-    parsed = parse_inputs(OpInputs(dims=texts[0], types=texts[1], strides=texts[2], concrete=texts[3]))
+    parsed = parse_inputs(
+        OpInputs(dims=texts[0], types=texts[1], strides=texts[2], concrete=texts[3])
+    )
     assert parsed is None or len(parsed.dims) <= len(parsed.types)
 
 
@@ -145,10 +166,37 @@ HUGE = st.integers(0, 2**63 - 1) | st.integers(0, 4)
 ARGS = st.builds(
     Arg,
     st.lists(HUGE, max_size=6) | st.lists(st.lists(HUGE, max_size=4), min_size=1, max_size=3),
-    st.sampled_from(["float", "c10::BFloat16", "long int", "bool", "double", "TensorList", "Scalar", "ScalarList", "", "alien"]),
+    st.sampled_from(
+        [
+            "float",
+            "c10::BFloat16",
+            "long int",
+            "bool",
+            "double",
+            "TensorList",
+            "Scalar",
+            "ScalarList",
+            "",
+            "alien",
+        ]
+    ),
     st.just([]),
     st.sampled_from(
-        ["", "True", "False", "0", "1", "-1", "99999999999999999999", "1e999", "[]", "[1, 1]", "[0]", "[True, False, True]", "[x"]
+        [
+            "",
+            "True",
+            "False",
+            "0",
+            "1",
+            "-1",
+            "99999999999999999999",
+            "1e999",
+            "[]",
+            "[1, 1]",
+            "[0]",
+            "[True, False, True]",
+            "[x",
+        ]
     ),
 )
 
@@ -176,7 +224,13 @@ def _frozen(dims: list[int] | list[list[int]]) -> Shape | Shapes:
 
 def test_concrete_values_are_read_or_none() -> None:
     inputs = recorded(
-        scalar("True"), scalar("-7"), scalar("2.5"), scalars(3, 4), scalars(True, False), scalars(), scalar("[1, x]")
+        scalar("True"),
+        scalar("-7"),
+        scalar("2.5"),
+        scalars(3, 4),
+        scalars(True, False),
+        scalars(),
+        scalar("[1, x]"),
     )
     assert flag_at(inputs, 0) is True
     assert flag_at(inputs, 1) is None

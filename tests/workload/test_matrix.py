@@ -1,6 +1,7 @@
 """Work of matrix products, convolutions, attention and recurrent layers.
 
-Figures marked (counter) are what torch 2.13's torch.utils.flop_counter.FlopCounterMode gave for the same call on the CPU.
+Figures marked (counter) are what torch 2.13's torch.utils.flop_counter.FlopCounterMode gave for the
+same call on the CPU.
 """
 
 from __future__ import annotations
@@ -47,14 +48,21 @@ def test_mm_does_not_read_its_out_tensor() -> None:
 
 
 def test_mm_may_name_its_output_type() -> None:
-    assert work("aten::mm", bf16(8, 4), bf16(4, 6), scalar(6)).bytes == 2 * (8 * 4 + 4 * 6) + 4 * 8 * 6
+    assert (
+        work("aten::mm", bf16(8, 4), bf16(4, 6), scalar(6)).bytes == 2 * (8 * 4 + 4 * 6) + 4 * 8 * 6
+    )
     with_bias = (bf16(6), bf16(8, 4), bf16(4, 6))
-    assert work("aten::addmm", *with_bias, scalar(6), scalar(0), scalar(1)).bytes == 2 * (8 * 4 + 4 * 6) + 4 * 8 * 6
+    assert (
+        work("aten::addmm", *with_bias, scalar(6), scalar(0), scalar(1)).bytes
+        == 2 * (8 * 4 + 4 * 6) + 4 * 8 * 6
+    )
 
 
 def test_addmm_reads_the_bias_unless_beta_is_zero() -> None:
     args = (tensor(4), tensor(8, 16), tensor(16, 4))
-    assert work("aten::addmm", *args, scalar(1), scalar(1)).flops == 1024  # (counter): one third of 3072, forward and backward
+    assert (
+        work("aten::addmm", *args, scalar(1), scalar(1)).flops == 1024
+    )  # (counter): one third of 3072, forward and backward
     assert work("aten::addmm", *args, scalar(1), scalar(1)).bytes == 4 * (4 + 128 + 64 + 32)
     assert work("aten::addmm", *args, scalar(0), scalar(1)).bytes == 4 * (128 + 64 + 32)
 
@@ -62,16 +70,32 @@ def test_addmm_reads_the_bias_unless_beta_is_zero() -> None:
 @pytest.mark.parametrize(
     ("op", "args", "flops"),
     [
-        ("aten::linear", (tensor(6, 10, 48), tensor(80, 48), tensor(80)), 460_800),  # (counter), of 1382400
+        (
+            "aten::linear",
+            (tensor(6, 10, 48), tensor(80, 48), tensor(80)),
+            460_800,
+        ),  # (counter), of 1382400
         ("aten::matmul", (tensor(2, 3, 8, 16), tensor(2, 3, 16, 4)), 6144),  # (counter), of 18432
         ("aten::matmul", (tensor(2, 3, 8, 16), tensor(16, 4)), 6144),  # (counter)
         ("aten::matmul", (tensor(2, 8, 16), tensor(16)), 512),
         ("aten::mv", (tensor(8, 16), tensor(16)), 256),
         ("aten::dot", (tensor(16), tensor(16)), 32),
         ("aten::bmm", (tensor(5, 8, 16), tensor(5, 16, 4)), 5120),  # (counter), of 15360
-        ("aten::baddbmm", (tensor(5, 8, 4), tensor(5, 8, 16), tensor(5, 16, 4), scalar(1), scalar(1)), 5120),  # (counter)
-        ("aten::addbmm", (tensor(8, 4), tensor(5, 8, 16), tensor(5, 16, 4), scalar(1), scalar(1)), 5120),
-        ("aten::_addmm_activation", (tensor(4), tensor(8, 16), tensor(16, 4), scalar(1), scalar(1), scalar(False)), 1024),
+        (
+            "aten::baddbmm",
+            (tensor(5, 8, 4), tensor(5, 8, 16), tensor(5, 16, 4), scalar(1), scalar(1)),
+            5120,
+        ),  # (counter)
+        (
+            "aten::addbmm",
+            (tensor(8, 4), tensor(5, 8, 16), tensor(5, 16, 4), scalar(1), scalar(1)),
+            5120,
+        ),
+        (
+            "aten::_addmm_activation",
+            (tensor(4), tensor(8, 16), tensor(16, 4), scalar(1), scalar(1), scalar(False)),
+            1024,
+        ),
     ],
 )
 def test_products_agree_with_the_flop_counter(op: str, args: tuple[Arg, ...], flops: int) -> None:
@@ -79,8 +103,13 @@ def test_products_agree_with_the_flop_counter(op: str, args: tuple[Arg, ...], fl
 
 
 def test_scaled_mm_is_fp8_and_writes_the_type_it_names() -> None:
-    left, right = (tensor(64, 32, dtype="c10::Float8_e4m3fn"), tensor(32, 16, dtype="c10::Float8_e5m2", strides=[1, 32]))
-    found = work("aten::_scaled_mm", left, right, tensor(), tensor(), NONE, NONE, scalar(15), scalar(True))
+    left, right = (
+        tensor(64, 32, dtype="c10::Float8_e4m3fn"),
+        tensor(32, 16, dtype="c10::Float8_e5m2", strides=[1, 32]),
+    )
+    found = work(
+        "aten::_scaled_mm", left, right, tensor(), tensor(), NONE, NONE, scalar(15), scalar(True)
+    )
     assert found.precision == "fp8"
     assert found.flops == 2 * 64 * 32 * 16
     assert found.bytes == 64 * 32 + 32 * 16 + 4 + 4 + 2 * 64 * 16
@@ -89,7 +118,18 @@ def test_scaled_mm_is_fp8_and_writes_the_type_it_names() -> None:
 def test_fp4_holds_two_values_a_byte() -> None:
     left, right = (tensor(*dims, dtype="c10::Float4_e2m1fn_x2") for dims in ((64, 16), (16, 8)))
     assert (
-        work("aten::_scaled_mm", left, right, tensor(), tensor(), NONE, NONE, scalar(15), scalar(True)).flops == 2 * 64 * 32 * 8
+        work(
+            "aten::_scaled_mm",
+            left,
+            right,
+            tensor(),
+            tensor(),
+            NONE,
+            NONE,
+            scalar(15),
+            scalar(True),
+        ).flops
+        == 2 * 64 * 32 * 8
     )
 
 
@@ -125,7 +165,10 @@ def test_te_gemm_finds_k_from_the_output() -> None:
 def test_sparse_operand_has_no_work() -> None:
     sparse = Arg([4, 4], "float", [], "")
     assert work_of("aten::mm", recorded(sparse, tensor(4, 5))) is None
-    assert work_of("aten::addmm", recorded(tensor(4, 5), sparse, tensor(4, 5), scalar(0), scalar(1))) is None
+    assert (
+        work_of("aten::addmm", recorded(tensor(4, 5), sparse, tensor(4, 5), scalar(0), scalar(1)))
+        is None
+    )
 
 
 def test_product_of_shapes_that_do_not_fit_has_no_work() -> None:
@@ -135,7 +178,9 @@ def test_product_of_shapes_that_do_not_fit_has_no_work() -> None:
 
 def test_expanded_operand_counts_its_storage() -> None:
     expanded = tensor(64, 8, 4, strides=[0, 4, 1])
-    assert work("aten::bmm", expanded, tensor(64, 4, 2)).bytes == 4 * (8 * 4 + 64 * 4 * 2 + 64 * 8 * 2)
+    assert work("aten::bmm", expanded, tensor(64, 4, 2)).bytes == 4 * (
+        8 * 4 + 64 * 4 * 2 + 64 * 8 * 2
+    )
 
 
 def test_unknown_element_type_leaves_flops_and_no_bytes() -> None:
@@ -144,7 +189,9 @@ def test_unknown_element_type_leaves_flops_and_no_bytes() -> None:
 
 
 @given(SIZES, SIZES, SIZES, SIZES, st.integers(2, 5))
-def test_bmm_work_grows_with_the_batch(batch: int, rows: int, inner: int, columns: int, times: int) -> None:
+def test_bmm_work_grows_with_the_batch(
+    batch: int, rows: int, inner: int, columns: int, times: int
+) -> None:
     once = work("aten::bmm", bf16(batch, rows, inner), bf16(batch, inner, columns))
     more = work("aten::bmm", bf16(batch * times, rows, inner), bf16(batch * times, inner, columns))
     assert once.flops is not None
@@ -173,7 +220,16 @@ def plain_conv(
     groups: int = 1,
 ) -> Work:
     lists = [scalars(*[value] * (len(dims) - 2)) for value in (stride, padding, dilation, extra)]
-    return conv("aten::convolution", dims, weight, NONE, *lists[:3], scalar(transposed), lists[3], scalar(groups))
+    return conv(
+        "aten::convolution",
+        dims,
+        weight,
+        NONE,
+        *lists[:3],
+        scalar(transposed),
+        lists[3],
+        scalar(groups),
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +251,8 @@ def test_convolutions_agree_with_the_flop_counter(found: Work, flops: int) -> No
 
 
 def test_convolution_bytes_include_the_output() -> None:
-    # (11 + 2 - 3) // 2 + 1 = 6; and transposed (5 - 1) * 2 - 2 + 2 + 1 + 1 = 10. Both were compared with tensors torch gave.
+    # (11 + 2 - 3) // 2 + 1 = 6; and transposed (5 - 1) * 2 - 2 + 2 + 1 + 1 = 10. Both were compared
+    # with tensors torch gave.
     plain = plain_conv((2, 3, 11, 11), (6, 3, 3, 3), 2, 1)
     assert plain.bytes == 4 * (2 * 3 * 121 + 6 * 27 + 2 * 6 * 36)
     transposed = plain_conv((2, 4, 5, 5), (4, 3, 3, 3), 2, 1, transposed=True, extra=1)
@@ -204,15 +261,38 @@ def test_convolution_bytes_include_the_output() -> None:
 
 def test_cudnn_convolution_has_padding_before_stride() -> None:
     # The stem of lab/single/nchw: 112 x 112 outputs.
-    lists = (scalars(3, 3), scalars(2, 2), scalars(1, 1), scalar(1), scalar(True), scalar(False), scalar(False))
+    lists = (
+        scalars(3, 3),
+        scalars(2, 2),
+        scalars(1, 1),
+        scalar(1),
+        scalar(True),
+        scalar(False),
+        scalar(False),
+    )
     found = work("aten::cudnn_convolution", bf16(256, 3, 224, 224), bf16(64, 3, 7, 7), *lists)
     assert found.flops == 2 * 256 * 112 * 112 * 64 * 3 * 49
     assert found.precision == "bf16"
 
 
 def conv_backward(mask: tuple[bool, bool, bool], *, weight: tuple[int, ...] = (8, 6, 3, 3)) -> Work:
-    lists = (scalars(0), scalars(1, 1), scalars(1, 1), scalars(1, 1), scalar(False), scalars(0, 0), scalar(1), scalars(*mask))
-    return work("aten::convolution_backward", tensor(4, 8, 5, 5), tensor(4, 6, 5, 5), tensor(*weight), *lists)
+    lists = (
+        scalars(0),
+        scalars(1, 1),
+        scalars(1, 1),
+        scalars(1, 1),
+        scalar(False),
+        scalars(0, 0),
+        scalar(1),
+        scalars(*mask),
+    )
+    return work(
+        "aten::convolution_backward",
+        tensor(4, 8, 5, 5),
+        tensor(4, 6, 5, 5),
+        tensor(*weight),
+        *lists,
+    )
 
 
 def test_convolution_backward_does_what_its_mask_asks() -> None:
@@ -224,17 +304,27 @@ def test_convolution_backward_does_what_its_mask_asks() -> None:
 
 
 def test_grouped_convolution_backward_is_twice_its_forward() -> None:
-    # The counter takes no notice of groups in the weight's gradient: it gives 4 times as much for it here.
-    assert conv_backward((True, True, False), weight=(8, 2, 3, 3)).flops == 2 * 2 * 4 * 8 * 25 * 2 * 9
+    # The counter takes no notice of groups in the weight's gradient: it gives 4 times as much for
+    # it here.
+    assert (
+        conv_backward((True, True, False), weight=(8, 2, 3, 3)).flops == 2 * 2 * 4 * 8 * 25 * 2 * 9
+    )
 
 
 def test_convolution_without_recorded_values_has_no_work() -> None:
-    args = (tensor(2, 3, 9, 9), tensor(4, 3, 3, 3), Arg([], "ScalarList", [], ""), Arg([], "ScalarList", [], ""))
+    args = (
+        tensor(2, 3, 9, 9),
+        tensor(4, 3, 3, 3),
+        Arg([], "ScalarList", [], ""),
+        Arg([], "ScalarList", [], ""),
+    )
     assert work_of("aten::cudnn_convolution", recorded(*args)) is None
 
 
 @given(SIZES, st.integers(1, 3), st.integers(0, 2), st.integers(1, 4), st.integers(2, 4))
-def test_convolution_flops_are_linear_in_the_batch(size: int, stride: int, padding: int, batch: int, times: int) -> None:
+def test_convolution_flops_are_linear_in_the_batch(
+    size: int, stride: int, padding: int, batch: int, times: int
+) -> None:
     if size + 2 * padding < 3:
         return
     once = plain_conv((batch, 3, size, size), (5, 3, 3, 3), stride, padding)
@@ -248,18 +338,35 @@ def test_convolution_flops_are_linear_in_the_batch(size: int, stride: int, paddi
 # Attention
 
 
-def flash(*, causal: bool, heads_k: int = 4, length_k: int = 32, window: tuple[object, object] | None = None) -> Work:
+def flash(
+    *,
+    causal: bool,
+    heads_k: int = 4,
+    length_k: int = 32,
+    window: tuple[object, object] | None = None,
+) -> Work:
     left, right = (NONE, NONE) if window is None else (scalar(window[0]), scalar(window[1]))
     shape = (2, length_k, heads_k, 16)
     return work(
         "aten::_flash_attention_forward",
-        *(bf16(2, 32, 4, 16), bf16(*shape), bf16(*shape), NONE, NONE, scalar(32), scalar(length_k), scalar("0.")),
+        *(
+            bf16(2, 32, 4, 16),
+            bf16(*shape),
+            bf16(*shape),
+            NONE,
+            NONE,
+            scalar(32),
+            scalar(length_k),
+            scalar("0."),
+        ),
         *(scalar(causal), scalar(False), NONE, left, right, NONE, NONE),
     )
 
 
 def test_attention_forward_is_two_products() -> None:
-    assert flash(causal=False).flops == 524_288  # 4*b*h*sq*sk*d; (counter): a third of the math path's 1572864
+    assert (
+        flash(causal=False).flops == 524_288
+    )  # 4*b*h*sq*sk*d; (counter): a third of the math path's 1572864
     assert flash(causal=True).flops == 262_144
 
 
@@ -290,7 +397,9 @@ def test_window_narrows_the_band() -> None:
 
 def test_attention_of_unknown_causality_has_bytes_alone() -> None:
     args = [bf16(2, 4, 32, 16)] * 3
-    found = work("aten::_scaled_dot_product_flash_attention", *args, scalar(""), scalar(""), scalar(""), NONE)
+    found = work(
+        "aten::_scaled_dot_product_flash_attention", *args, scalar(""), scalar(""), scalar(""), NONE
+    )
     assert found.flops is None
     assert found.hardware_flops is None
     assert found.bytes is not None
@@ -304,12 +413,38 @@ SDPA_BACKWARD = [bf16(2, 4, 32, 16)] * 5 + [tensor(2, 4, 32)]
     [
         (
             "aten::_scaled_dot_product_flash_attention_backward",
-            [*SDPA_BACKWARD, NONE, NONE, scalar(32), scalar(32), scalar("0."), scalar(False), NONE, NONE, NONE],
+            [
+                *SDPA_BACKWARD,
+                NONE,
+                NONE,
+                scalar(32),
+                scalar(32),
+                scalar("0."),
+                scalar(False),
+                NONE,
+                NONE,
+                NONE,
+            ],
         ),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", [*SDPA_BACKWARD, scalar("0."), scalar(False), NONE, NONE]),
+        (
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            [*SDPA_BACKWARD, scalar("0."), scalar(False), NONE, NONE],
+        ),
         (
             "aten::_cudnn_attention_backward",
-            [*SDPA_BACKWARD, NONE, NONE, NONE, NONE, NONE, scalar(32), scalar(32), scalar("0."), scalar(False), NONE],
+            [
+                *SDPA_BACKWARD,
+                NONE,
+                NONE,
+                NONE,
+                NONE,
+                NONE,
+                scalar(32),
+                scalar(32),
+                scalar("0."),
+                scalar(False),
+                NONE,
+            ],
         ),
         (
             "aten::_scaled_dot_product_cudnn_attention_backward",
@@ -328,7 +463,9 @@ SDPA_BACKWARD = [bf16(2, 4, 32, 16)] * 5 + [tensor(2, 4, 32)]
         ),
     ],
 )
-def test_attention_backward_is_twice_forward_and_executes_five_products(op: str, args: list[Arg]) -> None:
+def test_attention_backward_is_twice_forward_and_executes_five_products(
+    op: str, args: list[Arg]
+) -> None:
     found = work(op, *args)
     assert found.flops == 2 * 524_288
     assert found.hardware_flops == 1_310_720  # torch.utils.flop_counter.sdpa_backward_flop_count
@@ -341,10 +478,26 @@ def test_efficient_attention_reads_its_mask_type() -> None:
     full = 4 * 8 * 16 * 1024 * 1024 * 64
     for mask, flops in ((0, full), (1, full / 2), (2, full / 2)):
         new = work(
-            "aten::_efficient_attention_forward", *qkv, *[NONE] * 5, scalar("0."), scalar(mask), scalar(True), NONE, NONE, NONE
+            "aten::_efficient_attention_forward",
+            *qkv,
+            *[NONE] * 5,
+            scalar("0."),
+            scalar(mask),
+            scalar(True),
+            NONE,
+            NONE,
+            NONE,
         )
         old = work(
-            "aten::_efficient_attention_forward", *qkv, *[NONE] * 4, scalar("0."), scalar(mask), scalar(True), NONE, NONE, NONE
+            "aten::_efficient_attention_forward",
+            *qkv,
+            *[NONE] * 4,
+            scalar("0."),
+            scalar(mask),
+            scalar(True),
+            NONE,
+            NONE,
+            NONE,
         )
         assert new.flops == flops
         assert old.flops == flops
@@ -379,7 +532,9 @@ def test_packed_sequences_have_flops_only_where_their_lengths_follow() -> None:
 
 def test_attention_over_pages_has_no_work() -> None:
     args = (
-        [bf16(2, 32, 4, 16)] * 3 + [NONE] * 20 + [scalar("0.25"), scalar(True), scalar(-1), scalar(-1), scalar(0), scalar("0.")]
+        [bf16(2, 32, 4, 16)] * 3
+        + [NONE] * 20
+        + [scalar("0.25"), scalar(True), scalar(-1), scalar(-1), scalar(0), scalar("0.")]
     )
     assert work("flash_attn_3::fwd", *args).flops == 262_144
     args[14] = tensor(2, 4, dtype="int")
@@ -390,12 +545,34 @@ def test_flash_attn_packages_agree() -> None:
     lse = tensor(2, 4, 32)
     qkv, grads = [bf16(2, 32, 4, 16)] * 3, [bf16(2, 32, 4, 16)] * 2
     tail = (scalar("0."), scalar("0.25"), scalar(True), scalar(-1), scalar(-1))
-    forward = work("flash_attn::_flash_attn_forward", *qkv, *tail, scalar("0."), NONE, scalar(False))
+    forward = work(
+        "flash_attn::_flash_attn_forward", *qkv, *tail, scalar("0."), NONE, scalar(False)
+    )
     backward = work(
-        "flash_attn::_flash_attn_backward", grads[0], *qkv, grads[1], lse, *qkv, *tail, scalar("0."), NONE, scalar(False)
+        "flash_attn::_flash_attn_backward",
+        grads[0],
+        *qkv,
+        grads[1],
+        lse,
+        *qkv,
+        *tail,
+        scalar("0."),
+        NONE,
+        scalar(False),
     )
     xformers = work(
-        "xformers_flash::flash_bwd", scalar(True), grads[0], *qkv, grads[1], lse, NONE, NONE, scalar(32), scalar(32), *tail, NONE
+        "xformers_flash::flash_bwd",
+        scalar(True),
+        grads[0],
+        *qkv,
+        grads[1],
+        lse,
+        NONE,
+        NONE,
+        scalar(32),
+        scalar(32),
+        *tail,
+        NONE,
     )
     assert forward.flops == 262_144
     assert backward.flops == xformers.flops == 2 * 262_144
@@ -414,9 +591,14 @@ def test_attended_pairs_is_the_area_of_the_band(
     shift = length_k - length_q if bottom_right else 0
     # Trapezoids over half steps: the edges bend at whole numbers alone, so this is exact.
     rows = [row / 2 for row in range(2 * length_q + 1)]
-    widths = [min(max(row + shift + right, 0), length_k) - min(max(row + shift - left, 0), length_k) for row in rows]
+    widths = [
+        min(max(row + shift + right, 0), length_k) - min(max(row + shift - left, 0), length_k)
+        for row in rows
+    ]
     area = sum((first + second) / 4 for first, second in pairwise(widths))
-    assert attended_pairs(length_q, length_k, Band(left=left, right=right, bottom_right=bottom_right)) == pytest.approx(area)
+    assert attended_pairs(
+        length_q, length_k, Band(left=left, right=right, bottom_right=bottom_right)
+    ) == pytest.approx(area)
 
 
 @given(LENGTHS)
@@ -458,7 +640,8 @@ def test_recurrent_layers_agree_with_the_flop_counter() -> None:
 
 
 def test_lab_step_has_the_flops_of_the_transformer_formula() -> None:
-    """One step of lab/single/fp32_no_tf32.slow: 6P + 12*L*d*s per token, the second term halved (causal), logits in P."""
+    """One step of lab/single/fp32_no_tf32.slow: 6P + 12*L*d*s per token, the second term halved
+    (causal), logits in P."""
     tokens, width, layers, vocabulary, length = 8192, 1024, 12, 32000, 1024
     # (times in a step, left, right), as recorded; addmm's operands are counted as mm's.
     products = [
@@ -477,15 +660,46 @@ def test_lab_step_has_the_flops_of_the_transformer_formula() -> None:
         (1, (32000, 8192), (8192, 1024)),
         (1, (8192, 32000), (32000, 1024)),
     ]
-    total = sum(times * (work("aten::mm", tensor(*left), tensor(*right)).flops or 0) for times, left, right in products)
+    total = sum(
+        times * (work("aten::mm", tensor(*left), tensor(*right)).flops or 0)
+        for times, left, right in products
+    )
     qkv = [tensor(8, 1024, 16, 64)] * 3
     forward = work(
-        "aten::_efficient_attention_forward", *qkv, *[NONE] * 5, scalar("0."), scalar(1), scalar(True), NONE, NONE, NONE
+        "aten::_efficient_attention_forward",
+        *qkv,
+        *[NONE] * 5,
+        scalar("0."),
+        scalar(1),
+        scalar(True),
+        NONE,
+        NONE,
+        NONE,
     )
     backward = work(
         "aten::_efficient_attention_backward",
-        *(qkv[0], *qkv, NONE, qkv[0], NONE, NONE, scalar(16), scalar(16), tensor(8, 16, 1024), scalar("0.")),
-        *(tensor(dtype="long int"), tensor(dtype="long int"), scalar(1), scalar(False), NONE, NONE, NONE, scalar(False)),
+        *(
+            qkv[0],
+            *qkv,
+            NONE,
+            qkv[0],
+            NONE,
+            NONE,
+            scalar(16),
+            scalar(16),
+            tensor(8, 16, 1024),
+            scalar("0."),
+        ),
+        *(
+            tensor(dtype="long int"),
+            tensor(dtype="long int"),
+            scalar(1),
+            scalar(False),
+            NONE,
+            NONE,
+            NONE,
+            scalar(False),
+        ),
     )
     total += layers * ((forward.flops or 0) + (backward.flops or 0))
     parameters = 12 * layers * width * width + vocabulary * width

@@ -1,6 +1,8 @@
-"""Work of everything that is bound by bytes: pointwise operators, reductions, norms, copies, lookups, losses, optimizers.
+"""Work of everything that is bound by bytes: pointwise operators, reductions, norms, copies,
+lookups, losses, optimizers.
 
-Bytes here were compared with what torch 2.13 read and wrote on the CPU: the inputs' storage plus the outputs' it returned.
+Bytes here were compared with what torch 2.13 read and wrote on the CPU: the inputs' storage plus
+the outputs' it returned.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from stepscope.workload.reduction import kept_elements
 from tests.workload.test_inputs import NONE, Arg, bf16, recorded, scalar, scalars, tensor, tensors
 
 A, B = tensor(8, 16), tensor(16)
-H, I64, I32, MASK = bf16(8, 16), tensor(8, 16, dtype="long int"), tensor(8, 16, dtype="int"), tensor(8, 16, dtype="bool")
+H, I64, I32, MASK = (
+    bf16(8, 16),
+    tensor(8, 16, dtype="long int"),
+    tensor(8, 16, dtype="int"),
+    tensor(8, 16, dtype="bool"),
+)
 ROWS = tensor(8, 16, strides=[1, 0])
 """A column expanded to 16."""
 UNRECORDED = Arg([], "Scalar", [], "")
@@ -136,7 +143,8 @@ def test_reduction_whose_dimensions_were_not_recorded_has_flops_alone() -> None:
     found = work("sum", A, NONE, UNRECORDED, NONE)
     assert (found.flops, found.bytes) == (128, None)
     assert (
-        work("sum", NONE, tensor(300, 2048, dtype="int"), NONE, UNRECORDED, NONE).flops == 300 * 2048
+        work("sum", NONE, tensor(300, 2048, dtype="int"), NONE, UNRECORDED, NONE).flops
+        == 300 * 2048
     )  # out first, as once written
 
 
@@ -162,16 +170,43 @@ ROW_STATS, GROUP_STATS = tensor(8, 1), tensor(4, 3)
     ("op", "args", "moved"),
     [
         ("native_layer_norm", (A, scalars(16), B, B, scalar("1e-05")), 1216),
-        ("native_layer_norm_backward", (A, A, scalars(16), ROW_STATS, ROW_STATS, B, B, scalars(True, True, True)), 1792),
+        (
+            "native_layer_norm_backward",
+            (A, A, scalars(16), ROW_STATS, ROW_STATS, B, B, scalars(True, True, True)),
+            1792,
+        ),
         ("_fused_rms_norm", (A, scalars(16), B, scalar("1e-05")), 1120),
         ("native_batch_norm", (X, W, W, W, W, scalar(True), scalar("0.1"), scalar("1e-05")), 4944),
-        ("native_batch_norm_backward", (X, X, *[W] * 5, scalar(True), scalar("1e-05"), scalars(True, True, True)), 7320),
-        ("native_batch_norm_backward", (X, X, *[W] * 5, scalar(True), scalar("1e-05"), scalars(True, False, False)), 7272),
+        (
+            "native_batch_norm_backward",
+            (X, X, *[W] * 5, scalar(True), scalar("1e-05"), scalars(True, True, True)),
+            7320,
+        ),
+        (
+            "native_batch_norm_backward",
+            (X, X, *[W] * 5, scalar(True), scalar("1e-05"), scalars(True, False, False)),
+            7272,
+        ),
         ("cudnn_batch_norm_backward", (X, X, *[W] * 5, scalar("1e-05"), tensor(0)), 7320),
-        ("native_group_norm", (X, W, W, scalar(4), scalar(6), scalar(25), scalar(3), scalar("1e-05")), 4 * (2 * 600 + 12 + 24)),
+        (
+            "native_group_norm",
+            (X, W, W, scalar(4), scalar(6), scalar(25), scalar(3), scalar("1e-05")),
+            4 * (2 * 600 + 12 + 24),
+        ),
         (
             "native_group_norm_backward",
-            (X, X, GROUP_STATS, GROUP_STATS, W, scalar(4), scalar(6), scalar(25), scalar(3), scalars(True, True, True)),
+            (
+                X,
+                X,
+                GROUP_STATS,
+                GROUP_STATS,
+                W,
+                scalar(4),
+                scalar(6),
+                scalar(25),
+                scalar(3),
+                scalars(True, True, True),
+            ),
             7368,
         ),
         ("_softmax", (A, scalar(-1), scalar(False)), 1024),
@@ -204,10 +239,22 @@ def test_layer_norm_without_its_shape_recorded_takes_the_weights() -> None:
         ("arange", (scalar(0), scalar(100), scalar(3), tensor(0, dtype="long int")), 272),
         ("cat", (tensors((8, 16), (8, 16)), scalar(0), tensor(16, 16)), 2048),
         ("index_select", (A, scalar(0), tensor(2, dtype="long int")), 272),
-        ("embedding", (A, tensor(3, dtype="long int"), scalar(-1), scalar(False), scalar(False)), 408),
-        ("embedding", (A, tensor(1000, dtype="long int"), scalar(-1), scalar(False), scalar(False)), 512 + 8000 + 64000),
+        (
+            "embedding",
+            (A, tensor(3, dtype="long int"), scalar(-1), scalar(False), scalar(False)),
+            408,
+        ),
+        (
+            "embedding",
+            (A, tensor(1000, dtype="long int"), scalar(-1), scalar(False), scalar(False)),
+            512 + 8000 + 64000,
+        ),
         ("gather", (A, scalar(1), I64, scalar(False)), 2048),
-        ("embedding_dense_backward", (tensor(5, 16), tensor(5, dtype="long int"), scalar(100), scalar(-1), scalar(False)), 680),
+        (
+            "embedding_dense_backward",
+            (tensor(5, 16), tensor(5, dtype="long int"), scalar(100), scalar(-1), scalar(False)),
+            680,
+        ),
         ("scatter_add_", (A, scalar(0), tensor(4, 16, dtype="long int"), tensor(4, 16)), 1280),
         ("scatter_", (A, scalar(0), tensor(4, 16, dtype="long int"), scalar("1.")), 512 + 256),
         ("nll_loss_forward", (A, tensor(8, dtype="long int"), NONE, scalar(1), scalar(-100)), 96),
@@ -233,19 +280,49 @@ def test_list_without_a_type_has_no_bytes() -> None:
     [
         (
             "max_pool2d_with_indices",
-            (tensor(2, 3, 11, 11), scalars(3, 3), scalars(2, 2), scalars(1, 1), scalars(1, 1), scalar(False)),
+            (
+                tensor(2, 3, 11, 11),
+                scalars(3, 3),
+                scalars(2, 2),
+                scalars(1, 1),
+                scalars(1, 1),
+                scalar(False),
+            ),
             5496,
         ),
         (
             "max_pool2d_with_indices",
-            (tensor(2, 3, 10, 10), scalars(3, 3), scalars(2, 2), scalars(0, 0), scalars(1, 1), scalar(True)),
+            (
+                tensor(2, 3, 10, 10),
+                scalars(3, 3),
+                scalars(2, 2),
+                scalars(0, 0),
+                scalars(1, 1),
+                scalar(True),
+            ),
             4200,
         ),
-        ("avg_pool2d", (tensor(2, 3, 11, 11), scalars(2, 2), scalars(), scalars(0, 0), scalar(False), scalar(True), NONE), 3504),
+        (
+            "avg_pool2d",
+            (
+                tensor(2, 3, 11, 11),
+                scalars(2, 2),
+                scalars(),
+                scalars(0, 0),
+                scalar(False),
+                scalar(True),
+                NONE,
+            ),
+            3504,
+        ),
         ("_adaptive_avg_pool2d", (tensor(2, 3, 11, 11), scalars(5, 5)), 3504),
         ("upsample_nearest2d", (tensor(1, 2, 4, 4), scalars(8, 8), NONE, NONE), 640),
         ("avg_pool2d_backward", (tensor(4, 6, 2, 2), X, scalars(2, 2)), 2784),
-        ("max_pool2d_with_indices_backward", (tensor(4, 6, 2, 2), X, *[NONE] * 5, tensor(4, 6, 2, 2, dtype="long int")), 3552),
+        (
+            "max_pool2d_with_indices_backward",
+            (tensor(4, 6, 2, 2), X, *[NONE] * 5, tensor(4, 6, 2, 2, dtype="long int")),
+            3552,
+        ),
     ],
 )
 def test_pool_bytes(op: str, args: tuple[Arg, ...], moved: int) -> None:
@@ -255,16 +332,30 @@ def test_pool_bytes(op: str, args: tuple[Arg, ...], moved: int) -> None:
 
 def test_optimizer_has_flops_from_a_list_short_enough_to_be_recorded() -> None:
     lists = [tensors((5, 6), (7,))] * 4
-    found = work("_fused_adamw_", *lists, Arg([], "TensorList", [], ""), tensors((), ()), scalar("0.001"))
+    found = work(
+        "_fused_adamw_", *lists, Arg([], "TensorList", [], ""), tensors((), ()), scalar("0.001")
+    )
     assert (found.kind, found.flops, found.bytes) == ("optimizer", 16 * 37, None)
     elided = Arg([], "TensorList", [], "")
     assert work_of("aten::_fused_adamw_", recorded(*[elided] * 6, scalar("0.001"))) is None
-    assert work("_foreach_add_", tensors((128, 128), (128,)), tensors((128, 128), (128,)), scalar("-0.001")).flops == 128 * 129
+    assert (
+        work(
+            "_foreach_add_",
+            tensors((128, 128), (128,)),
+            tensors((128, 128), (128,)),
+            scalar("-0.001"),
+        ).flops
+        == 128 * 129
+    )
 
 
 def test_compiled_kernel_has_bytes_when_it_must_read_one_tensor_and_write_the_other() -> None:
     elements = scalar(128)
-    for op in ("triton_poi_fused__to_copy_t_3", "triton_poi_fused_gelu_view_8", "triton_poi_fused__to_copy_0"):
+    for op in (
+        "triton_poi_fused__to_copy_t_3",
+        "triton_poi_fused_gelu_view_8",
+        "triton_poi_fused__to_copy_0",
+    ):
         found = work_of(op, recorded(A, H, elements))
         assert found is not None
         assert (found.flops, found.bytes) == (None, 512 + 256)
@@ -273,7 +364,10 @@ def test_compiled_kernel_has_bytes_when_it_must_read_one_tensor_and_write_the_ot
 @pytest.mark.parametrize(
     ("op", "args"),
     [
-        ("triton_poi_fused_gelu_gelu_backward_view_6", (A, A, scalar(128))),  # may write either in place
+        (
+            "triton_poi_fused_gelu_gelu_backward_view_6",
+            (A, A, scalar(128)),
+        ),  # may write either in place
         ("triton_poi_fused_add_1", (A, A, scalar(128))),
         ("triton_poi_fused__to_copy_2", (A, A, H, scalar(128))),
         ("triton_poi_fused__to_copy_2", (A, H, scalar(64))),
@@ -286,7 +380,16 @@ def test_compiled_kernel_that_may_do_otherwise_has_no_work(op: str, args: tuple[
 
 
 @pytest.mark.parametrize(
-    "op", ["aten::view", "aten::index", "aten::empty", "record_param_comms", "fbgemm::dense_to_jagged", "", "ProfilerStep#3"]
+    "op",
+    [
+        "aten::view",
+        "aten::index",
+        "aten::empty",
+        "record_param_comms",
+        "fbgemm::dense_to_jagged",
+        "",
+        "ProfilerStep#3",
+    ],
 )
 def test_operator_without_a_model_has_no_work(op: str) -> None:
     assert op not in MODELS

@@ -81,7 +81,9 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     owner = np.repeat(np.arange(len(a)), counts)
     offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     other = np.repeat(first, counts) + offset
-    return Intervals(np.maximum(a.start[owner], b.start[other]), np.minimum(a.end[owner], b.end[other]))
+    return Intervals(
+        np.maximum(a.start[owner], b.start[other]), np.minimum(a.end[owner], b.end[other])
+    )
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
@@ -110,7 +112,9 @@ def bounds(windows: Sequence[tuple[int, int]]) -> tuple[Int64, Int64]:
 def lengths_in(windows_start: Int64, windows_end: Int64, a: Intervals) -> Int64:
     """For each window, how much of it `a` covers.
     Windows may overlap and be in any order; a backward one counts 0."""
-    covered: Int64 = np.maximum(covered_before(a, windows_end) - covered_before(a, windows_start), 0)
+    covered: Int64 = np.maximum(
+        covered_before(a, windows_end) - covered_before(a, windows_start), 0
+    )
     return covered
 
 
@@ -121,7 +125,9 @@ def covered_before(a: Intervals, times: Int64) -> Int64:
     sums = np.concatenate([[0], np.cumsum(a.end - a.start)])
     index = np.searchsorted(a.start, times, side="right")
     before = sums[np.maximum(index - 1, 0)]
-    inside = np.clip(times, None, a.end[np.maximum(index - 1, 0)]) - a.start[np.maximum(index - 1, 0)]
+    inside = (
+        np.clip(times, None, a.end[np.maximum(index - 1, 0)]) - a.start[np.maximum(index - 1, 0)]
+    )
     result: Int64 = np.where(index > 0, before + inside, 0)
     return result
 

@@ -43,7 +43,10 @@ def link(trace: Trace) -> Links:
         launch[lost] = _match(trace.external[lost], trace.external[ops], ops)
         _drop_effects_before_causes(trace, launch, lost)
     return Links(
-        parent=parent, launch=launch, op=_launching_range(trace, parent, launch, device), shared=_shared(trace, launch, device)
+        parent=parent,
+        launch=launch,
+        op=_launching_range(trace, parent, launch, device),
+        shared=_shared(trace, launch, device),
     )
 
 
@@ -64,7 +67,9 @@ def _drop_effects_before_causes(trace: Trace, launch: Int64, device: Int64) -> N
     """Ids are used again: work that was already running when its
     supposed launch began was launched before the recording."""
     call = launch[device]
-    impossible = (call != NONE) & (trace.start_ns[np.maximum(call, 0)] > trace.start_ns[device] + CLOCK_SKEW_NS)
+    impossible = (call != NONE) & (
+        trace.start_ns[np.maximum(call, 0)] > trace.start_ns[device] + CLOCK_SKEW_NS
+    )
     launch[device[impossible]] = NONE
 
 

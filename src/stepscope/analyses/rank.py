@@ -57,7 +57,9 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         device=device_totals(device_sets(trace, library_collectives(trace))),
         steps=steps,
         partition=partition(trace, links, context.sets, context.host, steps),
-        launches=launch_facts(trace, links, context.sets.busy, charges.work, context.host, (low, high)),
+        launches=launch_facts(
+            trace, links, context.sets.busy, charges.work, context.host, (low, high)
+        ),
         categories=category_rows(trace, kernels),
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
         ops=_op_rows(context, charges),
@@ -71,7 +73,9 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         comms_hidden_ns=_in_windows(steps, intersect(context.sets.comms, context.sets.compute)),
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
-        notes=trace.notes + _notes(context, charges.work) + _step_time_notes(steps, context, step_ns),
+        notes=trace.notes
+        + _notes(context, charges.work)
+        + _step_time_notes(steps, context, step_ns),
     )
 
 
@@ -91,7 +95,10 @@ def _step_time_notes(steps: Steps, context: RankContext, step_ns: int | None) ->
     if step_ns is None or busy is None or not steps.is_pitch or step_ns >= 0.9 * busy:
         return ()
     return (
-        f"the given step time, {step_ns / 1e6:g} ms, is less than the {busy / 1e6:.1f} ms that the device works in each step",
+        (
+            f"the given step time, {step_ns / 1e6:g} ms, is less than the {busy / 1e6:.1f} ms that "
+            "the device works in each step"
+        ),
     )
 
 
@@ -138,20 +145,36 @@ def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
     recorder = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
     notes = [
         (len(trace) == 0, "the trace holds no events: nothing could be measured"),
-        (len(trace) and steps.where == "host", "no device work was recorded: operators on the host are taken for the work"),
+        (
+            len(trace) and steps.where == "host",
+            "no device work was recorded: operators on the host are taken for the work",
+        ),
         (
             steps.windows and not steps.is_pitch,
-            f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in for the step time ({RECORD_MORE})",
+            (
+                f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in "
+                f"for the step time ({RECORD_MORE})"
+            ),
         ),
-        (steps.is_pitch and steps.num_seen == 1, f"one step was recorded: no gain can be predicted ({RECORD_MORE})"),
+        (
+            steps.is_pitch and steps.num_seen == 1,
+            f"one step was recorded: no gain can be predicted ({RECORD_MORE})",
+        ),
         (
             0 < steps.num_seen < steps.num_marked,
-            f"{steps.num_marked - steps.num_seen} of {steps.num_marked} steps launched no device work; the others were measured",
+            (
+                f"{steps.num_marked - steps.num_seen} of {steps.num_marked} steps launched no "
+                "device "
+                "work; the others were measured"
+            ),
         ),
         (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
         (
             len(work) and not trace.is_kind(Kind.RUNTIME).any(),
-            f"no runtime calls were recorded: what the device waited for is not known ({recorder.calls})",
+            (
+                "no runtime calls were recorded: what the device waited for is not known "
+                f"({recorder.calls})"
+            ),
         ),
         (
             len(work) and not trace.is_kind(Kind.OP).any(),
@@ -159,19 +182,45 @@ def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
         ),
         (
             steps.where == "device" and not trace.is_kind(Kind.MARK).any(),
-            f"no marks were recorded: loader and optimizer cannot be distinguished from other work ({recorder.marks})",
+            (
+                "no marks were recorded: loader and optimizer cannot be distinguished from other "
+                f"work ({recorder.marks})"
+            ),
         ),
         (
             steps.where == "host" and device is not None,
-            f"the trace names a device, {name}, and shows none of its work: profile with ProfilerActivity.CUDA",
+            (
+                f"the trace names a device, {name}, and shows none of its work: profile with "
+                "ProfilerActivity.CUDA"
+            ),
         ),
-        (lost, f"{lost} device events or their launches were lost, of {len(work)}: bounds that are close are not distinguished"),
+        (
+            lost,
+            (
+                f"{lost} device events or their launches were lost, of {len(work)}: bounds that "
+                "are "
+                "close are not distinguished"
+            ),
+        ),
         (
             unlinked and trace.is_kind(Kind.RUNTIME).any(),
-            f"{unlinked} of {len(work)} device events have no recorded launch (launched before the recording began)",
+            (
+                f"{unlinked} of {len(work)} device events have no recorded launch (launched before "
+                "the recording began)"
+            ),
         ),
-        (graphs, f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, not to operators"),
-        (context.roofs is None and steps.where == "device", f"{name} is not in our tables: no peaks, no MFU"),
+        (
+            graphs,
+            (
+                f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, "
+                "not "
+                "to operators"
+            ),
+        ),
+        (
+            context.roofs is None and steps.where == "device",
+            f"{name} is not in our tables: no peaks, no MFU",
+        ),
         (
             steps.where == "device" and not trace.meta.has_shapes,
             f"no input shapes: no FLOPs, no MFU ({recorder.shapes})",

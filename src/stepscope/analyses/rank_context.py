@@ -43,7 +43,9 @@ class RankContext:
         return (windows[0][0], windows[-1][1]) if windows else (0, 0)
 
 
-def build_context(trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None) -> RankContext:
+def build_context(
+    trace: Trace, spec: DeviceSpec | None, measured: Calibrated | None = None
+) -> RankContext:
     """Link, cut and charge. `measured` is the same device, calibrated."""
     links = link(trace)
     collective = collective_kernels(trace, links)

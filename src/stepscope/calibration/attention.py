@@ -12,14 +12,19 @@ from stepscope.core.calibrated import AttentionPoint
 DIRECTIONS = ("forward", "backward")
 
 
-def measure_attention(device: Device, sweep: Sweep, note: Callable[[str], None]) -> list[AttentionPoint]:
+def measure_attention(
+    device: Device, sweep: Sweep, note: Callable[[str], None]
+) -> list[AttentionPoint]:
     """bf16 on a GPU, fp32 on a CPU."""
     points: list[AttentionPoint] = []
     precision = "bf16" if device.kind == "cuda" else "fp32"
     best = 0.0
     for shape in sorted(sweep.attention, key=_work):
         if best and 2 * _work(shape) / best > sweep.longest_call_s:
-            note(f"attention of length {shape[2]} with heads of {shape[3]} left out, too long for this machine")
+            note(
+                f"attention of length {shape[2]} with heads of {shape[3]} left out, too long for "
+                "this machine"
+            )
             continue
         for direction in DIRECTIONS:
             try:
@@ -32,7 +37,13 @@ def measure_attention(device: Device, sweep: Sweep, note: Callable[[str], None])
                 continue
             batch, heads, length, head_dim = shape
             point = AttentionPoint(
-                precision=precision, direction=direction, batch=batch, heads=heads, length=length, head_dim=head_dim, time=time
+                precision=precision,
+                direction=direction,
+                batch=batch,
+                heads=heads,
+                length=length,
+                head_dim=head_dim,
+                time=time,
             )
             points.append(point)
             best = max(best, point.flops / time.seconds)
@@ -50,7 +61,9 @@ def _call(device: Device, direction: str, shape: Heads) -> Callable[[], object]:
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def tensor(needs_grad: bool) -> Any:
-        return torch.randn(*shape, device=device.torch_device, dtype=dtype, requires_grad=needs_grad)
+        return torch.randn(
+            *shape, device=device.torch_device, dtype=dtype, requires_grad=needs_grad
+        )
 
     inputs = tuple(tensor(direction == "backward") for _ in range(3))
     if direction == "forward":

@@ -28,7 +28,9 @@ QUEUE_S = 30e-6
 Note = Callable[[str], None]
 
 
-def measure_collectives(world: World, sweep: Sweep, note: Note, report: Note) -> list[CollectivePoint]:
+def measure_collectives(
+    world: World, sweep: Sweep, note: Note, report: Note
+) -> list[CollectivePoint]:
     """Called by every rank; every rank gets the same points."""
     points: list[CollectivePoint] = []
     for group in groups_of(world):
@@ -38,7 +40,9 @@ def measure_collectives(world: World, sweep: Sweep, note: Note, report: Note) ->
     return points
 
 
-def _measure(world: World, group: Group, kind: str, sweep: Sweep, note: Note) -> list[CollectivePoint]:
+def _measure(
+    world: World, group: Group, kind: str, sweep: Sweep, note: Note
+) -> list[CollectivePoint]:
     points: list[CollectivePoint] = []
     spent_s = 0.0
     sharing = 1
@@ -49,15 +53,22 @@ def _measure(world: World, group: Group, kind: str, sweep: Sweep, note: Note) ->
         size = _whole(wanted_size, len(group.ranks))
         if size > room:
             note(
-                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, not enough free memory"
+                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on "
+                "left out, not enough free memory"
             )
             break
         if points and spent_s + _least_s(points[-1], size) > sweep.collective_s:
-            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on left out, out of time")
+            note(
+                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on "
+                "left out, out of time"
+            )
             break
         call = _prepared(world, group, kind, size)
         if world.largest([0.0 if call else 1.0])[0]:
-            note(f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by {world.backend}")
+            note(
+                f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by "
+                f"{world.backend}"
+            )
             break
         point, took_s = _point(world, group, kind, size, call, sweep)
         spent_s += took_s
@@ -66,7 +77,12 @@ def _measure(world: World, group: Group, kind: str, sweep: Sweep, note: Note) ->
 
 
 def _point(
-    world: World, group: Group, kind: str, size: int, call: Callable[[], object] | None, sweep: Sweep
+    world: World,
+    group: Group,
+    kind: str,
+    size: int,
+    call: Callable[[], object] | None,
+    sweep: Sweep,
 ) -> tuple[CollectivePoint, float]:
     # From what all agree on: ranks that counted by their own clocks would not make the same calls.
     pilots = world.largest([_sample(world, group, call, 1) for _ in range(NUM_PILOTS)])
@@ -74,7 +90,12 @@ def _point(
     repeats = min(max(int(sweep.point_s / (inner * min(pilots))), LEAST_REPEATS), MOST_REPEATS)
     samples = world.largest([_sample(world, group, call, inner) for _ in range(repeats)])
     point = CollectivePoint(
-        kind=kind, backend=world.backend, tier=group.tier, group_size=len(group.ranks), size_bytes=size, time=timing(samples)
+        kind=kind,
+        backend=world.backend,
+        tier=group.tier,
+        group_size=len(group.ranks),
+        size_bytes=size,
+        time=timing(samples),
     )
     return point, inner * sum(samples) + sum(pilots)
 
@@ -108,7 +129,9 @@ def _call(world: World, group: Group, kind: str, size: int) -> Callable[[], obje
     torch, dist, handle, ranks = world.device.torch, world.dist, group.handle, group.ranks
 
     def buffer(parts: int = 1) -> Any:
-        return torch.zeros(size // ELEMENT_BYTES // parts, dtype=torch.float32, device=world.device.torch_device)
+        return torch.zeros(
+            size // ELEMENT_BYTES // parts, dtype=torch.float32, device=world.device.torch_device
+        )
 
     whole = buffer()
     if kind == "all_reduce":
@@ -134,7 +157,10 @@ def _call(world: World, group: Group, kind: str, size: int) -> Callable[[], obje
     def shift() -> None:
         """Each rank sends to the next and receives from the one before,
         as nccl-tests' sendrecv does."""
-        sent, got = dist.P2POp(dist.isend, whole, after, handle), dist.P2POp(dist.irecv, other, before, handle)
+        sent, got = (
+            dist.P2POp(dist.isend, whole, after, handle),
+            dist.P2POp(dist.irecv, other, before, handle),
+        )
         for work in dist.batch_isend_irecv([sent, got]):
             work.wait()
 
@@ -151,7 +177,9 @@ def _rotating_broadcast(world: World, group: Group, whole: Any) -> Callable[[], 
     def call() -> object:
         nonlocal turn
         turn += 1
-        return world.dist.broadcast(whole, src=group.ranks[turn % len(group.ranks)], group=group.handle)
+        return world.dist.broadcast(
+            whole, src=group.ranks[turn % len(group.ranks)], group=group.handle
+        )
 
     return call
 

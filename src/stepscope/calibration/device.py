@@ -75,12 +75,14 @@ def find_device(kind: str | None, index: int = 0) -> Device:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         raise UsageError(
-            "calibrate measures through PyTorch, which cannot be imported here. Install it: pip install torch"
+            "calibrate measures through PyTorch, which cannot be imported here. Install it: pip "
+            "install torch"
         ) from None
     has_cuda = bool(torch.cuda.is_available())
     if kind == "cuda" and not has_cuda:
         raise UsageError(
-            "--device cuda: PyTorch sees no GPU here. Give --device cpu, or look at `python -m torch.utils.collect_env`"
+            "--device cuda: PyTorch sees no GPU here. Give --device cpu, or look at `python -m "
+            "torch.utils.collect_env`"
         )
     if kind == "cpu" or not has_cuda:
         return Device(torch=torch, kind="cpu", index=0, timer=HostTimer())
@@ -95,7 +97,12 @@ def describe(device: Device) -> Machine:
     threads = int(torch.get_num_threads())
     if device.kind == "cpu":
         return Machine(
-            kind="cpu", device=_cpu_name(), memory_bytes=_host_bytes(), num_devices=1, num_threads=threads, torch=version
+            kind="cpu",
+            device=_cpu_name(),
+            memory_bytes=_host_bytes(),
+            num_devices=1,
+            num_threads=threads,
+            torch=version,
         )
     properties = device.properties
     return Machine(
@@ -135,7 +142,9 @@ def first_line(problem: BaseException) -> str:
 def host_free_bytes() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        return next(
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+        )
     except (OSError, StopIteration, ValueError, IndexError):
         return 4 << 30
 
@@ -152,13 +161,19 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "CPU"
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
     return name[:100] or "CPU"
 
 
 def _driver() -> str | None:
     try:
-        words = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace").split()
+        words = (
+            Path("/proc/driver/nvidia/version")
+            .read_text(encoding="utf-8", errors="replace")
+            .split()
+        )
     except OSError:
         return None
     return next((word[:40] for word in words if word[0].isdigit() and "." in word), None)

@@ -16,7 +16,14 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.calibrated import Calibrated, GemmFit, GemmPoint, best_flops, bytes_per_element, output_bytes
+from stepscope.core.calibrated import (
+    Calibrated,
+    GemmFit,
+    GemmPoint,
+    best_flops,
+    bytes_per_element,
+    output_bytes,
+)
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import Float64
 
@@ -54,7 +61,13 @@ def fit_gemms(calibration: Calibrated, spec: DeviceSpec | None) -> tuple[GemmFit
 
 
 def fit_gemm(
-    points: Sequence[GemmPoint], *, peak: float, peak_source: str, num_sms: int | None, bandwidth: float, floor_s: float
+    points: Sequence[GemmPoint],
+    *,
+    peak: float,
+    peak_source: str,
+    num_sms: int | None,
+    bandwidth: float,
+    floor_s: float,
 ) -> GemmFit | None:
     """The constants of one precision; None with too few shapes to fit them."""
     if len({(point.m, point.n, point.k) for point in points}) < LEAST_POINTS:
@@ -65,7 +78,9 @@ def fit_gemm(
     shapes = np.array([(point.m, point.n, point.k) for point in points], np.float64)
     took = np.array([point.time.seconds for point in points]) - floor_s
     m, n, k = shapes.T
-    moved_s = (bytes_per_element(precision) * (m * k + k * n) + output_bytes(precision) * m * n) / bandwidth
+    moved_s = (
+        bytes_per_element(precision) * (m * k + k * n) + output_bytes(precision) * m * n
+    ) / bandwidth
     tiles: tuple[tuple[int, int] | None, ...] = (None,) if num_sms is None else TILES
     best: tuple[float, tuple[int, int] | None, float, float] | None = None
     for tile in tiles:
@@ -97,13 +112,20 @@ def fit_gemm(
 def _waves(m: Float64, n: Float64, tile: tuple[int, int] | None, num_sms: int | None) -> Float64:
     if tile is None or num_sms is None:
         return np.ones(len(m))
-    covered = np.ceil(np.ceil(m / tile[0]) * np.ceil(n / tile[1]) / num_sms) * num_sms * tile[0] * tile[1]
+    covered = (
+        np.ceil(np.ceil(m / tile[0]) * np.ceil(n / tile[1]) / num_sms) * num_sms * tile[0] * tile[1]
+    )
     return np.asarray(m * n / covered, np.float64)
 
 
-def _search(work: Float64, k: Float64, moved_s: Float64, took: Float64) -> tuple[float, float, float]:
+def _search(
+    work: Float64, k: Float64, moved_s: Float64, took: Float64
+) -> tuple[float, float, float]:
     """Least mean |log misfit|, with its efficiency and half_k."""
-    efficiencies, halves = np.geomspace(0.02, 1.2, 60), np.concatenate(([0.0], np.geomspace(4, 8192, 45)))
+    efficiencies, halves = (
+        np.geomspace(0.02, 1.2, 60),
+        np.concatenate(([0.0], np.geomspace(4, 8192, 45))),
+    )
     best = (np.inf, 1.0, 0.0)
     for _ in range(2):
         slow = work * (k + halves[:, None]) / k
@@ -112,13 +134,17 @@ def _search(work: Float64, k: Float64, moved_s: Float64, took: Float64) -> tuple
         row, column = np.unravel_index(int(misfit.argmin()), misfit.shape)
         best = (float(misfit[row, column]), float(efficiencies[row]), float(halves[column]))
         efficiencies = np.geomspace(best[1] / 1.08, best[1] * 1.08, 41)
-        halves = np.geomspace(best[2] / 1.2, best[2] * 1.2, 41) if best[2] else np.linspace(0.0, 4.0, 41)
+        halves = (
+            np.geomspace(best[2] / 1.2, best[2] * 1.2, 41) if best[2] else np.linspace(0.0, 4.0, 41)
+        )
     return best
 
 
 def _judged(fit: GemmFit, points: Sequence[GemmPoint]) -> GemmFit:
     """The fit with how far it lies from what was measured."""
-    ratios = [_ratio(fit.seconds(point.m, point.n, point.k), point.time.seconds) for point in points]
+    ratios = [
+        _ratio(fit.seconds(point.m, point.n, point.k), point.time.seconds) for point in points
+    ]
     worst = max(range(len(points)), key=lambda index: ratios[index])
     return replace(
         fit,

@@ -33,7 +33,9 @@ def measure_gemms(device: Device, sweep: Sweep, note: Note) -> list[GemmPoint]:
     return points
 
 
-def sustain_gemms(device: Device, sweep: Sweep, points: Sequence[GemmPoint], note: Note) -> list[GemmPoint]:
+def sustain_gemms(
+    device: Device, sweep: Sweep, points: Sequence[GemmPoint], note: Note
+) -> list[GemmPoint]:
     """The best large and the best middling product of each precision, repeated without pause."""
     sustained: list[GemmPoint] = []
     for precision in dict.fromkeys(point.precision for point in points):
@@ -44,7 +46,10 @@ def sustain_gemms(device: Device, sweep: Sweep, points: Sequence[GemmPoint], not
                 try:
                     time = device.timer.sustained(call, sweep.warm_s, sweep.sustained_s)
                 except RuntimeError as problem:
-                    note(f"sustained products of {precision}: not possible here ({first_line(problem)})")
+                    note(
+                        f"sustained products of {precision}: not possible here "
+                        f"({first_line(problem)})"
+                    )
                     break
                 sustained.append(replace(point, time=time))
     return sustained
@@ -52,13 +57,19 @@ def sustain_gemms(device: Device, sweep: Sweep, points: Sequence[GemmPoint], not
 
 def chosen(points: Sequence[GemmPoint], longest_s: float) -> list[GemmPoint]:
     """The fastest large one and the fastest middling one, of those short enough to be repeated."""
-    short = [point for point in points if 3 * point.time.seconds <= longest_s] or [min(points, key=lambda p: p.time.seconds)]
+    short = [point for point in points if 3 * point.time.seconds <= longest_s] or [
+        min(points, key=lambda p: p.time.seconds)
+    ]
     most = max(point.flops for point in short)
     classes = [
         [point for point in short if most / LARGE <= point.flops],
         [point for point in short if most / LARGE**2 <= point.flops < most / LARGE],
     ]
-    return [max(members, key=lambda point: point.flops / point.time.seconds) for members in classes if members]
+    return [
+        max(members, key=lambda point: point.flops / point.time.seconds)
+        for members in classes
+        if members
+    ]
 
 
 def _measure(device: Device, sweep: Sweep, precision: str, note: Note) -> Iterator[GemmPoint]:
@@ -120,13 +131,17 @@ def _fp8_product(device: Device, shape: Shape, num_sets: int) -> Callable[[], ob
     scale = torch.ones((), device=device.torch_device, dtype=torch.float32)
 
     def matrix(rows: int, columns: int) -> Any:
-        return torch.randn(rows, columns, device=device.torch_device, dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+        return torch.randn(rows, columns, device=device.torch_device, dtype=torch.bfloat16).to(
+            torch.float8_e4m3fn
+        )
 
     sets = cycle([(matrix(m, k), matrix(n, k).t()) for _ in range(num_sets)])
 
     def call() -> object:
         left, right = next(sets)
-        return multiply(left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return multiply(
+            left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     return call
 

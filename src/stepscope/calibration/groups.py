@@ -30,7 +30,10 @@ def number(name: str, otherwise: int = 0) -> int:
     """One of the launcher's numbers in the environment."""
     text = os.environ.get(name, str(otherwise))
     if not text.isdigit():
-        raise UsageError(f"{name} is {text[:40]!r} in the environment, and should be a number: start the ranks with torchrun")
+        raise UsageError(
+            f"{name} is {text[:40]!r} in the environment, and should be a number: start the ranks "
+            "with torchrun"
+        )
     return int(text)
 
 
@@ -83,7 +86,10 @@ def join(device: Device) -> World:
     """Meets the other ranks: NCCL (or RCCL) on GPUs, gloo on CPUs."""
     dist: Any = importlib.import_module("torch.distributed")
     if not dist.is_available():
-        raise UsageError("this PyTorch was built without torch.distributed: collectives cannot be measured. Leave out --ranks")
+        raise UsageError(
+            "this PyTorch was built without torch.distributed: collectives cannot be measured. "
+            "Leave out --ranks"
+        )
     backend = "nccl" if device.kind == "cuda" else "gloo"
     if device.kind == "cuda" and _is_shared(device):
         _let_share()
@@ -115,7 +121,12 @@ def _one_of(world: World, tier: str, members: Sequence[tuple[int, ...]]) -> Grou
     """The group that this rank is in, of several that are measured at once."""
     handles = [world.dist.new_group(list(ranks)) for ranks in members]
     mine = next((index for index, ranks in enumerate(members) if world.rank in ranks), None)
-    return Group(tier=tier, ranks=members[mine or 0], is_member=mine is not None, handle=None if mine is None else handles[mine])
+    return Group(
+        tier=tier,
+        ranks=members[mine or 0],
+        is_member=mine is not None,
+        handle=None if mine is None else handles[mine],
+    )
 
 
 def _nodes(device: Device, dist: Any, size: int) -> tuple[tuple[int, ...], ...]:
@@ -124,7 +135,9 @@ def _nodes(device: Device, dist: Any, size: int) -> tuple[tuple[int, ...], ...]:
     Only a checksum of the name leaves the process.
     """
     torch = device.torch
-    mine = torch.tensor([zlib.crc32(socket.gethostname().encode())], dtype=torch.int64, device=device.torch_device)
+    mine = torch.tensor(
+        [zlib.crc32(socket.gethostname().encode())], dtype=torch.int64, device=device.torch_device
+    )
     checksums = [torch.zeros_like(mine) for _ in range(size)]
     dist.all_gather(checksums, mine)
     nodes: dict[int, list[int]] = {}

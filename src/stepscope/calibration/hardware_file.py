@@ -19,7 +19,10 @@ def save(calibration: Calibrated, path: Path) -> None:
     try:
         handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
     except OSError as problem:
-        raise UsageError(f"cannot write {path}: {problem.strerror or problem}. Give another place with --out FILE") from None
+        raise UsageError(
+            f"cannot write {path}: {problem.strerror or problem}. Give another place with --out "
+            "FILE"
+        ) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -29,12 +32,18 @@ def save(calibration: Calibrated, path: Path) -> None:
     except OSError as problem:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise UsageError(f"cannot write {path}: {problem.strerror or problem}. Give another place with --out FILE") from None
+        raise UsageError(
+            f"cannot write {path}: {problem.strerror or problem}. Give another place with --out "
+            "FILE"
+        ) from None
 
 
 def _text(value: object, depth: int) -> str:
     if depth < 2 and isinstance(value, dict) and value:
-        inner = (f"{' ' * (depth + 1)}{json_text(key)}: {_text(part, depth + 1)}" for key, part in value.items())
+        inner = (
+            f"{' ' * (depth + 1)}{json_text(key)}: {_text(part, depth + 1)}"
+            for key, part in value.items()
+        )
         return "{\n" + ",\n".join(inner) + "\n" + " " * depth + "}"
     if depth < 2 and isinstance(value, list | tuple) and value:
         inner = (f"{' ' * (depth + 1)}{_text(part, depth + 2)}" for part in value)

@@ -15,7 +15,9 @@ NUM_ROUNDS = 20_000
 REPEATS = 9
 
 
-def measure_launch(device: Device, point_s: float, now: Callable[[], float] = time.perf_counter) -> Launch:
+def measure_launch(
+    device: Device, point_s: float, now: Callable[[], float] = time.perf_counter
+) -> Launch:
     torch = device.torch
     value = torch.zeros(1, device=device.torch_device)
 

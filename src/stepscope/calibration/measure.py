@@ -25,12 +25,17 @@ UNSTEADY = 1.5
 """Ninetieth over tenth percentile; on a quiet machine it is 1.1."""
 UNSTEADY_SHARE = 0.2
 HOW = {
-    "cuda": "device events around calls queued behind a waiting kernel; random operands, changed from call to call",
+    "cuda": (
+        "device events around calls queued behind a waiting kernel; random operands, changed from "
+        "call to call"
+    ),
     "cpu": "the host's clock around calls; random operands, changed from call to call",
 }
 
 
-def empty(machine: Machine, made_by: str, how: str, measured_at: datetime | None = None) -> Calibrated:
+def empty(
+    machine: Machine, made_by: str, how: str, measured_at: datetime | None = None
+) -> Calibrated:
     """A hardware file of today with nothing measured yet."""
     date = (measured_at or datetime.now(timezone.utc)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return Calibrated(schema=SCHEMA, made_by=made_by, date=date, how=how, machine=machine)
@@ -63,9 +68,15 @@ def measure_device(device: Device, sweep: Sweep, made_by: str, report: Report) -
         attention=tuple(attention),
         notes=tuple(notes),
     )
-    times = [*(gemm.time for gemm in gemms), *(call.time for call in attention), *(copy.time for copy in copies)]
+    times = [
+        *(gemm.time for gemm in gemms),
+        *(call.time for call in attention),
+        *(copy.time for copy in copies),
+    ]
     unsteady = unsteady_note(times)
-    return replace(calibration, gemm_fits=fit_gemms(calibration, spec_of(machine)), notes=(*notes, *unsteady))
+    return replace(
+        calibration, gemm_fits=fit_gemms(calibration, spec_of(machine)), notes=(*notes, *unsteady)
+    )
 
 
 def unsteady_note(times: Sequence[Timing]) -> tuple[str, ...]:
@@ -73,26 +84,44 @@ def unsteady_note(times: Sequence[Timing]) -> tuple[str, ...]:
     wide = sum(time.high_s > UNSTEADY * time.low_s for time in times)
     if not times or wide < UNSTEADY_SHARE * len(times):
         return ()
-    return (f"{wide} of {len(times)} points spread by more than {UNSTEADY:g} times: was the machine busy with something else?",)
+    return (
+        (
+            f"{wide} of {len(times)} points spread by more than {UNSTEADY:g} times: was the "
+            "machine "
+            "busy with something else?"
+        ),
+    )
 
 
 def measure_links(world: World, sweep: Sweep, made_by: str, report: Report) -> Calibrated:
     """The collectives of all ranks; called by each of them."""
     notes: list[str] = []
     machine = replace(
-        describe(world.device), num_ranks=world.size, num_nodes=len(world.nodes), ranks_share_a_device=world.ranks_share_a_device
+        describe(world.device),
+        num_ranks=world.size,
+        num_nodes=len(world.nodes),
+        ranks_share_a_device=world.ranks_share_a_device,
     )
     if world.ranks_share_a_device:
         notes.append(
-            "ranks share a device: their collectives run in turns on it, and are slower than between devices of their own"
+            "ranks share a device: their collectives run in turns on it, and are slower than "
+            "between devices of their own"
         )
     if world.backend == "nccl" and "NCCL_HOSTID" in os.environ:
-        notes.append("NCCL_HOSTID is set: NCCL takes ranks for separate hosts, and goes over the network between them")
+        notes.append(
+            "NCCL_HOSTID is set: NCCL takes ranks for separate hosts, and goes over the network "
+            "between them"
+        )
     world.device.warm_up()
     points = tuple(measure_collectives(world, sweep, notes.append, report))
     calibration = empty(machine, made_by, HOW[world.device.kind])
     unsteady = unsteady_note([point.time for point in points])
-    return replace(calibration, collectives=points, collective_fits=fit_collectives(points), notes=(*notes, *unsteady))
+    return replace(
+        calibration,
+        collectives=points,
+        collective_fits=fit_collectives(points),
+        notes=(*notes, *unsteady),
+    )
 
 
 def joined(device: Calibrated, links: Calibrated) -> Calibrated:
@@ -109,5 +138,10 @@ def joined(device: Calibrated, links: Calibrated) -> Calibrated:
     notes = (*device.notes, *(note for note in links.notes if note not in device.notes))
     how = device.how if links.how in device.how else f"{device.how}; collectives: {links.how}"
     return replace(
-        device, machine=machine, collectives=links.collectives, collective_fits=links.collective_fits, notes=notes, how=how
+        device,
+        machine=machine,
+        collectives=links.collectives,
+        collective_fits=links.collective_fits,
+        notes=notes,
+        how=how,
     )

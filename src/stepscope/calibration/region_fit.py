@@ -48,7 +48,9 @@ def fit_regions(points: Sequence[CollectivePoint]) -> CollectiveFit | None:
     ends = [0, *breaks, len(points)]
     spans = [slice(low, high) for low, high in pairwise(ends)]
     lines = [_line(sizes[span], took[span]) for span in spans]
-    fitted = np.concatenate([start + slope * sizes[span] for (start, slope), span in zip(lines, spans, strict=True)])
+    fitted = np.concatenate(
+        [start + slope * sizes[span] for (start, slope), span in zip(lines, spans, strict=True)]
+    )
     misfit = np.maximum(fitted / took, took / fitted)
     worst = int(misfit.argmax())
     first = points[0]
@@ -57,7 +59,9 @@ def fit_regions(points: Sequence[CollectivePoint]) -> CollectiveFit | None:
         backend=first.backend,
         tier=first.tier,
         group_size=first.group_size,
-        regions=tuple(_region(first, line, span, sizes) for line, span in zip(lines, spans, strict=True)),
+        regions=tuple(
+            _region(first, line, span, sizes) for line, span in zip(lines, spans, strict=True)
+        ),
         r2=_r2(fitted, took),
         worst_misfit=float(misfit[worst]),
         worst_bytes=points[worst].size_bytes,
@@ -86,13 +90,19 @@ def _region(first: CollectivePoint, line: Line, span: slice, sizes: Float64) -> 
 def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
     """Where a new line begins. A size that was measured twice is not parted."""
     count = len(sizes)
-    candidates = [index for index in range(LEAST_POINTS, count - LEAST_POINTS + 1) if sizes[index] > sizes[index - 1]]
+    candidates = [
+        index
+        for index in range(LEAST_POINTS, count - LEAST_POINTS + 1)
+        if sizes[index] > sizes[index - 1]
+    ]
     errors: dict[tuple[int, int], float] = {}
 
     def error(low: int, high: int) -> float:
         if (low, high) not in errors:
             start, slope = _line(sizes[low:high], took[low:high])
-            errors[low, high] = float((((start + slope * sizes[low:high]) / took[low:high] - 1) ** 2).sum())
+            errors[low, high] = float(
+                (((start + slope * sizes[low:high]) / took[low:high] - 1) ** 2).sum()
+            )
         return errors[low, high]
 
     best: tuple[float, tuple[int, ...]] = (float("inf"), ())
@@ -100,7 +110,9 @@ def _best_breaks(sizes: Float64, took: Float64) -> tuple[int, ...]:
         for breaks in combinations(candidates, num_breaks):
             ends = [0, *breaks, count]
             spans = list(pairwise(ends))
-            if any(high - low < LEAST_POINTS or sizes[high - 1] == sizes[low] for low, high in spans):
+            if any(
+                high - low < LEAST_POINTS or sizes[high - 1] == sizes[low] for low, high in spans
+            ):
                 continue
             mean = sum(error(low, high) for low, high in spans) / count
             score = count * log(mean + NOISE**2) + (2 * len(spans) + num_breaks) * log(count)
@@ -112,7 +124,9 @@ def _line(sizes: Float64, took: Float64) -> Line:
     """Least relative error, neither part negative."""
     ones, share = 1 / took, sizes / took
     rows = np.stack((ones, share), axis=1)
-    (start, slope), *_ = np.linalg.lstsq(rows / np.abs(rows).max(axis=0), np.ones(len(took)), rcond=None)
+    (start, slope), *_ = np.linalg.lstsq(
+        rows / np.abs(rows).max(axis=0), np.ones(len(took)), rcond=None
+    )
     start, slope = start / np.abs(ones).max(), slope / np.abs(share).max()
     if slope < 0:
         return float(ones.sum() / (ones @ ones)), 0.0

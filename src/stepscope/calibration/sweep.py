@@ -49,14 +49,38 @@ def _by_work(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return tuple(sorted(set(shapes), key=lambda shape: (shape[0] * shape[1] * shape[2], shape)))
 
 
-SQUARES = tuple((size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192))
+SQUARES = tuple(
+    (size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+)
 THIN: tuple[Shape, ...] = (
     # Tokens x hidden x ffn, up and down, of models of 1, 7 and 70 billion parameters.
-    *((tokens, out, inner) for tokens in (512, 2048, 8192) for out, inner in ((2048, 2048), (8192, 2048), (2048, 8192))),
-    *((tokens, out, inner) for tokens in (1024, 4096, 16384) for out, inner in ((4096, 4096), (11008, 4096), (4096, 11008))),
-    *((tokens, out, inner) for tokens in (2048, 8192) for out, inner in ((8192, 8192), (28672, 8192), (8192, 28672))),
+    *(
+        (tokens, out, inner)
+        for tokens in (512, 2048, 8192)
+        for out, inner in ((2048, 2048), (8192, 2048), (2048, 8192))
+    ),
+    *(
+        (tokens, out, inner)
+        for tokens in (1024, 4096, 16384)
+        for out, inner in ((4096, 4096), (11008, 4096), (4096, 11008))
+    ),
+    *(
+        (tokens, out, inner)
+        for tokens in (2048, 8192)
+        for out, inner in ((8192, 8192), (28672, 8192), (8192, 28672))
+    ),
     # The same split over eight ranks: small n, small k.
-    *((8192, out, inner) for out, inner in ((1024, 8192), (3584, 8192), (8192, 1024), (8192, 3584), (1376, 4096), (4096, 512))),
+    *(
+        (8192, out, inner)
+        for out, inner in (
+            (1024, 8192),
+            (3584, 8192),
+            (8192, 1024),
+            (8192, 3584),
+            (1376, 4096),
+            (4096, 512),
+        )
+    ),
     # Small k.
     *((size, size, inner) for size in (2048, 4096, 8192) for inner in (32, 64, 128, 256)),
     # Few rows, and few columns: a small batch, a head of few outputs.
@@ -69,15 +93,36 @@ THIN: tuple[Shape, ...] = (
 QUICK_GEMMS = _by_work(
     (
         *((size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192)),
-        *((4096, 4096, 64), (4096, 4096, 256), (8192, 1024, 8192), (8192, 8192, 1024), (2048, 11008, 4096), (2048, 4096, 11008)),
-        *((64, 4096, 4096), (256, 4096, 4096), (8192, 64, 4096), (8192, 256, 4096), (2048, 8192, 2048), (512, 2048, 2048)),
+        *(
+            (4096, 4096, 64),
+            (4096, 4096, 256),
+            (8192, 1024, 8192),
+            (8192, 8192, 1024),
+            (2048, 11008, 4096),
+            (2048, 4096, 11008),
+        ),
+        *(
+            (64, 4096, 4096),
+            (256, 4096, 4096),
+            (8192, 64, 4096),
+            (8192, 256, 4096),
+            (2048, 8192, 2048),
+            (512, 2048, 2048),
+        ),
     )
 )
 CPU_GEMMS = _by_work(
     (
         *((size, size, size) for size in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096)),
         *((1024, 1024, inner) for inner in (16, 32, 64, 128)),
-        *((16, 1024, 1024), (64, 1024, 1024), (2048, 16, 1024), (2048, 64, 1024), (512, 2048, 512), (512, 512, 2048)),
+        *(
+            (16, 1024, 1024),
+            (64, 1024, 1024),
+            (2048, 16, 1024),
+            (2048, 64, 1024),
+            (512, 2048, 512),
+            (512, 512, 2048),
+        ),
         *((512, 3072, 768), (512, 768, 3072), (2048, 768, 768), (1024, 4096, 1024)),
     )
 )
@@ -100,7 +145,11 @@ CUDA_FULL = Sweep(
 )
 CUDA_QUICK = Sweep(
     gemms=QUICK_GEMMS,
-    attention=tuple((max(8192 // length, 1), 4096 // size, length, size) for size in (64, 128) for length in (1024, 4096)),
+    attention=tuple(
+        (max(8192 // length, 1), 4096 // size, length, size)
+        for size in (64, 128)
+        for length in (1024, 4096)
+    ),
     copies=_powers(MIB, GIB, 8),
     host_copies=_powers(16 * KIB, 64 * MIB, 16),
     collectives=_powers(KIB, 256 * MIB, 4),
@@ -112,7 +161,11 @@ CUDA_QUICK = Sweep(
 )
 CPU_FULL = Sweep(
     gemms=CPU_GEMMS,
-    attention=tuple((1, 512 // size, length, size) for size in (64, 128) for length in (128, 256, 512, 1024, 2048)),
+    attention=tuple(
+        (1, 512 // size, length, size)
+        for size in (64, 128)
+        for length in (128, 256, 512, 1024, 2048)
+    ),
     copies=_powers(64 * KIB, 512 * MIB, 4),
     host_copies=(),
     collectives=_powers(KIB, GIB, 2),

@@ -44,7 +44,10 @@ def timing(samples: Sequence[float]) -> Timing:
     ordered = sorted(samples)
     last = len(ordered) - 1
     return Timing(
-        seconds=median(ordered), low_s=ordered[round(0.1 * last)], high_s=ordered[round(0.9 * last)], repeats=len(ordered)
+        seconds=median(ordered),
+        low_s=ordered[round(0.1 * last)],
+        high_s=ordered[round(0.9 * last)],
+        repeats=len(ordered),
     )
 
 
@@ -129,7 +132,11 @@ class DeviceTimer:
         marks = [cuda.Event(enable_timing=True)]
         marks[0].record()
         start, first = self._now(), 0
-        while first == 0 or len(marks) - 1 - first < LEAST_REPEATS or self._now() - start < warm_s + for_s:
+        while (
+            first == 0
+            or len(marks) - 1 - first < LEAST_REPEATS
+            or self._now() - start < warm_s + for_s
+        ):
             for _ in range(inner):
                 call()
             marks.append(cuda.Event(enable_timing=True))
@@ -139,7 +146,12 @@ class DeviceTimer:
                 first = len(marks) - 1
         marks[-1].synchronize()
         pairs = zip(marks[first:-1], marks[first + 1 :], strict=True)
-        return timing([max(float(start_mark.elapsed_time(end_mark)) * 1e-3 / inner, 1e-9) for start_mark, end_mark in pairs])
+        return timing(
+            [
+                max(float(start_mark.elapsed_time(end_mark)) * 1e-3 / inner, 1e-9)
+                for start_mark, end_mark in pairs
+            ]
+        )
 
     def sample(self, call: Callable[[], object], inner: int, queue_s: float = 0.0) -> float:
         """Seconds of one call, from `inner` of them.

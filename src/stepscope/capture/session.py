@@ -66,7 +66,8 @@ class Session:
         # The hooks know these two: a forked child, which begins anew, goes on with them.
         self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
-        """One for each optimizer step to come that needs no look: it is only recorded on the tape."""
+        """One for each optimizer step to come that needs no look: it is only recorded on the
+        tape."""
         self.tape.clear()
         self.free_steps.clear()
         self._lock = threading.Lock()
@@ -183,7 +184,9 @@ class Session:
             # Many passes were one step after all: it takes twice as many before they are taken for
             # steps again.
             self._is_instead, self._anchor = False, Anchor()
-            self._least_instead = 2 * max(self._num_instead + len(self._passes), self._least_instead)
+            self._least_instead = 2 * max(
+                self._num_instead + len(self._passes), self._least_instead
+            )
         elif self._last_dur_ns is not None:
             self._usual_ns = self._last_dur_ns
         self._num_instead = self._first_instead_ns = 0
@@ -229,7 +232,8 @@ class Session:
         self._count_anew()
 
     def catch_up(self) -> None:
-        """Reads the tape: steps that needed no look become rows, the rest is of the running step."""
+        """Reads the tape: steps that needed no look become rows, the rest is of the running
+        step."""
         # A call from inside this one (a signal's handler may train) must not wait for itself.
         if self._lock.acquire(timeout=LONGEST_S):
             try:
@@ -294,11 +298,19 @@ class Session:
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
-        is_asked = self.device_clock is not None and (self._is_marked() or self.device_clock.is_behind)
-        usual = not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
+        is_asked = self.device_clock is not None and (
+            self._is_marked() or self.device_clock.is_behind
+        )
+        usual = (
+            not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
+        )
         if self.is_by_hand or self._is_instead or self.nests or not usual:
             return 0
-        look = self.step + NOTHING_DUE if self.device_clock is None else self.step - self.step % SELDOM + SELDOM
+        look = (
+            self.step + NOTHING_DUE
+            if self.device_clock is None
+            else self.step - self.step % SELDOM + SELDOM
+        )
         wanted = self.schedule.wanted_step
         return look if wanted is None else min(look, wanted - 1)
 
@@ -310,7 +322,8 @@ class Session:
             self.hurry()
 
     def notice_device(self) -> None:
-        """In the writer's thread: where a job has begun to use a GPU, the next step is looked at."""
+        """In the writer's thread: where a job has begun to use a GPU, the next step is looked
+        at."""
         if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
@@ -346,7 +359,9 @@ class Session:
             if window.is_mine:
                 window.close(is_at_end=True)
             else:
-                window.leave_behind("the process ended before the thread that recorded had ended its last step")
+                window.leave_behind(
+                    "the process ended before the thread that recorded had ended its last step"
+                )
             self._recorded(window)
         let_cupti_leave()
         if self.writer is not None:
@@ -392,7 +407,20 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
         step = self.step
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, self._optimizer_ns, self._save_ns, self._gc_ns, state])
+        self.rows.append(
+            [
+                step,
+                now,
+                dur_ns,
+                None,
+                *wait,
+                *backward,
+                self._optimizer_ns,
+                self._save_ns,
+                self._gc_ns,
+                state,
+            ]
+        )
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
@@ -410,7 +438,11 @@ class Session:
         ready = []
         while self.rows:
             step, clock = self.rows[0][0], self.device_clock
-            is_waiting = clock is not None and clock.settled < step <= clock.last and self.step - step <= MOST_PENDING
+            is_waiting = (
+                clock is not None
+                and clock.settled < step <= clock.last
+                and self.step - step <= MOST_PENDING
+            )
             if is_waiting and not every:
                 break
             ready.append(self.rows.popleft())
@@ -436,7 +468,12 @@ class Session:
         assert self.writer is not None
         now = time.perf_counter_ns()
         self.writer.event(
-            "window", now, first_step=window.first_step, name=window.path.name, saved_ns=window.saved_ns, problem=window.problem
+            "window",
+            now,
+            first_step=window.first_step,
+            name=window.path.name,
+            saved_ns=window.saved_ns,
+            problem=window.problem,
         )
 
     def _record(self, now: int) -> None:

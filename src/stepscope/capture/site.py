@@ -102,4 +102,6 @@ def _write_problem(run: str) -> None:
     import traceback
 
     with suppress(OSError):
-        (Path(run) / f"problem-{os.getpid()}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        (Path(run) / f"problem-{os.getpid()}.txt").write_text(
+            traceback.format_exc(), encoding="utf-8"
+        )

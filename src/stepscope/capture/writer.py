@@ -110,7 +110,9 @@ class Writer:
         """The knobs of the live objects, once."""
         if not self._has_looked:
             self._has_looked = True
-            self._notes |= live_notes(None if self._session.loader is None else self._session.loader())
+            self._notes |= live_notes(
+                None if self._session.loader is None else self._session.loader()
+            )
             write_json(self.folder / RANK_FILE, self._notes)
 
     def finish(self) -> None:
@@ -146,9 +148,14 @@ class Writer:
 
     def _sample(self) -> None:
         self._num_samples += 1
-        if self._sampler is not None and (self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0):
+        if self._sampler is not None and (
+            self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0
+        ):
             sample = self._sampler.take()
-            self._append(SAMPLES_FILE, json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}))
+            self._append(
+                SAMPLES_FILE,
+                json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}),
+            )
 
     def _obey(self) -> None:
         """What RUN/control.json asks for since we last looked."""

@@ -1,7 +1,9 @@
-"""Is it hung or slow, and where? Looks into running processes from outside, and compares the ranks' stacks.
+"""Is it hung or slow, and where? Looks into running processes from outside, and compares the ranks'
+stacks.
 
-PID is a training process, several, or a launcher: the ranks that it started are found. Each is looked at a few times through
-py-spy, which stops it for some milliseconds each time. Processes must be on this machine.
+PID is a training process, several, or a launcher: the ranks that it started are found. Each is
+looked at a few times through py-spy, which stops it for some milliseconds each time. Processes must
+be on this machine.
 """
 
 from __future__ import annotations
@@ -21,9 +23,19 @@ MOST = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pids", nargs="+", type=_pid, metavar="PID", help="a training process, or what launched it")
-    parser.add_argument("--looks", type=_looks, default=5, metavar="N", help="how often to look (default: 5)")
-    parser.add_argument("--every", type=_seconds, default=0.2, metavar="S", help="seconds between two looks (default: 0.2)")
+    parser.add_argument(
+        "pids", nargs="+", type=_pid, metavar="PID", help="a training process, or what launched it"
+    )
+    parser.add_argument(
+        "--looks", type=_looks, default=5, metavar="N", help="how often to look (default: 5)"
+    )
+    parser.add_argument(
+        "--every",
+        type=_seconds,
+        default=0.2,
+        metavar="S",
+        help="seconds between two looks (default: 0.2)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,15 +60,25 @@ def find_ranks(pids: Sequence[int], known: dict[int, Process] | None = None) -> 
     chosen: dict[int, Process] = {}
     for pid in pids:
         if pid not in everyone:
-            raise InputError(f"there is no process {pid} on this machine. Has it ended, or is it in another container?")
+            raise InputError(
+                f"there is no process {pid} on this machine. Has it ended, or is it in another "
+                "container?"
+            )
         family = [everyone[pid], *descendants([pid], everyone)]
-        ranks = [process for process in family if process.is_python and _is_rank(process, everyone.get(process.parent))]
+        ranks = [
+            process
+            for process in family
+            if process.is_python and _is_rank(process, everyone.get(process.parent))
+        ]
         # A launcher may have a number too, of its machine.
         launchers = {process.parent for process in ranks}
         ranks = [process for process in ranks if process.pid not in launchers]
         python = [process for process in family if process.is_python]
         if not python:
-            raise InputError(f"process {pid} ({everyone[pid].name}) is not Python, and has started none. Name a training process")
+            raise InputError(
+                f"process {pid} ({everyone[pid].name}) is not Python, and has started none. Name "
+                "a training process"
+            )
         chosen |= {process.pid: process for process in (ranks or python[:1])[:MOST]}
     return list(chosen.values())
 
@@ -76,7 +98,9 @@ def rank_of(process: Process) -> int | None:
     return None
 
 
-def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], num: int, every_s: float) -> list[Stood]:
+def look(
+    chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], num: int, every_s: float
+) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.cli.py_spy import NotPermittedError
     from stepscope.core.stacks import Stood
@@ -101,10 +125,20 @@ def look(chosen: Sequence[Process], dumped: Callable[[int], tuple[Frame, ...]], 
     found = []
     for process in chosen:
         before, after = first[process.pid], read_process(process.pid)
-        used = None if before is None or after is None or not spent else (after.cpu_s - before.cpu_s) / spent
+        used = (
+            None
+            if before is None or after is None or not spent
+            else (after.cpu_s - before.cpu_s) / spent
+        )
         seen = tuple(stacks[process.pid])
         found.append(
-            Stood(pid=process.pid, rank=rank_of(process), stacks=seen, cpu_share=used, problem=problems.get(process.pid))
+            Stood(
+                pid=process.pid,
+                rank=rank_of(process),
+                stacks=seen,
+                cpu_share=used,
+                problem=problems.get(process.pid),
+            )
         )
     return found
 
@@ -124,7 +158,8 @@ def _pid(text: str) -> int:
 def _looks(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of looks; give 2 or more: one does not tell hung from running"
+            f"{text!r} is not a number of looks; give 2 or more: one does not tell hung from "
+            "running"
         )
     return int(text)
 
@@ -135,5 +170,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give one from 0 to 600")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; give one from 0 to 600"
+        )
     return value

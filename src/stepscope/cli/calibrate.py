@@ -1,8 +1,10 @@
-"""What this machine really reaches, measured and written to a hardware file that other commands read in place of datasheets.
+"""What this machine really reaches, measured and written to a hardware file that other commands
+read in place of datasheets.
 
-Matrix products by precision and shape, attention, copies, what a launch costs, how fast the host is. With --ranks N, or under
-torchrun, also collectives from 1 KB to 1 GB, with latency and bandwidth fitted to them: NCCL on GPUs, gloo on CPUs.
---nccl-tests reads what all_reduce_perf and its siblings printed, and measures nothing.
+Matrix products by precision and shape, attention, copies, what a launch costs, how fast the host
+is. With --ranks N, or under torchrun, also collectives from 1 KB to 1 GB, with latency and
+bandwidth fitted to them: NCCL on GPUs, gloo on CPUs. --nccl-tests reads what all_reduce_perf and
+its siblings printed, and measures nothing.
 """
 
 from __future__ import annotations
@@ -26,15 +28,44 @@ QUIET = "STEPSCOPE_CALIBRATE_QUIET"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", "-o", type=Path, default=DEFAULT, metavar="FILE", help=f"the hardware file (default: {DEFAULT})")
-    parser.add_argument("--quick", action="store_true", help="fewer shapes and sizes, fewer repeats: seconds, not minutes")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="what to measure (default: a GPU where there is one)")
     parser.add_argument(
-        "--ranks", type=_ranks, metavar="N", help="start N ranks on this machine and measure their collectives too"
+        "--out",
+        "-o",
+        type=Path,
+        default=DEFAULT,
+        metavar="FILE",
+        help=f"the hardware file (default: {DEFAULT})",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer shapes and sizes, fewer repeats: seconds, not minutes",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        help="what to measure (default: a GPU where there is one)",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        metavar="N",
+        help="start N ranks on this machine and measure their collectives too",
     )
     parser.add_argument("--only", choices=("device", "collectives"), help="measure one part alone")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw points and fitted lines there: .svg, .png or .pdf")
-    parser.add_argument("--nccl-tests", type=Path, nargs="+", metavar="FILE", help="read nccl-tests or rccl-tests output instead")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw points and fitted lines there: .svg, .png or .pdf",
+    )
+    parser.add_argument(
+        "--nccl-tests",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="read nccl-tests or rccl-tests output instead",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +83,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
     for path in (arguments.out, arguments.plot):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {path.parent}"
+            what = (
+                "is a folder"
+                if path.is_dir()
+                else f"cannot be written: there is no folder {path.parent}"
+            )
             raise UsageError(f"{path} {what}. Give the path of a file")
     if arguments.plot is not None:
         from stepscope.notebook.extras import need
@@ -60,14 +95,22 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.plot.suffix.casefold() not in PICTURES:
             raise UsageError(f"--plot {arguments.plot}: the name must end in {', '.join(PICTURES)}")
         need("matplotlib.figure", "notebook", "--plot")
-    if arguments.nccl_tests and (arguments.ranks or arguments.only or arguments.device or arguments.quick):
-        raise UsageError("--nccl-tests reads files and measures nothing: leave out --ranks, --only, --device and --quick")
+    if arguments.nccl_tests and (
+        arguments.ranks or arguments.only or arguments.device or arguments.quick
+    ):
+        raise UsageError(
+            "--nccl-tests reads files and measures nothing: leave out --ranks, --only, --device "
+            "and --quick"
+        )
     if arguments.ranks and in_job():
         raise UsageError("this process is one of torchrun's ranks already: leave out --ranks")
     if arguments.only == "device" and arguments.ranks:
         raise UsageError("--only device measures no collectives: leave out --ranks")
     if arguments.only == "collectives" and not (arguments.ranks or in_job()):
-        raise UsageError("collectives need several ranks: give --ranks N, or start with torchrun -m stepscope calibrate")
+        raise UsageError(
+            "collectives need several ranks: give --ranks N, or start with torchrun -m stepscope "
+            "calibrate"
+        )
 
 
 def _measured(arguments: argparse.Namespace) -> Calibrated | None:
@@ -116,7 +159,13 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
 
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         out = Path(folder) / "links.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={arguments.ranks}"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc_per_node={arguments.ranks}",
+        ]
         command += ["-m", "stepscope", "calibrate", "--only", "collectives", "--out", str(out)]
         command += ["--quick"] if arguments.quick else []
         command += ["--device", arguments.device] if arguments.device else []
@@ -125,7 +174,8 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
         code = run_owned(command, environment, stdout=sys.stderr).exit_code
         if code:
             raise InputError(
-                f"the {arguments.ranks} ranks ended with code {code}: what they said stands above. Nothing was written"
+                f"the {arguments.ranks} ranks ended with code {code}: what they said stands "
+                "above. Nothing was written"
             )
         return read_hardware(out)
 
@@ -149,7 +199,11 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
         num_ranks=max(point.group_size for point in points),
         num_nodes=max(test.num_nodes for test in tests),
     )
-    links = empty(machine, f"stepscope {__version__}", "nccl-tests or rccl-tests; out of place, spread to in place")
+    links = empty(
+        machine,
+        f"stepscope {__version__}",
+        "nccl-tests or rccl-tests; out of place, spread to in place",
+    )
     notes = tuple(note for test in tests for note in test.notes)
     links = replace(links, collectives=points, collective_fits=fit_collectives(points), notes=notes)
     if not arguments.out.exists():

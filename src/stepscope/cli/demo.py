@@ -13,7 +13,9 @@ STEP_MS = 65.48
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=FORMATS, default="text", help="how to print it (default: text)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="how to print it (default: text)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

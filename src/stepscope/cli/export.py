@@ -1,8 +1,9 @@
 """Write a run as a file for another tool: a timeline that Perfetto opens.
 
-RUN is what `stepscope diagnose` takes: traces, a folder of them, a tar, or the folder of a recorded run. All ranks stand on one
-clock. Beside the recorded events there are the steps, what the device spends them on, the critical path, the findings, and
-counters. Open the file at https://ui.perfetto.dev, which keeps it on your machine.
+RUN is what `stepscope diagnose` takes: traces, a folder of them, a tar, or the folder of a recorded
+run. All ranks stand on one clock. Beside the recorded events there are the steps, what the device
+spends them on, the critical path, the findings, and counters. Open the file at
+https://ui.perfetto.dev, which keeps it on your machine.
 """
 
 from __future__ import annotations
@@ -37,14 +38,42 @@ ROOM_NS = 60_000_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("form", choices=("perfetto",), metavar="perfetto", help="what to write: perfetto, a timeline")
-    parser.add_argument("paths", nargs="+", metavar="RUN", help="trace, folder of rank traces, tar, or the folder of a run")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help=".pftrace or .json; .gz after it compresses")
-    parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
-    parser.add_argument("--all", action="store_true", help="also findings whose fix gives less than 2 %%")
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument(
-        "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
+        "form",
+        choices=("perfetto",),
+        metavar="perfetto",
+        help="what to write: perfetto, a timeline",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="RUN",
+        help="trace, folder of rank traces, tar, or the folder of a run",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help=".pftrace or .json; .gz after it compresses",
+    )
+    parser.add_argument(
+        "--step-ms",
+        type=step_time,
+        metavar="X",
+        help="the step time without a profiler attached, in ms",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also findings whose fix gives less than 2 %%"
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=num_processes,
+        metavar="N",
+        help="processes to use for several files (default: one per core)",
     )
 
 
@@ -53,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     target = Path(arguments.output)
     _refuse_target(target)
-    with Recording(arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)) as recording:
+    with Recording(
+        arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)
+    ) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis
@@ -78,11 +109,14 @@ class _Job:
     recording: Recording
 
     def over(self) -> dict[int, tuple[int, int]]:
-        """By rank, from its first step to its last, or all that was recorded, in the file's time."""
+        """By rank, from its first step to its last, or all that was recorded, in the file's
+        time."""
         found = {}
         for head, facts, shift in zip(self.heads, self.facts, self.aligned.shift_ns, strict=True):
             windows = facts.steps.windows if facts is not None else ()
-            low, high = (windows[0][0], windows[-1][1]) if windows else (head.first_ns, head.last_ns)
+            low, high = (
+                (windows[0][0], windows[-1][1]) if windows else (head.first_ns, head.last_ns)
+            )
             found[head.rank] = low + shift, high + shift
         return found
 
@@ -104,9 +138,14 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
         trace = context.trace
         if len(trace):
             span = int(trace.start_ns[0]), int(trace.end_ns.max())
-            read.append((source, trace.meta, span, collective_records_of(context, trace.meta.rank or 0)))
+            read.append(
+                (source, trace.meta, span, collective_records_of(context, trace.meta.rank or 0))
+            )
     if not read:
-        raise InputError("the trace holds no events: there is no timeline to write. Profile a few steps, and name that trace")
+        raise InputError(
+            "the trace holds no events: there is no timeline to write. Profile a few steps, and "
+            "name that trace"
+        )
     ranks, _ = assign_ranks([meta for _, meta, _, _ in read])
     heads = tuple(
         RankClock(
@@ -114,7 +153,9 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
             base_ns=meta.base_ns,
             first_ns=span[0],
             last_ns=span[1],
-            collective_records=replace(collective_records, rank=rank) if len(collective_records) else None,
+            collective_records=replace(collective_records, rank=rank)
+            if len(collective_records)
+            else None,
         )
         for rank, (_, meta, span, collective_records) in zip(ranks, read, strict=True)
     )
@@ -144,9 +185,14 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     writer.finish()
     notes = list(job.aligned.notes)
     if without_path:
-        notes.append(f"{len(without_path)} rank(s) have no critical path: it takes two steps in a row, with their launches")
+        notes.append(
+            f"{len(without_path)} rank(s) have no critical path: it takes two steps in a row, "
+            "with their launches"
+        )
     if timeline.num_left_out:
-        notes.append(f"{timeline.num_left_out:,} events overlap too deep on their thread to be drawn")
+        notes.append(
+            f"{timeline.num_left_out:,} events overlap too deep on their thread to be drawn"
+        )
     return [f"{timeline.num_events:,} events of {len(job.heads)} rank(s)", *notes]
 
 
@@ -160,8 +206,15 @@ def _tracks(job: _Job, at: int, found: RankContext) -> RankTracks:
     head, aligned = job.heads[at], job.aligned
     matched = aligned.matched if head.collective_records is not None else None
     path = _critical_path(found, job.facts[at])
-    spans = [("steps", tracks.step_spans(found)), ("partition", tracks.partition_spans(found, head.collective_records, matched))]
-    counted = [tracks.queue_depth(found), tracks.collective_bandwidth(head.collective_records), tracks.copy_bandwidth(found)]
+    spans = [
+        ("steps", tracks.step_spans(found)),
+        ("partition", tracks.partition_spans(found, head.collective_records, matched)),
+    ]
+    counted = [
+        tracks.queue_depth(found),
+        tracks.collective_bandwidth(head.collective_records),
+        tracks.copy_bandwidth(found),
+    ]
     return RankTracks(
         rank=head.rank,
         trace=found.trace,
@@ -169,7 +222,11 @@ def _tracks(job: _Job, at: int, found: RankContext) -> RankTracks:
         step_of=found.cut.step_of,
         shift_ns=aligned.shift_ns[at],
         spans=(*spans, *(() if path is None else ((PATH, path),))),
-        series=(*(one for one in counted if one is not None), *tracks.allocator_memory(found), *_sampled(job, head)),
+        series=(
+            *(one for one in counted if one is not None),
+            *tracks.allocator_memory(found),
+            *_sampled(job, head),
+        ),
     )
 
 
@@ -193,7 +250,9 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
     from stepscope.analyses.timeline.samples import sampled_series
 
     run = job.recording.inputs.run
-    record = None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
+    record = (
+        None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
+    )
     if record is None:
         return []
     series = sampled_series(record, head.base_ns + head.first_ns, head.base_ns + head.last_ns)
@@ -204,14 +263,28 @@ def _refuse_target(target: Path) -> None:
     from stepscope.errors import UsageError
 
     if not target.name.lower().endswith(PROTO + JSON):
-        known = "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either compresses it"
-        raise UsageError(f"{target}: what to write is told by the name's ending, and this one is not known: {known}")
+        known = (
+            "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either "
+            "compresses it"
+        )
+        raise UsageError(
+            f"{target}: what to write is told by the name's ending, and this one is not known: "
+            f"{known}"
+        )
     if target.is_dir():
-        raise UsageError(f"{target} is a folder: name the file to write, such as {target / 'trace.pftrace'}")
+        raise UsageError(
+            f"{target} is a folder: name the file to write, such as {target / 'trace.pftrace'}"
+        )
     if not target.parent.is_dir():
-        raise UsageError(f"cannot write {target}: the folder {target.parent} does not exist. Make it, or name another with -o")
+        raise UsageError(
+            f"cannot write {target}: the folder {target.parent} does not exist. Make it, or name "
+            "another with -o"
+        )
     if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"cannot write {target}: you may not write to {target.parent}. Name another folder with -o")
+        raise UsageError(
+            f"cannot write {target}: you may not write to {target.parent}. Name another folder "
+            "with -o"
+        )
 
 
 def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
@@ -224,7 +297,8 @@ def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
 
 @contextmanager
 def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
-    """A writer of the form that the name asks for. The file is there when all of it is written, or not at all."""
+    """A writer of the form that the name asks for. The file is there when all of it is written, or
+    not at all."""
     from stepscope.errors import UsageError
     from stepscope.report.perfetto.json import JsonWriter
     from stepscope.report.perfetto.proto import ProtoWriter
@@ -236,10 +310,18 @@ def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
             file: BinaryIO = held.enter_context(part.open("wb"))
             held.callback(part.unlink, missing_ok=True)
             if target.name.lower().endswith(".gz"):
-                file = cast("BinaryIO", held.enter_context(gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0)))
+                file = cast(
+                    "BinaryIO",
+                    held.enter_context(
+                        gzip.GzipFile("", "wb", compresslevel=4, fileobj=file, mtime=0)
+                    ),
+                )
             yield form(file, origin_wall_ns)
             file.close()
             part.replace(target)
     except OSError as problem:
         why = problem.strerror or problem
-        raise UsageError(f"cannot write {target}: {why}. Name a place with -o where there is room and you may write") from None
+        raise UsageError(
+            f"cannot write {target}: {why}. Name a place with -o where there is room and you may "
+            "write"
+        ) from None

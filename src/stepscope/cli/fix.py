@@ -1,11 +1,12 @@
 """Fix a recorded run: try its findings from the top, prove each, keep it or put it back.
 
-RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command gives. Without --verify nothing
-is run: it says what would be tried. With it, each fix that can be set from outside is applied on top of the command, proven as
-`stepscope verify` does, compared with what was kept before, and reverted where no gain is proven or what is computed changes.
-After each one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says what to write into
-the code. Exit code 0 when the whole is proven to be faster (without --verify: when there is something to try), 130 when it was
-interrupted, else 1.
+RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command
+gives. Without --verify nothing is run: it says what would be tried. With it, each fix that can be
+set from outside is applied on top of the command, proven as `stepscope verify` does, compared with
+what was kept before, and reverted where no gain is proven or what is computed changes. After each
+one that stays the run is recorded and diagnosed anew. No file of yours is changed: the end says
+what to write into the code. Exit code 0 when the whole is proven to be faster (without --verify:
+when there is something to try), 130 when it was interrupted, else 1.
 """
 
 from __future__ import annotations
@@ -42,18 +43,45 @@ INTERRUPTED_CODE = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run that `stepscope run` recorded")
-    parser.add_argument("--verify", action="store_true", help="run it for real: try, prove, keep or revert")
-    parser.add_argument("--command", metavar="CMD", help="the command to run, in quotes (default: the run's own)")
-    parser.add_argument("--most", type=int, default=8, metavar="N", help="findings to try (default: 8)")
-    parser.add_argument("--allow-numerics", action="store_true", help="fixes may change what is computed: TF32, for one")
     parser.add_argument(
-        "--no-check", action="store_true", help="do not compare what is computed: three runs less for each finding"
+        "run_folder",
+        type=Path,
+        metavar="RUN",
+        help="the folder of a run that `stepscope run` recorded",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="run it for real: try, prove, keep or revert"
+    )
+    parser.add_argument(
+        "--command", metavar="CMD", help="the command to run, in quotes (default: the run's own)"
+    )
+    parser.add_argument(
+        "--most", type=int, default=8, metavar="N", help="findings to try (default: 8)"
+    )
+    parser.add_argument(
+        "--allow-numerics",
+        action="store_true",
+        help="fixes may change what is computed: TF32, for one",
+    )
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="do not compare what is computed: three runs less for each finding",
     )
     add_measuring(parser)
     add_hardware(parser)
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="how to print it (default: text)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where the runs are kept (default: a dated folder in {RUNS}/)",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +131,21 @@ def run(arguments: argparse.Namespace) -> int:
     found = diagnose([options.run_folder], _reading_of(options))
     if not found.facts.ranks:
         # That nothing was found would be said of a run that was not looked at.
-        raise InputError(f"{options.run_folder}: no step was recorded, so no fault can be told; {found.notes[-1]}")
+        raise InputError(
+            f"{options.run_folder}: no step was recorded, so no fault can be told; "
+            f"{found.notes[-1]}"
+        )
     policy = FixPolicy(
         most=options.most,
         allows_numerics=options.allows_numerics,
         unable=unable(SETTINGS, command, {}),
     )
     if not options.is_run:
-        plan = fixed(masked_words(command), propose(found.findings, _local_ranks(found), policy), found.step.ms)
+        plan = fixed(
+            masked_words(command),
+            propose(found.findings, _local_ranks(found), policy),
+            found.step.ms,
+        )
         _print(plan, options.style)
         return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
@@ -132,7 +167,8 @@ def _reading_of(options: Options) -> ReadingOptions:
 
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
-    """What starts the job: as given, else as the run's folder tells it. Secrets are not written there, and must be given anew."""
+    """What starts the job: as given, else as the run's folder tells it. Secrets are not written
+    there, and must be given anew."""
     from stepscope.protocol.secrets import MASK
     from stepscope.readers.run_folder.folder import read_run
 
@@ -146,10 +182,13 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
         return words
     told = read_run(folder).told.get("command")
     if not isinstance(told, list) or not told or not all(isinstance(word, str) for word in told):
-        raise InputError(f"{folder} does not say which command it was. Give it: --command 'python train.py'")
+        raise InputError(
+            f"{folder} does not say which command it was. Give it: --command 'python train.py'"
+        )
     if any(MASK in word for word in told):
         raise UsageError(
-            f"the run's command had a secret in it, which was not kept. Give it whole: --command '{shlex.join(told)}'"
+            "the run's command had a secret in it, which was not kept. Give it whole: --command "
+            f"'{shlex.join(told)}'"
         )
     return tuple(told)
 
@@ -184,14 +223,26 @@ class _Loop:
         from stepscope.report.fix.json import fixed_json
 
         attempts, kept, whole, left, is_interrupted = fix(
-            self._look, self._prove, num_ranks=_local_ranks(self._found), policy=self._policy, told=say, room=self._room
+            self._look,
+            self._prove,
+            num_ranks=_local_ranks(self._found),
+            policy=self._policy,
+            told=say,
+            room=self._room,
         )
         if is_interrupted:
             self._notes.append("it was interrupted: what had been proven by then is told")
         if self._spent is not None:
             self._notes.append(self._spent)
-        if whole is not None and whole.check is not None and whole.check.verdict == DIFFERS and not self._policy.allows_numerics:
-            self._notes.append(f"all that was kept together computes something else: {whole.check.because}")
+        if (
+            whole is not None
+            and whole.check is not None
+            and whole.check.verdict == DIFFERS
+            and not self._policy.allows_numerics
+        ):
+            self._notes.append(
+                f"all that was kept together computes something else: {whole.check.because}"
+            )
         result = Fixed(
             command=tuple(masked_words(self._command)),
             attempts=attempts,
@@ -222,13 +273,19 @@ class _Loop:
             return None
         why = f"the budget of {total:g} s was spent before it"
         if not self._budget.is_spent:
-            proofs = "a proof takes" if num_proofs == 1 else "it and a proof of all that is kept take"
-            why = f"{left:.0f} s of the budget of {total:g} s were left, and {proofs} about {need:.0f} s"
+            proofs = (
+                "a proof takes" if num_proofs == 1 else "it and a proof of all that is kept take"
+            )
+            why = (
+                f"{left:.0f} s of the budget of {total:g} s were left, and {proofs} about "
+                f"{need:.0f} s"
+            )
         self._spent = self._spent or f"not all was tried: {why}"
         return f"{why}. Give a longer --budget, or fewer --steps"
 
     def _need_s(self, num_proofs: int) -> float:
-        """Of proofs that are settled as soon as can be; 0 before the first has shown what a run takes."""
+        """Of proofs that are settled as soon as can be; 0 before the first has shown what a run
+        takes."""
         from stepscope.cli.verify.command import CHECK_RUNS
         from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
@@ -257,11 +314,16 @@ class _Loop:
             )
             if trial.is_good:
                 return diagnose([folder], _reading_of(self._options)).findings
-            why = "it did not end in time" if trial.is_timed_out else f"it ended with exit code {trial.exit_code}"
+            why = (
+                "it did not end in time"
+                if trial.is_timed_out
+                else f"it ended with exit code {trial.exit_code}"
+            )
         except StepscopeError as problem:
             why = str(problem)
         self._notes.append(
-            f"the run with what was kept could not be diagnosed anew ({why}): the first run's findings were gone on with"
+            f"the run with what was kept could not be diagnosed anew ({why}): the first run's "
+            "findings were gone on with"
         )
         return self._found.findings
 
@@ -278,7 +340,8 @@ class _Loop:
         )
         proof = Proof(measuring=self._options.measuring, with_check=self._options.with_check)
         is_first = not self._count
-        # One that is tried after another is followed by a proof of the whole, to which its time is left.
+        # One that is tried after another is followed by a proof of the whole, to which its time is
+        # left.
         kept_s = self._need_s(1) if prediction is not None and self._num_proofs else 0.0
         self._num_proofs += 1
         left = self._budget.left_s
@@ -288,7 +351,8 @@ class _Loop:
         except StepscopeError as problem:
             if is_first:
                 raise
-            # No run can be started any more, for a full disk it may be: what was kept before is told all the same.
+            # No run can be started any more, for a full disk it may be: what was kept before is
+            # told all the same.
             return refused([str(problem)])
         if verified.trials:
             self._run_s = fmean(trial.wall_s for trial in verified.trials)
@@ -298,7 +362,14 @@ class _Loop:
 def _local_ranks(found: Diagnosis) -> int:
     """Ranks of the job on one machine: they share its cores."""
     run_facts = found.facts.run
-    return next((rank.local_ranks for rank in (() if run_facts is None else run_facts.ranks) if rank.local_ranks), 1)
+    return next(
+        (
+            rank.local_ranks
+            for rank in (() if run_facts is None else run_facts.ranks)
+            if rank.local_ranks
+        ),
+        1,
+    )
 
 
 def _print(result: Fixed, style: str) -> None:

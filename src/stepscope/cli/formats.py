@@ -13,7 +13,12 @@ from stepscope.cli.printing import put
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file to look at")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="how to print it (default: text)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,7 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.files:
         return _look(arguments.files)
-    write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[arguments.format]
+    write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[
+        arguments.format
+    ]
     put(write() + "\n")
     return 0
 
@@ -39,7 +46,9 @@ def _look(files: list[Path]) -> int:
             with find_sources([file]) as found:
                 for source in found.sources:
                     if source.format is None:
-                        read_trace(source, use_cache=False)  # Only reading it tells; it is refused with the reason.
+                        read_trace(
+                            source, use_cache=False
+                        )  # Only reading it tells; it is refused with the reason.
                 lines = source_words(found)
         except StepscopeError as problem:
             lines, code = [str(problem)], 1

@@ -1,4 +1,5 @@
-"""The gate of `diagnose`: limits that a run must keep, from --fail-if and --budget, and what they are compared with."""
+"""The gate of `diagnose`: limits that a run must keep, from --fail-if and --budget, and what they
+are compared with."""
 
 from __future__ import annotations
 
@@ -33,17 +34,22 @@ class Asked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gate = parser.add_argument_group("gate", "exit code 1, with the reasons on stderr, when the run does not keep a limit")
+    gate = parser.add_argument_group(
+        "gate", "exit code 1, with the reasons on stderr, when the run does not keep a limit"
+    )
     gate.add_argument(
         "--fail-if",
         metavar="CONDITION",
         action="append",
         default=[],
-        help='a condition that must not hold, such as "step_ms > baseline*1.05"; may be given several times',
+        help='a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
+        "several times",
     )
     gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
     gate.add_argument(
-        "--baseline", metavar="PATH", help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace"
+        "--baseline",
+        metavar="PATH",
+        help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
     )
 
 
@@ -52,7 +58,8 @@ def is_wanted(arguments: argparse.Namespace) -> bool:
 
 
 def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) -> Asked | None:
-    """The gate of these arguments; None when none is wanted. Mistakes are told before anything is measured.
+    """The gate of these arguments; None when none is wanted. Mistakes are told before anything is
+    measured.
 
     `more_names` are quantities beside those of a diagnosis.
     """
@@ -66,7 +73,10 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
 
     codes = tuple(rule.CODE for rule in RULES)
     names = known_names(codes) | frozenset(more_names)
-    checks = [Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names)) for text in arguments.fail_if]
+    checks = [
+        Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names))
+        for text in arguments.fail_if
+    ]
     missing, baseline = "fail", arguments.baseline
     if arguments.budget is not None:
         budget = read_toml(arguments.budget, Budget)
@@ -74,16 +84,27 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
         missing = budget.missing
         baseline = baseline or _budget_baseline(budget.baseline, arguments.budget)
     if not checks:
-        raise UsageError("there is a baseline, or a budget, and nothing to check: give --fail-if, or [limits] in the budget")
+        raise UsageError(
+            "there is a baseline, or a budget, and nothing to check: give --fail-if, or [limits] "
+            "in the budget"
+        )
     lacking = next((check for check in checks if check.needs_baseline), None)
     if lacking is not None and baseline is None:
-        what = "an earlier diagnosis (stepscope diagnose ... --format json > FILE), a run, or a trace"
-        raise UsageError(f"{lacking.source}: `{lacking.text}` compares with a baseline: give one with --baseline, {what}")
+        what = (
+            "an earlier diagnosis (stepscope diagnose ... --format json > FILE), a run, or a trace"
+        )
+        raise UsageError(
+            f"{lacking.source}: `{lacking.text}` compares with a baseline: give one with "
+            f"--baseline, {what}"
+        )
     return Asked(checks=tuple(checks), codes=codes, missing=missing, baseline=baseline)
 
 
-def read_baseline(asked: Asked, diagnose: Callable[[str], Diagnosis]) -> tuple[Quantities, str] | None:
-    """The baseline's quantities and where its step time comes from. A diagnosis is read, anything else diagnosed."""
+def read_baseline(
+    asked: Asked, diagnose: Callable[[str], Diagnosis]
+) -> tuple[Quantities, str] | None:
+    """The baseline's quantities and where its step time comes from. A diagnosis is read, anything
+    else diagnosed."""
     if asked.baseline is None:
         return None
     from stepscope.errors import InputError
@@ -116,7 +137,8 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
 
 
 def _diagnosis_bytes(text: str) -> bytes | str | None:
-    """The JSON of a diagnosis; None when the path is something else, which its own reader then judges."""
+    """The JSON of a diagnosis; None when the path is something else, which its own reader then
+    judges."""
     from stepscope.core.saved import load
     from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
@@ -148,7 +170,9 @@ def _budget_checks(budget: Budget, where: str, names: frozenset[str]) -> Iterato
     from stepscope.core.gate import Check, parse
 
     for text in [budget.fail_if] if isinstance(budget.fail_if, str) else budget.fail_if:
-        yield Check(text=text, source=f"{where}: fail_if", condition=parse(text, f"{where}: fail_if", names))
+        yield Check(
+            text=text, source=f"{where}: fail_if", condition=parse(text, f"{where}: fail_if", names)
+        )
     for name, value in _flat(budget.limits):
         yield _limit(name, value, f"{where}: limits", names)
 
@@ -163,22 +187,30 @@ def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _limit(name: str, value: Any, where: str, names: frozenset[str]) -> Check:
-    """`step_ms = 70` allows at most that; a text may begin with another comparison (`mfu = ">= 0.4"`)."""
+    """`step_ms = 70` allows at most that; a text may begin with another comparison (`mfu = ">=
+    0.4"`)."""
     from stepscope.core.gate import COMPARISONS, Check, parse
     from stepscope.errors import UsageError
     from stepscope.report.gate import MORE_IS_BETTER
 
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UsageError(f'{where}: {name} is {value!r}; write a number, or a text such as "<= baseline * 1.05"')
+        raise UsageError(
+            f'{where}: {name} is {value!r}; write a number, or a text such as "<= baseline * 1.05"'
+        )
     text = str(value).strip()
     compares = isinstance(value, str) and text.startswith(COMPARISONS)
     if name in MORE_IS_BETTER and not compares:
-        raise UsageError(f'{where}: is {name} = {value!r} the most or the least? Write {name} = ">= {text}" or "<= {text}"')
+        raise UsageError(
+            f'{where}: is {name} = {value!r} the most or the least? Write {name} = ">= {text}" or '
+            f'"<= {text}"'
+        )
     if name in names:
         text = f"{name} {text}" if compares else f"{name} <= {text}"
         condition = parse(text, where, names)
         if condition.sign not in COMPARISONS:
-            raise UsageError(f"{where}: {name} has one limit; what is joined by `and` or `or` goes under fail_if")
+            raise UsageError(
+                f"{where}: {name} has one limit; what is joined by `and` or `or` goes under fail_if"
+            )
         return Check(text=text, source=where, condition=condition, fails_when=False)
     parse(name, where, names)
     raise UsageError(f"{where}: {name!r} is not one quantity; conditions go under fail_if")

@@ -1,9 +1,10 @@
 """Ten steps of a job, and whether it is fit to be left alone: for schedulers, before a long run.
 
-COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every rank has made its steps, or
-after --timeout. The answer is a table on stdout; the job's own output goes to stderr. Exit code: 0 healthy, 1 not healthy,
-2 could not tell. Nothing of the job stays, whichever way this command ends. It may be ended in the middle of a save:
-let it write to a folder of its own.
+COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every
+rank has made its steps, or after --timeout. The answer is a table on stdout; the job's own output
+goes to stderr. Exit code: 0 healthy, 1 not healthy, 2 could not tell. Nothing of the job stays,
+whichever way this command ends. It may be ended in the middle of a save: let it write to a folder
+of its own.
 """
 
 from __future__ import annotations
@@ -35,9 +36,19 @@ CODES = {"ok": 0, "bad": 1, "not known": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="S", help="seconds the job may take (default: 600)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the recording there (default: it is not kept)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds the job may take (default: 600)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep the recording there (default: it is not kept)"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,9 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        raise UsageError("no command was given. Write it after two dashes: stepscope health -- torchrun train.py")
+        raise UsageError(
+            "no command was given. Write it after two dashes: stepscope health -- torchrun train.py"
+        )
     if shutil.which(command[0]) is None:
-        raise UsageError(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+        raise UsageError(
+            f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
+        )
     with _folder(arguments.out) as folder:
         answer = health(_try(folder, command, arguments.timeout))
     _print(answer)
@@ -68,7 +83,10 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     try:
         told = prepare(folder, command, RECORDING, __version__)
     except OSError as problem:
-        raise UsageError(f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with room") from None
+        raise UsageError(
+            f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with "
+            "room"
+        ) from None
     progress = _Progress(folder)
     # Our stdout is for the answer alone.
     ended = run_owned(
@@ -80,7 +98,11 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
         look_s=LOOK_S,
     )
     tail = progress.tail
-    silent = () if ended.is_by_itself else tuple(rank.rank for rank in tail.ranks if liveness(rank, tail.wall_ns)[0] == SILENT)
+    silent = (
+        ()
+        if ended.is_by_itself
+        else tuple(rank.rank for rank in tail.ranks if liveness(rank, tail.wall_ns)[0] == SILENT)
+    )
     # Ranks write their last lines as they end.
     tail = progress.look()
     finish(folder, told, ended.exit_code)
@@ -145,11 +167,16 @@ def _folder(out: Path | None) -> Iterator[Path]:
     from stepscope.errors import UsageError
 
     if out is None:
-        with tempfile.TemporaryDirectory(prefix="stepscope-health-", ignore_cleanup_errors=True) as name:
+        with tempfile.TemporaryDirectory(
+            prefix="stepscope-health-", ignore_cleanup_errors=True
+        ) as name:
             yield Path(name)
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already and not empty. Give --out another folder, or take that one away")
+        raise UsageError(
+            f"{out} is there already and not empty. Give --out another folder, or take that one "
+            "away"
+        )
     yield out
 
 
@@ -165,5 +192,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give a number above 0, such as 600")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; give a number above 0, such as 600"
+        )
     return value

@@ -50,7 +50,8 @@ COMMANDS = (
     calibrate,
     plan,
 )
-"""One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its work."""
+"""One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its
+work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing to say. What is still buffered must not be tried again at exit.
+        # The reader of our output went away (`| head`): nothing to say. What is still buffered must
+        # not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as problem:
@@ -92,7 +94,10 @@ def build_parser() -> argparse.ArgumentParser:
     for module in COMMANDS:
         text = (module.__doc__ or "").strip()
         command = commands.add_parser(
-            name_of(module), help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+            name_of(module),
+            help=text.splitlines()[0],
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)

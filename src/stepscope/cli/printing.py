@@ -1,7 +1,8 @@
 """The one door to the terminal: whatever goes out here holds nothing that a terminal obeys.
 
-What a report prints is cleaned where it is made. Messages echo file names, arguments and the errors of SQLite, DuckDB and the
-system, and none of those is ours. A report is drawn on a terminal, and is plain text anywhere else.
+What a report prints is cleaned where it is made. Messages echo file names, arguments and the errors
+of SQLite, DuckDB and the system, and none of those is ours. A report is drawn on a terminal, and is
+plain text anywhere else.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ CLEAR_LINE = "\r\033[K"
 
 
 def put(text: str, stream: TextIO | None = None, *, errors: str = "replace") -> None:
-    """Text that is made already, on standard output or another stream; `errors` says what becomes of what its encoding lacks."""
+    """Text that is made already, on standard output or another stream; `errors` says what becomes
+    of what its encoding lacks."""
     stream = sys.stdout if stream is None else stream
     encoding = stream.encoding or "utf-8"
     stream.write(harmless(text).encode(encoding, errors).decode(encoding))
 
 
 def progress(words: str) -> None:
-    """How far it is, in place of what stood on stderr's last line; without words that line is cleared."""
+    """How far it is, in place of what stood on stderr's last line; without words that line is
+    cleared."""
     sys.stderr.write(CLEAR_LINE)
     put(words, sys.stderr)
     sys.stderr.flush()
@@ -43,7 +46,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def print_document(document: Document, style: str = "text") -> None:
-    """As Markdown where that is the style; else drawn on a terminal, and plain text anywhere else."""
+    """As Markdown where that is the style; else drawn on a terminal, and plain text anywhere
+    else."""
     if style == "markdown":
         from stepscope.report.document.markdown import to_markdown
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(sources: Sequence[Source]) -> Iterator[tuple[FilesRead | None, BytesRead | None]]:
-    """Callbacks that move a bar on stderr: files when there are several, bytes when there is one. None off a terminal."""
+    """Callbacks that move a bar on stderr: files when there are several, bytes when there is one.
+    None off a terminal."""
     if not sys.stderr.isatty():
         yield None, None
         return
@@ -23,7 +24,12 @@ def progress_bar(sources: Sequence[Source]) -> Iterator[tuple[FilesRead | None, 
 
     from stepscope.readers.remote import size_of
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         if len(sources) == 1:
             size = sources[0].length or size_of(sources[0].path)

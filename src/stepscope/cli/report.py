@@ -1,8 +1,8 @@
 """The report as one HTML file that opens anywhere.
 
-PATH is what `diagnose` takes: traces, a folder of them, a run that `stepscope run` recorded, what other tools recorded
-(`stepscope formats`), beside traces or alone; or a diagnosis that was kept as JSON, which has no timeline and no tables of
-kernels.
+PATH is what `diagnose` takes: traces, a folder of them, a run that `stepscope run` recorded, what
+other tools recorded (`stepscope formats`), beside traces or alone; or a diagnosis that was kept as
+JSON, which has no timeline and no tables of kernels.
 """
 
 from __future__ import annotations
@@ -28,14 +28,41 @@ KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="run, traces, other tools' recordings, or a diagnosis as JSON")
-    parser.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE", help="default: report.html")
-    parser.add_argument("--step-ms", type=step_time, metavar="X", help="the step time without a profiler attached, in ms")
-    parser.add_argument("--roofs", type=Path, metavar="FILE", help="the machine's measured roofs as JSON (default: datasheets)")
-    add_hardware(parser)
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
     parser.add_argument(
-        "--jobs", type=num_processes, metavar="N", help="processes to use for several files (default: one per core)"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="run, traces, other tools' recordings, or a diagnosis as JSON",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="default: report.html",
+    )
+    parser.add_argument(
+        "--step-ms",
+        type=step_time,
+        metavar="X",
+        help="the step time without a profiler attached, in ms",
+    )
+    parser.add_argument(
+        "--roofs",
+        type=Path,
+        metavar="FILE",
+        help="the machine's measured roofs as JSON (default: datasheets)",
+    )
+    add_hardware(parser)
+    parser.add_argument(
+        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=num_processes,
+        metavar="N",
+        help="processes to use for several files (default: one per core)",
     )
 
 
@@ -72,7 +99,9 @@ def write(text: str, path: Path) -> None:
         part.replace(path)
     except OSError as problem:
         part.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {problem.strerror}. Name another file with -o") from None
+        raise UsageError(
+            f"cannot write {path}: {problem.strerror}. Name another file with -o"
+        ) from None
 
 
 def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:

@@ -1,9 +1,10 @@
 """Record a training run with nothing edited, then diagnose it.
 
-COMMAND is what starts the job: python train.py, python -m pkg, torchrun, accelerate launch, deepspeed, a shell script. Steps are
-timed with no profiler attached; then the profiler watches a few of them; then they are timed again. The job's output and exit
-code are its own; what stepscope has to say goes to stderr. While it runs, `kill -USR2` on this process, or a file
-RUN/record-now, asks for another recording.
+COMMAND is what starts the job: python train.py, python -m pkg, torchrun, accelerate launch,
+deepspeed, a shell script. Steps are timed with no profiler attached; then the profiler watches a
+few of them; then they are timed again. The job's output and exit code are its own; what stepscope
+has to say goes to stderr. While it runs, `kill -USR2` on this process, or a file RUN/record-now,
+asks for another recording.
 """
 
 from __future__ import annotations
@@ -31,23 +32,47 @@ NOT_FOUND = 127
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where to keep the run (default: a dated folder in {RUNS}/)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where to keep the run (default: a dated folder in {RUNS}/)",
+    )
     add_recording(parser)
     watching.add_arguments(parser)
     add_hardware(parser)
     parser.add_argument("--no-diagnose", action="store_true", help="record, and leave it at that")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
+    )
 
 
 def add_recording(parser: argparse.ArgumentParser) -> None:
     """Options of what is recorded, and when."""
     parser.add_argument(
-        "--start-step", type=_count, metavar="N", help="the step to record from (default: the first good moment after 15 steps)"
+        "--start-step",
+        type=_count,
+        metavar="N",
+        help="the step to record from (default: the first good moment after 15 steps)",
     )
-    parser.add_argument("--steps", type=_count, default=3, metavar="N", help="steps in a recording (default: 3)")
-    parser.add_argument("--windows", type=_count, default=1, metavar="N", help="recordings to make (default: 1)")
-    parser.add_argument("--every", type=_count, default=1000, metavar="N", help="steps between two of them (default: 1000)")
-    parser.add_argument("--stacks", action="store_true", help="record Python's stacks too: findings then name lines of code")
+    parser.add_argument(
+        "--steps", type=_count, default=3, metavar="N", help="steps in a recording (default: 3)"
+    )
+    parser.add_argument(
+        "--windows", type=_count, default=1, metavar="N", help="recordings to make (default: 1)"
+    )
+    parser.add_argument(
+        "--every",
+        type=_count,
+        default=1000,
+        metavar="N",
+        help="steps between two of them (default: 1000)",
+    )
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="record Python's stacks too: findings then name lines of code",
+    )
     parser.add_argument("--memory", action="store_true", help="record allocations too")
 
 
@@ -86,13 +111,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = options_of(arguments)
     if shutil.which(options.command[0]) is None:
-        say(f"{options.command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+        say(
+            f"{options.command[0]} is not a command that can be run here. Is it spelled right, "
+            "and on PATH?"
+        )
         return NOT_FOUND
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
     folder = new_folder(options.out)
-    code = record(folder, options.command, options.recording, watch=lambda: watching.Watching(folder, options.watching))
+    code = record(
+        folder,
+        options.command,
+        options.recording,
+        watch=lambda: watching.Watching(folder, options.watching),
+    )
     if options.is_diagnosed:
         tell(folder, options.hardware)
     return code
@@ -104,7 +137,9 @@ def command_of(words: Sequence[str]) -> tuple[str, ...]:
 
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command:
-        raise UsageError("no command was given. Write it after two dashes: stepscope run -- python train.py")
+        raise UsageError(
+            "no command was given. Write it after two dashes: stepscope run -- python train.py"
+        )
     return command
 
 
@@ -114,7 +149,8 @@ def record(
     options: RecordingOptions,
     watch: Callable[[], watching.Watching] | None = None,
 ) -> int:
-    """Runs the job with the capture in it; without, where the folder cannot be written. Returns its exit code."""
+    """Runs the job with the capture in it; without, where the folder cannot be written. Returns its
+    exit code."""
     from stepscope import __version__
     from stepscope.process.control import Requests
     from stepscope.process.launch import launch, prepare
@@ -122,7 +158,10 @@ def record(
     try:
         told = prepare(folder, command, options, __version__)
     except OSError as problem:
-        say(f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. Give --out a folder with room")
+        say(
+            f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. "
+            "Give --out a folder with room"
+        )
         return launch(None, command, {})
 
     beside = None if watch is None else watch()
@@ -130,7 +169,8 @@ def record(
 
     def meanwhile() -> None:
         with suppress(OSError):
-            # A file system that does not answer for a moment must not end the launcher: the job would go with it.
+            # A file system that does not answer for a moment must not end the launcher: the job
+            # would go with it.
             requests.look()
         if beside is not None:
             beside.look()
@@ -143,7 +183,8 @@ def record(
 
 
 def tell(folder: Path, hardware: Path | None = None) -> None:
-    """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the job's exit code stands."""
+    """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the
+    job's exit code stands."""
     from rich.console import Console
 
     from stepscope.cli.progress import progress_bar
@@ -168,7 +209,8 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
             try:
                 show(diagnosis_document(diagnosis), Console(stderr=True))
             except (OSError, SystemExit):
-                # Nobody reads stderr any more, which rich takes for an end; the folder gets the diagnosis all the same.
+                # Nobody reads stderr any more, which rich takes for an end; the folder gets the
+                # diagnosis all the same.
                 drop()
             (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
             say(f"the run is kept in {folder}")
@@ -181,7 +223,10 @@ def tell(folder: Path, hardware: Path | None = None) -> None:
     except OSError as problem:
         say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
     except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
-        say(f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: {problem}")
+        say(
+            f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: "
+            f"{problem}"
+        )
 
 
 def new_folder(out: Path | None) -> Path:
@@ -190,7 +235,10 @@ def new_folder(out: Path | None) -> Path:
 
     folder = out or dated(Path(RUNS))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty. Give --out another folder, or take that one away")
+        raise UsageError(
+            f"{folder} is there already and not empty. Give --out another folder, or take that "
+            "one away"
+        )
     return folder
 
 

@@ -14,16 +14,23 @@ if TYPE_CHECKING:
     from stepscope.pipeline.options import Options
 
 
-def scale_paths(paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options) -> Scaling:
+def scale_paths(
+    paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options
+) -> Scaling:
     """Each path is a run. Of each only what scaling needs is kept before the next is read."""
     from stepscope.analyses.run.scaling import scale
 
     if len(paths) < 2:
-        raise UsageError("--scaling compares runs of different widths: name two or more, each a trace, a folder or a tar")
+        raise UsageError(
+            "--scaling compares runs of different widths: name two or more, each a trace, a "
+            "folder or a tar"
+        )
     if steps_ms and len(steps_ms) != len(paths):
         values = "1 was" if len(steps_ms) == 1 else f"{len(steps_ms)} were"
         needed = f"give --step-ms {len(paths)} times, in the order of the runs, or leave it out"
-        raise UsageError(f"each of the {len(paths)} runs has a step time of its own and {values} given: {needed}")
+        raise UsageError(
+            f"each of the {len(paths)} runs has a step time of its own and {values} given: {needed}"
+        )
     runs: list[WidthRun] = []
     for number, path in enumerate(paths):
         run = _measured(path, replace(options, step_ms=steps_ms[number] if steps_ms else None))

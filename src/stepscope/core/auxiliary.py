@@ -1,4 +1,5 @@
-"""What other tools recorded of a run: kernels one by one, memory, compilation, the machine, the framework's own log.
+"""What other tools recorded of a run: kernels one by one, memory, compilation, the machine, the
+framework's own log.
 
 They stand beside traces, or alone. A field is None when it was not recorded.
 """
@@ -18,7 +19,8 @@ from stepscope.core.training_log import TrainingLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something a recording shows that a person can fix. No gain is predicted: only a replayed step could tell it."""
+    """Something a recording shows that a person can fix. No gain is predicted: only a replayed step
+    could tell it."""
 
     code: str
     bound: str
@@ -26,7 +28,8 @@ class Advice:
     action: str
     evidence: tuple[str, ...]
     weight: float | None = None
-    """Share of what was recorded that it is about (of the kernels' time, of the peak); of the step, where a trace tells that."""
+    """Share of what was recorded that it is about (of the kernels' time, of the peak); of the step,
+    where a trace tells that."""
     weight_of: str = ""
     """Of what: "the step", "the kernels that were measured", "the peak"."""
     kernels: tuple[str, ...] = ()
@@ -50,4 +53,6 @@ class Auxiliary:
     @property
     def recordings(self) -> tuple[Recording, ...]:
         reports = (self.kernels, self.memory, self.compiler, self.system, self.training)
-        return tuple(recording for report in reports if report is not None for recording in report.recordings)
+        return tuple(
+            recording for report in reports if report is not None for recording in report.recordings
+        )

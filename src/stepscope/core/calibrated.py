@@ -1,6 +1,8 @@
-"""A machine as it was measured: what `stepscope calibrate` writes and every other command may read in place of a datasheet.
+"""A machine as it was measured: what `stepscope calibrate` writes and every other command may read
+in place of a datasheet.
 
-Times are seconds, sizes bytes, rates per second. A thing that was not measured is absent or None, never zero.
+Times are seconds, sizes bytes, rates per second. A thing that was not measured is absent or None,
+never zero.
 """
 
 from __future__ import annotations
@@ -13,13 +15,24 @@ from statistics import geometric_mean, median
 from stepscope.core.hardware import Roofs
 
 SCHEMA = "stepscope.hardware/1"
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast", "reduce", "gather", "scatter")
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send_recv",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+)
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Those that fill a ring: their bus bandwidths are one figure, the link's."""
 TIERS = ("node", "across", "world")
 """Ranks of one node; one rank of each node; all ranks where they lie on several nodes."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")
-"""`device` is within the device's own memory, read and write counted; on a CPU, within the host's."""
+"""`device` is within the device's own memory, read and write counted; on a CPU, within the
+host's."""
 
 
 def ring_steps(kind: str, group_size: int) -> int:
@@ -94,7 +107,8 @@ class CopyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePoint:
-    """One collective of one size. `size_bytes` as nccl-tests counts: the whole buffer, so all ranks' parts for a gather."""
+    """One collective of one size. `size_bytes` as nccl-tests counts: the whole buffer, so all
+    ranks' parts for a gather."""
 
     kind: str
     backend: str
@@ -140,20 +154,25 @@ class CollectiveFit:
 
     def seconds(self, size_bytes: float) -> float:
         """What a message of this size takes."""
-        region = next((r for r in self.regions if r.up_to_bytes is None or size_bytes < r.up_to_bytes), self.regions[-1])
+        region = next(
+            (r for r in self.regions if r.up_to_bytes is None or size_bytes < r.up_to_bytes),
+            self.regions[-1],
+        )
         start = ring_steps(self.kind, self.group_size) * region.alpha_s
         if region.beta_bytes_per_s is None:
             return start
         return start + size_bytes * bus_factor(self.kind, self.group_size) / region.beta_bytes_per_s
 
     def resized(self, group_size: int) -> CollectiveFit:
-        """The same link under a group of another size: the same alpha and beta, other steps and volumes."""
+        """The same link under a group of another size: the same alpha and beta, other steps and
+        volumes."""
         return replace(self, group_size=group_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmFit:
-    """time = max(FLOPs / (peak * efficiency * waves * k / (k + half_k)), bytes / bandwidth) + floor."""
+    """time = max(FLOPs / (peak * efficiency * waves * k / (k + half_k)), bytes / bandwidth) +
+    floor."""
 
     precision: str
     peak_flops: float
@@ -175,11 +194,15 @@ class GemmFit:
 
     def seconds(self, m: int, n: int, k: int) -> float:
         rate = self.peak_flops * self.efficiency * self.waves(m, n) * k / (k + self.half_k)
-        moved = bytes_per_element(self.precision) * (m * k + k * n) + output_bytes(self.precision) * m * n
+        moved = (
+            bytes_per_element(self.precision) * (m * k + k * n)
+            + output_bytes(self.precision) * m * n
+        )
         return max(2.0 * m * n * k / rate, moved / self.bandwidth_bytes_per_s) + self.floor_s
 
     def waves(self, m: int, n: int) -> float:
-        """The share of the tiles' places that hold something: the last wave and the edges are not full."""
+        """The share of the tiles' places that hold something: the last wave and the edges are not
+        full."""
         if self.tile_m is None or self.tile_n is None or self.num_sms is None:
             return 1.0
         tiles = ceil(m / self.tile_m) * ceil(n / self.tile_n)
@@ -245,7 +268,8 @@ class Calibrated:
     gemms: tuple[GemmPoint, ...] = ()
     """Bursts, too short to run into a limit of power or heat."""
     sustained: tuple[GemmPoint, ...] = ()
-    """A few of the same shapes, repeated without pause until the rate had settled: what a training step sees."""
+    """A few of the same shapes, repeated without pause until the rate had settled: what a training
+    step sees."""
     attention: tuple[AttentionPoint, ...] = ()
     copies: tuple[CopyPoint, ...] = ()
     launch: Launch | None = None
@@ -258,19 +282,31 @@ class Calibrated:
 
     def is_of(self, device: str | None) -> bool:
         """Whether a device of this name is the kind that was measured."""
-        return device is not None and device.strip().casefold() == self.machine.device.strip().casefold()
+        return (
+            device is not None
+            and device.strip().casefold() == self.machine.device.strip().casefold()
+        )
 
     def gemm(self, precision: str) -> GemmFit | None:
         """The fit at the sustained rate, where there is one; `burst_gemm` is as it was fitted."""
         fit = self.burst_gemm(precision)
-        return None if fit is None else replace(fit, efficiency=fit.efficiency * self.sustained_share(precision))
+        return (
+            None
+            if fit is None
+            else replace(fit, efficiency=fit.efficiency * self.sustained_share(precision))
+        )
 
     def burst_gemm(self, precision: str) -> GemmFit | None:
         return next((fit for fit in self.gemm_fits if fit.precision == precision), None)
 
     def sustained_share(self, precision: str) -> float:
-        """Of a burst's rate, what the same products keep up for long; 1 where that was not measured."""
-        bursts = {(point.m, point.n, point.k): point.time.seconds for point in self.gemms if point.precision == precision}
+        """Of a burst's rate, what the same products keep up for long; 1 where that was not
+        measured."""
+        bursts = {
+            (point.m, point.n, point.k): point.time.seconds
+            for point in self.gemms
+            if point.precision == precision
+        }
         shares = [
             bursts[point.m, point.n, point.k] / point.time.seconds
             for point in self.sustained
@@ -279,17 +315,22 @@ class Calibrated:
         return geometric_mean(shares) if shares else 1.0
 
     def best_flops(self, precision: str) -> float | None:
-        """FLOP/s of the best product: kept up for long where that was measured, else in a burst; None for no product at all."""
+        """FLOP/s of the best product: kept up for long where that was measured, else in a burst;
+        None for no product at all."""
         return (best_flops(self.gemms) | best_flops(self.sustained)).get(precision)
 
     def collective(self, kind: str, group_size: int, tier: str) -> CollectiveFit | None:
         """The fit of exactly this group; `CollectiveFit.resized` carries one to another size."""
         key = (kind, group_size, tier)
-        return next((fit for fit in self.collective_fits if (fit.kind, fit.group_size, fit.tier) == key), None)
+        return next(
+            (fit for fit in self.collective_fits if (fit.kind, fit.group_size, fit.tier) == key),
+            None,
+        )
 
     def bus_bytes_per_s(self, num_ranks: int) -> float | None:
-        """What the largest collectives of so many ranks move over the bus, the median over kinds; None where no group like theirs
-        was measured: one node's for as many as it has devices, else one of several nodes."""
+        """What the largest collectives of so many ranks move over the bus, the median over kinds;
+        None where no group like theirs was measured: one node's for as many as it has devices, else
+        one of several nodes."""
         if self.machine.ranks_share_a_device or num_ranks < 2:
             return None
         inside = self.machine.num_devices is None or num_ranks <= self.machine.num_devices
@@ -297,7 +338,10 @@ class Calibrated:
         for point in self.collectives:
             if point.kind in WHOLE_KINDS and (point.tier == "node") is inside:
                 kinds.setdefault(point.kind, []).append(point)
-        rates = [max(points, key=lambda point: point.size_bytes).bus_bytes_per_s for points in kinds.values()]
+        rates = [
+            max(points, key=lambda point: point.size_bytes).bus_bytes_per_s
+            for points in kinds.values()
+        ]
         return median(rates) if rates else None
 
     def copy_bytes_per_s(self, kind: str = "device") -> float | None:
@@ -306,17 +350,25 @@ class Calibrated:
         return max(points, key=lambda point: point.size_bytes).bytes_per_s if points else None
 
     def roofs(self, source: str = "measured") -> Roofs | None:
-        """The best product of each precision, as it is kept up, and the device's own memory; None where either is missing."""
+        """The best product of each precision, as it is kept up, and the device's own memory; None
+        where either is missing."""
         bandwidth = self.copy_bytes_per_s()
         if not self.gemms or bandwidth is None:
             return None
         peaks = best_flops(self.gemms) | best_flops(self.sustained)
-        return Roofs(device=self.machine.device, source=source, peak_flops=peaks, bandwidth_bytes_per_s=bandwidth)
+        return Roofs(
+            device=self.machine.device,
+            source=source,
+            peak_flops=peaks,
+            bandwidth_bytes_per_s=bandwidth,
+        )
 
 
 def best_flops(points: Iterable[GemmPoint]) -> dict[str, float]:
     """FLOP/s of the fastest shape, by precision."""
     best: dict[str, float] = {}
     for point in points:
-        best[point.precision] = max(best.get(point.precision, 0.0), point.flops / point.time.seconds)
+        best[point.precision] = max(
+            best.get(point.precision, 0.0), point.flops / point.time.seconds
+        )
     return best

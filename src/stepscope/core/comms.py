@@ -1,4 +1,5 @@
-"""What travels between ranks' analyses: each rank's collectives, and how those of all ranks belong together."""
+"""What travels between ranks' analyses: each rank's collectives, and how those of all ranks belong
+together."""
 
 from __future__ import annotations
 
@@ -37,15 +38,17 @@ class Collective:
     """What one kind of collective is: same operation, group, type and size."""
 
     op: str
-    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send, recv, sendrecv (a kernel that
-    does one or both, whose partner is not recorded), barrier, or other."""
+    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send,
+    recv, sendrecv (a kernel that does one or both, whose partner is not recorded), barrier, or
+    other."""
     group: str
     """The process group's name; "" when not recorded."""
     group_ranks: tuple[int, ...]
     """Empty when not recorded."""
     dtype: str | None
     bytes: int | None
-    """As nccl-tests count them: of the whole message (all_gather: what comes out; reduce_scatter: what goes in)."""
+    """As nccl-tests count them: of the whole message (all_gather: what comes out; reduce_scatter:
+    what goes in)."""
     on_device: bool
     """A kernel, or carried by the host (gloo)."""
     group_size: int | None = None
@@ -56,7 +59,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecords:
-    """One rank's collectives in the order they ran on the device (or were called on the host), one entry each.
+    """One rank's collectives in the order they ran on the device (or were called on the host), one
+    entry each.
 
     Times are this rank's own clock, nanoseconds since the epoch where the recorder says so.
     """
@@ -88,18 +92,21 @@ class CollectiveRecords:
     phase: Int64 = field(default_factory=_no_entries)
     """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not told. Empty when nobody looked."""
     unevenness: Float64 = field(default_factory=_no_figures)
-    """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty like `phase`."""
+    """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty
+    like `phase`."""
     ahead: Int64 = field(default_factory=_no_entries)
-    """Per entry, the modules that compute between its launch and its use, where FSDP marks both; else NONE."""
+    """Per entry, the modules that compute between its launch and its use, where FSDP marks both;
+    else NONE."""
     backward: tuple[tuple[int, int, int], ...] = ()
     """Step, start of its first backward compute kernel, end of its last."""
     groups: tuple[ProcessGroup, ...] = ()
     world_size: int | None = None
     link: tuple[str, float, str] | None = None
-    """The device's fastest link by datasheet: its name, bytes a second in one direction, the source."""
+    """The device's fastest link by datasheet: its name, bytes a second in one direction, the
+    source."""
     step_number: Int64 = field(default_factory=_no_entries)
-    """Per entry, its step's number as the profiler's schedule counts them, alike on all ranks; NONE where none is marked. Empty
-    like `phase`."""
+    """Per entry, its step's number as the profiler's schedule counts them, alike on all ranks; NONE
+    where none is marked. Empty like `phase`."""
     node: str = ""
     """The machine, where the recording's name tells it; ranks of one share a clock."""
 
@@ -109,9 +116,20 @@ class CollectiveRecords:
     def self_check(self) -> None:
         n = len(self.kind)
         assert all(
-            len(a) == n for a in (self.event, self.start_ns, self.end_ns, self.launch_ns, self.stream, self.sequence, self.step)
+            len(a) == n
+            for a in (
+                self.event,
+                self.start_ns,
+                self.end_ns,
+                self.launch_ns,
+                self.stream,
+                self.sequence,
+                self.step,
+            )
         )
-        assert all(len(a) in (0, n) for a in (self.phase, self.unevenness, self.ahead, self.step_number))
+        assert all(
+            len(a) in (0, n) for a in (self.phase, self.unevenness, self.ahead, self.step_number)
+        )
         assert bool((self.end_ns >= self.start_ns).all())
         assert bool((np.diff(self.start_ns) >= 0).all())
         assert not n or int(self.kind.max()) < len(self.kinds)
@@ -124,12 +142,14 @@ class Matched:
 
     ranks: tuple[int, ...]
     offset_ns: dict[int, int]
-    """Added to a rank's clock gives that of its set of ranks. Collectives tie ranks to sets; each counts by the clock of its
-    lowest rank, from the reference rank's base. Only times of one set can be compared."""
+    """Added to a rank's clock gives that of its set of ranks. Collectives tie ranks to sets; each
+    counts by the clock of its lowest rank, from the reference rank's base. Only times of one set
+    can be compared."""
     unaligned: tuple[int, ...]
     """Ranks outside the reference rank's set."""
     of: dict[int, Int64]
-    """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was found."""
+    """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was
+    found."""
     num: int
     arrival_ns: dict[int, Int64]
     """Per rank, per entry of its ledger: when it arrived, on its set's clock."""
@@ -142,24 +162,29 @@ class Matched:
     notes: tuple[str, ...] = ()
 
     def wait_ns(self, collective_records: CollectiveRecords) -> Int64:
-        """Per entry of a rank's collective records, how long it waited for the last rank; 0 where nothing was matched."""
+        """Per entry of a rank's collective records, how long it waited for the last rank; 0 where
+        nothing was matched."""
         ids = self.of[collective_records.rank]
         found = ids != NONE
         waited = np.zeros(len(ids), np.int64)
         arrived = self.arrival_ns[collective_records.rank][found]
         waited[found] = np.clip(
-            self.last_ns[ids[found]] - arrived, 0, (collective_records.end_ns - collective_records.start_ns)[found]
+            self.last_ns[ids[found]] - arrived,
+            0,
+            (collective_records.end_ns - collective_records.start_ns)[found],
         )
         return waited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How late one rank arrives at the collectives of the measured steps, against the median arrival."""
+    """How late one rank arrives at the collectives of the measured steps, against the median
+    arrival."""
 
     rank: int
     median_ns: int
     share_last: float
-    """Of the complete collectives, those at which it arrived last by more than the clocks' noise."""
+    """Of the complete collectives, those at which it arrived last by more than the clocks'
+    noise."""
     per_step_ns: tuple[int, ...] = field(default=())
     """Its greatest lateness in each step."""

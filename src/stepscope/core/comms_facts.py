@@ -1,4 +1,5 @@
-"""What was measured of a job's communication: its collectives by kind and size, its links, its ranks, its parallel shape.
+"""What was measured of a job's communication: its collectives by kind and size, its links, its
+ranks, its parallel shape.
 
 A field is None when it was not measured. Bandwidths are bytes a second; times are nanoseconds.
 """
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
-    """Collectives of one operation, family of groups, type and size, inside the measured windows."""
+    """Collectives of one operation, family of groups, type and size, inside the measured
+    windows."""
 
     op: str
     group: str
-    """The groups' description where one was recorded, else the name of one of them; "" when neither was."""
+    """The groups' description where one was recorded, else the name of one of them; "" when neither
+    was."""
     num_groups: int
     """Groups alike (same description, number of ranks and stride) that this row joins."""
     num_ranks: int | None
@@ -37,10 +40,12 @@ class CollectiveRow:
     algbw_bytes_per_s: float | None
     busbw_bytes_per_s: float | None
     slowest_group: str | None = None
-    """Where the row joins several: the ranks, or the name, of the one with the lowest bus bandwidth."""
+    """Where the row joins several: the ranks, or the name, of the one with the lowest bus
+    bandwidth."""
     slowest_busbw_bytes_per_s: float | None = None
     imbalance: float | None = None
-    """Of all-to-alls: the greatest part over the mean part, by the recorded splits, else by what each rank sends; the median."""
+    """Of all-to-alls: the greatest part over the mean part, by the recorded splits, else by what
+    each rank sends; the median."""
     crosses_nodes: bool | None = None
     on_device: bool = True
 
@@ -68,7 +73,8 @@ class LinkFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """Gradient buckets of DDP: all-reduces in the order they fire in a step's backward pass, medians over ranks and steps."""
+    """Gradient buckets of DDP: all-reduces in the order they fire in a step's backward pass,
+    medians over ranks and steps."""
 
     group: str
     bytes: tuple[int | None, ...]
@@ -77,7 +83,8 @@ class Buckets:
     backward_ns: int
     """From that kernel to the end of the last one of the backward pass."""
     tail_ns: int
-    """From the end of the last backward kernel to the end of the last bucket; negative when that came first."""
+    """From the end of the last backward kernel to the end of the last bucket; negative when that
+    came first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +98,8 @@ class Gathers:
     hidden_share: float
     """Of their time, under compute: what prefetching achieves."""
     ahead: float | None
-    """The prefetch distance: modules that compute between a gather's launch and its use, the median; 0 is no prefetching.
-    None where FSDP marked nothing (FSDP1)."""
+    """The prefetch distance: modules that compute between a gather's launch and its use, the
+    median; 0 is no prefetching. None where FSDP marked nothing (FSDP1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +139,8 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The fastest link of the device, by datasheet; whether the job's collectives run over it is not known from a trace."""
+    """The fastest link of the device, by datasheet; whether the job's collectives run over it is
+    not known from a trace."""
 
     name: str
     bytes_per_s: float
@@ -154,4 +162,5 @@ class CommsFacts:
     gathers: tuple[Gathers, ...] = ()
     link: Link | None = None
     clock_noise_ns: int | None = None
-    """How closely the ranks' clocks agree once aligned: arrivals closer than this are a tie. None for one rank."""
+    """How closely the ranks' clocks agree once aligned: arrivals closer than this are a tie. None
+    for one rank."""

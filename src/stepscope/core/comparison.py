@@ -1,6 +1,7 @@
 """Comparison: two runs of a job, how much faster the second is, and where the difference lies.
 
-A field is None when it was not measured. Times are whole nanoseconds of a step, so that rows sum to their total to the last one.
+A field is None when it was not measured. Times are whole nanoseconds of a step, so that rows sum to
+their total to the last one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from typing import Annotated
 from stepscope.core.constraints import one_of
 
 OVERLAP = "overlap"
-"""In an account of the device: what ran beside other work is in the sums of durations twice, and in the busy time once."""
+"""In an account of the device: what ran beside other work is in the sums of durations twice, and in
+the busy time once."""
 
 HOWS = ("came", "went", "replaced", "launcher", "precision", "shape", "count", "kernels", "time")
-"""How work changed. launcher: the same kernels, with an operator on one side and a graph on the other; count: called more or less
-often; kernels: other kernels for the same operator; time: nothing but its time."""
+"""How work changed. launcher: the same kernels, with an operator on one side and a graph on the
+other; count: called more or less often; kernels: other kernels for the same operator; time: nothing
+but its time."""
 PAIRED_BY = ("name", "operator", "kernel", "place", "origin", "module", "optimizer", "none")
-"""What told that work of the two runs belongs together: operator and shapes, operator, kernel, standing between the same
-neighbours, the forward operator it belongs to, the module, or being the optimizer's."""
+"""What told that work of the two runs belongs together: operator and shapes, operator, kernel,
+standing between the same neighbours, the forward operator it belongs to, the module, or being the
+optimizer's."""
 VERDICTS = ("faster", "slower", "no difference seen", "not told")
 
 
@@ -93,8 +97,12 @@ class Account:
 
     def self_check(self) -> None:
         rows = (*self.rows, self.rest)
-        assert sum(row.before_ns or 0 for row in rows) == self.before_ns, f"{self.by}: the rows do not sum to the total before"
-        assert sum(row.after_ns or 0 for row in rows) == self.after_ns, f"{self.by}: the rows do not sum to the total after"
+        assert sum(row.before_ns or 0 for row in rows) == self.before_ns, (
+            f"{self.by}: the rows do not sum to the total before"
+        )
+        assert sum(row.after_ns or 0 for row in rows) == self.after_ns, (
+            f"{self.by}: the rows do not sum to the total after"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +148,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChange:
-    """The device's busy time of a step, split over pairs of work; the host's operators where nothing ran on a device."""
+    """The device's busy time of a step, split over pairs of work; the host's operators where
+    nothing ran on a device."""
 
     where: str
     ranks: tuple[int, ...]
@@ -156,7 +165,9 @@ class DeviceChange:
     def self_check(self) -> None:
         for side in ("before_ns", "after_ns"):
             parts = [getattr(one, side) for one in (*self.changed, self.rest, self.overlap)]
-            assert sum(parts) == getattr(self, side), f"{side}: {sum(parts)} is not {getattr(self, side)}"
+            assert sum(parts) == getattr(self, side), (
+                f"{side}: {sum(parts)} is not {getattr(self, side)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +240,8 @@ class Comparison:
     """Peak bytes of each rank."""
     held: tuple[Held, ...]
     predicted_together: float | None
-    """What all the findings that are gone would give at once; None for one, or where that was not replayed."""
+    """What all the findings that are gone would give at once; None for one, or where that was not
+    replayed."""
     knobs: tuple[Knob, ...]
     notes: tuple[str, ...]
 

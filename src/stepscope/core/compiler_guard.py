@@ -3,7 +3,8 @@
     tensor 'x' size mismatch at index 1. expected 8, actual 9          a tensor's size, x, dimension 1: 8, 9
     L['self'].k == 3      # return y * self.k  # model.py:14 in forward  a value, self.k: 3
 
-TorchDynamo prints them in words of its own, which change between versions: what is not known here stays as it was printed.
+TorchDynamo prints them in words of its own, which change between versions: what is not known here
+stays as it was printed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-SIZE, STRIDE, RANK, DTYPE, DEVICE, GRAD, KEYS = "size", "stride", "rank", "dtype", "device", "requires_grad", "dispatch keys"
-SIZE_BOUND, VALUE, LENGTH, TYPE, IDENTITY, STATE, OTHER = "bound", "value", "length", "type", "identity", "global state", "other"
+SIZE, STRIDE, RANK, DTYPE, DEVICE, GRAD, KEYS = (
+    "size",
+    "stride",
+    "rank",
+    "dtype",
+    "device",
+    "requires_grad",
+    "dispatch keys",
+)
+SIZE_BOUND, VALUE, LENGTH, TYPE, IDENTITY, STATE, OTHER = (
+    "bound",
+    "value",
+    "length",
+    "type",
+    "identity",
+    "global state",
+    "other",
+)
 MAX_TEXT = 300
 """Of a guard: the longest real ones, with the user's line behind them, have some 250 letters."""
 MAX_VALUES = 16
@@ -22,19 +39,32 @@ MAX_VALUES = 16
 MAX_SHOWN = 6
 
 COMPILE_ID = re.compile(r"(?:![\w.]{1,20}/)?[\w.-]{1,40}/\d{1,9}(?:_\d{1,9})?: ")
-COMMENT = re.compile(r"(.{0,300}?)\s*# ([^#]{1,300}?:\d{1,9}) in \S{1,200}(?: \(HINT: (.{1,600}))?", re.DOTALL)
+COMMENT = re.compile(
+    r"(.{0,300}?)\s*# ([^#]{1,300}?:\d{1,9}) in \S{1,200}(?: \(HINT: (.{1,600}))?", re.DOTALL
+)
 LOCAL = re.compile(r"\b[LG]\['([A-Za-z_]\w{0,80})'\]")
 TENSOR = re.compile(r"tensor '(.{1,160}?)' (.{1,200})", re.DOTALL)
-AT_INDEX = re.compile(r"(size|stride) mismatch at index (\d{1,4})\. expected (-?\d{1,20}), actual (-?\d{1,20})")
+AT_INDEX = re.compile(
+    r"(size|stride) mismatch at index (\d{1,4})\. expected (-?\d{1,20}), actual (-?\d{1,20})"
+)
 EXPECTED = re.compile(r"mismatch\. expected (?:requires_grad=)?(.{1,160}?)(?:, actual (.{1,160}))?")
-DEVICE_INDEX = re.compile(r"Tensor device index mismatch\. Expected device index to be (-?\d{1,6}), actual (-?\d{1,6})")
+DEVICE_INDEX = re.compile(
+    r"Tensor device index mismatch\. Expected device index to be (-?\d{1,6}), actual (-?\d{1,6})"
+)
 SIZE_IS = re.compile(r"(.{1,160}?)\.size\(\)\[(\d{1,4})\] == (-?\d{1,20})")
-IN_BOUNDS = re.compile(r"(?:-?\d{1,20} <=? )?([^<>=\s].{0,160}?)\.size\(\)\[(\d{1,4})\] [<>!=]=? .{1,160}")
+IN_BOUNDS = re.compile(
+    r"(?:-?\d{1,20} <=? )?([^<>=\s].{0,160}?)\.size\(\)\[(\d{1,4})\] [<>!=]=? .{1,160}"
+)
 LENGTH_IS = re.compile(r"len\((.{1,160}?)\) == (\d{1,20})")
 VALUE_IS = re.compile(r"([^<>=!]{1,160}?) == ([^<>=]{1,120})")
 TYPE_IS = re.compile(r"___check_type_id\((.{1,160}?), \d{1,20}\)(?:, type=(.{1,120}))?")
-SAME_OBJECT = re.compile(r"___check_obj_id\((.{1,160}?), \d{1,20}\).{0,120}|(.{1,160}?) is (?:not )?.{1,120}")
-GLOBAL = re.compile(r"GLOBAL_STATE changed: ?(.{0,160})|___check_global_state\(\)|___check_(torch_function_mode_stack)\(\)")
+SAME_OBJECT = re.compile(
+    r"___check_obj_id\((.{1,160}?), \d{1,20}\).{0,120}|(.{1,160}?) is (?:not )?.{1,120}"
+)
+GLOBAL = re.compile(
+    r"GLOBAL_STATE changed: "
+    r"?(.{0,160})|___check_global_state\(\)|___check_(torch_function_mode_stack)\(\)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +99,10 @@ class Guard:
         if self.kind == SIZE_BOUND:
             return f"bound on the size of tensor {self.subject} at dimension {self.index}"
         if self.kind in (RANK, DTYPE, DEVICE, GRAD, KEYS):
-            return f"{'number of dimensions' if self.kind == RANK else self.kind} of tensor {self.subject}"
+            return (
+                f"{'number of dimensions' if self.kind == RANK else self.kind} of tensor "
+                f"{self.subject}"
+            )
         if self.kind == STATE:
             return f"global state ({self.subject})" if self.subject else "global state"
         return self.text if self.kind == OTHER else f"{self.kind} of {self.subject}"
@@ -86,21 +119,32 @@ class GuardCount:
 
     @property
     def words(self) -> str:
-        """`size of tensor x at dimension 0: 8, 16, 24, ...`; with the user's line, where it is told."""
+        """`size of tensor x at dimension 0: 8, 16, 24, ...`; with the user's line, where it is
+        told."""
         shown = self.values[:MAX_SHOWN]
-        values = f": {', '.join(shown)}{', ...' if len(self.values) > len(shown) else ''}" if shown else ""
-        line = self.guard.place and f" ({self.guard.place}{': ' + self.guard.code if self.guard.code else ''})"
+        values = (
+            f": {', '.join(shown)}{', ...' if len(self.values) > len(shown) else ''}"
+            if shown
+            else ""
+        )
+        line = (
+            self.guard.place
+            and f" ({self.guard.place}{': ' + self.guard.code if self.guard.code else ''})"
+        )
         return self.guard.words + values + line
 
 
 def count_guards(failures: Iterable[tuple[Guard, ...]]) -> tuple[GuardCount, ...]:
-    """Each guard once, the most frequent first. Of one compilation a guard counts once, however many versions it kept out."""
+    """Each guard once, the most frequent first. Of one compilation a guard counts once, however
+    many versions it kept out."""
     first: dict[object, Guard] = {}
     values: dict[object, dict[str, None]] = {}
     counts: Counter[object] = Counter()
     for guards in failures:
         counts.update({guard.key for guard in guards})
-        for guard in reversed(guards):  # The oldest version's first: values then stand in the order in which they came.
+        for guard in reversed(
+            guards
+        ):  # The oldest version's first: values then stand in the order in which they came.
             seen = values.setdefault(guard.key, {})
             first.setdefault(guard.key, guard)
             if guard.expected is not None and len(seen) < MAX_VALUES:
@@ -109,11 +153,14 @@ def count_guards(failures: Iterable[tuple[Guard, ...]]) -> tuple[GuardCount, ...
             if guard.actual is not None and len(values[guard.key]) < MAX_VALUES:
                 values[guard.key].setdefault(guard.actual)
     order = sorted(first, key=lambda key: -counts[key])
-    return tuple(GuardCount(guard=first[key], count=counts[key], values=tuple(values[key])) for key in order)
+    return tuple(
+        GuardCount(guard=first[key], count=counts[key], values=tuple(values[key])) for key in order
+    )
 
 
 def guard_of(text: str, frames: Sequence[tuple[str, str]] = ()) -> Guard:
-    """The guard that a line tells of; `frames` is the user's stack that may follow it, as places and lines of code."""
+    """The guard that a line tells of; `frames` is the user's stack that may follow it, as places
+    and lines of code."""
     found = COMPILE_ID.match(text)
     text = text[found.end() if found else 0 :][: 4 * MAX_TEXT].strip()
     told, _, comment = text.partition("  # ")
@@ -143,7 +190,11 @@ def plain(name: str) -> str:
 def _comment(comment: str) -> tuple[str, str, str]:
     """The line of code, its place and the hint of `code  # file:line in function (HINT: ...)`."""
     found = COMMENT.match(comment)
-    return (found[1].strip()[:MAX_TEXT], found[2], (found[3] or "").rstrip(") ")[:MAX_TEXT]) if found else ("", "", "")
+    return (
+        (found[1].strip()[:MAX_TEXT], found[2], (found[3] or "").rstrip(") ")[:MAX_TEXT])
+        if found
+        else ("", "", "")
+    )
 
 
 def _parsed(told: str) -> tuple[str, str, int | None, str | None, str | None]:

@@ -1,7 +1,9 @@
-"""What torch.compile did: each compilation with the guards that failed, each graph break, caches, and the limits that were hit.
+"""What torch.compile did: each compilation with the guards that failed, each graph break, caches,
+and the limits that were hit.
 
-A compilation has an id, `frame/number`, that is unique in its process: two recordings of one run tell of the same compilations,
-and joined they count once. Ranks do the same work side by side, so counts and seconds are those of the process with most.
+A compilation has an id, `frame/number`, that is unique in its process: two recordings of one run
+tell of the same compilations, and joined they count once. Ranks do the same work side by side, so
+counts and seconds are those of the process with most.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Compile:
     place: str = ""
     """`file:line` of the function."""
     guards: tuple[Guard, ...] | None = None
-    """Those that kept the compiled versions from being used, the newest version's first; None for a first compilation."""
+    """Those that kept the compiled versions from being used, the newest version's first; None for a
+    first compilation."""
     seconds: float | None = None
     """Forward, or the whole where both are compiled together."""
     backward_s: float | None = None
@@ -123,7 +126,8 @@ class CompiledFunction:
     resumed: int
     """Of these, pieces after a graph break."""
     most_again: int
-    """The most that one piece, or the function itself, was compiled again: each learns by itself what changes."""
+    """The most that one piece, or the function itself, was compiled again: each learns by itself
+    what changes."""
     seconds: float | None
     again_s: float | None
     """Of these, for what was compiled again."""
@@ -189,7 +193,9 @@ class CompilerReport:
     @property
     def whole(self) -> CompilerRecording:
         """All recordings as one."""
-        return reduce(CompilerRecording.joined, self.recordings or (CompilerRecording(format="", paths=()),))
+        return reduce(
+            CompilerRecording.joined, self.recordings or (CompilerRecording(format="", paths=()),)
+        )
 
     @property
     def compiles(self) -> tuple[Compile, ...]:
@@ -222,7 +228,8 @@ class CompilerReport:
         return _most((each, each.all_seconds) for each in self.compiles)
 
     def functions(self) -> tuple[CompiledFunction, ...]:
-        """Each function once, those that took longest to compile again first, then those compiled again most often."""
+        """Each function once, those that took longest to compile again first, then those compiled
+        again most often."""
         parts: dict[tuple[str, str], list[tuple[Compile, bool]]] = defaultdict(list)
         named = _named(self.compiles)
         starts = _starts(named)
@@ -230,10 +237,22 @@ class CompilerReport:
             key, is_piece = _owner(each, starts)
             parts[key].append((each, is_piece))
         found = [_function(*key, mine) for key, mine in parts.items()]
-        return tuple(sorted(found, key=lambda f: (-(f.again_s or 0.0), -f.recompiles, f.limit is None, f.place, f.name)))
+        return tuple(
+            sorted(
+                found,
+                key=lambda f: (
+                    -(f.again_s or 0.0),
+                    -f.recompiles,
+                    f.limit is None,
+                    f.place,
+                    f.name,
+                ),
+            )
+        )
 
     def break_places(self) -> tuple[BreakPlace, ...]:
-        """Each break once, the most frequent first; what counters alone tell of comes after, without a place."""
+        """Each break once, the most frequent first; what counters alone tell of comes after,
+        without a place."""
         by_place: dict[tuple[str, str], list[Break]] = defaultdict(list)
         for each in self.breaks:
             by_place[(each.place, each.reason)].append(each)
@@ -244,15 +263,21 @@ class CompilerReport:
             if told.reason not in reasons:
                 before = more.get(told.reason)
                 most, processes = (before.count, before.processes) if before else (0, 0)
-                more[told.reason] = BreakPlace(told=told, count=max(count, most), processes=processes + 1)
+                more[told.reason] = BreakPlace(
+                    told=told, count=max(count, most), processes=processes + 1
+                )
         ordered = sorted(found, key=lambda p: (-p.count, p.told.place))
         return (*ordered, *sorted(more.values(), key=lambda p: (-p.count, p.told.reason)))
 
 
 def ranks_of(compiles: Sequence[Compile], breaks: Sequence[Break]) -> dict[int, int]:
-    """The rank of each process of which lines with just one rank are there: its first lines come before it has one."""
+    """The rank of each process of which lines with just one rank are there: its first lines come
+    before it has one."""
     ranks: dict[int, set[int]] = defaultdict(set)
-    for process, rank in [*((each.process, each.rank) for each in compiles), *((each.process, each.rank) for each in breaks)]:
+    for process, rank in [
+        *((each.process, each.rank) for each in compiles),
+        *((each.process, each.rank) for each in breaks),
+    ]:
         if process is not None and rank is not None:
             ranks[process].add(rank)
     return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
@@ -260,7 +285,10 @@ def ranks_of(compiles: Sequence[Compile], breaks: Sequence[Break]) -> dict[int, 
 
 def with_ranks(told: Iterable[Keyed], ranks: dict[int, int]) -> list[Keyed]:
     return [
-        replace(each, rank=ranks.get(each.process)) if each.rank is None and each.process is not None else each for each in told
+        replace(each, rank=ranks.get(each.process))
+        if each.rank is None and each.process is not None
+        else each
+        for each in told
     ]
 
 
@@ -277,14 +305,17 @@ def _filled(one: Keyed, two: Keyed) -> Keyed:
     """One, with what it leaves open from the other; of guards, the longer list."""
     told = {each.name: getattr(two, each.name) for each in fields(one)}
     ours = {name: getattr(one, name) for name in told}
-    changes: dict[str, Any] = {name: value for name, value in told.items() if value not in OPEN and ours[name] in OPEN}
+    changes: dict[str, Any] = {
+        name: value for name, value in told.items() if value not in OPEN and ours[name] in OPEN
+    }
     if ours.get("guards") and told.get("guards"):
         changes["guards"] = max(ours["guards"], told["guards"], key=len)
     return replace(one, **changes)
 
 
 def _named(compiles: Sequence[Compile]) -> list[Compile]:
-    """With the name that other compilations of the same frame have, where one was given up before it had any."""
+    """With the name that other compilations of the same frame have, where one was given up before
+    it had any."""
     known = {each.frame: each for each in compiles if each.function}
     return [
         replace(each, function=known[each.frame].function, place=known[each.frame].place)
@@ -304,23 +335,35 @@ def _starts(compiles: Sequence[Compile]) -> dict[tuple[str, str], list[tuple[int
     return {key: sorted(found) for key, found in starts.items()}
 
 
-def _owner(each: Compile, starts: dict[tuple[str, str], list[tuple[int, str]]]) -> tuple[tuple[str, str], bool]:
-    """The function that a compilation is of, and whether it is a piece of it after a graph break."""
+def _owner(
+    each: Compile, starts: dict[tuple[str, str], list[tuple[int, str]]]
+) -> tuple[tuple[str, str], bool]:
+    """The function that a compilation is of, and whether it is a piece of it after a graph
+    break."""
     found = RESUMED.fullmatch(each.function)
     if found is None:
         return (each.function, each.place), False
     file, _, line = each.place.rpartition(":")
-    before = [place for start, place in starts.get((found[1], file), []) if line.isdecimal() and start <= int(line)]
+    before = [
+        place
+        for start, place in starts.get((found[1], file), [])
+        if line.isdecimal() and start <= int(line)
+    ]
     return (found[1], before[-1] if before else file), True
 
 
 def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> CompiledFunction:
-    """All that is told of one function; each part with whether it is a piece after a graph break."""
+    """All that is told of one function; each part with whether it is a piece after a graph
+    break."""
     failed = Counter((each.rank, each.process) for each, _ in parts if each.guards is not None)
     most = max(failed, key=lambda key: failed[key], default=None)
     mine = [(each, is_piece) for each, is_piece in parts if (each.rank, each.process) == most]
     limits = [each for each, _ in parts if each.limit]
-    whole = Counter((each.rank, each.process) for each, _ in parts if each.seconds is not None and each.limit is None)
+    whole = Counter(
+        (each.rank, each.process)
+        for each, _ in parts
+        if each.seconds is not None and each.limit is None
+    )
     return CompiledFunction(
         name=name,
         place=place,
@@ -328,11 +371,15 @@ def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> C
         compiles=max(whole.values(), default=None),
         recompiles=sum(each.is_again for each, _ in mine),
         resumed=sum(each.is_again and is_piece for each, is_piece in mine),
-        most_again=max(Counter(_code(each) for each, _ in mine if each.is_again).values(), default=0),
+        most_again=max(
+            Counter(_code(each) for each, _ in mine if each.is_again).values(), default=0
+        ),
         seconds=_most((each, each.all_seconds) for each, _ in parts),
         again_s=_most((each, each.all_seconds) for each, _ in parts if each.is_again),
         guards=count_guards(each.guards for each, is_piece in mine if each.guards and not is_piece),
-        resumed_guards=count_guards(each.guards for each, is_piece in mine if each.guards and is_piece),
+        resumed_guards=count_guards(
+            each.guards for each, is_piece in mine if each.guards and is_piece
+        ),
         limit=limits[0].limit if limits else None,
         limit_part=limits[0].function if limits else "",
     )
@@ -346,7 +393,9 @@ def _code(each: Compile) -> tuple[object, ...]:
 def _place(several: list[Break]) -> BreakPlace:
     """The one of which most is told: a repeated break comes without its stack."""
     per_process = Counter((each.rank, each.process) for each in several)
-    fullest = max(several, key=lambda each: (bool(each.code), bool(each.hints), bool(each.explanation)))
+    fullest = max(
+        several, key=lambda each: (bool(each.code), bool(each.hints), bool(each.explanation))
+    )
     return BreakPlace(told=fullest, count=max(per_process.values()), processes=len(per_process))
 
 

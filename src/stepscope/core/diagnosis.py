@@ -98,8 +98,11 @@ class Finding:
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
 
     def self_check(self) -> None:
-        """Assert that no finding promises a slower step, and that the range holds the prediction."""
-        assert 1.0 <= self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf, self.code
+        """Assert that no finding promises a slower step, and that the range holds the
+        prediction."""
+        assert (
+            1.0 <= self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf
+        ), self.code
         assert 0.0 <= self.predicted_step_ms < math.inf, self.code
         assert all(0.0 <= place.share <= 1.0 for place in self.places), self.code
 
@@ -123,7 +126,8 @@ class Diagnosis:
     step: StepTime
     replay: ReplayCheck | None
     ladder: tuple[float, ...]
-    """The speedup of the first finding's fix, of the first two findings' at once, and so on to all worth naming."""
+    """The speedup of the first finding's fix, of the first two findings' at once, and so on to all
+    worth naming."""
     findings: tuple[Finding, ...]
     facts: Facts
     notes: tuple[str, ...]
@@ -134,12 +138,17 @@ class Diagnosis:
     """Findings that could not be judged."""
 
     def self_check(self) -> None:
-        """Assert what a report may rely on: shares lie in 0..1, no fix slows the step, and the times add up."""
+        """Assert what a report may rely on: shares lie in 0..1, no fix slows the step, and the
+        times add up."""
         assert self.verdict.bound in BOUNDS
-        assert all(0.0 <= share <= 1.0 for share in self.verdict.shares.values()), self.verdict.shares
+        assert all(0.0 <= share <= 1.0 for share in self.verdict.shares.values()), (
+            self.verdict.shares
+        )
         for finding in self.findings:
             finding.self_check()
-        assert all(a <= b for a, b in zip((1.0, *self.ladder), (*self.ladder, math.inf), strict=True)), self.ladder
+        assert all(
+            a <= b for a, b in zip((1.0, *self.ladder), (*self.ladder, math.inf), strict=True)
+        ), self.ladder
         self.facts.self_check()
 
     @property

@@ -1,4 +1,5 @@
-"""An experiment: the user's command before and after one change, run for real, and what that proved.
+"""An experiment: the user's command before and after one change, run for real, and what that
+proved.
 
 A field is None when it was not measured.
 """
@@ -21,7 +22,8 @@ NO_GAIN = "no gain"
 WORSE = "worse"
 UNSETTLED = "not settled"
 DIVERGES = "diverges"
-"""The candidate's loss is not finite, or grows where the baseline's does not: no gain, however fast it is."""
+"""The candidate's loss is not finite, or grows where the baseline's does not: no gain, however fast
+it is."""
 REFUSED = "refused"
 VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, DIVERGES, REFUSED)
 
@@ -46,7 +48,8 @@ class Measured:
 
     side: Side
     round: int | None
-    """Counted from 0; None for a run that does not count: a rehearsal, or one made to compare what it computed."""
+    """Counted from 0; None for a run that does not count: a rehearsal, or one made to compare what
+    it computed."""
     trial: Trial
     pace_ns: float | None
     """The trimmed mean of its steps; None when it timed none."""
@@ -60,17 +63,20 @@ class SideSummary:
     step_ns: float | None
     """The geometric mean of the runs' paces."""
     run_spread: float | None
-    """The standard deviation of the logarithms of the runs' paces: how much runs of the same command differ."""
+    """The standard deviation of the logarithms of the runs' paces: how much runs of the same
+    command differ."""
     mean_ns: float | None
     """Of all steps, with none left out: it sees the rare long ones that the pace leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoFar:
-    """What was measured of one side when it ended before the evidence was looked at. It proves nothing."""
+    """What was measured of one side when it ended before the evidence was looked at. It proves
+    nothing."""
 
     num_runs: int
-    """Runs that timed a step, those that fill the caches and those that were broken off among them."""
+    """Runs that timed a step, those that fill the caches and those that were broken off among
+    them."""
     num_steps: int
     median_ns: float
     """Of all their timed steps."""
@@ -114,7 +120,8 @@ class SideLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCheck:
-    """Whether the candidate trains as the baseline does, as far as the loss shows it. It is seen in every run."""
+    """Whether the candidate trains as the baseline does, as far as the loss shows it. It is seen in
+    every run."""
 
     verdict: str
     """One of LOSS_VERDICTS."""
@@ -135,7 +142,8 @@ class Gap:
     num: int
     """Steps compared."""
     largest: float | None
-    """Relative; None where no step could be compared, infinite where one of the two is not a number."""
+    """Relative; None where no step could be compared, infinite where one of the two is not a
+    number."""
     at_step: int | None
     """Where it is largest."""
     first_step: int | None
@@ -147,7 +155,8 @@ class NumericsCheck:
     """What the candidate computed, against the baseline, and the baseline against itself."""
 
     verdict: str
-    """One of numerics_check's: bit-identical, equal within rounding, within the baseline's own noise, differs, not comparable."""
+    """One of numerics_check's: bit-identical, equal within rounding, within the baseline's own
+    noise, differs, not comparable."""
     because: str
     tolerance: float
     loss: Gap
@@ -173,7 +182,8 @@ class Prediction:
     low: float | None = None
     high: float | None = None
     verdict: str = ""
-    """held, too high, too low, or open where nothing was measured, or too little to tell it from no gain."""
+    """held, too high, too low, or open where nothing was measured, or too little to tell it from no
+    gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +201,17 @@ class Verified:
     num_looks: int
     """How often the evidence was looked at; the interval allows for it."""
     smallest: float | None
-    """The smallest speedup that would have been shown, four times in five; None where nothing was measured."""
+    """The smallest speedup that would have been shown, four times in five; None where nothing was
+    measured."""
     per_sample: bool = False
     is_by_mean: bool = False
-    """Whether the gain lies in rare long steps, so that the speedup and the sides' times are of the means over all steps."""
+    """Whether the gain lies in rare long steps, so that the speedup and the sides' times are of the
+    means over all steps."""
     is_interrupted: bool = False
     """Whether it was ended by hand, with what had been measured by then."""
     so_far: Mapping[Side, SoFar] = field(default_factory=dict)
-    """By side, where it ended before the first look at the evidence; a side of which no step was timed is not there."""
+    """By side, where it ended before the first look at the evidence; a side of which no step was
+    timed is not there."""
     wall_s: float = 0.0
     differences: tuple[Difference, ...] = ()
     """Between the sides, allowed or not."""

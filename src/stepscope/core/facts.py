@@ -1,6 +1,7 @@
 """Facts: what the analyses measured.
 
-A field is None when it was not measured, 0 when it was measured to be zero. Times are integer nanoseconds.
+A field is None when it was not measured, 0 when it was measured to be zero. Times are integer
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ PARTS = (
     "idle_io",
     "idle_other",
 )
-"""The parts of a step, in the order they are shown. Every nanosecond of a step is in exactly one."""
+"""The parts of a step, in the order they are shown. Every nanosecond of a step is in exactly
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,22 @@ class DeviceTotals:
 
     def self_check(self) -> None:
         assert 0 <= self.busy <= self.span
-        assert max(self.compute, self.comms, self.copy) <= self.busy <= self.compute + self.comms + self.copy
+        assert (
+            max(self.compute, self.comms, self.copy)
+            <= self.busy
+            <= self.compute + self.comms + self.copy
+        )
         assert self.comms_under_compute <= min(self.comms, self.compute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Where the run's steps lie. A window reaches from the end of one step's work to the end of the next one's."""
+    """Where the run's steps lie. A window reaches from the end of one step's work to the end of the
+    next one's."""
 
     source: str
-    """What told the steps apart: ProfilerStep, a mark's name, Optimizer.step, launch pattern, whole trace."""
+    """What told the steps apart: ProfilerStep, a mark's name, Optimizer.step, launch pattern, whole
+    trace."""
     where: str
     """device, or host when nothing ran on a device."""
     num_seen: int
@@ -67,9 +75,11 @@ class Steps:
     """Steps the host went through, whether or not they launched work."""
     windows: tuple[tuple[int, int], ...]
     is_pitch: bool
-    """Whether a window is the distance between the same point of two steps, or merely all there is."""
+    """Whether a window is the distance between the same point of two steps, or merely all there
+    is."""
     host_ns: tuple[int, ...] = ()
-    """How long the host spent in each step: says nothing about the step when the host runs ahead."""
+    """How long the host spent in each step: says nothing about the step when the host runs
+    ahead."""
 
     @property
     def step_intervals(self) -> tuple[int, ...]:
@@ -77,7 +87,8 @@ class Steps:
 
     @property
     def median_windows(self) -> tuple[int, ...]:
-        """Which windows have the median length: one, or the two in the middle; none without windows."""
+        """Which windows have the median length: one, or the two in the middle; none without
+        windows."""
         order = sorted(range(len(self.windows)), key=lambda i: self.step_intervals[i])
         return tuple(order[(len(order) - 1) // 2 : len(order) // 2 + 1])
 
@@ -103,7 +114,8 @@ class Partition:
     parts: Mapping[str, tuple[int, ...]]
     totals: tuple[int, ...]
     waits_split: bool
-    """Whether waiting for other ranks could be told from moving bytes: needs their traces. If not, all of it is transfer."""
+    """Whether waiting for other ranks could be told from moving bytes: needs their traces. If not,
+    all of it is transfer."""
 
     def self_check(self) -> None:
         assert set(self.parts) == set(PARTS)
@@ -149,8 +161,8 @@ class RangeRow:
     device_ns: int
     host_ns: int | None = None
     projected_ns: int | None = None
-    """From the start of the first work launched inside one such range to the end of the last, the median over them; as Nsight
-    Systems projects NVTX ranges."""
+    """From the start of the first work launched inside one such range to the end of the last, the
+    median over them; as Nsight Systems projects NVTX ranges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +188,11 @@ class CopyRow:
 
     @property
     def bytes_per_s(self) -> float | None:
-        return None if self.bytes is None or self.total_ns == 0 else self.bytes / (self.total_ns * 1e-9)
+        return (
+            None
+            if self.bytes is None or self.total_ns == 0
+            else self.bytes / (self.total_ns * 1e-9)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +204,8 @@ class Launches:
     num_graph_launches: int
     num_in_graphs: int
     num_lost: int = 0
-    """Device events whose launching call was not recorded, and launching calls whose work was not."""
+    """Device events whose launching call was not recorded, and launching calls whose work was
+    not."""
     median_delay_ns: int | None
     """From the start of the launching call to the start of the work."""
     median_queue_depth: float | None
@@ -198,7 +215,8 @@ class Launches:
     median_call_ns: int | None
     median_kernel_ns: int | None
     silent_share: float | None = None
-    """Of the device's idle time, how much fell into long stretches of the host with no runtime call; None without idle time."""
+    """Of the device's idle time, how much fell into long stretches of the host with no runtime
+    call; None without idle time."""
 
     @property
     def lost_share(self) -> float:
@@ -218,7 +236,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Device time by the part of the step that launched it, inside the measured windows; sums of durations."""
+    """Device time by the part of the step that launched it, inside the measured windows; sums of
+    durations."""
 
     forward_ns: int
     backward_ns: int
@@ -249,7 +268,8 @@ class Roofline:
     tensor_core_share: float | None
     """Share of matrix-kernel time spent in tensor-core kernels."""
     arithmetic_share: float | None = None
-    """Share of kernel time that the arithmetic units hold up, not device memory: by the roofs, else by the kernels' names."""
+    """Share of kernel time that the arithmetic units hold up, not device memory: by the roofs, else
+    by the kernels' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +315,8 @@ class RankFacts:
     replayed: Replayed | None = None
     """None when fewer than two steps in a row were recorded with their launches."""
     has_marks: bool = True
-    """Whether any named range of the host was recorded: the step's, the loader's, the optimizer's."""
+    """Whether any named range of the host was recorded: the step's, the loader's, the
+    optimizer's."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -345,7 +366,8 @@ class Facts:
                 of_rank.setdefault(note, []).append(rank.rank)
         everywhere = len(self.ranks)
         return tuple(
-            note if len(where) == everywhere else f"{note} (rank {number_ranges(where)})" for note, where in of_rank.items()
+            note if len(where) == everywhere else f"{note} (rank {number_ranges(where)})"
+            for note, where in of_rank.items()
         )
 
     @property
@@ -357,24 +379,33 @@ class Facts:
         if not counts:
             return None
         named = ", ".join(
-            f"{name if len(name) <= 40 else name[:37] + '...'} ({n})" for name, n in counts.most_common(MAX_UNKNOWN)
+            f"{name if len(name) <= 40 else name[:37] + '...'} ({n})"
+            for name, n in counts.most_common(MAX_UNKNOWN)
         )
         more = f" and {len(counts) - MAX_UNKNOWN} other kinds" if len(counts) > MAX_UNKNOWN else ""
-        return f"{counts.total()} events of kinds not known to stepscope, counted and left out: {named}{more}"
+        return (
+            f"{counts.total()} events of kinds not known to stepscope, counted and left out: "
+            f"{named}{more}"
+        )
 
     @property
     def step_source(self) -> str:
-        """Where the step time comes from: given, measured, the job's own log, or the trace alone."""
+        """Where the step time comes from: given, measured, the job's own log, or the trace
+        alone."""
         if self.given_step_ns is None:
             return "trace"
         return "measured" if self.is_step_measured else "log" if self.is_step_logged else "given"
 
     @property
     def median_rank(self) -> RankFacts:
-        """The rank whose step time is the median (the lower of the two middle ones); one without steps only if none has any."""
+        """The rank whose step time is the median (the lower of the two middle ones); one without
+        steps only if none has any."""
         known = [r for r in self.ranks if r.steps.step_interval_ns is not None]
         # The span of a rank that shows no step of its own is no step time.
-        timed = sorted([r for r in known if r.steps.is_pitch] or known, key=lambda r: (r.steps.step_interval_ns or 0, r.rank))
+        timed = sorted(
+            [r for r in known if r.steps.is_pitch] or known,
+            key=lambda r: (r.steps.step_interval_ns or 0, r.rank),
+        )
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]
 
     def self_check(self) -> None:

@@ -1,6 +1,8 @@
-"""What MIOpen measured of convolutions: problems, each with the solvers it tried and how long they took.
+"""What MIOpen measured of convolutions: problems, each with the solvers it tried and how long they
+took.
 
-`x` is the image that goes in and `y` what comes out, for the gradients too: MIOpen's own keys have the two swapped there.
+`x` is the image that goes in and `y` what comes out, for the gradients too: MIOpen's own keys have
+the two swapped there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ DEFAULT_LAYOUTS = {2: "NCHW", 3: "NCDHW"}
 NAIVE = "ConvDirectNaiveConv"
 """How the names of solvers begin that compute each output by itself, as a reference."""
 GENERIC = ("GemmFwdRest", "GemmBwdRest", "GemmWrwUniversal", "ConvOclDirectFwdGen")
-"""Solvers for any size: the image is laid out as a matrix first (im2col), or the kernel knows no size."""
+"""Solvers for any size: the image is laid out as a matrix first (im2col), or the kernel knows no
+size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,14 @@ class ConvProblem:
     @property
     def sizes(self) -> tuple[object, ...]:
         """All of it but the layout."""
-        tensors = (self.batch, self.in_channels, self.out_channels, self.in_size, self.out_size, self.groups)
+        tensors = (
+            self.batch,
+            self.in_channels,
+            self.out_channels,
+            self.in_size,
+            self.out_size,
+            self.groups,
+        )
         return (self.direction, self.dtype, self.casts, self.has_bias, *tensors, *self._window)
 
     @property
@@ -56,7 +66,8 @@ class ConvProblem:
 
     @property
     def label(self) -> str:
-        """`64x256x28x28 256x3x3 BF16 NHWC F`: the input, the output's channels with the window, and the direction."""
+        """`64x256x28x28 256x3x3 BF16 NHWC F`: the input, the output's channels with the window, and
+        the direction."""
         image = _x((self.batch, self.in_channels, *self.in_size))
         weight = _x((self.out_channels, *self.window))
         groups = f" g{self.groups}" if self.groups != 1 else ""
@@ -71,7 +82,13 @@ class ConvProblem:
         parts += [_x(self.in_size)]
         parts += [f"stride {_x(self.stride)}"] if set(self.stride) != {1} else []
         parts += [f"dilation {_x(self.dilation)}"] if set(self.dilation) != {1} else []
-        parts += [f"batch {self.batch}", self.dtype, *self.casts, self.layout, DIRECTIONS[self.direction]]
+        parts += [
+            f"batch {self.batch}",
+            self.dtype,
+            *self.casts,
+            self.layout,
+            DIRECTIONS[self.direction],
+        ]
         return ", ".join(part for part in parts if part)
 
 
@@ -136,7 +153,8 @@ class FindDb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedConvolutions:
-    """All files together, to look problems up in. What a user's file holds goes before what came with MIOpen, as with MIOpen."""
+    """All files together, to look problems up in. What a user's file holds goes before what came
+    with MIOpen, as with MIOpen."""
 
     paths: tuple[str, ...]
     by_sizes: Mapping[tuple[object, ...], tuple[Searched, ...]] = field(default_factory=dict)
@@ -153,7 +171,11 @@ def together_of(files: Sequence[FindDb]) -> SearchedConvolutions | None:
     for each in whole.values():
         key = each.problem.sizes
         by_sizes[key] = (*by_sizes.get(key, ()), each)
-    return SearchedConvolutions(paths=tuple(file.path for file in files), by_sizes=by_sizes) if by_sizes else None
+    return (
+        SearchedConvolutions(paths=tuple(file.path for file in files), by_sizes=by_sizes)
+        if by_sizes
+        else None
+    )
 
 
 def _x(sizes: Sizes) -> str:

@@ -44,7 +44,8 @@ class Fixed:
     attempts: tuple[Attempt, ...]
     kept: Change
     whole: Verified | None
-    """All that was kept against the command as it was given; None where nothing was kept or run, or it was interrupted."""
+    """All that was kept against the command as it was given; None where nothing was kept or run, or
+    it was interrupted."""
     before_ms: float | None = None
     """The step that the findings are about."""
     left: tuple[str, ...] = ()

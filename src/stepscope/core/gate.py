@@ -1,12 +1,14 @@
-"""The gate's small language: conditions on what a diagnosis measured, such as `step_ms > baseline * 1.05 or share.data > 0.1`.
+"""The gate's small language: conditions on what a diagnosis measured, such as `step_ms > baseline *
+1.05 or share.data > 0.1`.
 
     condition   comparison, joined by `and` (binds first) and `or`
     comparison  sum  > >= < <= == !=  sum
     sum         products joined by + and -, products of factors joined by * and /
     factor      a number, a name, `any finding`, `baseline`, `baseline.NAME`, -factor, or something in parentheses
 
-`baseline` alone is the one quantity that its comparison names, on the baseline. What was not measured is never a number: a
-comparison with it is undecided, and so is a condition that hangs on it.
+`baseline` alone is the one quantity that its comparison names, on the baseline. What was not
+measured is never a number: a comparison with it is undecided, and so is a condition that hangs on
+it.
 """
 
 from __future__ import annotations
@@ -40,10 +42,17 @@ _TOKEN = re.compile(
 _WIDTH = 4
 """Columns of a word in what Python's parser gets: a place in it tells the word."""
 _WRONG_ORDER = re.compile(r"(?<=[\^(o-])[o)$]|(?<=[q)])[q(]")
-"""Words as letters (q a number or quantity, o a sign between two, ^ and $ the ends): one that may not
-follow what stands before it."""
+"""Words as letters (q a number or quantity, o a sign between two, ^ and $ the ends): one that may
+not follow what stands before it."""
 _COMPUTED = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-_COMPARED = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne}
+_COMPARED = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 
 
@@ -71,7 +80,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantities:
-    """What one diagnosis measured, by name. None is "not measured", and `why` says why where that is known."""
+    """What one diagnosis measured, by name. None is "not measured", and `why` says why where that
+    is known."""
 
     values: Mapping[str, float | None]
     why: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +96,8 @@ class Check:
     """Where it was given: `--fail-if`, or the place in the budget."""
     condition: Node
     fails_when: bool = True
-    """What the condition's answer is where the check fails: a limit states what is allowed, and fails when that is false."""
+    """What the condition's answer is where the check fails: a limit states what is allowed, and
+    fails when that is false."""
 
     @property
     def needs_baseline(self) -> bool:
@@ -121,7 +132,11 @@ class Gate:
 
     @property
     def stopped_by(self) -> tuple[Result, ...]:
-        return tuple(r for r in self.results if r.status == "failed" or (r.status == "undecided" and self.missing == "fail"))
+        return tuple(
+            r
+            for r in self.results
+            if r.status == "failed" or (r.status == "undecided" and self.missing == "fail")
+        )
 
     @property
     def is_passed(self) -> bool:
@@ -144,10 +159,14 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse(text: str, where: str, names: Collection[str]) -> Node:
-    """The condition that `text` states; UsageError with a caret under the place where it states none."""
+    """The condition that `text` states; UsageError with a caret under the place where it states
+    none."""
     flat = re.sub(r"\s", " ", text)
     if len(flat) > MAX_CHARS:
-        raise UsageError(f"{where}: the condition is {len(flat)} characters long; {MAX_CHARS} are allowed. Split it in several")
+        raise UsageError(
+            f"{where}: the condition is {len(flat)} characters long; {MAX_CHARS} are allowed. "
+            "Split it in several"
+        )
     return _Reader(flat, where, names).whole()
 
 
@@ -188,7 +207,9 @@ class _Answer:
             if left is None or right is None:
                 return None
             holds = bool(_COMPARED[node.sign](left, right))
-            self.compared.append(f"{left:.6g} {node.sign if holds else _OPPOSITE[node.sign]} {right:.6g}")
+            self.compared.append(
+                f"{left:.6g} {node.sign if holds else _OPPOSITE[node.sign]} {right:.6g}"
+            )
             return holds
         answers = [self.condition(side) for side in node.sides]
         decisive = node.sign == "or"
@@ -232,7 +253,8 @@ class _Token:
 
 
 class _Reader:
-    """Checks every word itself, and leaves to Python's parser what binds what. Nothing is compiled or run."""
+    """Checks every word itself, and leaves to Python's parser what binds what. Nothing is compiled
+    or run."""
 
     def __init__(self, text: str, where: str, names: Collection[str]) -> None:
         self._text, self._where, self._names = text, where, names
@@ -247,11 +269,19 @@ class _Reader:
         except SyntaxError as problem:
             # In this order words can be wrong by their parentheses alone.
             token = self._tokens[((problem.offset or 1) - 1) // _WIDTH]
-            what = "this parenthesis is not closed" if token.word == "(" else "')' is one too many here"
+            what = (
+                "this parenthesis is not closed"
+                if token.word == "("
+                else "')' is one too many here"
+            )
             raise self._wrong(what, token.at) from None
         node = self._node(tree.body)
         if not node.is_condition:
-            raise self._wrong("this is a quantity, not a condition: compare it with something, as in `step_ms > 100`", node.at)
+            raise self._wrong(
+                "this is a quantity, not a condition: compare it with something, as in `step_ms > "
+                "100`",
+                node.at,
+            )
         return node
 
     def _words(self) -> Iterator[re.Match[str]]:
@@ -280,7 +310,11 @@ class _Reader:
         name = word.removeprefix("baseline.")
         if name not in self._names:
             near = difflib.get_close_matches(name, sorted(self._names), n=1)
-            raise self._wrong(f"{name!r} is not a quantity of a diagnosis" + (f"; is {near[0]} meant?" if near else ""), at)
+            raise self._wrong(
+                f"{name!r} is not a quantity of a diagnosis"
+                + (f"; is {near[0]} meant?" if near else ""),
+                at,
+            )
         return Node(at=at, sign="name", name=name, of_baseline=name != word)
 
     def _check_order(self) -> None:
@@ -292,7 +326,12 @@ class _Reader:
             raise self._wrong("a number or a name is missing here", len(self._text))
         token = self._tokens[wrong.start() - 1]
         is_more = wrong[0] in "q("
-        raise self._wrong(f"{token.word!r} is one too many here" if is_more else "a number or a name was expected here", token.at)
+        raise self._wrong(
+            f"{token.word!r} is one too many here"
+            if is_more
+            else "a number or a name was expected here",
+            token.at,
+        )
 
     def _check_depth(self) -> None:
         opened = minuses = 0
@@ -300,7 +339,9 @@ class _Reader:
             opened += (token.word == "(") - (token.word == ")")
             minuses = minuses + 1 if token.word == "-" else 0
             if opened + minuses > MAX_DEPTH:
-                raise self._wrong(f"more than {MAX_DEPTH} parentheses or signs inside one another", token.at)
+                raise self._wrong(
+                    f"more than {MAX_DEPTH} parentheses or signs inside one another", token.at
+                )
 
     def _node(self, tree: ast.expr) -> Node:
         match tree:
@@ -310,15 +351,27 @@ class _Reader:
                 return leaf
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 at = self._tokens[tree.col_offset // _WIDTH].at
-                return Node(at=at, sign="-", sides=(Node(at=at, sign="number"), self._number(operand)))
-            case ast.BinOp(left=left, right=right, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
+                return Node(
+                    at=at, sign="-", sides=(Node(at=at, sign="number"), self._number(operand))
+                )
+            case ast.BinOp(
+                left=left, right=right, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()
+            ):
                 sign = self._sign_before(right)
-                return Node(at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right)))
+                return Node(
+                    at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))
+                )
             case ast.Compare(left=left, comparators=[right]):
                 sign = self._sign_before(right)
-                return self._with_baseline(Node(at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))))
+                return self._with_baseline(
+                    Node(
+                        at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))
+                    )
+                )
             case ast.Compare(comparators=[_, second, *_]):
-                raise self._wrong("one comparison at a time: join two with `and`", self._sign_before(second).at)
+                raise self._wrong(
+                    "one comparison at a time: join two with `and`", self._sign_before(second).at
+                )
             case ast.BoolOp(values=values):
                 sign = self._sign_before(values[1])
                 sides = tuple(self._condition(value, sign.word) for value in values)
@@ -335,13 +388,18 @@ class _Reader:
     def _number(self, tree: ast.expr) -> Node:
         node = self._node(tree)
         if node.is_condition:
-            raise self._wrong("this is a condition; a quantity or a number was expected on both sides", node.at)
+            raise self._wrong(
+                "this is a condition; a quantity or a number was expected on both sides", node.at
+            )
         return node
 
     def _condition(self, tree: ast.expr, sign: str) -> Node:
         node = self._node(tree)
         if not node.is_condition:
-            raise self._wrong(f"`{sign}` joins conditions, and this is a quantity: compare it with something", node.at)
+            raise self._wrong(
+                f"`{sign}` joins conditions, and this is a quantity: compare it with something",
+                node.at,
+            )
         return node
 
     def _with_baseline(self, comparison: Node) -> Node:
@@ -351,13 +409,25 @@ class _Reader:
             return comparison
         named = list(dict.fromkeys(node.name for node in walk(comparison) if node.sign == "name"))
         if len(named) != 1:
-            what = f"this comparison names {' and '.join(named)}" if named else "this comparison names no quantity"
-            raise self._wrong(f"baseline of what? {what}: write baseline.{named[0] if named else 'step_ms'} or the like", bare.at)
+            what = (
+                f"this comparison names {' and '.join(named)}"
+                if named
+                else "this comparison names no quantity"
+            )
+            raise self._wrong(
+                f"baseline of what? {what}: write baseline.{named[0] if named else 'step_ms'} or "
+                "the like",
+                bare.at,
+            )
         return _filled(comparison, named[0])
 
     def _wrong(self, problem: str, at: int) -> UsageError:
-        known = ", ".join(sorted(name for name in self._names if "." not in name and " " not in name))
-        bounds = ", ".join(sorted(name.removeprefix("share.") for name in self._names if name.startswith("share.")))
+        known = ", ".join(
+            sorted(name for name in self._names if "." not in name and " " not in name)
+        )
+        bounds = ", ".join(
+            sorted(name.removeprefix("share.") for name in self._names if name.startswith("share."))
+        )
         return UsageError(
             f"{self._where}: {problem}\n\n    {self._text}\n    {' ' * at}^\n\n"
             f"{textwrap.fill(f'names: {known};', 100)}\n"

@@ -16,7 +16,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One kind of device. Peaks are dense (no sparsity), in FLOP/s, by precision: fp64, fp32, tf32, fp16, bf16, fp8, fp4, int8.
+    """One kind of device. Peaks are dense (no sparsity), in FLOP/s, by precision: fp64, fp32, tf32,
+    fp16, bf16, fp8, fp4, int8.
 
     `fp32`, `fp64` are the plain vector units; `fp64_tensor` the tensor cores where they differ.
     A precision that the device has no unit for is absent.

@@ -1,4 +1,5 @@
-"""What PyTorch itself said in a job's output: warnings that bear on speed, memory that ran out, collectives that hung.
+"""What PyTorch itself said in a job's output: warnings that bear on speed, memory that ran out,
+collectives that hung.
 
 None is "not told". Bytes are as PyTorch prints them, in GiB and MiB with two digits.
 """
@@ -79,7 +80,8 @@ class Said:
     ranks: tuple[int, ...] = ()
     """Those whose lines tell it; a line need not tell its rank."""
     numbers: tuple[int, ...] = ()
-    """Those in it, in the order of the wording: workers that are made and workers that are advised."""
+    """Those in it, in the order of the wording: workers that are made and workers that are
+    advised."""
     details: tuple[str, ...] = ()
     """Reasons that PyTorch gives in lines of their own."""
 
@@ -113,10 +115,14 @@ class OutOfMemory:
 
     @property
     def is_in_pieces(self) -> bool:
-        """Whether what is idle and what is free would have been enough, had it been in one piece."""
+        """Whether what is idle and what is free would have been enough, had it been in one
+        piece."""
         if self.idle_bytes is None or self.free_bytes is None:
             return False
-        return self.idle_bytes > 0 and self.idle_bytes + self.free_bytes >= self.tried_bytes > self.free_bytes
+        return (
+            self.idle_bytes > 0
+            and self.idle_bytes + self.free_bytes >= self.tried_bytes > self.free_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""JSON of strangers into the shapes that a reader declares: one error, whatever is wrong with the text."""
+"""JSON of strangers into the shapes that a reader declares: one error, whatever is wrong with the
+text."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ T = TypeVar("T")
 
 
 def decode_json(data: bytes | str, shape: type[T]) -> T:
-    """The text as a `shape`. ValueError, and nothing else, where it is none; bytes that are no characters become U+FFFD.
+    """The text as a `shape`. ValueError, and nothing else, where it is none; bytes that are no
+    characters become U+FFFD.
 
-    Fast, for files of any size. Whole numbers may have more than 64 bits: untrusted.whole and finite judge them.
+    Fast, for files of any size. Whole numbers may have more than 64 bits: untrusted.whole and
+    finite judge them.
     """
     return decode_with(msgspec.json.Decoder(shape), data)
 
@@ -34,7 +37,8 @@ def decode_with(decoder: msgspec.json.Decoder[T], data: bytes | str) -> T:
 
 
 def convert_json(data: bytes | str, shape: type[T]) -> T:
-    """The text as a `shape`, each number finite and of 64 bits or None. ValueError where it is none. For small files."""
+    """The text as a `shape`, each number finite and of 64 bits or None. ValueError where it is
+    none. For small files."""
     return convert_value(parse_json(data), shape)
 
 

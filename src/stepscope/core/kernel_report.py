@@ -1,7 +1,9 @@
-"""KernelReport: kernels one by one, as a profiler of the device's counters measured them. No vendor's words: a warp is what the
-device runs in lock step (32 lanes on NVIDIA, 64 on AMD), a multiprocessor its SM or CU, the tensor pipe its MMA or MFMA unit.
+"""KernelReport: kernels one by one, as a profiler of the device's counters measured them. No
+vendor's words: a warp is what the device runs in lock step (32 lanes on NVIDIA, 64 on AMD), a
+multiprocessor its SM or CU, the tensor pipe its MMA or MFMA unit.
 
-Shares are of 1, never percent. A field is None when it was not recorded, 0 when it was measured to be zero.
+Shares are of 1, never percent. A field is None when it was not recorded, 0 when it was measured to
+be zero.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class KernelMetrics:
     theoretical_occupancy: float | None = None
     """What the launch allows."""
     limiters: tuple[str, ...] = ()
-    """Of LIMITERS: what holds the theoretical occupancy down; several where they bind alike, none where it is full."""
+    """Of LIMITERS: what holds the theoretical occupancy down; several where they bind alike, none
+    where it is full."""
     waves: float | None = None
     """Blocks of the grid over those that fit on the device at once."""
     num_multiprocessors: int | None = None
@@ -55,7 +58,8 @@ class KernelMetrics:
     dram_throughput: float | None = None
     l2_throughput: float | None = None
     l2_served: float | None = None
-    """Of the L2's peak, in looking up and sending to the multiprocessors alone: what would stay if nothing came from DRAM."""
+    """Of the L2's peak, in looking up and sending to the multiprocessors alone: what would stay if
+    nothing came from DRAM."""
     l1_throughput: float | None = None
     tensor_pipe: float | None = None
     """Of its peak."""
@@ -63,7 +67,8 @@ class KernelMetrics:
     issue: float | None = None
     """Of the cycles in which a scheduler with warps issued an instruction."""
     stalls: Mapping[str, float] = field(default_factory=dict)
-    """Of the warps' time, by what they waited for (NVIDIA's names: long_scoreboard, barrier, ...). Empty: not recorded."""
+    """Of the warps' time, by what they waited for (NVIDIA's names: long_scoreboard, barrier, ...).
+    Empty: not recorded."""
 
     l1_hits: float | None = None
     """Of the sectors asked for."""
@@ -93,7 +98,8 @@ class KernelMetrics:
     shared_wavefronts_ideal: float | None = None
     """Without bank conflicts."""
     local_bytes: float | None = None
-    """Loads and stores of local memory, where spilled registers go (and arrays that are indexed at run time)."""
+    """Loads and stores of local memory, where spilled registers go (and arrays that are indexed at
+    run time)."""
     spill_instructions: float | None = None
     """Loads and stores that the compiler put there for want of registers."""
     instructions: float | None = None
@@ -106,7 +112,8 @@ class KernelMetrics:
     """At the clocks of this very launch."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The tool's own names and figures, in base units (seconds are nanoseconds): those that the fields above are made of."""
+    """The tool's own names and figures, in base units (seconds are nanoseconds): those that the
+    fields above are made of."""
 
     @property
     def total_ns(self) -> float | None:
@@ -195,7 +202,8 @@ class TunedSolvers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRecording(Recording):
-    """What was read of kernels: counters of launches, in their order; totals where a tool gave no more than that."""
+    """What was read of kernels: counters of launches, in their order; totals where a tool gave no
+    more than that."""
 
     kernels: tuple[KernelMetrics, ...] = ()
     totals: tuple[KernelTotal, ...] = ()
@@ -207,7 +215,8 @@ class KernelRecording(Recording):
     num_compiled: int | None = None
     """Kernels that MIOpen keeps ready to be loaded."""
     panel: tuple[tuple[str, ...], ...] = ()
-    """Of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes them."""
+    """Of rocprof-compute: metric, average, unit, peak and percent of the peak, as it writes
+    them."""
     device: str | None = None
 
 

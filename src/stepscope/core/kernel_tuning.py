@@ -1,4 +1,5 @@
-"""What `tune kernel` found: every configuration checked against a reference, the right ones timed, one winner for each case.
+"""What `tune kernel` found: every configuration checked against a reference, the right ones timed,
+one winner for each case.
 
 A field is None when it was not measured.
 """
@@ -15,7 +16,8 @@ Shapes = tuple[tuple[int, ...], ...]
 """One shape for each tensor, or a single one that the inputs are made from."""
 
 RIGHT, WRONG, FAILED, NOT_TRIED = "right", "wrong", "failed", "not tried"
-"""What became of a configuration. Failed: it raised, died or took too long. Not tried: the budget was spent before."""
+"""What became of a configuration. Failed: it raised, died or took too long. Not tried: the budget
+was spent before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ def shape_words(shapes: Shapes) -> str:
 class Error:
     """How far something is from the reference, in the worst of its outputs.
 
-    Both are relative: the worst element over its own size and the output's rms together, and the rms of the difference over the
-    rms of the output.
+    Both are relative: the worst element over its own size and the output's rms together, and the
+    rms of the difference over the rms of the output.
     """
 
     worst: float
@@ -50,13 +52,15 @@ class Error:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """One comparison with the reference: what was compared, where, and what would have been allowed."""
+    """One comparison with the reference: what was compared, where, and what would have been
+    allowed."""
 
     case: Case
     output: str
     """output 0, gradient of x, ..."""
     error: float | None
-    """None where there is no number: another shape, a NaN where the reference has none, an integer that differs."""
+    """None where there is no number: another shape, a NaN where the reference has none, an integer
+    that differs."""
     allowed: float | None
     measure: str
     """worst element, rms, or what is wrong in words."""
@@ -70,7 +74,8 @@ class Deviation:
 
     @property
     def may_be_rounding(self) -> bool:
-        """Wrong, but with half of the digits right: another order of sums may do that, a wrong mask hardly."""
+        """Wrong, but with half of the digits right: another order of sums may do that, a wrong mask
+        hardly."""
         half = {"float32": 2.0**-12, "float64": 2.0**-26}.get(self.case.dtype, 0.0)
         return self.error is not None and self.share > 1 and self.error < half
 
@@ -93,7 +98,8 @@ class Trying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One configuration's time in one case: the median of its samples and where the middle four fifths of them lie."""
+    """One configuration's time in one case: the median of its samples and where the middle four
+    fifths of them lie."""
 
     ns: float
     low_ns: float
@@ -123,7 +129,8 @@ class Floor:
     bound: str | None
     """memory or arithmetic."""
     fits_cache: bool
-    """Whether all of it fits the device's last cache: with warm caches the floor is then not one."""
+    """Whether all of it fits the device's last cache: with warm caches the floor is then not
+    one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +153,8 @@ class CaseResult:
 
     @property
     def share_of_floor(self) -> float | None:
-        """Of the floor's speed, what the winner reaches; above 1 where the data never leave the cache."""
+        """Of the floor's speed, what the winner reaches; above 1 where the data never leave the
+        cache."""
         told = None if self.winner is None else self.times[self.winner]
         return None if told is None or not self.floor.ns else self.floor.ns / told.ns
 
@@ -182,7 +190,8 @@ class KernelTuning:
 
     @property
     def overall(self) -> int | None:
-        """One configuration for all timed cases: the least geometric mean of its time over each case's fastest."""
+        """One configuration for all timed cases: the least geometric mean of its time over each
+        case's fastest."""
         sums: dict[int, float] = {}
         for at, trying in enumerate(self.tryings):
             times = [result.times[at] for result in self.cases]

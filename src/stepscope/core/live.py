@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RUNS, SILENT, STALLED, SWITCHED_OFF = "runs", "silent", "stalled", "switched off"
-"""silent: its process tells nothing any more; stalled: it tells, but makes no steps; switched off: the capture in it gave up."""
+"""silent: its process tells nothing any more; stalled: it tells, but makes no steps; switched off:
+the capture in it gave up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class RankLive:
     """A step."""
     samples_per_s: float | None = None
     gpu_util: float | None = None
-    """Share of the last seconds in which a kernel ran, by the driver; the mean over the rank's devices."""
+    """Share of the last seconds in which a kernel ran, by the driver; the mean over the rank's
+    devices."""
     device_bytes: int | None = None
     device_total_bytes: int | None = None
     rss_bytes: int | None = None

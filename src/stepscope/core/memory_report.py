@@ -1,4 +1,5 @@
-"""MemoryReport: what the device's memory was used for, from whatever recorded it. None is "not recorded".
+"""MemoryReport: what the device's memory was used for, from whatever recorded it. None is "not
+recorded".
 
 record              peak    what holds it   free blocks   steps   retries
 memory-snapshot      x           x              x           x        ooms alone
@@ -15,10 +16,27 @@ from stepscope.core.recording import Recording
 from stepscope.core.system_report import SystemReport
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS = "weights", "gradients", "optimizer", "activations"
-INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = "inputs", "temporary", "autograd", "workspace", "unknown"
-CATEGORIES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN)
-"""What bytes are for. Activations are what the forward pass keeps for the backward; temporary is what is freed in the pass that
-made it; autograd is the profiler's word for what the backward pass makes on its way; a workspace is a library's own."""
+INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = (
+    "inputs",
+    "temporary",
+    "autograd",
+    "workspace",
+    "unknown",
+)
+CATEGORIES = (
+    WEIGHTS,
+    GRADIENTS,
+    OPTIMIZER,
+    ACTIVATIONS,
+    INPUTS,
+    TEMPORARY,
+    AUTOGRAD,
+    WORKSPACE,
+    UNKNOWN,
+)
+"""What bytes are for. Activations are what the forward pass keeps for the backward; temporary is
+what is freed in the pass that made it; autograd is the profiler's word for what the backward pass
+makes on its way; a workspace is a library's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +94,8 @@ class MemoryRecord:
     held: Mapping[str, int] | None = None
     """Bytes at the peak by category (CATEGORIES); what is not there is zero."""
     most: Mapping[str, int] | None = None
-    """The most that each category ever held: gradients and activations have their peaks at different times."""
+    """The most that each category ever held: gradients and activations have their peaks at
+    different times."""
     holders: tuple[Holder, ...] = ()
     """The most first."""
     largest: tuple[LiveTensor, ...] = ()
@@ -87,9 +106,11 @@ class MemoryRecord:
     split_bytes: int | None = None
     """The most, ever, of free blocks beside used ones: these cannot be given back."""
     pool_bytes: int | None = None
-    """Of what was reserved at the end: in pools of their own, those of CUDA graphs and of torch.cuda.MemPool."""
+    """Of what was reserved at the end: in pools of their own, those of CUDA graphs and of
+    torch.cuda.MemPool."""
     pool_free_bytes: int | None = None
-    """Of these, in no tensor. A graph that is replayed uses them all the same, and nobody else can."""
+    """Of these, in no tensor. A graph that is replayed uses them all the same, and nobody else
+    can."""
     steps: tuple[Step, ...] = ()
     kept_frames: tuple[Holder, ...] = ()
     """Who made what finished steps left behind."""
@@ -108,7 +129,9 @@ class MemoryRecord:
     @property
     def by_size(self) -> tuple[tuple[str, int], ...]:
         """Categories at the peak, the most first."""
-        return () if self.held is None else tuple(sorted(self.held.items(), key=lambda item: -item[1]))
+        return (
+            () if self.held is None else tuple(sorted(self.held.items(), key=lambda item: -item[1]))
+        )
 
     @property
     def unused_share(self) -> float | None:
@@ -120,7 +143,9 @@ class MemoryRecord:
     def self_check(self) -> None:
         """Categories add up to the peak, and nothing is held that is not reserved."""
         assert self.peak_bytes >= 0, self.label
-        assert self.held is None or (set(self.held) <= set(CATEGORIES) and sum(self.held.values()) == self.peak_bytes), self.held
+        assert self.held is None or (
+            set(self.held) <= set(CATEGORIES) and sum(self.held.values()) == self.peak_bytes
+        ), self.held
         assert sum(holder.size_bytes for holder in self.holders) <= self.peak_bytes, self.label
         assert self.largest_free_bytes is None or self.free_at_peak_bytes is not None
         assert (self.largest_free_bytes or 0) <= (self.free_at_peak_bytes or 0), self.label
@@ -132,7 +157,9 @@ class MemoryRecording(Recording):
 
 
 def memory_recording(record: MemoryRecord, notes: Iterable[str] = ()) -> MemoryRecording:
-    return MemoryRecording(format=record.format, paths=(record.label,), notes=tuple(notes), record=record)
+    return MemoryRecording(
+        format=record.format, paths=(record.label,), notes=tuple(notes), record=record
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,24 +178,35 @@ class MemoryReport:
     def sized(self, system: SystemReport | None) -> MemoryReport:
         """With the device's memory from the machine's own monitor, where a record does not know it.
 
-        Monitors number devices otherwise than a process does that sees some of them alone: sizes that differ tell nothing.
+        Monitors number devices otherwise than a process does that sees some of them alone: sizes
+        that differ tell nothing.
         """
         devices = () if system is None else system.devices
         sizes = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
         if len(sizes) != 1:
             return self
         size = round(sizes.pop())
-        return MemoryReport(recordings=tuple(_sized(recording, size) for recording in self.recordings))
+        return MemoryReport(
+            recordings=tuple(_sized(recording, size) for recording in self.recordings)
+        )
 
     @property
     def fullest(self) -> MemoryRecord | None:
         """The record with the highest peak; of equals the one that says what holds it."""
-        return max(self.records, key=lambda record: (record.peak_bytes, record.held is not None), default=None)
+        return max(
+            self.records,
+            key=lambda record: (record.peak_bytes, record.held is not None),
+            default=None,
+        )
 
     @property
     def told(self) -> MemoryRecord | None:
         """The record with the highest peak of those that say what holds it."""
-        return max((record for record in self.records if record.held), key=lambda record: record.peak_bytes, default=None)
+        return max(
+            (record for record in self.records if record.held),
+            key=lambda record: record.peak_bytes,
+            default=None,
+        )
 
 
 def _sized(recording: MemoryRecording, size: int) -> MemoryRecording:

@@ -1,6 +1,8 @@
-"""NcclLog: what NCCL (or RCCL) wrote about itself: which links it chose, and what it complained about.
+"""NcclLog: what NCCL (or RCCL) wrote about itself: which links it chose, and what it complained
+about.
 
-A rank's number is the one inside its communicator. Bandwidths are NCCL's own estimates in GB/s, not measurements.
+A rank's number is the one inside its communicator. Bandwidths are NCCL's own estimates in GB/s, not
+measurements.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from dataclasses import dataclass, field
 
 SOCKET = "NET/Socket"
 SLOW_TO_FAST = ("NET/Socket", "NET staged", "SHM", "NET direct", "COLLNET", "P2P")
-"""The usual order of rates between two ranks; a network is direct when it reads device memory itself (GDRDMA)."""
+"""The usual order of rates between two ranks; a network is direct when it reads device memory
+itself (GDRDMA)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ class NcclConnection:
     """None for in-network reductions (COLLNET)."""
     channel: int
     via: str
-    """As written: P2P/CUMEM/read, SHM/direct/direct, NET/IB/0/GDRDMA, NET/Socket/0. The sender's word where it is known."""
+    """As written: P2P/CUMEM/read, SHM/direct/direct, NET/IB/0/GDRDMA, NET/Socket/0. The sender's
+    word where it is known."""
     received_via: str | None = None
     """The receiver's word, where that was logged too."""
 
@@ -146,7 +150,8 @@ class NcclLog:
     networks: tuple[str, ...] = ()
     """Network plugins in use: IB, Socket, AWS Libfabric, ..."""
     ib_devices: tuple[str, ...] | None = None
-    """InfiniBand or RoCE devices found; empty when NCCL looked and found none, None when it did not say."""
+    """InfiniBand or RoCE devices found; empty when NCCL looked and found none, None when it did not
+    say."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces that sockets may use."""
     staged_devices: tuple[str, ...] = ()
@@ -161,7 +166,8 @@ class NcclLog:
     """Complaints NCCL files under information."""
     num_messages: int = 0
     num_unread: int = 0
-    """Lines that begin like one we know and go on otherwise: cut, or two written into one another."""
+    """Lines that begin like one we know and go on otherwise: cut, or two written into one
+    another."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """What was too much to keep, by what it is."""
     problems: tuple[str, ...] = ()
@@ -179,22 +185,29 @@ class NcclLog:
     @property
     def num_channels(self) -> int | None:
         """The largest communicator's channels."""
-        return next((c.num_channels for c in self.communicators if c.num_channels is not None), None)
+        return next(
+            (c.num_channels for c in self.communicators if c.num_channels is not None), None
+        )
 
     @property
     def transports(self) -> Counter[str]:
         """Connections by kind, the most common first."""
-        return Counter(dict(Counter(connection.kind for connection in self.connections).most_common()))
+        return Counter(
+            dict(Counter(connection.kind for connection in self.connections).most_common())
+        )
 
     @property
     def slowest_transport(self) -> str | None:
         """The kind whose usual rate is the lowest; None when no connection was logged."""
-        slowest = min(self.connections, key=lambda c: SLOW_TO_FAST.index(c.speed_class), default=None)
+        slowest = min(
+            self.connections, key=lambda c: SLOW_TO_FAST.index(c.speed_class), default=None
+        )
         return None if slowest is None else slowest.kind
 
     @property
     def is_inter_node(self) -> bool | None:
-        """Whether a communicator spans what NCCL takes for several nodes; None when no line says."""
+        """Whether a communicator spans what NCCL takes for several nodes; None when no line
+        says."""
         nodes = [c.num_nodes for c in self.communicators if c.num_nodes is not None]
         return max(nodes) > 1 if nodes else None
 

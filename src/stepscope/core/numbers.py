@@ -26,5 +26,7 @@ def size_words(size: float) -> str:
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(size) >= 0.9995 * scale:
             value = size / scale
-            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+            return (
+                f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+            )
     return f"{size:.0f} B"

@@ -1,5 +1,6 @@
-"""A recording of another tool: its format, its files, and what was wrong with them. What was read stands in the classes of each
-kind (KernelRecording and its like); `report/recordings` says it in words."""
+"""A recording of another tool: its format, its files, and what was wrong with them. What was read
+stands in the classes of each kind (KernelRecording and its like); `report/recordings` says it in
+words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is known of a recorded run beside its traces: how long steps took with no profiler, and how the job was set up.
+"""What is known of a recorded run beside its traces: how long steps took with no profiler, and how
+the job was set up.
 
 A field is None when it was not recorded.
 """
@@ -11,13 +12,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnprofiledSteps:
-    """Steps timed with no profiler attached, on one rank. A step reaches from one optimizer step's end to the next one's."""
+    """Steps timed with no profiler attached, on one rank. A step reaches from one optimizer step's
+    end to the next one's."""
 
     num: int
     num_left_out: int
     """Unlike the others: they held a save, an evaluation, another number of batches."""
     step_ns: int
-    """The mean of the middle nine tenths: a loader that delivers in bursts counts, a hiccup does not."""
+    """The mean of the middle nine tenths: a loader that delivers in bursts counts, a hiccup does
+    not."""
     low_ns: int
     high_ns: int
     """What the mean of as many other steps would be, nine times in ten."""
@@ -26,7 +29,8 @@ class UnprofiledSteps:
     on_device: bool
     """Whether the device's own clock told them: the host's may run ahead."""
     wait_ns: int | None
-    """In next() of a DataLoader, a step; of the same steps as `step_ns`. None: more than the steps themselves took."""
+    """In next() of a DataLoader, a step; of the same steps as `step_ns`. None: more than the steps
+    themselves took."""
     backward_ns: int | None
     optimizer_ns: int | None
     num_batches: float | None
@@ -34,7 +38,8 @@ class UnprofiledSteps:
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
     host_ns: int | None = None
-    """What a step takes the host, from steps in which it ran ahead of the device; None: it never did, or that was not seen."""
+    """What a step takes the host, from steps in which it ran ahead of the device; None: it never
+    did, or that was not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,10 @@ from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import MAX_JSON_BYTES, parse_json, read_regular
 
 FORMAT, OLD_FORMAT = "stepscope.saved-diagnosis/2", "stepscope.saved-diagnosis/1"
-NOT_KEPT = "saved by an older version of stepscope: what other tools recorded is not shown; diagnose the files again to see it"
+NOT_KEPT = (
+    "saved by an older version of stepscope: what other tools recorded is not shown; diagnose the "
+    "files again to see it"
+)
 
 
 class _File(msgspec.Struct):
@@ -23,7 +26,8 @@ class _File(msgspec.Struct):
 
 
 def save(diagnosis: Diagnosis, path: Path) -> None:
-    """Write everything that was measured and said. Half characters, which a path may hold and JSON may not, become '?'."""
+    """Write everything that was measured and said. Half characters, which a path may hold and JSON
+    may not, become '?'."""
     plain = msgspec.to_builtins(_File(format=FORMAT, diagnosis=diagnosis))
     path.write_bytes(json_text(plain, ensure_ascii=False).encode("utf-8", "replace"))
 
@@ -41,18 +45,24 @@ def load(path: Path) -> Diagnosis:
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
         raise FormatError(f"{path} is not a saved diagnosis of this version: {problem}") from None
     if file.format != FORMAT:
-        raise FormatError(f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the traces again.")
+        raise FormatError(
+            f"{path} has the format {file.format!r}; this version reads {FORMAT!r}. Diagnose the "
+            "traces again."
+        )
     try:
         file.diagnosis.facts.self_check()
     except (AssertionError, IndexError, KeyError):
-        raise FormatError(f"{path}: the times in it do not add up. Diagnose the traces again.") from None
+        raise FormatError(
+            f"{path}: the times in it do not add up. Diagnose the traces again."
+        ) from None
     if is_changed:
         return replace(file.diagnosis, notes=(*file.diagnosis.notes, NOT_KEPT))
     return file.diagnosis
 
 
 def _renew(plain: Any) -> bool:
-    """Bring the older format, which had other tools' recordings in words, to this one. Whether something was lost."""
+    """Bring the older format, which had other tools' recordings in words, to this one. Whether
+    something was lost."""
     if not isinstance(plain, dict) or plain.get("format") != OLD_FORMAT:
         return False
     plain["format"] = FORMAT

@@ -1,6 +1,7 @@
 """Scaling: runs of one training job at several widths, and what each loses against the narrowest.
 
-A field is None when it was not measured. Times are integer nanoseconds, so that a loss and its parts agree to the last one.
+A field is None when it was not measured. Times are integer nanoseconds, so that a loss and its
+parts agree to the last one.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from stepscope.core.facts import PARTS
 RANK_SPREAD = "rank_spread"
 """The step time less the mean over ranks: the step is the median rank's."""
 UNPROFILED = "unprofiled"
-"""The given step time less the recorded one: the parts were recorded under a profiler, the given time was not."""
+"""The given step time less the recorded one: the parts were recorded under a profiler, the given
+time was not."""
 
 SCALING_PARTS = (*PARTS, RANK_SPREAD, UNPROFILED)
-"""What a step time is made of here: the parts of a step as the mean over ranks, then what they leave of it."""
+"""What a step time is made of here: the parts of a step as the mean over ranks, then what they
+leave of it."""
 
 KINDS = ("weak", "strong")
 
@@ -48,7 +51,8 @@ class WidthRun:
     """Ranks that were read."""
     step: RunStep
     parts_ns: Mapping[str, int | None] | None
-    """By SCALING_PARTS, summing to the step; waits are None where they could not be told from transfers, which then hold both."""
+    """By SCALING_PARTS, summing to the step; waits are None where they could not be told from
+    transfers, which then hold both."""
     flops: float | None
     """The model's, of one rank and step: the mean over ranks."""
     gradient_bytes: float | None
@@ -67,7 +71,8 @@ class WidthRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What one run loses against the ideal: the base run's step, divided by the growth in width where scaling is strong."""
+    """What one run loses against the ideal: the base run's step, divided by the growth in width
+    where scaling is strong."""
 
     ideal_ns: int
     lost_ns: int
@@ -96,7 +101,8 @@ class Gain:
     efficiency_high: float | None
     """At least 95 % confidence; None where either run has no interval."""
     karp_flatt: float | None
-    """The serial share of the base run's step that would explain the speedup; None where scaling is weak."""
+    """The serial share of the base run's step that would explain the speedup; None where scaling is
+    weak."""
     loss: Loss
 
 
@@ -115,7 +121,8 @@ class Scaling:
     """The runs by width, the narrowest first: it is the base of all comparisons."""
 
     kind: str | None
-    """weak, strong, or None where it is neither measured nor given: there are step times alone then."""
+    """weak, strong, or None where it is neither measured nor given: there are step times alone
+    then."""
     kind_source: str
     """given, measured, mixed (measured, and neither) or not measured."""
     because: str

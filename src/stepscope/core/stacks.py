@@ -36,7 +36,8 @@ class Standing:
     pid: int
     rank: int | None
     state: str
-    """hung: in one place and using no CPU; slow: in one place and using CPU; running; or unknown."""
+    """hung: in one place and using no CPU; slow: in one place and using CPU; running; or
+    unknown."""
     where: tuple[Frame, ...]
     """The innermost calls of the training code itself, the innermost first."""
     inside: str | None

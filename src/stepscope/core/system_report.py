@@ -1,7 +1,8 @@
-"""The machine under a run, as its tools recorded it: devices over time, where the host's threads stood, counters of its cores.
+"""The machine under a run, as its tools recorded it: devices over time, where the host's threads
+stood, counters of its cores.
 
-None is "not recorded"; shares are of 1. Nothing here is a vendor's: readers of nvidia-smi, DCGM, rocm-smi and amd-smi fill the
-same fields.
+None is "not recorded"; shares are of 1. Nothing here is a vendor's: readers of nvidia-smi, DCGM,
+rocm-smi and amd-smi fill the same fields.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ FAULT = ("hw_slowdown", "hw_power_brake_slowdown")
 CHOSEN = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 IDLE = "gpu_idle"
 REASONS = (*POWER, *HEAT, *FAULT, *CHOSEN, IDLE)
-"""Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon tells, and what other vendors'
-monitors do: held down by power or by heat, and no more is known."""
+"""Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon
+tells, and what other vendors' monitors do: held down by power or by heat, and no more is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,15 @@ class DeviceSeries:
     host: str | None = None
     num_samples: int = 0
     num_working: int | None = None
-    """Samples in which it was at work (`device_samples.AT_WORK`); None where its use was not recorded."""
+    """Samples in which it was at work (`device_samples.AT_WORK`); None where its use was not
+    recorded."""
     span_s: float | None = None
     """From the first sample to the last."""
     busy_share: Spread | None = None
     """Of the time, that a kernel ran: what nvidia-smi calls utilization."""
     busy_run_share: Spread | None = None
-    """The same, from the first sample at work to the last: what was sampled before and after is not of the run. None where it
-    never was at work."""
+    """The same, from the first sample at work to the last: what was sampled before and after is not
+    of the run. None where it never was at work."""
     memory_busy_share: Spread | None = None
     sm_clock_mhz: Spread | None = None
     sm_clock_working_mhz: Spread | None = None
@@ -77,12 +79,13 @@ class DeviceSeries:
     dram_active_share: Spread | None = None
     """DCGM 1005."""
     throttled: Mapping[str, float] | None = None
-    """By reason, share of the samples at work (of all, where its use was not recorded) that told it;
-    empty: none did; None: not recorded, or never at work."""
+    """By reason, share of the samples at work (of all, where its use was not recorded) that told
+    it; empty: none did; None: not recorded, or never at work."""
 
     @property
     def used_share(self) -> float | None:
-        """How busy the run kept it, at the median; None where that was not recorded, and for a device that nobody used."""
+        """How busy the run kept it, at the median; None where that was not recorded, and for a
+        device that nobody used."""
         told = self.busy_run_share or self.busy_share
         return None if told is None or not self.num_working else told.median
 
@@ -108,7 +111,9 @@ class HotSpot:
 
     @property
     def label(self) -> str:
-        place = "" if not self.file else f" ({self.file}{'' if self.line is None else f':{self.line}'})"
+        place = (
+            "" if not self.file else f" ({self.file}{'' if self.line is None else f':{self.line}'})"
+        )
         return f"{self.name}{place}"
 
 
@@ -118,7 +123,8 @@ class HostThread:
     share: float
     """Of all that was sampled."""
     gil_wait_share: float | None = None
-    """Of its own samples, that stand in the wait for the interpreter's lock; None where no native frames tell it."""
+    """Of its own samples, that stand in the wait for the interpreter's lock; None where no native
+    frames tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +140,18 @@ class HostStacks:
     functions: tuple[HotSpot, ...] = ()
     """The hottest by their own share, and by the whole of theirs."""
     training: tuple[HotSpot, ...] = ()
-    """The innermost call of each stack that is neither a library's nor the interpreter's, with its share of the same whole as
-    `total_share`; `self_share` is of the stacks in which the interpreter itself ran for it, or it was innermost."""
+    """The innermost call of each stack that is neither a library's nor the interpreter's, with its
+    share of the same whole as `total_share`; `self_share` is of the stacks in which the interpreter
+    itself ran for it, or it was innermost."""
     threads: tuple[HostThread, ...] = ()
     """The busiest first."""
     num_threads: int | None = None
     has_native: bool = False
-    """Native frames were recorded: an innermost call of Python is then the interpreter's own work."""
+    """Native frames were recorded: an innermost call of Python is then the interpreter's own
+    work."""
     interpreter_share: float | None = None
-    """Of the samples, that the interpreter itself ran: no compiled function below; None without native frames."""
+    """Of the samples, that the interpreter itself ran: no compiled function below; None without
+    native frames."""
     kernel_share: float | None = None
     """Of the samples, that the operating system's kernel ran."""
     gil_wait_share: float | None = None

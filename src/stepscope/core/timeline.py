@@ -1,4 +1,5 @@
-"""Timeline: one typical step of one rank, as lanes of slices and what the device waited for. Times are integer nanoseconds."""
+"""Timeline: one typical step of one rank, as lanes of slices and what the device waited for. Times
+are integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class What:
-    """What slices are that differ in nothing but their time. None: not recorded, or not the same for all that were joined."""
+    """What slices are that differ in nothing but their time. None: not recorded, or not the same
+    for all that were joined."""
 
     name: str | None
     kind: str | None
@@ -42,7 +44,8 @@ class What:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Slices by row, in each by start; those of one row do not overlap. A block stands for `count` slices too small to draw."""
+    """Slices by row, in each by start; those of one row do not overlap. A block stands for `count`
+    slices too small to draw."""
 
     row: Int64
     start_ns: Int64
@@ -53,7 +56,8 @@ class Slices:
     what: Int64
     """Which of `Timeline.whats`."""
     launch: Int64
-    """The slice that launched it, or the block that one is in; NONE when it was not recorded or lies before the picture."""
+    """The slice that launched it, or the block that one is in; NONE when it was not recorded or
+    lies before the picture."""
     size_bytes: Int64
     """Of a copy or a collective; NONE when not recorded."""
 
@@ -70,14 +74,16 @@ class Gaps:
     part: Int64
     """Which of PARTS."""
     moved_ns: int
-    """How far a piece may stand from its place: pieces too small to draw were put together by part. 0: all stand exactly."""
+    """How far a piece may stand from its place: pieces too small to draw were put together by part.
+    0: all stand exactly."""
     waits_split: bool
     """Whether waiting for other ranks was told from moving bytes. If not, all of it is transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What one rank did in one step. The host runs ahead of the device, so the picture begins before the step's window."""
+    """What one rank did in one step. The host runs ahead of the device, so the picture begins
+    before the step's window."""
 
     rank: int
     step: int
@@ -95,7 +101,8 @@ class Timeline:
     num_events: int
     """What of the trace lies in the picture, Python frames not counted."""
     num_left_out: int
-    """Of those, the ones not drawn one by one: joined into blocks, or in lanes and rows too many to show."""
+    """Of those, the ones not drawn one by one: joined into blocks, or in lanes and rows too many to
+    show."""
     num_lanes_left_out: int
     num_frames: int
     """Python frames, none of which is drawn."""
@@ -109,7 +116,9 @@ class Timeline:
         s, g = self.slices, self.gaps
         same = s.row[1:] == s.row[:-1]
         assert bool((s.row[1:] >= s.row[:-1]).all()), "rows out of order"
-        assert bool((s.start_ns[1:] >= s.start_ns[:-1] + s.dur_ns[:-1])[same].all()), "slices of a row overlap"
+        assert bool((s.start_ns[1:] >= s.start_ns[:-1] + s.dur_ns[:-1])[same].all()), (
+            "slices of a row overlap"
+        )
         assert bool(((s.busy_ns >= 0) & (s.busy_ns <= s.dur_ns)).all())
         assert bool((s.count >= 1).all() and (s.busy_ns == s.dur_ns)[s.count == 1].all())
         assert bool(((s.launch >= NONE) & (s.launch < len(s))).all()), "a launch outside the slices"
@@ -122,4 +131,6 @@ class Timeline:
         ends = g.start_ns + g.dur_ns
         assert bool((g.start_ns[1:] == ends[:-1]).all()), "a hole between the gaps"
         assert not len(g.start_ns) or (int(g.start_ns[0]), int(ends[-1])) == self.window
-        assert self.num_events - self.num_left_out == int(np.count_nonzero(s.count == 1)), "slices lost count"
+        assert self.num_events - self.num_left_out == int(np.count_nonzero(s.count == 1)), (
+            "slices lost count"
+        )

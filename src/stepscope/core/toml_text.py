@@ -1,4 +1,5 @@
-"""TOML of strangers: a file as the struct it must be, with words for each field that is not as it must be."""
+"""TOML of strangers: a file as the struct it must be, with words for each field that is not as it
+must be."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _shown(value: object) -> str:
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """The table. ValueError says what is wrong with it; UsageError where this Python cannot read TOML.
+    """The table. ValueError says what is wrong with it; UsageError where this Python cannot read
+    TOML.
 
     By the standard library, or on Python 3.10 by the package it came from.
     """
@@ -85,7 +87,9 @@ def parse_toml(data: bytes) -> dict[str, Any]:
             raise ValueError(TOO_DEEP) from None
         _refuse_unusable(table, "", 0)
         return table
-    raise UsageError("a .toml file needs Python 3.11 or newer, or the package tomli: pip install tomli")
+    raise UsageError(
+        "a .toml file needs Python 3.11 or newer, or the package tomli: pip install tomli"
+    )
 
 
 def _refuse_unusable(value: object, path: str, depth: int) -> None:

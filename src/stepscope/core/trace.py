@@ -53,7 +53,8 @@ class Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpInputs:
-    """An operator's recorded inputs, as JSON text exactly as the recorder wrote it; `None` when that part was not recorded."""
+    """An operator's recorded inputs, as JSON text exactly as the recorder wrote it; `None` when
+    that part was not recorded."""
 
     dims: str | None
     types: str | None
@@ -151,9 +152,9 @@ class TraceMeta:
 class Trace:
     """One rank's events as columns, sorted by start and, at one start, the longest first.
 
-    Every column has one entry per event. Times are integer nanoseconds; a wall-clock time is `meta.base_ns + start_ns`. Codes
-    point into the tables beside the columns. `detail` points into `details`: an OpInputs for an OP, a Launch for a KERNEL, a
-    SyncWait for a SYNC.
+    Every column has one entry per event. Times are integer nanoseconds; a wall-clock time is
+    `meta.base_ns + start_ns`. Codes point into the tables beside the columns. `detail` points into
+    `details`: an OpInputs for an OP, a Launch for a KERNEL, a SyncWait for a SYNC.
     """
 
     start_ns: Int64
@@ -220,13 +221,16 @@ class Trace:
         return self.is_kind(*DEVICE_WORK)
 
     def self_check(self) -> None:
-        """Assert what every reader promises: equal columns, sorted, no negative duration, codes that point somewhere."""
+        """Assert what every reader promises: equal columns, sorted, no negative duration, codes
+        that point somewhere."""
         for column in self.COLUMNS:
             assert len(getattr(self, column)) == len(self), f"column {column} has another length"
         assert bool((self.dur_ns >= 0).all()), "negative duration"
         later = np.diff(self.start_ns)
         assert bool((later >= 0).all()), "not sorted by start"
-        assert bool((np.diff(self.dur_ns)[later == 0] <= 0).all()), "at one start, the longest comes first"
+        assert bool((np.diff(self.dur_ns)[later == 0] <= 0).all()), (
+            "at one start, the longest comes first"
+        )
         for column, table in (
             ("name", self.names),
             ("thread", self.threads),
@@ -236,4 +240,6 @@ class Trace:
             codes = getattr(self, column)
             if len(codes):
                 low = 0 if column in ("name", "thread") else NONE
-                assert int(codes.min()) >= low and int(codes.max()) < len(table), f"column {column} points outside its table"
+                assert int(codes.min()) >= low and int(codes.max()) < len(table), (
+                    f"column {column} points outside its table"
+                )

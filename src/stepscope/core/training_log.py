@@ -1,7 +1,9 @@
-"""What a framework wrote about its own steps: their time, the phases in it, and the figures it reckons from them.
+"""What a framework wrote about its own steps: their time, the phases in it, and the figures it
+reckons from them.
 
-None is "not told". Figures keep the framework's own convention, which is named beside them: two of them may differ in what a
-FLOP of the model is, and in whether a rate is of the job or of one device.
+None is "not told". Figures keep the framework's own convention, which is named beside them: two of
+them may differ in what a FLOP of the model is, and in whether a rate is of the job or of one
+device.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from stepscope.core.recording import Recording
 
 TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
 SURENESS = (TOLD, CLOCK, RATE, SUM)
-"""How a step's time is known, the surest first: the log tells it step by step; its lines' own times, or its progress bar's; a
-mean over the whole run, first steps and all; the sum of the phases it times, outside of which there may be more."""
+"""How a step's time is known, the surest first: the log tells it step by step; its lines' own
+times, or its progress bar's; a mean over the whole run, first steps and all; the sum of the phases
+it times, outside of which there may be more."""
 APART = 0.1
 """Of the step: two logs that differ by more are hardly of one run."""
 
@@ -86,7 +89,8 @@ class FrameworkLog:
     framework: str
     path: str
     step_ns: int | None = None
-    """Of the steady steps; None where the log does not clearly tell the time of an optimizer step."""
+    """Of the steady steps; None where the log does not clearly tell the time of an optimizer
+    step."""
     step_source: str | None = None
     """Of SURENESS."""
     num_steps: int = 0
@@ -131,7 +135,8 @@ class RecordedOperator:
     tensor_bytes: int
     """Of its tensors, in and out, each call's added up; a view has tensors but moves nothing."""
     flops: float | None = None
-    """Of matrix products, attention and convolutions that no operator inside it is charged with; None where it has none."""
+    """Of matrix products, attention and convolutions that no operator inside it is charged with;
+    None where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +188,12 @@ class TrainingLog:
     @property
     def surest(self) -> tuple[FrameworkLog, ...]:
         """The logs with a step time, those alone that know it in the surest way."""
-        timed = [log for log in self.logs if log.step_ns is not None and log.step_source is not None]
-        best = min((SURENESS.index(log.step_source) for log in timed if log.step_source), default=None)
+        timed = [
+            log for log in self.logs if log.step_ns is not None and log.step_source is not None
+        ]
+        best = min(
+            (SURENESS.index(log.step_source) for log in timed if log.step_source), default=None
+        )
         return tuple(log for log in timed if best is not None and log.step_source == SURENESS[best])
 
     @property
@@ -202,7 +211,8 @@ class TrainingLog:
 
     @property
     def num_steps(self) -> int:
-        """That the step time is of: of the longest log, for several ranks write about the same steps."""
+        """That the step time is of: of the longest log, for several ranks write about the same
+        steps."""
         return 0 if self.step_ns is None else max(log.num_steps for log in self.surest)
 
     def joined(self, other: TrainingLog) -> TrainingLog:

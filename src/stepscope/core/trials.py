@@ -17,7 +17,8 @@ class Change:
 
     environment: Mapping[str, str] = field(default_factory=dict)
     knobs: Mapping[str, Value] = field(default_factory=dict)
-    """Set inside the job through the capture's hooks; names are those of protocol.settings.SETTINGS."""
+    """Set inside the job through the capture's hooks; names are those of
+    protocol.settings.SETTINGS."""
     raised: frozenset[str] = frozenset()
     """Knobs of these that only go up: a job that has as much already keeps what it has."""
     arguments: tuple[str, ...] = ()
@@ -42,7 +43,8 @@ class Setup:
     data: str | None = None
     """A digest of the first batches that the loader gave."""
     ends_with: str | None = None
-    """What a step ends with, in words: where no optimizer is seen to step, backward passes are timed."""
+    """What a step ends with, in words: where no optimizer is seen to step, backward passes are
+    timed."""
     num_parameters: int | None = None
     model: str | None = None
     dataset: str | None = None
@@ -88,10 +90,12 @@ class Trial:
     change: Change
     exit_code: int
     step_ns: tuple[int, ...]
-    """The usual timed steps in order, warm-up left out, of the rank whose pace is the median; empty when none was timed."""
+    """The usual timed steps in order, warm-up left out, of the rank whose pace is the median; empty
+    when none was timed."""
     wall_s: float
     odd_ns: float = 0.0
-    """What steps of another kind (with a save, an evaluation) among those timed add to the mean step."""
+    """What steps of another kind (with a save, an evaluation) among those timed add to the mean
+    step."""
     on_device: bool = False
     """Whether the device's own clock told the steps."""
     is_cut: bool = False
@@ -100,7 +104,8 @@ class Trial:
     is_out_of_memory: bool = False
     setup: Setup = field(default_factory=Setup)
     taken: Mapping[str, int] = field(default_factory=dict)
-    """For each knob of the change, how many objects it was set on: 0 says that it never took hold."""
+    """For each knob of the change, how many objects it was set on: 0 says that it never took
+    hold."""
     losses: tuple[StepLoss, ...] = ()
     """By step, from the first; empty where no backward pass started from one number."""
     numerics: tuple[NumericRow, ...] = ()

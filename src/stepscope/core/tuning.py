@@ -1,4 +1,5 @@
-"""A search over knobs with real trials: what was tried, what it gave, and what was proven of the best.
+"""A search over knobs with real trials: what was tried, what it gave, and what was proven of the
+best.
 
 A field is None when it was not measured.
 """
@@ -84,7 +85,8 @@ class Spent:
 
     total_s: float
     kept_s: float
-    """For the check and the proof, by what a run took; 0 where no proof was wanted, or there was no room for one."""
+    """For the check and the proof, by what a run took; 0 where no proof was wanted, or there was no
+    room for one."""
     num_rounds: int
     """Of the proof that it was kept for."""
     run_s: float

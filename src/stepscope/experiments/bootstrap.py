@@ -1,8 +1,9 @@
 """How sure a ratio of step times is: before / after, so that more than 1 is faster.
 
-Steps follow one another and are alike, so blocks of steps are drawn, not steps. Runs of one command differ by more than their
-steps say (placement, clocks, page cache), so where there are several runs a side, the run is the unit, and the interval is
-Student's: a bootstrap over three runs is far too narrow.
+Steps follow one another and are alike, so blocks of steps are drawn, not steps. Runs of one command
+differ by more than their steps say (placement, clocks, page cache), so where there are several runs
+a side, the run is the unit, and the interval is Student's: a bootstrap over three runs is far too
+narrow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ DRAWS = 2000
 POWER = 0.8
 """How often the smallest change that a sample could have shown would have been shown."""
 TRIMMED = 0.05
-"""At each end of the sorted steps, as where a run's pace is told: one hiccup in twenty is not its pace, every fourth wait is."""
+"""At each end of the sorted steps, as where a run's pace is told: one hiccup in twenty is not its
+pace, every fourth wait is."""
 LEAST_STEPS = 3
 LEAST_BLOCKS = 4
 MAX_CELLS = 4_000_000
@@ -47,18 +49,30 @@ __all__ = [
 
 
 def ratio_of_medians(
-    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = DRAWS
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Interval:
-    """The medians' ratio of two samples of steps. It knows nothing of how runs differ: for that, see `ratio_over_runs`."""
+    """The medians' ratio of two samples of steps. It knows nothing of how runs differ: for that,
+    see `ratio_over_runs`."""
     import numpy as np
 
     return _ratio(before, after, lambda rows: np.median(rows, axis=1), level, seed, draws)
 
 
 def ratio_of_paces(
-    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0, draws: int = DRAWS
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    draws: int = DRAWS,
 ) -> Interval:
-    """The same for trimmed means, which see a wait that comes with every fourth step; a median does not."""
+    """The same for trimmed means, which see a wait that comes with every fourth step; a median does
+    not."""
     return _ratio(before, after, _trimmed_means, level, seed, draws)
 
 
@@ -72,8 +86,9 @@ def ratio_over_runs(
 ) -> Interval:
     """The ratio of the runs' paces (geometric means over runs of the trimmed means of their steps).
 
-    The runs' own spread is the evidence; it is never taken as smaller than what their steps alone would make it. With one
-    run on a side the other's spread stands for both; with one on each, only the steps are known, as in `ratio_of_paces`.
+    The runs' own spread is the evidence; it is never taken as smaller than what their steps alone
+    would make it. With one run on a side the other's spread stands for both; with one on each, only
+    the steps are known, as in `ratio_of_paces`.
     """
     if not before or not after:
         raise InputError("a ratio over runs needs a run on each side")
@@ -92,17 +107,25 @@ def ratio_over_runs(
     freedom = _welch(errors, [side.num for side in sides])
     half = student(level, freedom) * math.sqrt(sum(errors))
     middle = sides[0].middle - sides[1].middle
-    return Interval(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), level=level)
+    return Interval(
+        value=math.exp(middle),
+        low=math.exp(middle - half),
+        high=math.exp(middle + half),
+        level=level,
+    )
 
 
-def smallest_change(before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0) -> float:
-    """The smallest ratio above 1 that these two samples of steps could have shown, four times in five; infinite where they
-    could have shown none."""
+def smallest_change(
+    before: Sequence[float], after: Sequence[float], *, level: float = 0.95, seed: int = 0
+) -> float:
+    """The smallest ratio above 1 that these two samples of steps could have shown, four times in
+    five; infinite where they could have shown none."""
     return smallest_shown(ratio_of_medians(before, after, level=level, seed=seed))
 
 
 def smallest_shown(interval: Interval, power: float = POWER) -> float:
-    """The smallest true ratio above 1 that an interval this wide would have told from 1, with this probability."""
+    """The smallest true ratio above 1 that an interval this wide would have told from 1, with this
+    probability."""
     if interval.low <= 0 or not math.isfinite(interval.high):
         return math.inf
     half = (math.log(interval.high) - math.log(interval.low)) / 2
@@ -193,20 +216,28 @@ def _ratio(
 
 
 def _drawn_logs(
-    first: Floats, second: Floats, middle: Callable[[Floats], Floats], generator: np.random.Generator, draws: int
+    first: Floats,
+    second: Floats,
+    middle: Callable[[Floats], Floats],
+    generator: np.random.Generator,
+    draws: int,
 ) -> Floats:
-    """Logarithms of drawn ratios. Which side is drawn first is the samples' own matter, not their order: swapped, they give the
-    inverse to the last digit, and a verdict at the edge does not turn with them."""
+    """Logarithms of drawn ratios. Which side is drawn first is the samples' own matter, not their
+    order: swapped, they give the inverse to the last digit, and a verdict at the edge does not turn
+    with them."""
     import numpy as np
 
     sign = 1 if first.tolist() <= second.tolist() else -1
     one, other = (first, second)[::sign]
-    logs: Floats = np.log(_drawn(one, middle, generator, draws)) - np.log(_drawn(other, middle, generator, draws))
+    logs: Floats = np.log(_drawn(one, middle, generator, draws)) - np.log(
+        _drawn(other, middle, generator, draws)
+    )
     return sign * logs
 
 
 def _widening(level: float, num: float) -> float:
-    """Percentiles of few draws are too narrow: by the factor of n / (n - 1), and Student's t over the normal's.
+    """Percentiles of few draws are too narrow: by the factor of n / (n - 1), and Student's t over
+    the normal's.
 
     Hesterberg, What Teachers Should Know About the Bootstrap (2015), section 5.3."""
     normal = statistics.NormalDist().inv_cdf(0.5 + level / 2)
@@ -233,8 +264,11 @@ def _trimmed_means(rows: Floats) -> Floats:
     return means
 
 
-def _drawn(steps: Floats, middle: Callable[[Floats], Floats], generator: np.random.Generator, draws: int) -> Floats:
-    """The middle of each of many resamples, made of blocks of the circle of steps (Politis and Romano, 1992)."""
+def _drawn(
+    steps: Floats, middle: Callable[[Floats], Floats], generator: np.random.Generator, draws: int
+) -> Floats:
+    """The middle of each of many resamples, made of blocks of the circle of steps (Politis and
+    Romano, 1992)."""
     import numpy as np
 
     num, length = len(steps), _block_length(steps)
@@ -253,7 +287,8 @@ def _num_blocks(steps: Floats) -> float:
 
 
 def _block_length(steps: Floats) -> int:
-    """Longer the more a step is like the one before it: Carlstein (1986), for a first-order autoregression.
+    """Longer the more a step is like the one before it: Carlstein (1986), for a first-order
+    autoregression.
 
     Ranks are correlated, so that one hiccup does not decide."""
     import numpy as np
@@ -278,12 +313,15 @@ def _welch(errors: Sequence[float], nums: Sequence[int]) -> float:
 
 
 def _beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (Numerical Recipes, 6.4)."""
+    """The regularised incomplete beta function, by its continued fraction (Numerical Recipes,
+    6.4)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta(1 - x, b, a)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     return front * _fraction(x, a, b) / a
 
 

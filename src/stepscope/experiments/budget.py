@@ -1,9 +1,10 @@
 """How the time that was given is divided between the search and the proof, and what is left of it.
 
-What the check and the proof take follows from what a run takes: two runs of the baseline and one of the winner to compare what
-they compute, and then rounds of four. As many rounds are kept as half of the time has room for, up to three, after which verify
-has looked at the evidence twice; one at least. Where not even that fits beside a search of three runs, there is no proof, and
-the search has all of it.
+What the check and the proof take follows from what a run takes: two runs of the baseline and one of
+the winner to compare what they compute, and then rounds of four. As many rounds are kept as half of
+the time has room for, up to three, after which verify has looked at the evidence twice; one at
+least. Where not even that fits beside a search of three runs, there is no proof, and the search has
+all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from stepscope.experiments.verify.experiment import SpentError
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND
 
 CHECK_RUNS = 3
-"""Two of the baseline and one of the winner; a run of each side is then the rehearsal of the proof."""
+"""Two of the baseline and one of the winner; a run of each side is then the rehearsal of the
+proof."""
 WANTED_ROUNDS = 3
 MOST_SHARE = 0.5
 """Of the time, for a proof of more than one round."""
@@ -27,7 +29,8 @@ LEAST_RUN_S = 1.0
 
 
 END_S, END_SHARE = 2.0, 0.05
-"""Of a command's seconds, so many, and no larger share, end its last run and print what came of it."""
+"""Of a command's seconds, so many, and no larger share, end its last run and print what came of
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,11 @@ class Division:
 
     def is_over(self, spent_s: float) -> bool:
         """Whether the search has had its time: another run would take what is kept."""
-        return spent_s + self.run_s > self.total_s - self.kept_s if self.num_rounds else spent_s >= self.total_s
+        return (
+            spent_s + self.run_s > self.total_s - self.kept_s
+            if self.num_rounds
+            else spent_s >= self.total_s
+        )
 
     @property
     def words(self) -> str:
@@ -62,13 +69,16 @@ class Division:
         if not self.num_rounds:
             least = CHECK_RUNS + RUNS_A_ROUND
             return (
-                f"the budget of {self.total_s:.0f} s has no room for a proof beside a search: check and proof take at least "
+                f"the budget of {self.total_s:.0f} s has no room for a proof beside a search: "
+                "check and proof take at least "
                 f"{least} runs of about {self.run_s:.1f} s. All of it is the search's"
             )
         rounds = "one round" if self.num_rounds == 1 else f"{self.num_rounds} rounds"
         return (
-            f"of the budget of {self.total_s:.0f} s, {self.kept_s:.0f} s are kept for the check and the proof: {CHECK_RUNS} runs "
-            f"to compare what is computed and {rounds} of {RUNS_A_ROUND}, of about {self.run_s:.1f} s each"
+            f"of the budget of {self.total_s:.0f} s, {self.kept_s:.0f} s are kept for the check "
+            f"and the proof: {CHECK_RUNS} runs "
+            f"to compare what is computed and {rounds} of {RUNS_A_ROUND}, of about "
+            f"{self.run_s:.1f} s each"
         )
 
     @property
@@ -76,15 +86,26 @@ class Division:
         """Why the search ended."""
         if not self.num_rounds:
             return f"the budget of {self.total_s:g} s is spent"
-        return f"what is left of the budget of {self.total_s:g} s is kept for the check and the proof"
+        return (
+            f"what is left of the budget of {self.total_s:g} s is kept for the check and the proof"
+        )
 
 
 def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
     """So many seconds, where a run takes so long."""
     room = total_s / max(run_s, 1e-9)
-    fitting = [num for num in range(2, WANTED_ROUNDS + 1) if CHECK_RUNS + RUNS_A_ROUND * num <= MOST_SHARE * room]
+    fitting = [
+        num
+        for num in range(2, WANTED_ROUNDS + 1)
+        if CHECK_RUNS + RUNS_A_ROUND * num <= MOST_SHARE * room
+    ]
     one = 1 if room >= LEAST_SEARCH + CHECK_RUNS + RUNS_A_ROUND else 0
-    return Division(total_s=total_s, run_s=run_s, num_rounds=max(fitting, default=one) if is_proven else 0, is_proven=is_proven)
+    return Division(
+        total_s=total_s,
+        run_s=run_s,
+        num_rounds=max(fitting, default=one) if is_proven else 0,
+        is_proven=is_proven,
+    )
 
 
 def for_runs(seconds: float) -> float:
@@ -106,7 +127,9 @@ class Budget:
     @property
     def left_s(self) -> float | None:
         """None where there is no end."""
-        return None if self.seconds is None else max(0.0, self.seconds - (self.clock() - self.began))
+        return (
+            None if self.seconds is None else max(0.0, self.seconds - (self.clock() - self.began))
+        )
 
     @property
     def is_spent(self) -> bool:
@@ -118,9 +141,11 @@ class Budget:
             raise SpentError(f"the budget was spent before {what}. {LONGER}")
 
     def ask_for_a_proof(self, num_before: int, run_s: float, what: str = "a proof takes") -> None:
-        """Before the first run of a check or a proof. Raises where not even a first round fits: half a round tells nothing."""
+        """Before the first run of a check or a proof. Raises where not even a first round fits:
+        half a round tells nothing."""
         num = num_before + RUNS_A_ROUND
         if self.left_s is not None and num * run_s > self.left_s:
             raise SpentError(
-                f"{self.left_s:.0f} s of the budget were left, and {what} at least {num} runs of about {run_s:.0f} s. {LONGER}"
+                f"{self.left_s:.0f} s of the budget were left, and {what} at least {num} runs of "
+                f"about {run_s:.0f} s. {LONGER}"
             )

@@ -12,12 +12,16 @@ MOST_WORKERS = 8
 
 
 def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
-    """What to try first for a finding, with so many ranks on this machine; None where nothing can be set from outside."""
+    """What to try first for a finding, with so many ranks on this machine; None where nothing can
+    be set from outside."""
     cores = max(1, own_cores() // max(num_ranks, 1))
     workers = min(MOST_WORKERS, max(1, cores - 1))
     tried: dict[str, dict[str, Value]] = {
         "serial-loader": {"num_workers": workers, "persistent_workers": True},
-        "starved-loader": {"num_workers": min(2 * MOST_WORKERS, max(2, cores)), "prefetch_factor": 4},
+        "starved-loader": {
+            "num_workers": min(2 * MOST_WORKERS, max(2, cores)),
+            "prefetch_factor": 4,
+        },
         "loader-respawn": {"persistent_workers": True},
         "shallow-prefetch": {"prefetch_factor": 8},
         "pageable-copy": {"pin_memory": True},
@@ -45,11 +49,18 @@ def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
     """Why these values are tried where there is no run to go by, for each setting of the fix."""
     tried = fixes(code, num_ranks=num_ranks) or {}
     cores = own_cores()
-    here = f"the {cores} cores that this process may use" if cores > 1 else "the one core that this process may use"
+    here = (
+        f"the {cores} cores that this process may use"
+        if cores > 1
+        else "the one core that this process may use"
+    )
     if num_ranks > 1:
         here += f", shared by {num_ranks} ranks"
     given = {
-        ("serial-loader", "num_workers"): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
+        (
+            "serial-loader",
+            "num_workers",
+        ): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
         ("starved-loader", "num_workers"): f"{here}, between 2 and {2 * MOST_WORKERS}",
         ("thread-oversubscription", "num_threads"): here,
         ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
@@ -63,6 +74,8 @@ def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
 
 def own_cores() -> int:
     """Cores that this machine lets us use: affinity, and the container's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, round(quota)))

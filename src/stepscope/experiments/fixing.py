@@ -1,7 +1,8 @@
-"""The loop that a performance engineer does by hand: take the first finding, set its fix from outside, prove it against what was
-kept so far, keep it or put it back, look again.
+"""The loop that a performance engineer does by hand: take the first finding, set its fix from
+outside, prove it against what was kept so far, keep it or put it back, look again.
 
-What looks and what proves are functions: the command line diagnoses and runs real trainings, tests make both up.
+What looks and what proves are functions: the command line diagnoses and runs real trainings, tests
+make both up.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class FixPolicy:
     allows_numerics: bool = False
     """Whether a fix may stay that changes what is computed by more than rounding."""
     unable: Mapping[str, str] = field(default_factory=dict)
-    """Settings that cannot take effect on this machine, and why: a fix of these alone is not tried."""
+    """Settings that cannot take effect on this machine, and why: a fix of these alone is not
+    tried."""
 
 
 def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | None:
-    """What can be set from outside for this finding: the usual for its code, with the values that its own action names."""
+    """What can be set from outside for this finding: the usual for its code, with the values that
+    its own action names."""
     usual = fixes(finding.code, num_ranks=num_ranks)
     if usual is None:
         return None
@@ -61,9 +64,14 @@ def settings_for(finding: Finding, num_ranks: int = 1) -> dict[str, Value] | Non
     return usual | named
 
 
-def propose(findings: Sequence[Finding], num_ranks: int = 1, policy: FixPolicy | None = None) -> tuple[Attempt, ...]:
+def propose(
+    findings: Sequence[Finding], num_ranks: int = 1, policy: FixPolicy | None = None
+) -> tuple[Attempt, ...]:
     """What would be tried, in its order; nothing is run."""
-    return tuple(_untried(finding, settings_for(finding, num_ranks), policy or FixPolicy()) for finding in findings)
+    return tuple(
+        _untried(finding, settings_for(finding, num_ranks), policy or FixPolicy())
+        for finding in findings
+    )
 
 
 class Loop(NamedTuple):
@@ -87,7 +95,8 @@ def fix(
     told: Told = lambda _: None,
     room: Room = lambda _: None,
 ) -> Loop:
-    """Every finding once, from the top. After a fix that stays the run is looked at again: findings change with it.
+    """Every finding once, from the top. After a fix that stays the run is looked at again: findings
+    change with it.
 
     Ctrl-C ends it with what was kept by then."""
     made = _Fixing(look, prove, num_ranks, policy or FixPolicy(), told, room)
@@ -104,8 +113,16 @@ def fix(
 
 
 class _Fixing:
-    def __init__(self, look: Look, prove: Prove, num_ranks: int, policy: FixPolicy, told: Told, room: Room) -> None:
-        self._look, self._prove, self._num_ranks, self._policy, self._told = look, prove, num_ranks, policy, told
+    def __init__(
+        self, look: Look, prove: Prove, num_ranks: int, policy: FixPolicy, told: Told, room: Room
+    ) -> None:
+        self._look, self._prove, self._num_ranks, self._policy, self._told = (
+            look,
+            prove,
+            num_ranks,
+            policy,
+            told,
+        )
         self._room = room
         self.kept = Change()
         self.attempts: list[Attempt] = []
@@ -130,7 +147,8 @@ class _Fixing:
                 why = "what would be set for it is set already, by a fix that was kept"
                 self.attempts.append(replace(attempt, why=why))
                 continue
-            # A second one that is tried takes a proof of the whole, too: what was proven stays proven.
+            # A second one that is tried takes a proof of the whole, too: what was proven stays
+            # proven.
             no_room = self._room(2 if self._num_tried else 1)
             if no_room is not None:
                 self.attempts.append(replace(attempt, why=no_room))
@@ -142,7 +160,9 @@ class _Fixing:
         return next((one for one in self.findings if one.code not in seen), None)
 
     def _try(self, attempt: Attempt, trying: Change) -> None:
-        self._told(f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x")
+        self._told(
+            f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x"
+        )
         verified = self._prove(self.kept, trying, attempt.predicted)
         tried = _judged(attempt, verified, self._policy)
         self.attempts.append(tried)
@@ -162,27 +182,43 @@ class _Fixing:
     def prove_whole(self) -> None:
         self.take_only()
         if self.whole is None and not self.kept.is_none and self._room(1) is None:
-            # Of several that were tried the one that stays was chosen for its figure: it is measured afresh.
+            # Of several that were tried the one that stays was chosen for its figure: it is
+            # measured afresh.
             self._told("all that was kept, against the command as it was given")
             self.whole = self._prove(Change(), self.kept, None)
 
 
 def fixed(command: Sequence[str], attempts: Sequence[Attempt], before_ms: float | None) -> Fixed:
     """Where nothing was run."""
-    return Fixed(command=tuple(command), attempts=tuple(attempts), kept=Change(), whole=None, before_ms=before_ms)
+    return Fixed(
+        command=tuple(command),
+        attempts=tuple(attempts),
+        kept=Change(),
+        whole=None,
+        before_ms=before_ms,
+    )
 
 
 def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: FixPolicy) -> Attempt:
     predicted = Prediction(
-        value=finding.predicted_speedup, low=finding.predicted_low, high=finding.predicted_high, source=finding.code
+        value=finding.predicted_speedup,
+        low=finding.predicted_low,
+        high=finding.predicted_high,
+        source=finding.code,
     )
     outcome, why = NOT_TRIED, NOT_RUN
     if knobs is None:
         outcome, why = BY_HAND, "no setting from outside fixes it: it takes a change in the code"
     elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
-        outcome, why = BY_HAND, "its fix changes what is computed: say --allow-numerics to have it tried"
+        outcome, why = (
+            BY_HAND,
+            "its fix changes what is computed: say --allow-numerics to have it tried",
+        )
     elif all(name in policy.unable for name in knobs):
-        outcome, why = BY_HAND, "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
+        outcome, why = (
+            BY_HAND,
+            "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs),
+        )
     return Attempt(
         code=finding.code,
         summary=finding.summary,
@@ -198,7 +234,9 @@ def _limited(attempt: Attempt, num_tried: int, policy: FixPolicy) -> Attempt:
     if attempt.outcome != NOT_TRIED:
         return attempt
     if attempt.predicted.value < policy.least_gain:
-        return replace(attempt, why=f"it promises {attempt.predicted.value:.2f}x, which no run would show")
+        return replace(
+            attempt, why=f"it promises {attempt.predicted.value:.2f}x, which no run would show"
+        )
     before = "one finding was" if num_tried == 1 else f"{num_tried} findings were"
     return replace(attempt, why=f"{before} tried before it, which is the most (--most)")
 

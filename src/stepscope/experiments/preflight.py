@@ -1,7 +1,7 @@
 """Settings that cannot take effect where the job would run: what is known before anything is run.
 
-Silence is no proof: where the machine does not tell, or the command starts its job elsewhere (`srun`, `ssh`, a container),
-nothing is known here, and the job itself says what did not take hold.
+Silence is no proof: where the machine does not tell, or the command starts its job elsewhere
+(`srun`, `ssh`, a container), nothing is known here, and the job itself says what did not take hold.
 """
 
 from __future__ import annotations
@@ -36,25 +36,33 @@ DEVICE_FILES = (
     "dev/dri/renderD128",
     "dev/accel",
 )
-"""One of these is there where an accelerator's driver is: NVIDIA's, AMD's, Windows' through its subsystem for Linux, Tegra's, or
-Intel's and others', which may be a mere screen's: then the job itself says what did not take hold."""
+"""One of these is there where an accelerator's driver is: NVIDIA's, AMD's, Windows' through its
+subsystem for Linux, Tegra's, or Intel's and others', which may be a mere screen's: then the job
+itself says what did not take hold."""
 HIDING = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES that leave none to be seen."""
 
 
-def why_no_gpu(command: Sequence[str], environment: Mapping[str, str], root: Path = Path("/")) -> str | None:
+def why_no_gpu(
+    command: Sequence[str], environment: Mapping[str, str], root: Path = Path("/")
+) -> str | None:
     """Why the job will surely find no GPU; None where it may."""
     if not command or not LOCAL.fullmatch(Path(command[0]).name):
         return None
     if {**os.environ, **environment}.get("CUDA_VISIBLE_DEVICES", "all") in HIDING:
         return "CUDA_VISIBLE_DEVICES hides every GPU from it"
-    if sys.platform == "darwin" or (sys.platform == "linux" and not any((root / name).exists() for name in DEVICE_FILES)):
+    if sys.platform == "darwin" or (
+        sys.platform == "linux" and not any((root / name).exists() for name in DEVICE_FILES)
+    ):
         return "this machine has no CUDA device"
     return None
 
 
 def unable(
-    names: Iterable[str], command: Sequence[str], environment: Mapping[str, str], root: Path = Path("/")
+    names: Iterable[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    root: Path = Path("/"),
 ) -> dict[str, str]:
     """Of these settings, those that cannot take effect, and why."""
     needing = [name for name in names if name in NEEDS_GPU]
@@ -64,5 +72,11 @@ def unable(
 
 def unable_words(found: Mapping[str, str]) -> tuple[str, ...]:
     """Each as a refusal, with what to do instead."""
-    instead = f"Try it on a machine with a GPU; without one, {', '.join(ON_CPU[:-1])} and {ON_CPU[-1]} are what may help"
-    return tuple(f"{name} cannot take effect: {why}. Nothing was run. {instead}" for name, why in found.items())
+    instead = (
+        f"Try it on a machine with a GPU; without one, {', '.join(ON_CPU[:-1])} and {ON_CPU[-1]} "
+        "are what may help"
+    )
+    return tuple(
+        f"{name} cannot take effect: {why}. Nothing was run. {instead}"
+        for name, why in found.items()
+    )

@@ -78,7 +78,11 @@ def _candidates(properties: DeviceProperties) -> list[_Entry]:
     if name not in _UNNAMED:
         return [entry for entry in devices if name in map(_plain_name, entry.names)]
     # Without a name, memory and SMs are all there is: both must have been recorded.
-    if properties.warp_size != _CDNA_WARP_SIZE or properties.memory_bytes is None or properties.num_sms is None:
+    if (
+        properties.warp_size != _CDNA_WARP_SIZE
+        or properties.memory_bytes is None
+        or properties.num_sms is None
+    ):
         return []
     return [entry for entry in devices if entry.unnamed]
 

@@ -23,13 +23,21 @@ def to_arrow(spec: TableSpec, parts: Iterable[tuple[int | None, Rows]]) -> Arrow
     """One table of the ranks' rows; a rank that is given stands in the column `rank`."""
     pa = arrow()
     schema = pa.schema([(column.name, _type(pa, column)) for column in spec.columns])
-    tables = [pa.table([_array(pa, column, rank, rows) for column in spec.columns], schema=schema) for rank, rows in parts]
+    tables = [
+        pa.table([_array(pa, column, rank, rows) for column in spec.columns], schema=schema)
+        for rank, rows in parts
+    ]
     # One dictionary for all ranks: what reads the table sees one set of names.
     return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 
 def _type(pa: Any, column: ColumnSpec) -> Any:
-    kinds = {INT: pa.int64(), FLOAT: pa.float64(), BOOL: pa.bool_(), TEXT: pa.dictionary(pa.int32(), pa.string())}
+    kinds = {
+        INT: pa.int64(),
+        FLOAT: pa.float64(),
+        BOOL: pa.bool_(),
+        TEXT: pa.dictionary(pa.int32(), pa.string()),
+    }
     return kinds[column.kind]
 
 

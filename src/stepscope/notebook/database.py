@@ -51,7 +51,10 @@ class Database:
     def query(self, sql: str) -> ArrowTable:
         """The answer. What is wrong with the SQL is said as DuckDB says it."""
         if not sql.strip(" \t\r\n;"):
-            raise UsageError('there is no SQL to run; try "select name, sum(dur_ns) from kernels group by 1 order by 2 desc"')
+            raise UsageError(
+                'there is no SQL to run; try "select name, sum(dur_ns) from kernels group by 1 '
+                'order by 2 desc"'
+            )
         # Each time: an earlier question may have dropped it, or made another of its name.
         for name, table in self._build(named_tables(sql)).items():
             self._connection.register(name, table)
@@ -60,7 +63,10 @@ class Database:
             # A statement that answers nothing, such as CREATE VIEW, may give no relation at all.
             return arrow().table({}) if relation is None else tidied(relation.to_arrow_table())
         except self._duckdb.PermissionException as problem:
-            raise UsageError(f"{_message(problem)}\nQueries see the run's tables and nothing else: {', '.join(TABLES)}") from None
+            raise UsageError(
+                f"{_message(problem)}\nQueries see the run's tables and nothing else: "
+                f"{', '.join(TABLES)}"
+            ) from None
         except self._duckdb.CatalogException as problem:
             raise UsageError(f"{_message(problem)}\nThe tables are {', '.join(TABLES)}") from None
         except (self._duckdb.Error, UnicodeError) as problem:

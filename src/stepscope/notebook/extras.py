@@ -18,5 +18,6 @@ def need(module: str, extra: str, why: str) -> Any:
     except ImportError as problem:
         package = module.partition(".")[0]
         raise UsageError(
-            f"{why} needs {package}, which cannot be imported here. Install it: pip install 'stepscope[{extra}]'"
+            f"{why} needs {package}, which cannot be imported here. Install it: pip install "
+            f"'stepscope[{extra}]'"
         ) from problem

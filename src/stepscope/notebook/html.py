@@ -22,7 +22,9 @@ def table_html(rows: Any, name: str) -> str:
     cells = zip(*(map(_cell, column.to_pylist()) for column in shown.columns), strict=True)
     more = f", the first {MOST_ROWS} shown" if rows.num_rows > MOST_ROWS else ""
     columns = tuple(Column(title=title) for title in rows.column_names)
-    return to_html((Table(caption=f"{name}: {rows.num_rows} rows{more}", columns=columns, rows=tuple(cells)),))
+    return to_html(
+        (Table(caption=f"{name}: {rows.num_rows} rows{more}", columns=columns, rows=tuple(cells)),)
+    )
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:

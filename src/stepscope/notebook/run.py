@@ -48,7 +48,9 @@ def load(
     all_findings whether findings that give less than 2 % are among them.
     """
     if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
-        raise UsageError(f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5")
+        raise UsageError(
+            f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5"
+        )
     paths = [path] if isinstance(path, str | Path) else list(path)
     options = Options(
         step_ms=step_ms,
@@ -92,14 +94,18 @@ class Run:
         self._diagnosis: ShownDiagnosis | None = None
         self._database: Database | None = None
         self._built: dict[str, ArrowTable] = {}
-        self._tables = {name: Table(name, self._builder(name), spec) for name, spec in TABLES.items()}
+        self._tables = {
+            name: Table(name, self._builder(name), spec) for name, spec in TABLES.items()
+        }
 
     @property
     def diagnosis(self) -> ShownDiagnosis:
         """What `stepscope diagnose` says; made at the first look."""
         if self._diagnosis is None:
             plain = self._recording.diagnosis
-            self._diagnosis = ShownDiagnosis(**{field.name: getattr(plain, field.name) for field in fields(plain)})
+            self._diagnosis = ShownDiagnosis(
+                **{field.name: getattr(plain, field.name) for field in fields(plain)}
+            )
         return self._diagnosis
 
     @property

@@ -17,7 +17,14 @@ from stepscope.analyses.tables.catalog import TABLES
 from stepscope.analyses.tables.columns import Rows
 from stepscope.analyses.tables.device import copy_rows, kernel_rows
 from stepscope.analyses.tables.events import event_rows, launch_rows
-from stepscope.analyses.tables.job import collective_rows, finding_rows, meeting_rows, rank_rows, step_rows, window_rows
+from stepscope.analyses.tables.job import (
+    collective_rows,
+    finding_rows,
+    meeting_rows,
+    rank_rows,
+    step_rows,
+    window_rows,
+)
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import TraceMeta
@@ -60,19 +67,25 @@ class RunTables:
         wanted = list(dict.fromkeys(names))
         built: dict[str, ArrowTable] = {}
         if "findings" in wanted:
-            built["findings"] = to_arrow(TABLES["findings"], [(None, finding_rows(self._recording.diagnosis))])
+            built["findings"] = to_arrow(
+                TABLES["findings"], [(None, finding_rows(self._recording.diagnosis))]
+            )
         of_traces = [name for name in wanted if name != "findings"]
         ranks = self._read(of_traces) if of_traces else []
         for name in of_traces:
             if name == "ranks":
                 built[name] = to_arrow(TABLES[name], [(None, self._rank_rows(ranks))])
             else:
-                built[name] = to_arrow(TABLES[name], [(rank.rank, rank.rows[name]) for rank in ranks])
+                built[name] = to_arrow(
+                    TABLES[name], [(rank.rank, rank.rows[name]) for rank in ranks]
+                )
         return built
 
     def _rank_rows(self, ranks: Sequence[_Rank]) -> Rows:
         facts = [rank.facts for rank in ranks if rank.facts is not None]
-        return rank_rows([rank.meta for rank in ranks], facts, _collective_records(ranks), _match(ranks))
+        return rank_rows(
+            [rank.meta for rank in ranks], facts, _collective_records(ranks), _match(ranks)
+        )
 
     def _read(self, names: Sequence[str]) -> list[_Rank]:
         """The ranks, by number, with the rows of these tables."""
@@ -93,7 +106,10 @@ class RunTables:
         return ranks
 
     def _rank(self, context: RankContext, names: Sequence[str]) -> _Rank:
-        rank = _Rank(meta=context.trace.meta, rows={name: OF_EVENTS[name](context) for name in names if name in OF_EVENTS})
+        rank = _Rank(
+            meta=context.trace.meta,
+            rows={name: OF_EVENTS[name](context) for name in names if name in OF_EVENTS},
+        )
         if COMPARED & set(names):
             rank.collective_records = collective_records_of(context, 0)
             rank.rows["collectives"] = collective_rows(context, rank.collective_records)
@@ -120,7 +136,11 @@ class RunTables:
 
 def _collective_records(ranks: Sequence[_Rank]) -> list[CollectiveRecords]:
     """Of the ranks that recorded collectives."""
-    return [rank.collective_records for rank in ranks if rank.collective_records is not None and len(rank.collective_records)]
+    return [
+        rank.collective_records
+        for rank in ranks
+        if rank.collective_records is not None and len(rank.collective_records)
+    ]
 
 
 def _match(ranks: Sequence[_Rank]) -> Matched | None:
@@ -139,7 +159,10 @@ def _compare(ranks: Sequence[_Rank]) -> None:
     for rank in ranks:
         assert rank.collective_records is not None
         mine = matched if matched is not None and rank.rank in matched.of else None
-        rank.rows["collectives"] = {**rank.rows["collectives"], **meeting_rows(rank.collective_records, mine)}
+        rank.rows["collectives"] = {
+            **rank.rows["collectives"],
+            **meeting_rows(rank.collective_records, mine),
+        }
         if rank.facts is not None:
             if mine is not None:
                 rank.facts = with_waits(rank.facts, rank.collective_records, mine)

@@ -14,7 +14,9 @@ from stepscope.notebook.html import table_html
 class Table:
     """A table of a run, or the answer to a query. It is built when its rows are first asked for."""
 
-    def __init__(self, name: str, build: Callable[[], ArrowTable], spec: TableSpec | None = None) -> None:
+    def __init__(
+        self, name: str, build: Callable[[], ArrowTable], spec: TableSpec | None = None
+    ) -> None:
         self.name = name
         self.spec = spec
         """What its columns are, with their units; None for an answer."""
@@ -30,7 +32,11 @@ class Table:
     def to_pandas(self) -> Any:
         """As a pandas.DataFrame. A column of whole numbers with gaps is Int64, not a float."""
         pandas, pa = need("pandas", "notebook", "to_pandas()"), arrow()
-        gaps = {pa.int64(): pandas.Int64Dtype(), pa.int32(): pandas.Int32Dtype(), pa.bool_(): pandas.BooleanDtype()}
+        gaps = {
+            pa.int64(): pandas.Int64Dtype(),
+            pa.int32(): pandas.Int32Dtype(),
+            pa.bool_(): pandas.BooleanDtype(),
+        }
         rows = self.to_arrow()
         columns = {
             name: column.to_pandas(types_mapper=gaps.get if column.null_count else None)

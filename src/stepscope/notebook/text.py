@@ -39,10 +39,18 @@ def to_text(rows: ArrowTable, width: int, most_rows: int = MOST_ROWS) -> str:
     right = [_is_number(column.to_pylist()) for column in shown.columns]
     heads = [clean(name) for name in rows.column_names]
     sizes = _sizes(heads, columns, right, width)
-    lines = [GAP.join(_fit(head, size, side) for head, size, side in zip(heads, sizes, right, strict=True)).rstrip()]
+    lines = [
+        GAP.join(
+            _fit(head, size, side) for head, size, side in zip(heads, sizes, right, strict=True)
+        ).rstrip()
+    ]
     lines += [GAP.join("-" * size for size in sizes)]
     for row in zip(*columns, strict=True):
-        lines.append(GAP.join(_fit(cell, size, side) for cell, size, side in zip(row, sizes, right, strict=True)).rstrip())
+        lines.append(
+            GAP.join(
+                _fit(cell, size, side) for cell, size, side in zip(row, sizes, right, strict=True)
+            ).rstrip()
+        )
     lines.append(_count(rows.num_rows, shown.num_rows))
     return "\n".join(lines) + "\n"
 
@@ -53,7 +61,9 @@ def _count(total: int, shown: int) -> str:
     return f"({total} row{'' if total == 1 else 's'})"
 
 
-def _sizes(heads: Sequence[str], columns: Sequence[Sequence[str]], right: Sequence[bool], width: int) -> list[int]:
+def _sizes(
+    heads: Sequence[str], columns: Sequence[Sequence[str]], right: Sequence[bool], width: int
+) -> list[int]:
     """How wide each column is.
 
     A column is as wide as its widest cell; the widest columns of text give way until all fit.
@@ -62,7 +72,9 @@ def _sizes(heads: Sequence[str], columns: Sequence[Sequence[str]], right: Sequen
     for head, cells, side in zip(heads, columns, right, strict=True):
         widest_cell = max(map(cell_len, (head, *cells)))
         sizes.append(widest_cell if side else min(widest_cell, MOST_CELLS))
-    least = [size if side else min(size, LEAST_CELLS) for size, side in zip(sizes, right, strict=True)]
+    least = [
+        size if side else min(size, LEAST_CELLS) for size, side in zip(sizes, right, strict=True)
+    ]
     while sum(sizes) + len(GAP) * (len(sizes) - 1) > width:
         widest = max(range(len(sizes)), key=lambda i: sizes[i] - least[i])
         if sizes[widest] == least[widest]:
@@ -79,7 +91,10 @@ def _fit(cell: str, size: int, right: bool) -> str:
 
 def _is_number(values: Sequence[object]) -> bool:
     present = [value for value in values if value is not None]
-    return bool(present) and all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present)
+    return bool(present) and all(
+        isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        for value in present
+    )
 
 
 def _cell(value: object) -> str:
@@ -92,7 +107,16 @@ def _cell(value: object) -> str:
 
 def to_json(rows: ArrowTable) -> str:
     """`{"columns": [...], "rows": [[...], ...]}`; what was not measured is null."""
-    return json_text({"columns": rows.column_names, "rows": [[_plain(v) for v in row] for row in _rows(rows)]}, indent=1) + "\n"
+    return (
+        json_text(
+            {
+                "columns": rows.column_names,
+                "rows": [[_plain(v) for v in row] for row in _rows(rows)],
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 def write_csv(rows: ArrowTable, file: TextIO) -> None:

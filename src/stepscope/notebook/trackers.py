@@ -40,9 +40,16 @@ def scalars(subject: Run | Diagnosis) -> Iterator[Scalar]:
         "profiled_step_ms": diagnosis.step.profiled_ms,
         "num_findings": float(len(diagnosis.findings)),
         **{f"share/{bound}": share for bound, share in diagnosis.verdict.shares.items()},
-        **{f"finding/{finding.code}/predicted_step_ms": finding.predicted_step_ms for finding in diagnosis.findings},
+        **{
+            f"finding/{finding.code}/predicted_step_ms": finding.predicted_step_ms
+            for finding in diagnosis.findings
+        },
     }
-    yield from (Scalar(name=f"{PREFIX}/{name}", value=value) for name, value in whole.items() if value is not None)
+    yield from (
+        Scalar(name=f"{PREFIX}/{name}", value=value)
+        for name, value in whole.items()
+        if value is not None
+    )
     for rank in diagnosis.facts.ranks:
         yield from _of_rank(rank)
 
@@ -53,7 +60,11 @@ def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
         for number, ns in enumerate(rank.steps.step_intervals, 1):
             yield Scalar(name=f"{start}/step_ms", value=ns / 1e6, step=number)
     parts = rank.typical_parts_ns or {}
-    unsplit = rank.partition is not None and not rank.partition.waits_split and parts.get("comms_transfer", 0) > 0
+    unsplit = (
+        rank.partition is not None
+        and not rank.partition.waits_split
+        and parts.get("comms_transfer", 0) > 0
+    )
     for part, part_ns in parts.items():
         if part != "comms_wait" or not unsplit:
             yield Scalar(name=f"{start}/partition_ms/{part}", value=part_ns / 1e6)
@@ -61,7 +72,9 @@ def _of_rank(rank: RankFacts) -> Iterator[Scalar]:
         yield Scalar(name=f"{start}/mfu", value=rank.roofline.mfu)
 
 
-def log_to_tensorboard(subject: Run | Diagnosis, log_dir: str | Path, *, report: str | Path | None = None) -> None:
+def log_to_tensorboard(
+    subject: Run | Diagnosis, log_dir: str | Path, *, report: str | Path | None = None
+) -> None:
     """Scalars as an event file in `log_dir`.
 
     A report is copied beside it, since TensorBoard has no artifacts.
@@ -77,7 +90,9 @@ def log_to_tensorboard(subject: Run | Diagnosis, log_dir: str | Path, *, report:
         shutil.copy(file, log_dir)
 
 
-def log_to_wandb(subject: Run | Diagnosis, run: Any = None, *, report: str | Path | None = None) -> None:
+def log_to_wandb(
+    subject: Run | Diagnosis, run: Any = None, *, report: str | Path | None = None
+) -> None:
     """Scalars in a Weights & Biases run, the current one where none is given; a report as an
     artifact.
 
@@ -86,7 +101,9 @@ def log_to_wandb(subject: Run | Diagnosis, run: Any = None, *, report: str | Pat
     file, wandb = _report(report), _tracker("wandb")
     run = wandb.run if run is None else run
     if run is None:
-        raise UsageError("no Weights & Biases run is open: call wandb.init() first, or give one with run=")
+        raise UsageError(
+            "no Weights & Biases run is open: call wandb.init() first, or give one with run="
+        )
     run.define_metric(f"{PREFIX}/step")
     run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
     by_step: dict[int, dict[str, float]] = {}
@@ -103,11 +120,15 @@ def log_to_wandb(subject: Run | Diagnosis, run: Any = None, *, report: str | Pat
         run.log_artifact(artifact)
 
 
-def log_to_mlflow(subject: Run | Diagnosis, run_id: str | None = None, *, report: str | Path | None = None) -> None:
+def log_to_mlflow(
+    subject: Run | Diagnosis, run_id: str | None = None, *, report: str | Path | None = None
+) -> None:
     """Metrics in an MLflow run, the active one where none is named; a report as an artifact."""
     file, mlflow = _report(report), _tracker("mlflow")
     if run_id is None and mlflow.active_run() is None:
-        raise UsageError("no MLflow run is active: open one with mlflow.start_run(), or name one with run_id=")
+        raise UsageError(
+            "no MLflow run is active: open one with mlflow.start_run(), or name one with run_id="
+        )
     for scalar in scalars(subject):
         mlflow.log_metric(scalar.name, scalar.value, step=scalar.step or 0, run_id=run_id)
     if file is not None:
@@ -119,7 +140,9 @@ def _report(path: str | Path | None) -> Path | None:
     if path is None:
         return None
     if not Path(path).is_file():
-        raise InputError(f"{path} is no file, so that it cannot be logged. `stepscope report` writes one")
+        raise InputError(
+            f"{path} is no file, so that it cannot be logged. `stepscope report` writes one"
+        )
     return Path(path)
 
 
@@ -131,7 +154,8 @@ def _summary_writer() -> Any:
         except (ImportError, AttributeError):
             continue
     raise UsageError(
-        "logging to TensorBoard needs a writer. Install one: pip install torch tensorboard, or pip install tensorboardX"
+        "logging to TensorBoard needs a writer. Install one: pip install torch tensorboard, or "
+        "pip install tensorboardX"
     )
 
 
@@ -139,4 +163,6 @@ def _tracker(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as problem:
-        raise UsageError(f"logging to {module} needs it to be installed: pip install {module}") from problem
+        raise UsageError(
+            f"logging to {module} needs it to be installed: pip install {module}"
+        ) from problem

@@ -35,7 +35,9 @@ def read_side(recording: Recording, label: str) -> CompareSide:
         failed = _failure(run)
         if diagnosis.step.source != "given":
             steps, odd = steps_of(Path(run.path)), odd_of(Path(run.path))
-    side = side_of(label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks)
+    side = side_of(
+        label, diagnosis, steps=steps, odd_ns=odd, pieces=pieces, knobs=knobs, peaks=peaks
+    )
     return side if failed is None else replace(side, notes=(*side.notes, f"{label} {failed}"))
 
 
@@ -43,12 +45,18 @@ def _failure(run: RunRecord) -> str | None:
     """That the job failed, in words;
     None for one that ended well, or was ended by us after the steps that were asked for."""
     code = run.told.get("exit_code")
-    if not isinstance(code, int) or code == 0 or any((rank.folder / ENDED_FILE).exists() for rank in run.ranks):
+    if (
+        not isinstance(code, int)
+        or code == 0
+        or any((rank.folder / ENDED_FILE).exists() for rank in run.ranks)
+    ):
         return None
     return f"ended with exit code {code}: what is compared of it are the steps until then"
 
 
-def _pieces(recording: Recording, ranks: Sequence[RankFacts]) -> tuple[Pieces | None, Mapping[int, float]]:
+def _pieces(
+    recording: Recording, ranks: Sequence[RankFacts]
+) -> tuple[Pieces | None, Mapping[int, float]]:
     """The mean over the ranks read, and the peaks of memory in their traces."""
     by_path = {rank.path: rank for rank in ranks}
     sources = recording.inputs.sources

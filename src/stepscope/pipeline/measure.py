@@ -104,17 +104,27 @@ def measure_job(
     """Every rank that could be read, by rank, and notes on what could not."""
     contexts = contexts or RankContexts(use_cache=False)
     if run is not None:
-        sources = [source if source.rank is None else replace(source, known=run.known.get(source.rank)) for source in sources]
+        sources = [
+            source if source.rank is None else replace(source, known=run.known.get(source.rank))
+            for source in sources
+        ]
     step = _step_time(step_ns, run, auxiliary, sources, contexts)
     measured = _measured(sources, workers, step.ns, contexts, progress, read_progress)
-    readable = [(source, result) for source, result in zip(sources, measured, strict=True) if result.meta is not None]
+    readable = [
+        (source, result)
+        for source, result in zip(sources, measured, strict=True)
+        if result.meta is not None
+    ]
     problems = [result.problem for result in measured if result.problem is not None]
     if not readable:
         raise InputError(problems[0] if len(problems) == 1 else _none_read(problems))
     metas = [result.meta for _, result in readable if result.meta is not None]
     numbers, notes = assign_ranks(metas)
     ranks = sorted(
-        (_numbered(source, result, number) for (source, result), number in zip(readable, numbers, strict=True)),
+        (
+            _numbered(source, result, number)
+            for (source, result), number in zip(readable, numbers, strict=True)
+        ),
         key=lambda rank: (rank.facts.rank, rank.facts.path),
     )
     nccl = read_nccl_logs(logs) if logs else None
@@ -158,8 +168,14 @@ class _Rank:
 
 def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     assert measured.facts is not None
-    records = None if measured.collective_records is None else replace(measured.collective_records, rank=number)
-    return _Rank(source=source, facts=replace(measured.facts, rank=number), collective_records=records)
+    records = (
+        None
+        if measured.collective_records is None
+        else replace(measured.collective_records, rank=number)
+    )
+    return _Rank(
+        source=source, facts=replace(measured.facts, rank=number), collective_records=records
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +192,9 @@ class _Exchanged:
 
 def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
     """The ranks' collectives compared, unless none was recorded or two traces are of one rank."""
-    rank_records = [rank.collective_records for rank in ranks if rank.collective_records is not None]
+    rank_records = [
+        rank.collective_records for rank in ranks if rank.collective_records is not None
+    ]
     facts = [rank.facts for rank in ranks]
     if not rank_records or len({rank.rank for rank in facts}) < len(facts):
         return _Exchanged(facts=tuple(facts))
@@ -186,10 +204,18 @@ def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
         if rank.collective_records is not None:
             facts[index] = with_waits(rank.facts, rank.collective_records, matched)
     comms = job_comms(facts, rank_records, matched, late, nccl=nccl)
-    return _Exchanged(facts=tuple(facts), rank_records=tuple(rank_records), matched=matched, lateness=late, comms=comms)
+    return _Exchanged(
+        facts=tuple(facts),
+        rank_records=tuple(rank_records),
+        matched=matched,
+        lateness=late,
+        comms=comms,
+    )
 
 
-def _case_maker(ranks: Sequence[_Rank], contexts: RankContexts, searched: SearchedConvolutions | None) -> CaseOf:
+def _case_maker(
+    ranks: Sequence[_Rank], contexts: RankContexts, searched: SearchedConvolutions | None
+) -> CaseOf:
     """Of a rank at this index, for this step time."""
 
     def case(index: int, step_ns: int | None) -> Case | None:
@@ -239,10 +265,20 @@ def _logged_step_time(logged_ns: int, source: Source, contexts: RankContexts) ->
         steps = contexts.of(source).cut.steps
     except StepscopeError:
         return logged
-    if steps.step_interval_ns is None or not steps.is_pitch or logged_ns <= MAX_SHORTENED * steps.step_interval_ns:
+    if (
+        steps.step_interval_ns is None
+        or not steps.is_pitch
+        or logged_ns <= MAX_SHORTENED * steps.step_interval_ns
+    ):
         return logged
-    times = f"the log says {logged_ns / 1e6:.4g} ms a step, and the trace's take {steps.step_interval_ns / 1e6:.4g}"
-    note = f"{times}: they are not of one run, or not of the same steps; the log's step time was not used"
+    times = (
+        f"the log says {logged_ns / 1e6:.4g} ms a step, and the trace's take "
+        f"{steps.step_interval_ns / 1e6:.4g}"
+    )
+    note = (
+        f"{times}: they are not of one run, or not of the same steps; the log's step time was not "
+        "used"
+    )
     return _StepTime(ns=None, notes=(note,))
 
 
@@ -251,19 +287,34 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
     if hardware is None:
         return ()
     facts = [(r.facts, r.slower) for r in good if r.facts is not None]
-    others = {rank.device_name or "no device that it names" for rank, _ in facts if not hardware.is_of(rank.device_name)}
+    others = {
+        rank.device_name or "no device that it names"
+        for rank, _ in facts
+        if not hardware.is_of(rank.device_name)
+    }
     notes = [
-        f"the hardware file was measured on {hardware.machine.device[:MAX_LETTERS]}, and this run is of {other[:MAX_LETTERS]}:"
+        f"the hardware file was measured on {hardware.machine.device[:MAX_LETTERS]}, and this run "
+        f"is of {other[:MAX_LETTERS]}:"
         " it is judged by datasheets"
         for other in sorted(others)[:MAX_NAMED]
     ]
     if len(others) < len({rank.device_name for rank, _ in facts}):
         where = f"{hardware.machine.device[:MAX_LETTERS]} ({hardware.date[:MAX_LETTERS]})"
-        notes.append(f"products, memory and copies are judged by what was measured on {where}, not by its datasheet")
-    used = [(rank.roofline.mfu, slower) for rank, slower in facts if rank.roofline.mfu is not None and slower is not None]
+        notes.append(
+            f"products, memory and copies are judged by what was measured on {where}, not by its "
+            "datasheet"
+        )
+    used = [
+        (rank.roofline.mfu, slower)
+        for rank, slower in facts
+        if rank.roofline.mfu is not None and slower is not None
+    ]
     if used:
         mfu, slower = sorted(used)[len(used) // 2]
-        notes.append(f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is {mfu * slower:.1%}")
+        notes.append(
+            f"MFU {mfu:.1%} is of the datasheet's peak; of what this machine keeps up it is "
+            f"{mfu * slower:.1%}"
+        )
     return tuple(notes)
 
 
@@ -299,7 +350,10 @@ def _measured(
 
 
 def _measured_here(
-    sources: Sequence[Source], step_ns: int | None, contexts: RankContexts, read_progress: BytesRead | None
+    sources: Sequence[Source],
+    step_ns: int | None,
+    contexts: RankContexts,
+    read_progress: BytesRead | None,
 ) -> Iterator[tuple[int, Measured]]:
     for number, source in enumerate(sources):
         try:
@@ -312,7 +366,13 @@ def _measured_by(
     workers: Workers, sources: Sequence[Source], step_ns: int | None, contexts: RankContexts
 ) -> Iterator[tuple[int, Measured]]:
     folder = contexts.folder if workers.is_local else None
-    measure = partial(measure_file, step_ns=step_ns, use_cache=contexts.use_cache, hardware=contexts.hardware, folder=folder)
+    measure = partial(
+        measure_file,
+        step_ns=step_ns,
+        use_cache=contexts.use_cache,
+        hardware=contexts.hardware,
+        folder=folder,
+    )
     unread = [number for number, source in enumerate(sources) if not contexts.has(source)]
     for number, source in enumerate(sources):
         if contexts.has(source):
@@ -321,7 +381,10 @@ def _measured_by(
     for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
         number = unread[index]
         if isinstance(result, DiedError):
-            words = "the worker that read it died, and again when it was tried anew, most likely for lack of memory"
+            words = (
+                "the worker that read it died, and again when it was tried anew, most likely for "
+                "lack of memory"
+            )
             yield number, Measured(problem=f"{sources[number].label}: {words}")
         else:
             yield number, result

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 FilesRead = Callable[[int, int], None]
 """Called with the number of files read and of all."""
 BytesRead = Callable[[int], None]
-Progress = Callable[["Sequence[Source]"], AbstractContextManager[tuple[FilesRead | None, BytesRead | None]]]
+Progress = Callable[
+    ["Sequence[Source]"], AbstractContextManager[tuple[FilesRead | None, BytesRead | None]]
+]
 """Opened around the reading of these sources; gives what to call while it lasts."""
 
 

@@ -80,7 +80,9 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
         return None
     contexts = [recording.context(source) for source in sources]
     ranks, _ = assign_ranks([context.trace.meta for context in contexts])
-    every = [collective_records_of(context, rank) for context, rank in zip(contexts, ranks, strict=True)]
+    every = [
+        collective_records_of(context, rank) for context, rank in zip(contexts, ranks, strict=True)
+    ]
     rank_records = [records for records in every if len(records)]
     mine = next((records for records in rank_records if records.rank == facts.rank), None)
     return None if mine is None else waiting(mine, match(rank_records))

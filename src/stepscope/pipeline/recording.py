@@ -94,7 +94,9 @@ class Recording:
         None where there is none, or several."""
         auxiliary = self.auxiliary
         rates = () if auxiliary is None or auxiliary.system is None else auxiliary.system.rates
-        named = [Path(rate.path) for rate in rates if rate.is_hardware and Path(rate.path).is_file()]
+        named = [
+            Path(rate.path) for rate in rates if rate.is_hardware and Path(rate.path).is_file()
+        ]
         return named[0] if len(named) == 1 else None
 
     @property
@@ -111,7 +113,9 @@ class Recording:
         self.refuse_untraced("A diagnosis needs the run's traces too")
         inputs, options = self.inputs, self.options
         with ExitStack() as stack:
-            workers = stack.enter_context(workers_for(inputs.sources, options.jobs, options.cluster))
+            workers = stack.enter_context(
+                workers_for(inputs.sources, options.jobs, options.cluster)
+            )
             files = read = None
             if options.progress is not None:
                 files, read = stack.enter_context(options.progress(inputs.sources))
@@ -148,11 +152,17 @@ class Recording:
             return
         if self.inputs.run is not None:
             again = "Run again with --start-step 5, say, and let it get past that step"
-            raise InputError(f"{self.inputs.run.path}: the profiler recorded no step. {needed}. {again}")
+            raise InputError(
+                f"{self.inputs.run.path}: the profiler recorded no step. {needed}. {again}"
+            )
         others = (*self.inputs.logs, *self.inputs.others)
-        names = others[0].label if len(others) == 1 else f"{others[0].label} and {len(others) - 1} more"
+        names = (
+            others[0].label if len(others) == 1 else f"{others[0].label} and {len(others) - 1} more"
+        )
         alone = "`stepscope diagnose` says what can be said without one"
-        raise InputError(f"no trace was named, only {names}. {needed}: name them beside it; {alone}")
+        raise InputError(
+            f"no trace was named, only {names}. {needed}: name them beside it; {alone}"
+        )
 
     @cached_property
     def contexts(self) -> RankContexts:

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from typing import TypeVar
 
 from stepscope.errors import StepscopeError
@@ -35,7 +42,9 @@ class Workers:
 
     def renew(self) -> None:
         """A new executor in place of a broken one."""
-        raise StepscopeError("a worker process died, most likely for lack of memory; try again with --jobs 1")
+        raise StepscopeError(
+            "a worker process died, most likely for lack of memory; try again with --jobs 1"
+        )
 
     def check(self) -> None:
         """Raise when nobody is left to work: waiting on would be for ever."""
@@ -62,7 +71,10 @@ def run_tasks(
         done = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED).done
         if not done and not broken:
             workers.check()
-        broken = broken or any(not future.cancelled() and isinstance(future.exception(), BrokenExecutor) for future in done)
+        broken = broken or any(
+            not future.cancelled() and isinstance(future.exception(), BrokenExecutor)
+            for future in done
+        )
         if broken:
             # A broken executor ends all it had. What finished before that is as good as ever.
             done = wait(running).done
@@ -76,7 +88,10 @@ def run_tasks(
             except workers.lost:
                 yield number, DiedError()
             except CancelledError:
-                raise StepscopeError("the tasks were cancelled: whoever ran them is gone. Start it again and try anew") from None
+                raise StepscopeError(
+                    "the tasks were cancelled: whoever ran them is gone. Start it again and try "
+                    "anew"
+                ) from None
         if broken:
             workers.renew()
 
@@ -107,7 +122,9 @@ class _Queue:
         return self._waiting.popleft()
 
     def put_back(self, number: int) -> None:
-        (self._alone if self._deaths[number] == MAX_DEATHS - 1 else self._waiting).appendleft(number)
+        (self._alone if self._deaths[number] == MAX_DEATHS - 1 else self._waiting).appendleft(
+            number
+        )
 
     def retry(self, number: int) -> bool:
         """Whether it is tried again."""

@@ -76,7 +76,9 @@ class ClusterWorkers(Workers):
         self._client, self._address = client, address
         self._seen_s = time.monotonic()
         self.lost = (KilledWorker,)
-        super().__init__(client.get_executor(pure=False), max(MIN_WIDTH, 2 * sum(client.nthreads().values())))
+        super().__init__(
+            client.get_executor(pure=False), max(MIN_WIDTH, 2 * sum(client.nthreads().values()))
+        )
 
     def check(self) -> None:
         """StepscopeError when there has been nobody to work for IDLE_S."""
@@ -95,14 +97,18 @@ def cluster_workers(address: str) -> Iterator[Workers]:
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError("--cluster needs Dask, which is not installed: pip install 'stepscope[cluster]'") from None
+        raise UsageError(
+            "--cluster needs Dask, which is not installed: pip install 'stepscope[cluster]'"
+        ) from None
     try:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError, AssertionError) as problem:
         # Dask asserts that its own loop has started within ten seconds,
         # which a crowded machine may not give it.
         where = "Give a scheduler's address, such as tcp://host:8786, and see that it runs"
-        raise StepscopeError(f"no Dask scheduler at {address} ({_first_line(problem)}). {where}") from None
+        raise StepscopeError(
+            f"no Dask scheduler at {address} ({_first_line(problem)}). {where}"
+        ) from None
     try:
         _try_out(client, address)
         workers = ClusterWorkers(client, address)
@@ -122,13 +128,16 @@ def _try_out(client: Any, address: str) -> None:
         version = client.submit(_version, pure=False).result(timeout=IDLE_S)
     except (TimeoutError, asyncio.TimeoutError):
         raise StepscopeError(
-            f"the cluster at {address} has no workers (waited {IDLE_S:.0f} s). Start some, or leave out --cluster"
+            f"the cluster at {address} has no workers (waited {IDLE_S:.0f} s). Start some, or "
+            "leave out --cluster"
         ) from None
     except (ImportError, RuntimeError, asyncio.CancelledError) as problem:
         version = f"none ({_first_line(problem)})"
     if version != __version__:
         what = f"the cluster at {address} needs stepscope {__version__}, as here, and has {version}"
-        raise StepscopeError(f"{what}. Install it where the scheduler and the workers run, and start them again")
+        raise StepscopeError(
+            f"{what}. Install it where the scheduler and the workers run, and start them again"
+        )
 
 
 def _version() -> str:
@@ -141,7 +150,9 @@ def _first_line(problem: BaseException) -> str:
 
 
 @contextmanager
-def workers_for(sources: Sequence[Source], jobs: int | None, cluster: str | None) -> Iterator[Workers | None]:
+def workers_for(
+    sources: Sequence[Source], jobs: int | None, cluster: str | None
+) -> Iterator[Workers | None]:
     """A cluster where one is named,
     else processes when there are several files and several cores."""
     num = min(len(sources), jobs or num_cores())
@@ -182,4 +193,6 @@ def _refuse_private(sources: Sequence[Source]) -> None:
     for source in sources:
         if is_private(source.path) or source.stem != source.path:
             why = "lies, or is unpacked, on this machine alone, where the cluster cannot see it"
-            raise UsageError(f"{source.stem} {why}. Unpack it to a place that both see, or leave out --cluster")
+            raise UsageError(
+                f"{source.stem} {why}. Unpack it to a place that both see, or leave out --cluster"
+            )

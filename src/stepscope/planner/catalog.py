@@ -72,7 +72,12 @@ def model_names() -> tuple[str, ...]:
 
 def all_names() -> tuple[str, ...]:
     """Every name that `find_model` knows, aliases included."""
-    return tuple(name for family in _load_file().families for entry in family.models for name in (entry.name, *entry.aliases))
+    return tuple(
+        name
+        for family in _load_file().families
+        for entry in family.models
+        for name in (entry.name, *entry.aliases)
+    )
 
 
 def custom_model(
@@ -98,19 +103,32 @@ def custom_model(
 ) -> Model:
     """A model by its shape.
 
-    The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is gated.
-    `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2 has;
-    with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
+    The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is
+    gated. `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2
+    has; with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
     """
-    counts = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab, "kv-heads": kv_heads, "head-dim": head_dim}
+    counts = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "vocab": vocab,
+        "kv-heads": kv_heads,
+        "head-dim": head_dim,
+    }
     counts |= {"ffn-hidden": ffn_hidden, "expert-ffn-hidden": expert_ffn_hidden}
     for option, count in counts.items():
         if count is not None and not 1 <= count <= MAX_COUNT:
             raise UsageError(f"{option} must be from 1 to {MAX_COUNT}, not {count}")
     if head_dim is None and hidden % heads:
-        raise UsageError(f"a width of {hidden} cannot be shared by {heads} heads; {_nearest_divisor(hidden, heads)} heads can")
+        raise UsageError(
+            f"a width of {hidden} cannot be shared by {heads} heads; "
+            f"{_nearest_divisor(hidden, heads)} heads can"
+        )
     if kv_heads is not None and heads % kv_heads:
-        raise UsageError(f"{heads} heads cannot share {kv_heads} key-value heads; {_nearest_divisor(heads, kv_heads)} would do")
+        raise UsageError(
+            f"{heads} heads cannot share {kv_heads} key-value heads; "
+            f"{_nearest_divisor(heads, kv_heads)} would do"
+        )
     ffn = ffn_hidden or (_gated_width(hidden) if is_gated else 4 * hidden)
     return Model(
         name=name or f"custom-h{hidden}-l{layers}-a{heads}",
@@ -129,19 +147,29 @@ def custom_model(
         has_out_bias=has_biases,
         has_mlp_bias=has_biases,
         norm_size=2 if has_biases else 1,
-        experts=_custom_experts(layers, experts, top_k, expert_ffn_hidden or ffn, shared_ffn_hidden, num_dense_layers),
+        experts=_custom_experts(
+            layers, experts, top_k, expert_ffn_hidden or ffn, shared_ffn_hidden, num_dense_layers
+        ),
         source="the command line",
     )
 
 
-def _custom_experts(layers: int, num: int, top_k: int, ffn_hidden: int, shared: int, num_dense: int) -> Experts | None:
+def _custom_experts(
+    layers: int, num: int, top_k: int, ffn_hidden: int, shared: int, num_dense: int
+) -> Experts | None:
     if not num:
         return None
     if not 1 <= top_k <= num <= MAX_COUNT:
         raise UsageError(f"a token cannot go to {top_k} of {num} experts")
     if not 0 <= num_dense < layers or shared < 0:
         raise UsageError(f"of {layers} layers, {num_dense} cannot be without a mixture")
-    return Experts(num=num, top_k=top_k, ffn_hidden=ffn_hidden, shared_ffn_hidden=shared, num_dense_layers=num_dense)
+    return Experts(
+        num=num,
+        top_k=top_k,
+        ffn_hidden=ffn_hidden,
+        shared_ffn_hidden=shared,
+        num_dense_layers=num_dense,
+    )
 
 
 def scaled_model(num_params: float) -> Model:
@@ -153,7 +181,8 @@ def scaled_model(num_params: float) -> Model:
     """
     if not _MIN_SCALED <= num_params <= _MAX_SCALED:
         raise UsageError(
-            f"a size must be from {_size_word(_MIN_SCALED)} to {_size_word(_MAX_SCALED)}, not {_size_word(num_params)}"
+            f"a size must be from {_size_word(_MIN_SCALED)} to {_size_word(_MAX_SCALED)}, not "
+            f"{_size_word(num_params)}"
         )
     best: tuple[bool, float, Model] | None = None
     for hidden in _WIDTHS:
@@ -174,7 +203,10 @@ def _scaled(hidden: int, num_params: float) -> Model:
     of_layer = model.attention_params + model.dense_mlp_params + model.norm_params
     layers = 2 * max(1, round((num_params - (model.num_params - of_layer)) / of_layer / 2))
     return replace(
-        model, layers=layers, source="a llama scaled to this size", notes=(f"no model is named: {layers} x {hidden} of llama",)
+        model,
+        layers=layers,
+        source="a llama scaled to this size",
+        notes=(f"no model is named: {layers} x {hidden} of llama",),
     )
 
 
@@ -186,7 +218,9 @@ _MIN_SCALED, _MAX_SCALED = 10e6, 100e12
 _SCALED_ERROR = 0.03
 _CHANNELS_PER_LAYER = 128
 _WIDTHS = (*range(128, 1024, 128), *range(1024, 4096, 512), *range(4096, 65536, 1024))
-_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?([mbt])(?:illion)?(?:[ -]?(?:params|parameters))?", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(\d{1,6}(?:\.\d{1,6})?)\s?([mbt])(?:illion)?(?:[ -]?(?:params|parameters))?", re.IGNORECASE
+)
 _UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -218,14 +252,19 @@ def _plain(word: str) -> str:
 
 @cache
 def _load_file() -> _ModelFile:
-    return msgspec.json.decode(resources.files("stepscope.planner").joinpath("models.json").read_bytes(), type=_ModelFile)
+    return msgspec.json.decode(
+        resources.files("stepscope.planner").joinpath("models.json").read_bytes(), type=_ModelFile
+    )
 
 
 @cache
 def _by_plain_name() -> Mapping[str, tuple[_Family, _Entry]]:
     families = _load_file().families
     return {
-        _plain(name): (family, entry) for family in families for entry in family.models for name in (entry.name, *entry.aliases)
+        _plain(name): (family, entry)
+        for family in families
+        for entry in family.models
+        for name in (entry.name, *entry.aliases)
     }
 
 
@@ -237,7 +276,9 @@ def _unsupported() -> Mapping[str, tuple[str, str]]:
 def _built(family: _Family, entry: _Entry) -> Model:
     source = (entry.source or family.source).replace("{name}", entry.name)
     values = {**family.config, **entry.config}
-    model = model_from_config(values, name=entry.name, where=source, has_mtp="num_nextn_predict_layers" in values)
+    model = model_from_config(
+        values, name=entry.name, where=source, has_mtp="num_nextn_predict_layers" in values
+    )
     return replace(model, source=source)
 
 

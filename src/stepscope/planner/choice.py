@@ -89,8 +89,14 @@ def why(choice: Choice, best: Choice) -> str:
         return "as fast as the best"
     if gap < 0:
         return f"faster than the best that fits, by {seconds(-gap)}"
-    grown = sorted(((value - best.times[name], name) for name, value in choice.times.items()), reverse=True)
-    words = [f"{PART_WORDS.get(name, name.replace('_', ' '))} +{seconds(more)}" for more, name in grown[:2] if more >= 0.25 * gap]
+    grown = sorted(
+        ((value - best.times[name], name) for name, value in choice.times.items()), reverse=True
+    )
+    words = [
+        f"{PART_WORDS.get(name, name.replace('_', ' '))} +{seconds(more)}"
+        for more, name in grown[:2]
+        if more >= 0.25 * gap
+    ]
     return ", ".join(words)
 
 

@@ -90,7 +90,12 @@ def resized(cluster: Cluster, num_devices: int) -> Cluster:
     if num_devices < 1:
         raise UsageError(f"a cluster has at least one device, not {num_devices}")
     per_node = min(cluster.devices_per_node, num_devices)
-    return replace(cluster, num_devices=num_devices, devices_per_node=per_node, tiers=sized(cluster.tiers, per_node, num_devices))
+    return replace(
+        cluster,
+        num_devices=num_devices,
+        devices_per_node=per_node,
+        tiers=sized(cluster.tiers, per_node, num_devices),
+    )
 
 
 def sized(tiers: Sequence[Tier], per_node: int, num_devices: int) -> tuple[Tier, ...]:
@@ -115,6 +120,8 @@ def faster_network(cluster: Cluster, factor: float) -> Cluster:
     for tier in farther:
         # A rack at the node's own rate is wired, not networked: NVL72.
         is_wired = tier.name == IN_RACK and tier.bytes_per_s == in_node.bytes_per_s
-        faster = replace(tier, bytes_per_s=tier.bytes_per_s * factor, source=f"{tier.source}; x {factor:g}")
+        faster = replace(
+            tier, bytes_per_s=tier.bytes_per_s * factor, source=f"{tier.source}; x {factor:g}"
+        )
         tiers.append(tier if is_wired else faster)
     return replace(cluster, tiers=tuple(tiers))

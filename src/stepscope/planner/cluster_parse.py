@@ -13,7 +13,9 @@ from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_toml import read_cluster
 from stepscope.planner.devices import make_cluster, shown
 
-_CLUSTER = re.compile(r"(?:(\d{1,9})\s*[xX*\u00d7]\s*)?(?:(\d{1,9})\s*[xX*\u00d7]\s*)?(\S.{0,100})", re.DOTALL)
+_CLUSTER = re.compile(
+    r"(?:(\d{1,9})\s*[xX*\u00d7]\s*)?(?:(\d{1,9})\s*[xX*\u00d7]\s*)?(\S.{0,100})", re.DOTALL
+)
 
 
 def parse_cluster(word: str) -> Cluster:
@@ -26,7 +28,9 @@ def parse_cluster(word: str) -> Cluster:
         return read_cluster(Path(word))
     match = _CLUSTER.fullmatch(word.strip())
     if match is None:
-        raise UsageError(f"a cluster is NODESxDEVICESxNAME, such as 8x8xH100, or a .toml file, not {shown(word)}")
+        raise UsageError(
+            f"a cluster is NODESxDEVICESxNAME, such as 8x8xH100, or a .toml file, not {shown(word)}"
+        )
     first, second, name = match.groups()
     if second is not None:
         nodes, per_node = int(first), int(second)

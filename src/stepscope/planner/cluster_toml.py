@@ -18,8 +18,12 @@ from stepscope.planner.devices import MAX_DEVICES, NamedDevice, find_device, joi
 LEAST, MOST = 1e-6, 1e15
 """Of any rate, size, price or time in the units of the file: beyond,
 products and quotients are no numbers any more."""
-_Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")]
-_Number = Annotated[float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")]
+_Count = Annotated[
+    int, Meta(ge=1, le=MAX_DEVICES, description=f"a whole number from 1 to {MAX_DEVICES}")
+]
+_Number = Annotated[
+    float, Meta(ge=LEAST, lt=MOST, description=f"a number from {LEAST:g} to {MOST:g}")
+]
 _Word = Annotated[str, Meta(max_length=200, description="a short text")]
 
 
@@ -81,7 +85,9 @@ def _cluster(file: _File, where: str) -> Cluster:
     named = _device(file, where)
     per_node = file.devices_per_node or links_of(named.spec).devices_per_node
     if file.nodes * per_node > MAX_DEVICES:
-        raise InputError(f"{where}: {file.nodes} nodes of {per_node} devices are more than {MAX_DEVICES}")
+        raise InputError(
+            f"{where}: {file.nodes} nodes of {per_node} devices are more than {MAX_DEVICES}"
+        )
     cluster = joined(named, file.nodes * per_node, per_node)
     return replace(
         cluster,
@@ -106,12 +112,17 @@ def _device(file: _File, where: str) -> NamedDevice:
     peaks = {precision: peak * 1e12 for precision, peak in tflops.items() if peak is not None}
     is_whole = memory is not None and bandwidth is not None and bool(peaks)
     if word is None and not is_whole:
-        raise InputError(f"{where}: give device, or memory_gb, bandwidth_gb_per_s and [peak_tflops] of one of your own")
+        raise InputError(
+            f"{where}: give device, or memory_gb, bandwidth_gb_per_s and [peak_tflops] of one of "
+            "your own"
+        )
     try:
         named = None if word is None else find_device(word)
     except UsageError as error:
         if not is_whole:
-            raise InputError(f"{where}: device: {error}: memory_gb, bandwidth_gb_per_s and [peak_tflops]") from None
+            raise InputError(
+                f"{where}: device: {error}: memory_gb, bandwidth_gb_per_s and [peak_tflops]"
+            ) from None
         named = None
     if named is None:
         assert memory is not None and bandwidth is not None
@@ -125,14 +136,18 @@ def _device(file: _File, where: str) -> NamedDevice:
     return replace(named, spec=spec, memory_bytes=memory or named.memory_bytes)
 
 
-def _own_device(name: str, memory: float, bandwidth: float, peaks: Mapping[str, float], where: str) -> DeviceSpec:
+def _own_device(
+    name: str, memory: float, bandwidth: float, peaks: Mapping[str, float], where: str
+) -> DeviceSpec:
     return DeviceSpec(
         key="own",
         name=name,
         vendor="own",
         memory_bytes=Figure(value=memory, source=where),
         bandwidth_bytes_per_s=Figure(value=bandwidth, source=where),
-        peak_flops={precision: Figure(value=peak, source=where) for precision, peak in peaks.items()},
+        peak_flops={
+            precision: Figure(value=peak, source=where) for precision, peak in peaks.items()
+        },
         link_bytes_per_s={},
     )
 

@@ -13,7 +13,9 @@ from stepscope.planner.model import Experts, Latent, Model
 # The shape that most decoders share, under the names that most use.
 
 
-def llama(f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_dim: int | None = None) -> Model:
+def llama(
+    f: Fields, *, tied: bool = False, kv_heads: int | None = None, head_dim: int | None = None
+) -> Model:
     """Llama's shape: RMS norms, a gated MLP, no learned positions.
 
     Biases where the config asks for them.
@@ -47,7 +49,9 @@ def _windowed(f: Fields, model: Model, layers: int | None = None) -> Model:
 
 
 def _mistral(f: Fields) -> Model:
-    return _windowed(f, replace(llama(f), has_mlp_bias=False, has_qkv_bias=False, has_out_bias=False))
+    return _windowed(
+        f, replace(llama(f), has_mlp_bias=False, has_qkv_bias=False, has_out_bias=False)
+    )
 
 
 def _qwen(f: Fields) -> Model:
@@ -81,14 +85,18 @@ def _gemma2(f: Fields) -> Model:
 
 
 def _gemma3(f: Fields) -> Model:
-    f = f.or_else(vocab_size=262208, num_attention_heads=8, num_key_value_heads=4)  # The 4B's config leaves them out.
+    f = f.or_else(
+        vocab_size=262208, num_attention_heads=8, num_key_value_heads=4
+    )  # The 4B's config leaves them out.
     model = replace(_gemma(f), norms_per_layer=4, has_qk_norm=True)
     pattern = f.count("sliding_window_pattern", default=6)
     return _windowed(f, model, layers=model.layers - model.layers // pattern)
 
 
 def _phi3(f: Fields) -> Model:
-    return _windowed(f, replace(llama(f), has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False))
+    return _windowed(
+        f, replace(llama(f), has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False)
+    )
 
 
 def _olmo(f: Fields) -> Model:
@@ -113,7 +121,12 @@ def _baichuan(f: Fields) -> Model:
 
 
 def _stablelm(f: Fields) -> Model:
-    model = replace(llama(f), norm_size=2, has_qkv_bias=f.flag("use_qkv_bias", default=False), has_out_bias=False)
+    model = replace(
+        llama(f),
+        norm_size=2,
+        has_qkv_bias=f.flag("use_qkv_bias", default=False),
+        has_out_bias=False,
+    )
     parallel = f.flag("use_parallel_residual", default=False)
     if f.flag("qk_layernorm", default=False):
         model = replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
@@ -123,7 +136,9 @@ def _stablelm(f: Fields) -> Model:
 def _starcoder2(f: Fields) -> Model:
     bias = f.flag("use_bias", default=True)
     model = llama(f, tied=True, kv_heads=2)
-    model = replace(model, is_gated=False, norm_size=2, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias)
+    model = replace(
+        model, is_gated=False, norm_size=2, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias
+    )
     return _windowed(f, model)
 
 
@@ -149,7 +164,9 @@ def _glm4(f: Fields) -> Model:
 def _mixtral(f: Fields) -> Model:
     model = _mistral(f)
     experts = Experts(
-        num=f.count("num_local_experts", default=8), top_k=f.count("num_experts_per_tok", default=2), ffn_hidden=model.ffn_hidden
+        num=f.count("num_local_experts", default=8),
+        top_k=f.count("num_experts_per_tok", default=2),
+        ffn_hidden=model.ffn_hidden,
     )
     return replace(model, experts=_checked(f, experts))
 
@@ -157,7 +174,12 @@ def _mixtral(f: Fields) -> Model:
 def _qwen2_moe(f: Fields) -> Model:
     model = replace(_qwen2(f), has_qkv_bias=f.flag("qkv_bias", default=True))
     shared = f.count("shared_expert_intermediate_size", default=5632, at_least=0)
-    return replace(model, experts=_checked(f, replace(_qwen_experts(f, model), shared_ffn_hidden=shared, has_shared_gate=True)))
+    return replace(
+        model,
+        experts=_checked(
+            f, replace(_qwen_experts(f, model), shared_ffn_hidden=shared, has_shared_gate=True)
+        ),
+    )
 
 
 def _qwen3_moe(f: Fields) -> Model:
@@ -184,13 +206,19 @@ def _olmoe(f: Fields) -> Model:
         top_k=f.count("num_experts_per_tok", default=8),
         ffn_hidden=model.ffn_hidden,
     )
-    return replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim, experts=_checked(f, experts))
+    return replace(
+        model,
+        qk_norm_params=(model.heads + model.kv_heads) * model.head_dim,
+        experts=_checked(f, experts),
+    )
 
 
 def _gpt_oss(f: Fields) -> Model:
     model = llama(f, head_dim=64)
     bias = f.flag("attention_bias", default=True)
-    model = replace(model, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=True, num_sinks=model.heads)
+    model = replace(
+        model, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=True, num_sinks=model.heads
+    )
     experts = Experts(
         num=f.count("num_local_experts", "num_experts"),
         top_k=f.count("num_experts_per_tok", "experts_per_token"),
@@ -212,7 +240,12 @@ def _deepseek(f: Fields) -> Model:
         rope_dim=f.count("qk_rope_head_dim"),
         v_dim=f.count("v_head_dim"),
     )
-    model = replace(llama(f, head_dim=latent.nope_dim + latent.rope_dim), latent=latent, has_qkv_bias=False, has_out_bias=False)
+    model = replace(
+        llama(f, head_dim=latent.nope_dim + latent.rope_dim),
+        latent=latent,
+        has_qkv_bias=False,
+        has_out_bias=False,
+    )
     model = replace(model, head_dim=latent.nope_dim + latent.rope_dim)
     if f.flag("attention_bias", default=False):
         raise f.fault("attention_bias with latent attention is not supported")
@@ -248,12 +281,25 @@ def with_further_layers(model: Model, num: int) -> Model:
 
     Embedding and head are the model's own.
     """
-    attention_and_norms = model.attention_params + model.norm_params + 2 * model.hidden**2 + 3 * model.hidden * model.norm_size
+    attention_and_norms = (
+        model.attention_params
+        + model.norm_params
+        + 2 * model.hidden**2
+        + 3 * model.hidden * model.norm_size
+    )
     if model.experts is None:
         every = active = attention_and_norms + model.dense_mlp_params
     else:
-        every = attention_and_norms + model.router_and_shared_params + model.experts.num * model.expert_params
-        active = attention_and_norms + model.router_and_shared_params + model.experts.top_k * model.expert_params
+        every = (
+            attention_and_norms
+            + model.router_and_shared_params
+            + model.experts.num * model.expert_params
+        )
+        active = (
+            attention_and_norms
+            + model.router_and_shared_params
+            + model.experts.top_k * model.expert_params
+        )
     return replace(model, extra_layer_params=num * every, extra_layer_active_params=num * active)
 
 
@@ -263,7 +309,11 @@ def _llama4(f: Fields) -> Model:
     Three layers of four look back on a chunk.
     """
     expert = f.count("intermediate_size")
-    model = replace(llama(f, head_dim=128), ffn_hidden=f.count("intermediate_size_mlp", default=16384), has_mlp_bias=False)
+    model = replace(
+        llama(f, head_dim=128),
+        ffn_hidden=f.count("intermediate_size_mlp", default=16384),
+        has_mlp_bias=False,
+    )
     step, listed = f.count("interleave_moe_layer_step", default=1), f.counts("moe_layers")
     num_mixtures = model.layers // step
     if listed:
@@ -306,7 +356,10 @@ def _balances(f: Fields) -> bool:
 
 def _checked(f: Fields, experts: Experts) -> Experts:
     if experts.top_k > experts.num:
-        raise f.fault(f"a token cannot go to {experts.top_k} of {experts.num} experts: see num_experts_per_tok")
+        raise f.fault(
+            f"a token cannot go to {experts.top_k} of {experts.num} experts: see "
+            "num_experts_per_tok"
+        )
     return experts
 
 
@@ -366,8 +419,12 @@ UNSUPPORTED: Mapping[str, str] = {
         ),
         "it mixes attention with other layers (Mamba and the like)",
     ),
-    **dict.fromkeys(("t5", "mt5", "bart", "whisper", "pegasus", "marian"), "it has an encoder and a decoder"),
-    **dict.fromkeys(("deepseek_v32", "deepseek_v4"), "its attention picks tokens, which we do not count yet"),
+    **dict.fromkeys(
+        ("t5", "mt5", "bart", "whisper", "pegasus", "marian"), "it has an encoder and a decoder"
+    ),
+    **dict.fromkeys(
+        ("deepseek_v32", "deepseek_v4"), "its attention picks tokens, which we do not count yet"
+    ),
     **dict.fromkeys(("vit", "clip", "siglip", "unet"), "it is not a model of text"),
 }
 """Why a `model_type` cannot be planned."""

@@ -23,16 +23,26 @@ class Fields:
         self.where = where
         self.notes: list[str] = []
 
-    def count(self, *names: str, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
+    def count(
+        self, *names: str, default: int | None = None, at_least: int = 1, at_most: int = MAX_COUNT
+    ) -> int:
         """A whole number; without a default it must be there."""
         name, value = self._first(names)
         if value is None:
             if default is None:
-                raise InputError(f"{self.where}: no {self._or(names)}: not a config of a transformer, or one we cannot read")
+                raise InputError(
+                    f"{self.where}: no {self._or(names)}: not a config of a transformer, or one "
+                    "we cannot read"
+                )
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not at_least <= value <= at_most
+        ):
             raise InputError(
-                f"{self.where}: {name} must be a whole number from {at_least} to {at_most}, not {self._shown(value)}"
+                f"{self.where}: {name} must be a whole number from {at_least} to {at_most}, not "
+                f"{self._shown(value)}"
             )
         return value
 
@@ -41,7 +51,9 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {name} must be true or false, not {self._shown(value)}")
+            raise InputError(
+                f"{self.where}: {name} must be true or false, not {self._shown(value)}"
+            )
         return value
 
     def word(self, name: str, default: str = "") -> str:
@@ -58,7 +70,9 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise InputError(f"{self.where}: {name} must be a list of words, not {self._shown(value)}")
+            raise InputError(
+                f"{self.where}: {name} must be a list of words, not {self._shown(value)}"
+            )
         return tuple(value)
 
     def counts(self, name: str) -> tuple[int, ...]:
@@ -66,8 +80,12 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return ()
-        if not isinstance(value, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
-            raise InputError(f"{self.where}: {name} must be a list of whole numbers, not {self._shown(value)}")
+        if not isinstance(value, list) or not all(
+            isinstance(item, int) and not isinstance(item, bool) for item in value
+        ):
+            raise InputError(
+                f"{self.where}: {name} must be a list of whole numbers, not {self._shown(value)}"
+            )
         return tuple(value)
 
     def inner(self, name: str) -> Fields:
@@ -76,7 +94,9 @@ class Fields:
         if value is None:
             return Fields({}, f"{self.where}: {name}")
         if not isinstance(value, dict):
-            raise InputError(f"{self.where}: {name} must be a group of fields, not {self._shown(value)}")
+            raise InputError(
+                f"{self.where}: {name} must be a group of fields, not {self._shown(value)}"
+            )
         return Fields(value, f"{self.where}: {name}")
 
     def has(self, name: str) -> bool:
@@ -84,7 +104,13 @@ class Fields:
 
     def or_else(self, **defaults: object) -> Fields:
         """These fields, with what a file may leave out."""
-        fields = Fields({**defaults, **{name: value for name, value in self.values.items() if value is not None}}, self.where)
+        fields = Fields(
+            {
+                **defaults,
+                **{name: value for name, value in self.values.items() if value is not None},
+            },
+            self.where,
+        )
         fields.notes = self.notes
         return fields
 
@@ -96,14 +122,18 @@ class Fields:
         if self.has("head_dim"):
             return self.count("head_dim")
         if hidden % heads:
-            raise self.fault(f"a width of {hidden} cannot be shared by {heads} attention heads; give head_dim")
+            raise self.fault(
+                f"a width of {hidden} cannot be shared by {heads} attention heads; give head_dim"
+            )
         return hidden // heads
 
     def fault(self, message: str) -> InputError:
         return InputError(f"{self.where}: {message}")
 
     def _first(self, names: tuple[str, ...]) -> tuple[str, object]:
-        return next(((name, self.values[name]) for name in names if self.has(name)), (names[0], None))
+        return next(
+            ((name, self.values[name]) for name in names if self.has(name)), (names[0], None)
+        )
 
     @staticmethod
     def _or(names: tuple[str, ...]) -> str:

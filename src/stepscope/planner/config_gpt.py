@@ -20,12 +20,16 @@ def _gpt(f: Fields, **changes: object) -> Model:
     )
     base = Model(
         name="",
-        layers=f.count("n_layer", "num_hidden_layers", "n_layers", "num_layers", at_most=MAX_LAYERS),
+        layers=f.count(
+            "n_layer", "num_hidden_layers", "n_layers", "num_layers", at_most=MAX_LAYERS
+        ),
         hidden=hidden,
         heads=heads,
         kv_heads=heads,
         head_dim=f.head_dim(hidden, heads),
-        ffn_hidden=f.count("n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size", default=4 * hidden),
+        ffn_hidden=f.count(
+            "n_inner", "ffn_dim", "ffn_hidden_size", "intermediate_size", default=4 * hidden
+        ),
         vocab=f.count("vocab_size"),
         is_gated=False,
         is_tied=f.flag("tie_word_embeddings", default=True),
@@ -48,18 +52,31 @@ def _gpt_bigcode(f: Fields) -> Model:
 
 def _gpt_neo(f: Fields) -> Model:
     """Its attention has a bias on the way out alone; every second layer has a window."""
-    model = _gpt(f, max_positions=f.count("max_position_embeddings", default=2048), has_qkv_bias=False)
-    return replace(model, window=f.count("window_size", default=256), num_window_layers=model.layers // 2)
+    model = _gpt(
+        f, max_positions=f.count("max_position_embeddings", default=2048), has_qkv_bias=False
+    )
+    return replace(
+        model, window=f.count("window_size", default=256), num_window_layers=model.layers // 2
+    )
 
 
 def _gptj(f: Fields) -> Model:
     tied = f.flag("tie_word_embeddings", default=False)
-    changes = {"norms_per_layer": 1, "has_qkv_bias": False, "has_out_bias": False, "has_head_bias": True, "is_parallel": True}
+    changes = {
+        "norms_per_layer": 1,
+        "has_qkv_bias": False,
+        "has_out_bias": False,
+        "has_head_bias": True,
+        "is_parallel": True,
+    }
     return _gpt(f, is_tied=tied, **changes)
 
 
 def _gpt_neox(f: Fields) -> Model:
-    tied, bias = f.flag("tie_word_embeddings", default=False), f.flag("attention_bias", default=True)
+    tied, bias = (
+        f.flag("tie_word_embeddings", default=False),
+        f.flag("attention_bias", default=True),
+    )
     parallel = f.flag("use_parallel_residual", default=True)
     return _gpt(f, is_tied=tied, has_qkv_bias=bias, has_out_bias=bias, is_parallel=parallel)
 
@@ -72,8 +89,14 @@ def _opt(f: Fields) -> Model:
     """OPT: two positions more than it says; its 350M has a narrower embedding and no last norm."""
     hidden, bias = f.count("hidden_size"), f.flag("enable_bias", default=True)
     width = f.count("word_embed_proj_dim", default=hidden)
-    last = f.flag("do_layer_norm_before", default=True) and not f.flag("_remove_final_layer_norm", default=False)
-    model = _gpt(f, max_positions=f.count("max_position_embeddings", default=2048) + 2, num_outer_norms=int(last))
+    last = f.flag("do_layer_norm_before", default=True) and not f.flag(
+        "_remove_final_layer_norm", default=False
+    )
+    model = _gpt(
+        f,
+        max_positions=f.count("max_position_embeddings", default=2048) + 2,
+        num_outer_norms=int(last),
+    )
     norm_size = 2 if f.flag("layer_norm_elementwise_affine", default=True) else 0
     model = replace(model, embedding_hidden=0 if width == hidden else width, norm_size=norm_size)
     return replace(model, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias)
@@ -83,7 +106,14 @@ def _mpt(f: Fields) -> Model:
     """MPT as on the hub: biased scores in place of positions, no bias anywhere."""
     attention = f.inner("attn_config")
     hidden, ratio = f.count("d_model", "hidden_size"), f.count("expansion_ratio", default=4)
-    model = _gpt(f, ffn_hidden=ratio * hidden, norm_size=1, has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False)
+    model = _gpt(
+        f,
+        ffn_hidden=ratio * hidden,
+        norm_size=1,
+        has_qkv_bias=False,
+        has_out_bias=False,
+        has_mlp_bias=False,
+    )
     if not attention.flag("alibi", default=True):
         model = replace(model, max_positions=f.count("max_seq_len", default=2048))
     if not f.flag("no_bias", default=True):
@@ -94,7 +124,10 @@ def _mpt(f: Fields) -> Model:
 def _falcon(f: Fields) -> Model:
     """Falcon: the 7B has one key for all heads and one norm per layer,
     the later ones groups and two."""
-    bias, new = f.flag("bias", default=False), f.flag("new_decoder_architecture", default=f.has("n_head_kv"))
+    bias, new = (
+        f.flag("bias", default=False),
+        f.flag("new_decoder_architecture", default=f.has("n_head_kv")),
+    )
     parallel = f.flag("parallel_attn", default=True) or new
     model = _gpt(f, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias, is_parallel=parallel)
     if new:
@@ -107,7 +140,13 @@ def _falcon(f: Fields) -> Model:
 
 def _phi(f: Fields) -> Model:
     """Phi 1 and 2: one norm per layer, biases everywhere, the head's too."""
-    model = _gpt(f, is_tied=f.flag("tie_word_embeddings", default=False), has_head_bias=True, norms_per_layer=1, is_parallel=True)
+    model = _gpt(
+        f,
+        is_tied=f.flag("tie_word_embeddings", default=False),
+        has_head_bias=True,
+        norms_per_layer=1,
+        is_parallel=True,
+    )
     model = replace(model, kv_heads=f.count("num_key_value_heads", default=model.heads))
     if f.flag("qk_layernorm", default=False):
         model = replace(model, qk_norm_params=4 * model.head_dim)

@@ -64,7 +64,11 @@ class NamedDevice:
 
 
 def make_cluster(
-    device: str, num_devices: int, devices_per_node: int | None = None, *, memory_bytes: float | None = None
+    device: str,
+    num_devices: int,
+    devices_per_node: int | None = None,
+    *,
+    memory_bytes: float | None = None,
 ) -> Cluster:
     """So many devices of a name, joined as is usual for them."""
     named = find_device(device)
@@ -78,14 +82,19 @@ def joined(named: NamedDevice, num_devices: int, devices_per_node: int | None = 
     spec, links = named.spec, links_of(named.spec)
     if named.across is not None:
         links = replace(links, across_bytes_per_s=named.across)
-    if not 1 <= num_devices <= MAX_DEVICES or (devices_per_node is not None and devices_per_node < 1):
+    if not 1 <= num_devices <= MAX_DEVICES or (
+        devices_per_node is not None and devices_per_node < 1
+    ):
         raise UsageError(f"a cluster has from 1 to {MAX_DEVICES} devices, at least one to a node")
     notes = named.notes
     if devices_per_node is None:
         devices_per_node = _equal_share(num_devices, links.devices_per_node)
         if num_devices > devices_per_node != links.devices_per_node:
             notes += (
-                f"{num_devices} devices in equal nodes: {devices_per_node} to a node, not the usual {links.devices_per_node}",
+                (
+                    f"{num_devices} devices in equal nodes: {devices_per_node} to a node, not the "
+                    f"usual {links.devices_per_node}"
+                ),
             )
     per_node = min(devices_per_node, num_devices)
     num_nodes = -(-num_devices // per_node)
@@ -127,14 +136,33 @@ def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
     rate = spec.link_bytes_per_s.get(kind) or Figure(value=32e9, source="PCIe Gen4 x16, assumed")
     near = latencies["pcie" if kind == "pcie" else "nvlink"]
     inside = Tier(
-        name=IN_NODE, size=per_node, bytes_per_s=rate.value, latency_s=near.value, source=f"{rate.source}; {near.source}"
+        name=IN_NODE,
+        size=per_node,
+        bytes_per_s=rate.value,
+        latency_s=near.value,
+        source=f"{rate.source}; {near.source}",
     )
     tiers = [inside]
     if links.rack is not None and links.rack.value > per_node:
-        tiers.append(replace(inside, name=IN_RACK, size=int(links.rack.value), source=f"{links.rack.source}; {inside.source}"))
+        tiers.append(
+            replace(
+                inside,
+                name=IN_RACK,
+                size=int(links.rack.value),
+                source=f"{links.rack.source}; {inside.source}",
+            )
+        )
     far, network = links.across_bytes_per_s, latencies["network"]
     source = f"{far.source}; {network.source}"
-    tiers.append(Tier(name=ACROSS, size=per_node, bytes_per_s=far.value, latency_s=network.value, source=source))
+    tiers.append(
+        Tier(
+            name=ACROSS,
+            size=per_node,
+            bytes_per_s=far.value,
+            latency_s=network.value,
+            source=source,
+        )
+    )
     return tuple(tiers)
 
 
@@ -156,20 +184,36 @@ def find_device(word: str) -> NamedDevice:
     bare, in_brackets = _BRACKETS.sub(" ", word), _BRACKETS.findall(word)
     # "V100 (DGX-2)": what stands in brackets may say which one, or at which site.
     inside = (_keys().get(_plain(text)) for text in in_brackets)
-    across = next((rate for name, rate in _load_file().sites.items() for text in in_brackets if name in text.casefold()), None)
-    key = next((key for key in inside if key is not None), None) or _keys().get(_plain(word)) or _keys().get(_plain(bare))
+    across = next(
+        (
+            rate
+            for name, rate in _load_file().sites.items()
+            for text in in_brackets
+            if name in text.casefold()
+        ),
+        None,
+    )
+    key = (
+        next((key for key in inside if key is not None), None)
+        or _keys().get(_plain(word))
+        or _keys().get(_plain(bare))
+    )
     if key is not None:
         return NamedDevice(spec=_spec(key), across=across)
     memory, power = _MEMORY.search(bare), _POWER.search(bare)
     rest = _plain(_POWER.sub(" ", _MEMORY.sub(" ", _KIND.sub(" ", bare))))
     key = _keys().get(rest)
     if key is None:
-        raise UsageError(f"no device is named {shown(word)}; {_nearest(rest)}, or describe it in a .toml file")
+        raise UsageError(
+            f"no device is named {shown(word)}; {_nearest(rest)}, or describe it in a .toml file"
+        )
     named = replace(_refitted(_spec(key), memory, power), across=across)
     return _older_memory(named) if "hbm2e" in bare.casefold() else named
 
 
-def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None) -> NamedDevice:
+def _refitted(
+    spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[str] | None
+) -> NamedDevice:
     """A device whose name has other memory or power than its datasheet."""
     notes: tuple[str, ...] = ()
     memory_bytes = None if memory is None else float(memory[1]) * 2**30
@@ -177,7 +221,12 @@ def _refitted(spec: DeviceSpec, memory: re.Match[str] | None, power: re.Match[st
         memory_bytes = None
     if memory_bytes is not None:
         notes = (f"{memory_bytes / 2**30:g} GB of memory as named; the rest is {spec.name}'s",)
-    return NamedDevice(spec=spec, memory_bytes=memory_bytes, power_w=None if power is None else float(power[1]), notes=notes)
+    return NamedDevice(
+        spec=spec,
+        memory_bytes=memory_bytes,
+        power_w=None if power is None else float(power[1]),
+        notes=notes,
+    )
 
 
 def _older_memory(named: NamedDevice) -> NamedDevice:
@@ -229,7 +278,9 @@ def links_of(spec: DeviceSpec) -> Links:
 
 @cache
 def _load_file() -> _LinkFile:
-    return msgspec.json.decode(resources.files("stepscope.planner").joinpath("links.json").read_bytes(), type=_LinkFile)
+    return msgspec.json.decode(
+        resources.files("stepscope.planner").joinpath("links.json").read_bytes(), type=_LinkFile
+    )
 
 
 def _nearest(plain: str) -> str:

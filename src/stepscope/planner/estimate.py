@@ -55,7 +55,9 @@ class Estimates:
 
         Every pair of tokens counted, nothing recomputed.
         """
-        rate = self.tokens_per_s_per_device * model_flops_per_token(self.job.model, self.job.seq_len)
+        rate = self.tokens_per_s_per_device * model_flops_per_token(
+            self.job.model, self.job.seq_len
+        )
         if self.job.is_adapter:
             # Frozen weights have no gradients: two passes instead of three.
             rate = rate * 2 / 3
@@ -69,7 +71,9 @@ def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
     """
     if job.model.extra_layer_params:
         # One more layer after the last, which predicts a further token.
-        job = replace(job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0))
+        job = replace(
+            job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0)
+        )
     rates = rates_of(
         job.cluster,
         job.precision,
@@ -80,7 +84,9 @@ def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
     )
     if rates is None:
         precisions = ", ".join(sorted(job.cluster.peak_flops))
-        raise UsageError(f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}")
+        raise UsageError(
+            f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}"
+        )
     params = parameters(job, layouts)
     network = Network(job.cluster, job.constants)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -191,7 +191,17 @@ DDP = Framework(
 """Plain PyTorch: fp32 weights under autocast,
 which keeps a copy of each in half precision and the residuals in fp32."""
 
-FRAMEWORKS = (MEGATRON, MEGATRON_CORE, MEGATRON_DEEPSPEED, NANOTRON, TORCHTITAN, FSDP, COMPOSER, INTERNEVO, DDP)
+FRAMEWORKS = (
+    MEGATRON,
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TORCHTITAN,
+    FSDP,
+    COMPOSER,
+    INTERNEVO,
+    DDP,
+)
 
 
 def find_framework(name: str) -> Framework | None:

@@ -112,14 +112,22 @@ def extrapolate(
         if width % model_ranks:
             least = -(-width // model_ranks) * model_ranks
             raise UsageError(
-                f"{width} ranks cannot hold whole copies of a model that is cut over {model_ranks}; {least} ranks can: "
+                f"{width} ranks cannot hold whole copies of a model that is cut over "
+                f"{model_ranks}; {least} ranks can: "
                 f"--nodes {-(-least // per_node)}"
             )
         if width != run.width:
             steps.append(_carried(run, width, per_node, is_strong, cluster, methods))
     notes = _notes(run, steps, per_node, is_strong, cluster)
     ordered = tuple(sorted(steps, key=lambda step: step.width))
-    return Extrapolation(run=run, is_strong=is_strong, per_node=per_node, steps=ordered, methods=tuple(methods), notes=notes)
+    return Extrapolation(
+        run=run,
+        is_strong=is_strong,
+        per_node=per_node,
+        steps=ordered,
+        methods=tuple(methods),
+        notes=notes,
+    )
 
 
 def _measured(run: MeasuredRun, per_node: int) -> WidthStep:
@@ -137,7 +145,12 @@ def _measured(run: MeasuredRun, per_node: int) -> WidthStep:
 
 
 def _carried(
-    run: MeasuredRun, width: int, per_node: int, is_strong: bool, cluster: Cluster | None, methods: dict[str, None]
+    run: MeasuredRun,
+    width: int,
+    per_node: int,
+    is_strong: bool,
+    cluster: Cluster | None,
+    methods: dict[str, None],
 ) -> WidthStep:
     growth = width / run.width
     num_data = round(run.num_data * growth)
@@ -167,7 +180,11 @@ def _carried(
 
 
 def _seconds(
-    collective: MeasuredCollective, run: MeasuredRun, num_data: int, cluster: Cluster | None, methods: dict[str, None]
+    collective: MeasuredCollective,
+    run: MeasuredRun,
+    num_data: int,
+    cluster: Cluster | None,
+    methods: dict[str, None],
 ) -> float:
     """One collective in the wider group."""
     if not collective.is_data or collective.op not in RINGS or collective.num_ranks < 2:
@@ -195,10 +212,15 @@ def _fitted_s(collective: MeasuredCollective, size: int) -> float:
     assert collective.alpha_s is not None
     assert collective.beta_bytes_per_s
     bus_bytes = collective.size_bytes * bus_factor(collective.op, size)
-    return ring_steps(collective.op, size) * collective.alpha_s + bus_bytes / collective.beta_bytes_per_s
+    return (
+        ring_steps(collective.op, size) * collective.alpha_s
+        + bus_bytes / collective.beta_bytes_per_s
+    )
 
 
-def _over_links_s(collective: MeasuredCollective, size: int, stride: int, cluster: Cluster) -> float:
+def _over_links_s(
+    collective: MeasuredCollective, size: int, stride: int, cluster: Cluster
+) -> float:
     network, group = Network(cluster, DEFAULT), Group(size, stride)
     if collective.op == "all_reduce":
         return float(network.reduce_s(group, collective.size_bytes))
@@ -206,17 +228,35 @@ def _over_links_s(collective: MeasuredCollective, size: int, stride: int, cluste
 
 
 def _notes(
-    run: MeasuredRun, steps: Sequence[WidthStep], per_node: int, is_strong: bool, cluster: Cluster | None
+    run: MeasuredRun,
+    steps: Sequence[WidthStep],
+    per_node: int,
+    is_strong: bool,
+    cluster: Cluster | None,
 ) -> tuple[str, ...]:
-    notes = ["measured: compute, idle time, waits and copies of the recorded step; derived: collectives over data ranks"]
+    notes = [
+        (
+            "measured: compute, idle time, waits and copies of the recorded step; derived: "
+            "collectives over data ranks"
+        )
+    ]
     if is_strong:
-        notes.append("derived too: compute shrinks with each rank's share of the batch, at the rate it was measured at")
+        notes.append(
+            "derived too: compute shrinks with each rank's share of the batch, at the rate it was "
+            "measured at"
+        )
     if not any(collective.is_data for collective in run.collectives):
-        notes.append("no collective over data ranks was recorded: nothing grows with the width, and the answer is the ideal")
-    leaves = any(step.num_nodes > 1 for step in steps if not step.is_measured) and run.width <= per_node
+        notes.append(
+            "no collective over data ranks was recorded: nothing grows with the width, and the "
+            "answer is the ideal"
+        )
+    leaves = (
+        any(step.num_nodes > 1 for step in steps if not step.is_measured) and run.width <= per_node
+    )
     if leaves and cluster is None:
         notes.append(
-            "the run is taken for one node's: between nodes its bandwidth is assumed too, which few networks reach; "
+            "the run is taken for one node's: between nodes its bandwidth is assumed too, which "
+            "few networks reach; "
             "--cluster says what the links are"
         )
     if run.width == 1:

@@ -60,7 +60,9 @@ class LayerTime:
     scatter_s: Floats
 
 
-def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tuple[Any, Any, Any, Any]]:
+def products(
+    job: TrainingJob, layouts: Layouts, *, is_mixture: bool
+) -> list[tuple[Any, Any, Any, Any]]:
     """The layer's matrix products: how many, and m, n, k of each.
 
     Experts' come as one product per expert on the device.
@@ -77,7 +79,9 @@ def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tu
         else:
             shapes += [(1, tokens, latent.q_rank, h), (1, tokens, qk / tp, latent.q_rank)]
         shapes.append((1, tokens, latent.kv_rank + latent.rope_dim, h))
-        shapes.append((1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank))
+        shapes.append(
+            (1, tokens, model.heads * (latent.nope_dim + latent.v_dim) / tp, latent.kv_rank)
+        )
         shapes.append((1, tokens, h, model.heads * latent.v_dim / tp))
     else:
         q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
@@ -93,9 +97,15 @@ def products(job: TrainingJob, layouts: Layouts, *, is_mixture: bool) -> list[tu
             (1, tokens, experts.num, h),
         ]
         if experts.shared_ffn_hidden:
-            shapes += [(1, tokens, up * experts.shared_ffn_hidden / tp, h), (1, tokens, h, experts.shared_ffn_hidden / tp)]
+            shapes += [
+                (1, tokens, up * experts.shared_ffn_hidden / tp, h),
+                (1, tokens, h, experts.shared_ffn_hidden / tp),
+            ]
     else:
-        shapes += [(1, tokens, up * model.ffn_hidden / tp, h), (1, tokens, h, model.ffn_hidden / tp)]
+        shapes += [
+            (1, tokens, up * model.ffn_hidden / tp, h),
+            (1, tokens, h, model.ffn_hidden / tp),
+        ]
     return shapes
 
 
@@ -104,11 +114,15 @@ def attention_flops(job: TrainingJob, layouts: Layouts) -> Floats:
     model = job.model
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     latent = model.latent
-    width = model.heads * (2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim)
+    width = model.heads * (
+        2 * model.head_dim if latent is None else latent.nope_dim + latent.rope_dim + latent.v_dim
+    )
     return 2.0 * tokens * job.seq_len * width / layouts.tp * windowed_share(model, job.seq_len)
 
 
-def layer_time(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool) -> LayerTime:
+def layer_time(
+    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, *, is_mixture: bool
+) -> LayerTime:
     model, framework, constants = job.model, job.framework, job.constants
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -141,14 +155,21 @@ def layer_time(job: TrainingJob, layouts: Layouts, rates: Rates, network: Networ
     passes = passes * bytes_each * (1.0 if framework.fuses else constants.unfused_passes)
     stream = rates.stream_s(passes)
     comms = _tensor_comms(job, layouts, network, tokens)
-    experts_s = _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
+    experts_s = (
+        _expert_comms(job, layouts, network, tokens) if is_mixture else np.zeros(len(layouts))
+    )
     context = _context_comms(job, layouts, rates, network, tokens)
     host = (
         constants.host_layer_s
         * (constants.host_mixture if is_mixture else 1.0)
         * (0.15 if framework.is_compiled or is_fused else 1.0)
     )
-    launches = 2 * (tp > 1) * constants.host_collective_s * (1.0 if framework.fuses else constants.host_unfused)
+    launches = (
+        2
+        * (tp > 1)
+        * constants.host_collective_s
+        * (1.0 if framework.fuses else constants.host_unfused)
+    )
     forward = Pass(
         gemm=forward_gemm,
         attention=core_forward,
@@ -197,7 +218,9 @@ def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats
     # Without one kernel for it: two batched products with a short inner size, and passes over all
     # scores.
     model = job.model
-    scores = layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
+    scores = (
+        layouts.micro_batch * model.heads / layouts.tp * job.seq_len * (job.seq_len / layouts.cp)
+    )
     inner = model.head_dim / (model.head_dim + rates.half_k)
     plain = flops / (rates.scalar if model.head_dim % 8 else rates.gemm * inner)
     dropped = DROPPED_PASSES * job.framework.has_dropout
@@ -208,7 +231,9 @@ def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats
     plain_forward = plain + rates.stream_s(scores * job.value_bytes * forward_passes)
     plain_backward = 2 * plain + rates.stream_s(scores * job.value_bytes * backward_passes)
     is_flash = layouts.is_flash == 1
-    return np.where(is_flash, flash_forward, plain_forward), np.where(is_flash, flash_backward, plain_backward)
+    return np.where(is_flash, flash_forward, plain_forward), np.where(
+        is_flash, flash_backward, plain_backward
+    )
 
 
 def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
@@ -230,7 +255,9 @@ def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: 
     return 2 * network.scatter_all_s(group, sent_bytes, experts.top_k)
 
 
-def _context_comms(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, tokens: Any) -> Floats:
+def _context_comms(
+    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, tokens: Any
+) -> Floats:
     """Keys and values around the ring, behind the attention of the part that is there."""
     model = job.model
     moved = tokens * 2 * model.kv_heads * model.head_dim / layouts.tp * job.value_bytes
@@ -240,7 +267,9 @@ def _context_comms(job: TrainingJob, layouts: Layouts, rates: Rates, network: Ne
     return np.where(layouts.cp > 1, np.maximum(whole - hidden * job.constants.overlap, 0.0), 0.0)
 
 
-def _sharding(job: TrainingJob, layouts: Layouts, network: Network, *, is_mixture: bool) -> dict[str, Floats]:
+def _sharding(
+    job: TrainingJob, layouts: Layouts, network: Network, *, is_mixture: bool
+) -> dict[str, Floats]:
     """A layer's weights gathered from its shards, and its gradients scattered to them."""
     model = job.model
     params: Any = model.attention_params + model.norm_params
@@ -251,7 +280,15 @@ def _sharding(job: TrainingJob, layouts: Layouts, network: Network, *, is_mixtur
         routed = model.expert_params * model.experts.num / layouts.ep / layouts.tp
         parts.append((routed, Group(np.maximum(width // layouts.ep, 1), layouts.tp * layouts.ep)))
     is_sharded = layouts.zero_stage == 3
-    gather = sum(network.gather_s(group, num_params * job.value_bytes) for num_params, group in parts)
-    scatter = sum(network.gather_s(group, num_params * job.framework.comm_grad_bytes) for num_params, group in parts)
+    gather = sum(
+        network.gather_s(group, num_params * job.value_bytes) for num_params, group in parts
+    )
+    scatter = sum(
+        network.gather_s(group, num_params * job.framework.comm_grad_bytes)
+        for num_params, group in parts
+    )
     is_trained = is_sharded & (not job.is_adapter)
-    return {"gather_s": np.where(is_sharded, gather, 0.0), "scatter_s": np.where(is_trained, scatter, 0.0)}
+    return {
+        "gather_s": np.where(is_sharded, gather, 0.0),
+        "scatter_s": np.where(is_trained, scatter, 0.0),
+    }

@@ -63,7 +63,10 @@ class Layout:
             words.append(f"ep{self.ep}")
         words.append(f"mb{self.micro_batch}")
         if self.zero_stage:
-            words.append(f"z{self.zero_stage}" + (f"/{self.shard}" if 0 < self.shard < self.dp * self.cp else ""))
+            words.append(
+                f"z{self.zero_stage}"
+                + (f"/{self.shard}" if 0 < self.shard < self.dp * self.cp else "")
+            )
         if self.is_sequence_parallel:
             words.append("sp")
         if self.recompute != "none":
@@ -114,7 +117,9 @@ class Layouts:
 
     def take(self, selection: Any) -> Layouts:
         """Some of them, by index or by mask."""
-        return Layouts(**{field.name: getattr(self, field.name)[selection] for field in fields(self)})
+        return Layouts(
+            **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
+        )
 
     def layout(self, index: int) -> Layout:
         values: dict[str, Any] = {}
@@ -132,4 +137,6 @@ class Layouts:
             for name, column in columns.items():
                 value = getattr(layout, name)
                 column.append(_CODED[name].index(value) if name in _CODED else int(value))
-        return Layouts(**{name: np.array(column, dtype=np.int64) for name, column in columns.items()})
+        return Layouts(
+            **{name: np.array(column, dtype=np.int64) for name, column in columns.items()}
+        )

@@ -47,7 +47,9 @@ def parse_layout(word: str, job: TrainingJob | None = None) -> Layout:
     if job is None:
         return layout
     if "dp" not in fields:
-        layout = replace(layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp)))
+        layout = replace(
+            layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp))
+        )
     return replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch)))
 
 
@@ -57,11 +59,17 @@ def _meant(part: str, word: str) -> Iterator[tuple[str, object]]:
         return
     match = _WORD.fullmatch(part)
     name = None if match is None else _NUMBERS.get(match[1])
-    if match is None or name is None or (match[3] and name != "pp") or (match[4] and name != "zero_stage"):
+    if (
+        match is None
+        or name is None
+        or (match[3] and name != "pp")
+        or (match[4] and name != "zero_stage")
+    ):
         close = difflib.get_close_matches(part, [*_FLAGS, *_NUMBERS], n=3, cutoff=0.4)
         near = f"near it: {', '.join(close)}; " if close else ""
         raise UsageError(
-            f"{part!a} in the layout {shown(word)} means nothing; {near}a layout is such as tp8-pp4v2-dp8-mb1-z1-sp-full"
+            f"{part!a} in the layout {shown(word)} means nothing; {near}a layout is such as "
+            "tp8-pp4v2-dp8-mb1-z1-sp-full"
         )
     number = int(match[2])
     if name == "zero_stage" and number > 3:

@@ -65,7 +65,9 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     frozen = job.value_bytes if job.is_adapter else framework.sharded_bytes - 12.0
     weights = np.where(is_whole, shard * frozen, local * weight_bytes)
     grads = np.where(is_whole, shard * 4.0, np.where(stage == 2, shard, local) * grad_bytes)
-    states = np.where(stage >= 1, shard, local) * np.where(is_whole, job.optimizer.moment_bytes, state_bytes)
+    states = np.where(stage >= 1, shard, local) * np.where(
+        is_whole, job.optimizer.moment_bytes, state_bytes
+    )
     if job.is_adapter:
         grads, states = np.zeros(len(layouts)), np.zeros(len(layouts))
     is_out = layouts.offload >= 1
@@ -79,15 +81,22 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     gathered_layers = np.where(is_whole & (width > 1), 2 * parameters.largest_layer, 0.0)
     gathered = gathered_layers * framework.weight_bytes + np.where(
         is_whole & (width > 1),
-        (parameters.largest_layer + parameters.outer) * (framework.weight_bytes + framework.comm_grad_bytes),
+        (parameters.largest_layer + parameters.outer)
+        * (framework.weight_bytes + framework.comm_grad_bytes),
         0.0,
     )
     gathered = np.where(
-        layouts.offload == 2, np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes), gathered
+        layouts.offload == 2,
+        np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes),
+        gathered,
     )
     buffers = _buffers(job, layouts)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
-    update_bytes = np.where(is_out, 0.0, np.where(stage >= 1, shard, local) * (0.0 if job.is_adapter else framework.update_bytes))
+    update_bytes = np.where(
+        is_out,
+        0.0,
+        np.where(stage >= 1, shard, local) * (0.0 if job.is_adapter else framework.update_bytes),
+    )
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
     return Memory(
@@ -112,13 +121,20 @@ def state_widths(job: TrainingJob) -> tuple[float, float, float]:
     framework, moments = job.framework, job.optimizer.moment_bytes
     if job.value_bytes == 4:
         return 4.0, 4.0, moments
-    return framework.weight_bytes, framework.grad_bytes + framework.extra_grad_bytes, framework.copy_bytes + moments
+    return (
+        framework.weight_bytes,
+        framework.grad_bytes + framework.extra_grad_bytes,
+        framework.copy_bytes + moments,
+    )
 
 
 def _context(job: TrainingJob, layouts: Layouts) -> Floats:
     """The driver's own, and NCCL's buffers for each kind of group that a rank is in."""
     constants = job.constants
-    kinds = sum((width > 1).astype(np.int64) for width in (layouts.tp, layouts.pp, layouts.dp * layouts.cp, layouts.ep))
+    kinds = sum(
+        (width > 1).astype(np.int64)
+        for width in (layouts.tp, layouts.pp, layouts.dp * layouts.cp, layouts.ep)
+    )
     return np.asarray(constants.context_bytes + kinds * constants.group_bytes)
 
 
@@ -144,13 +160,19 @@ def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     middle: Any = times * model.ffn_hidden
     if model.experts is not None:
         share = model.num_mixture_layers / model.layers
-        wide = times * (model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden)
+        wide = times * (
+            model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
+        )
         middle = (1 - share) * middle + share * (wide + 2 * model.experts.top_k * model.hidden)
-    layer = (np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)) * job.value_bytes
+    layer = (
+        np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)
+    ) * job.value_bytes
     layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
         layer = layer + 2 * outer * model.hidden
-    scores = layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
+    scores = (
+        layouts.micro_batch * model.heads * job.seq_len * (job.seq_len / layouts.cp) / layouts.tp
+    )
     plain = scores * (5.0 if framework.has_dropout else 4.0)
     layer = layer + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
     return np.asarray(layer + framework.extra_activation * outer * model.hidden)
@@ -170,15 +192,31 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
         layer = np.choose(layouts.recompute, (whole, whole, checkpoint))
     in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
-    flight = np.where(vpp > 1, np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))), np.minimum(pp, num_micro))
+    flight = np.where(
+        vpp > 1,
+        np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))),
+        np.minimum(pp, num_micro),
+    )
     flight = np.choose(
-        layouts.schedule, (flight, num_micro, np.minimum(pp, num_micro), np.minimum(2 * pp, num_micro), np.minimum(pp, num_micro))
+        layouts.schedule,
+        (
+            flight,
+            num_micro,
+            np.minimum(pp, num_micro),
+            np.minimum(2 * pp, num_micro),
+            np.minimum(pp, num_micro),
+        ),
     )
     # The layer that runs backward just now is whole, however little is kept of it; and its
     # gradients beside it.
     working = np.where(layouts.recompute == 2, whole, 0.0)
     first = layer * in_stage * flight + working
-    last = layer * in_stage * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0)) + working
+    last = (
+        layer
+        * in_stage
+        * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0))
+        + working
+    )
     logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
     logits = tokens * head_rows(job, layouts) * logit_bytes
     return first, last, logits
@@ -187,4 +225,6 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
 def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     activation = tokens * job.model.hidden * job.value_bytes
-    return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(layouts.pp > 1, 2 * activation, 0.0)
+    return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(
+        layouts.pp > 1, 2 * activation, 0.0
+    )

@@ -101,13 +101,20 @@ class Model:
         q, kv = a * self.head_dim, self.kv_heads * self.head_dim
         params = h * (q + 2 * kv) + q * h
         params += (q + 2 * kv) * self.has_qkv_bias + h * self.has_out_bias
-        return params + 2 * self.head_dim * self.norm_size * self.has_qk_norm + self.qk_norm_params + self.num_sinks
+        return (
+            params
+            + 2 * self.head_dim * self.norm_size * self.has_qk_norm
+            + self.qk_norm_params
+            + self.num_sinks
+        )
 
     def _latent_params(self, latent: Latent) -> int:
         h, a = self.hidden, self.heads
         qk_dim = latent.nope_dim + latent.rope_dim
         q = h * a * qk_dim if latent.q_rank is None else latent.q_rank * (h + 1 + a * qk_dim)
-        kv = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * (1 + a * (latent.nope_dim + latent.v_dim))
+        kv = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * (
+            1 + a * (latent.nope_dim + latent.v_dim)
+        )
         return q + kv + a * latent.v_dim * h
 
     @property
@@ -133,7 +140,10 @@ class Model:
             return 0
         matrices = 3 if self.is_gated else 2
         router = self.hidden * self.experts.num + self.experts.num * self.experts.has_router_bias
-        shared = matrices * self.hidden * self.experts.shared_ffn_hidden + self.hidden * self.experts.has_shared_gate
+        shared = (
+            matrices * self.hidden * self.experts.shared_ffn_hidden
+            + self.hidden * self.experts.has_shared_gate
+        )
         return router + shared
 
     @property
@@ -157,7 +167,12 @@ class Model:
     def head_params(self) -> int:
         """Of the output head that are not the embedding's."""
         untied = 0 if self.is_tied else self.vocab * (self.embedding_hidden or self.hidden)
-        return untied + self.hidden * self.embedding_hidden + self.vocab * self.has_head_bias + self.pooler_params
+        return (
+            untied
+            + self.hidden * self.embedding_hidden
+            + self.vocab * self.has_head_bias
+            + self.pooler_params
+        )
 
     @property
     def num_params(self) -> int:
@@ -168,11 +183,23 @@ class Model:
     def active_params(self) -> int:
         """Those that one token meets."""
         idle = self.extra_layer_params - (self.extra_layer_active_params or self.extra_layer_params)
-        return self._params(experts_of_each=None if self.experts is None else self.experts.top_k) - idle
+        return (
+            self._params(experts_of_each=None if self.experts is None else self.experts.top_k)
+            - idle
+        )
 
     def _params(self, experts_of_each: int | None) -> int:
         mixtures = self.num_mixture_layers
-        layers = self.layers * (self.attention_params + self.norm_params) + (self.layers - mixtures) * self.dense_mlp_params
-        layers += mixtures * (self.router_and_shared_params + (experts_of_each or 0) * self.expert_params)
-        outer = self.embedding_params + self.head_params + self.num_outer_norms * self.hidden * self.norm_size
+        layers = (
+            self.layers * (self.attention_params + self.norm_params)
+            + (self.layers - mixtures) * self.dense_mlp_params
+        )
+        layers += mixtures * (
+            self.router_and_shared_params + (experts_of_each or 0) * self.expert_params
+        )
+        outer = (
+            self.embedding_params
+            + self.head_params
+            + self.num_outer_norms * self.hidden * self.norm_size
+        )
         return layers + outer + self.extra_layer_params

@@ -68,7 +68,12 @@ class Network:
             # own.
             inside = np.clip(nearer.size // stride, 1, size)
             units = size / inside
-            out = inside * tier.bytes_per_s * constants.network_share * np.maximum(units / 2, 1.0) ** -constants.network_fall
+            out = (
+                inside
+                * tier.bytes_per_s
+                * constants.network_share
+                * np.maximum(units / 2, 1.0) ** -constants.network_fall
+            )
             bus = np.where(units > 1, np.minimum(bus, out), bus)
         return bus
 
@@ -88,7 +93,9 @@ class Network:
         for nearer, tier in itertools.pairwise(self._tiers):
             inside = np.clip(nearer.size // np.asarray(group.stride), 1, size)
             units = size / inside
-            total = np.where(units > 1, total + units * (tier.latency_s - self._tiers[0].latency_s), total)
+            total = np.where(
+                units > 1, total + units * (tier.latency_s - self._tiers[0].latency_s), total
+            )
         return np.asarray(total)
 
     def gather_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
@@ -106,7 +113,9 @@ class Network:
         moved = 2 * (size - 1) / size * total_bytes / self.bus_bytes_per_s(group)
         ring = moved + num_parts * 2 * self.around_s(group)
         levels = np.ceil(np.log2(np.maximum(units, 1)))
-        climb = (inside - 1) * self._tiers[0].latency_s + TREE_CHUNKS * levels * self._tiers[-1].latency_s
+        climb = (inside - 1) * self._tiers[0].latency_s + TREE_CHUNKS * levels * self._tiers[
+            -1
+        ].latency_s
         tree = np.where(units > 1, moved / TREE_SHARE, np.inf) + num_parts * 2 * climb
         return np.where(size > 1, np.minimum(ring, tree) + num_parts * self._start_s, 0.0)
 
@@ -119,10 +128,16 @@ class Network:
         near, far = self._tiers[0], self._tiers[-1]
         _, units = self._units(group)
         ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
-        within = ranks * one_bytes / (near.bytes_per_s * self._constants.link_share) + near.latency_s
+        within = (
+            ranks * one_bytes / (near.bytes_per_s * self._constants.link_share) + near.latency_s
+        )
         nodes = units * (1 - (1 - 1 / units) ** num_copies) * (units - 1) / units
-        across = nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
-        return np.where(size > 1, np.where(units > 1, np.maximum(within, across), within) + self._start_s, 0.0)
+        across = (
+            nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
+        )
+        return np.where(
+            size > 1, np.where(units > 1, np.maximum(within, across), within) + self._start_s, 0.0
+        )
 
     def send_s(self, stride: Any, num: Any, sent_bytes: Any) -> Floats:
         """From a rank to the one `stride` further; of so many in a row, the farthest apart."""

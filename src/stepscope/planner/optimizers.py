@@ -41,6 +41,11 @@ OPTIMIZERS = {
         # Five Newton-Schulz steps of two products with the longer side and one of the shorter: for
         # matrices between square and one to four, 23 to 30 times the shorter side for each
         # parameter, or 13 products of two FLOPs.
-        Optimizer(name="muon", words="one moment in fp32, made orthogonal before each update", moment_bytes=4.0, products=13.0),
+        Optimizer(
+            name="muon",
+            words="one moment in fp32, made orthogonal before each update",
+            moment_bytes=4.0,
+            products=13.0,
+        ),
     )
 }

@@ -56,7 +56,9 @@ def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
         return np.ceil(model.layers / layouts.pp)
     active = (model.active_params - model.embedding_params - model.head_params) / model.layers
     head = model.vocab * model.hidden / active
-    return np.where(layouts.pp == 1, model.layers, np.ceil((model.layers + head) / layouts.pp - 1e-9))
+    return np.where(
+        layouts.pp == 1, model.layers, np.ceil((model.layers + head) / layouts.pp - 1e-9)
+    )
 
 
 def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
@@ -64,7 +66,11 @@ def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
     in_stage = fullest_stage(job, layouts)
     mixtures = in_stage * model.num_mixture_layers / model.layers
     attention = model.attention_params + model.norm_params
-    dense = in_stage * attention + (in_stage - mixtures) * model.dense_mlp_params + mixtures * model.router_and_shared_params
+    dense = (
+        in_stage * attention
+        + (in_stage - mixtures) * model.dense_mlp_params
+        + mixtures * model.router_and_shared_params
+    )
     # With one stage it has both ends; else the heavier of the first and the last.
     ends = np.where(
         layouts.pp == 1,
@@ -76,7 +82,10 @@ def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
     if model.experts is not None:
         routed = mixtures * model.experts.num * model.expert_params / layouts.ep / layouts.tp
         largest = np.maximum(
-            largest, attention + model.router_and_shared_params + model.experts.num * model.expert_params / layouts.ep
+            largest,
+            attention
+            + model.router_and_shared_params
+            + model.experts.num * model.expert_params / layouts.ep,
         )
     return Parameters(
         dense=(dense + ends) / layouts.tp,

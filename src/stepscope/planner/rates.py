@@ -65,9 +65,13 @@ class Rates:
         is_uneven = ((n % ALIGNED != 0) | (k % ALIGNED != 0)) & (np.minimum(n, k) > ALIGNED)
         is_unaligned = (n % 8 != 0) | (k % 8 != 0)
         is_odd = (n % 2 == 1) | (k % 2 == 1)
-        work = work * np.where(is_odd, ODD, np.where(is_unaligned, UNALIGNED, np.where(is_uneven, UNEVEN, 1.0)))
+        work = work * np.where(
+            is_odd, ODD, np.where(is_unaligned, UNALIGNED, np.where(is_uneven, UNEVEN, 1.0))
+        )
         moved = (m * k + k * n + m * n) * self.value_bytes
-        return np.asarray(np.maximum(2 * work * (k + self.half_k) / self.gemm, moved / self.stream) + FLOOR_S)
+        return np.asarray(
+            np.maximum(2 * work * (k + self.half_k) / self.gemm, moved / self.stream) + FLOOR_S
+        )
 
     def stream_s(self, moved_bytes: Any) -> Floats:
         return np.asarray(moved_bytes, dtype=np.float64) / self.stream
@@ -106,7 +110,9 @@ def rates_of(
     # A device held below its rating clocks lower: rates go about with the root of its power.
     power_factor = cluster.power_share**0.5 if is_hopper else 1.0
     share, flash = share * power_factor, flash * power_factor
-    attention = (half or peak) * flash if precision in ("fp16", "bf16", "fp8", "fp4") else peak * flash
+    attention = (
+        (half or peak) * flash if precision in ("fp16", "bf16", "fp8", "fp4") else peak * flash
+    )
     backward = attention * constants.flash_backward
     if cluster.attention and precision in ("fp16", "bf16", "fp8", "fp4"):
         narrow = constants.narrow_heads if head_dim <= NARROW else 1.0

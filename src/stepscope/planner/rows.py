@@ -86,9 +86,13 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
                 try:
                     row = parse_json(line, is_strict=True)
                 except ValueError:
-                    raise InputError(f"{path}, line {number}: not JSON; each line must be one row") from None
+                    raise InputError(
+                        f"{path}, line {number}: not JSON; each line must be one row"
+                    ) from None
                 if not isinstance(row, dict):
-                    raise InputError(f"{path}, line {number}: not an object; each line must be one row")
+                    raise InputError(
+                        f"{path}, line {number}: not an object; each line must be one row"
+                    )
                 yield row
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror}") from None
@@ -122,7 +126,9 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
     if "deepspeed" in name:
         # Its bf16 optimizer adds gradients up in fp32; the one for fp16 keeps them as they are.
         is_wide = "bf16" in str(layout.get("precision", ""))
-        return (replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED), False
+        return (
+            replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
+        ), False
     return _megatron(name, options)
 
 
@@ -279,17 +285,35 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
                 kind = "full"
             kinds = (kind,) if kind else RECOMPUTE
             layouts += [
-                Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute) for recompute in kinds
+                Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute)
+                for recompute in kinds
             ]
     is_stated = framework.name == MEGATRON.name or _recompute(stated.get("recompute")) is not None
-    return PublishedResult(id=str(row.get("id", "?")), job=job, layouts=Layouts.of(layouts), is_recompute_stated=is_stated)
+    return PublishedResult(
+        id=str(row.get("id", "?")),
+        job=job,
+        layouts=Layouts.of(layouts),
+        is_recompute_stated=is_stated,
+    )
 
 
 def _check_widths(row: dict[str, Any], widths: dict[str, int]) -> None:
     stated, cluster = row.get("layout") or {}, row.get("cluster") or {}
-    numbers = {**widths, "seq_len": row.get("seq_len", 1), "global_batch": row.get("global_batch", 1)}
-    numbers |= {name: stated[name] for name in ("micro_batch", "grad_accum", "vpp") if stated.get(name) is not None}
-    numbers |= {name: cluster[name] for name in ("num_gpus", "gpus_per_node") if cluster.get(name) is not None}
+    numbers = {
+        **widths,
+        "seq_len": row.get("seq_len", 1),
+        "global_batch": row.get("global_batch", 1),
+    }
+    numbers |= {
+        name: stated[name]
+        for name in ("micro_batch", "grad_accum", "vpp")
+        if stated.get(name) is not None
+    }
+    numbers |= {
+        name: cluster[name]
+        for name in ("num_gpus", "gpus_per_node")
+        if cluster.get(name) is not None
+    }
     for name, value in numbers.items():
         if not 1 <= float(value) <= MOST:
             raise UnsupportedError(f"{name} is {value!r}, and must be from 1 to {MOST}")
@@ -308,7 +332,9 @@ def _virtual(stated: dict[str, Any], row: dict[str, Any], model: Model, pp: int)
         return [int(stated["vpp"])]
     if pp > 1 and "interleaved" in str(stated.get("pp_schedule", "")).casefold():
         return [v for v in (2, 3, 4) if model.layers % (pp * v) == 0] or [2]
-    if pp > 1 and ("interleaved" in str(row.get("framework", "")).casefold() or not stated.get("micro_batch")):
+    if pp > 1 and (
+        "interleaved" in str(row.get("framework", "")).casefold() or not stated.get("micro_batch")
+    ):
         return [v for v in (1, 2, 3, 4) if model.layers % (pp * v) == 0] or [1]
     return [1]
 
@@ -320,8 +346,12 @@ def best_of(row: PublishedResult) -> tuple[Estimates, int]:
     """
     estimates = estimate(row.job, row.layouts)
     # What ran did fit: what we take for a little too large may be it.
-    fits = np.broadcast_to(estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts))
-    step = np.broadcast_to(estimates.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts))
+    fits = np.broadcast_to(
+        estimates.memory_bytes <= BARELY * row.job.cluster.memory_bytes, len(row.layouts)
+    )
+    step = np.broadcast_to(
+        estimates.step_s / (row.layouts.num_micro * row.layouts.micro_batch), len(row.layouts)
+    )
     if fits.any():
         return estimates, int(np.argmin(np.where(fits, step, np.inf)))
     return estimates, int(np.argmin(estimates.memory_bytes))
@@ -347,8 +377,13 @@ def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     estimates, index = best_of(published_result(row))
     memory = estimates.memory
     kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "total": memory.total}
-    kinds["states and activations"] = memory.weights + memory.gradients + memory.optimizer + memory.activations
-    return {name: float(np.broadcast_to(value, len(estimates.layouts))[index]) for name, value in kinds.items()}
+    kinds["states and activations"] = (
+        memory.weights + memory.gradients + memory.optimizer + memory.activations
+    )
+    return {
+        name: float(np.broadcast_to(value, len(estimates.layouts))[index])
+        for name, value in kinds.items()
+    }
 
 
 def predict(row: dict[str, Any]) -> dict[str, Any]:
@@ -359,12 +394,21 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     except StepscopeError as problem:
         return {"id": row.get("id"), "unsupported": str(problem)}
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError) as problem:
-        return {"id": row.get("id"), "unsupported": f"a field is not what it should be: {str(problem)[:200]}"}
+        return {
+            "id": row.get("id"),
+            "unsupported": f"a field is not what it should be: {str(problem)[:200]}",
+        }
     job = result.job
     layout = estimates.layouts.layout(index)
     share = recomputed_share(result, estimates, index)
-    again_s = float(np.broadcast_to(estimates.times.recompute, len(estimates.layouts))[index]) * (1 - share)
-    rate = float(estimates.tokens_per_s_per_device[index] * estimates.step_s[index] / (estimates.step_s[index] - again_s))
+    again_s = float(np.broadcast_to(estimates.times.recompute, len(estimates.layouts))[index]) * (
+        1 - share
+    )
+    rate = float(
+        estimates.tokens_per_s_per_device[index]
+        * estimates.step_s[index]
+        / (estimates.step_s[index] - again_s)
+    )
     flops = rate * model_flops_per_token(job.model, job.seq_len)
     again = share / 3 if layout.recompute == "full" else 0.0
     peak = job.cluster.peak_flops[job.precision]

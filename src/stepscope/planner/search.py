@@ -33,7 +33,11 @@ SLOWEST = 4.0
 SAVED = 0.98
 """Of the memory before it that a point of the front has at most."""
 
-STATES, ACTIVATIONS, HOST = "weights, gradients and optimizer alone", "with activations and buffers", "the host's memory"
+STATES, ACTIVATIONS, HOST = (
+    "weights, gradients and optimizer alone",
+    "with activations and buffers",
+    "the host's memory",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,12 @@ class SearchResult:
 
 
 def search(
-    job: TrainingJob, space: Space | None = None, *, top: int = 20, rivals: Sequence[Layout] = (), num_workers: int | None = 1
+    job: TrainingJob,
+    space: Space | None = None,
+    *,
+    top: int = 20,
+    rivals: Sequence[Layout] = (),
+    num_workers: int | None = 1,
 ) -> SearchResult:
     """Try all of a space.
 
@@ -113,11 +122,17 @@ def least_memory(job: TrainingJob, space: Space | None = None) -> Least | None:
     for layouts in grid.chunks():
         params = parameters(job, layouts)
         on_host = host_bytes(job, layouts, params)
-        total = np.where(on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, params).total)
+        total = np.where(
+            on_host > job.cluster.host_memory_bytes, np.inf, memory(job, layouts, params).total
+        )
         index = int(np.argmin(total))
         if np.isfinite(total[index]):
             candidates.append(
-                Least(layout=layouts.layout(index), memory_bytes=float(total[index]), host_bytes=float(on_host[index]))
+                Least(
+                    layout=layouts.layout(index),
+                    memory_bytes=float(total[index]),
+                    host_bytes=float(on_host[index]),
+                )
             )
     return min(candidates, key=lambda candidate: candidate.memory_bytes, default=None)
 
@@ -135,13 +150,18 @@ class _Rows:
 
     def take(self, selection: Any) -> _Rows:
         return _Rows(
-            layouts=self.layouts.take(selection), step_s=self.step_s[selection], memory_bytes=self.memory_bytes[selection]
+            layouts=self.layouts.take(selection),
+            step_s=self.step_s[selection],
+            memory_bytes=self.memory_bytes[selection],
         )
 
     @staticmethod
     def joined(parts: Iterable[_Rows]) -> _Rows:
         rows = list(parts)
-        columns = {field.name: np.concatenate([getattr(row.layouts, field.name) for row in rows]) for field in fields(Layouts)}
+        columns = {
+            field.name: np.concatenate([getattr(row.layouts, field.name) for row in rows])
+            for field in fields(Layouts)
+        }
         return _Rows(
             layouts=Layouts(**columns),
             step_s=np.concatenate([row.step_s for row in rows]),
@@ -176,17 +196,23 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
     return _Part(
         num=sum(part.num for part in parts),
         num_fit=sum(part.num_fit for part in parts),
-        too_large={reason: sum(part.too_large[reason] for part in parts) for reason in parts[0].too_large},
+        too_large={
+            reason: sum(part.too_large[reason] for part in parts) for reason in parts[0].too_large
+        },
         fastest=_first(_Rows.joined([part.fastest for part in parts]), num_kept),
         # No cut is in two pieces.
         of_cuts=_Rows.joined([part.of_cuts for part in parts]),
         front=_front(_Rows.joined([part.front for part in parts])),
         smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
-        num_faster=tuple(sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)),
+        num_faster=tuple(
+            sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)
+        ),
     )
 
 
-def _evaluated(grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: int | None) -> Iterator[_Part]:
+def _evaluated(
+    grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: int | None
+) -> Iterator[_Part]:
     pieces = grid.pieces()
     if num_workers is None:
         num_workers = _num_cores() if len(grid) > MANY else 1
@@ -198,7 +224,9 @@ def _evaluated(grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: 
 
     context = multiprocessing.get_context("spawn")
     start = (grid.job, grid.space, bars, num_kept)
-    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker, initargs=start) as pool:
+    with ProcessPoolExecutor(
+        num_workers, mp_context=context, initializer=_start_worker, initargs=start
+    ) as pool:
         yield from pool.map(_evaluate_in_worker, pieces, chunksize=4)
 
 
@@ -226,8 +254,14 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
     total = np.broadcast_to(parts.total, len(layouts))
     too_large = total > job.cluster.memory_bytes
     bursts_host = _bursts_host(job, layouts, params)
-    states = parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
-    counts = {STATES: too_large & states, ACTIVATIONS: too_large & ~states, HOST: ~too_large & bursts_host}
+    states = (
+        parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
+    )
+    counts = {
+        STATES: too_large & states,
+        ACTIVATIONS: too_large & ~states,
+        HOST: ~too_large & bursts_host,
+    }
     fits = np.flatnonzero(~too_large & ~bursts_host)
     least = np.where(bursts_host, np.inf, total)
     smallest = np.flatnonzero(np.isfinite(least) & (least == least.min(initial=np.inf)))[:1]
@@ -243,7 +277,11 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
         fastest=_first(rows, num_kept),
         of_cuts=_of_cuts(rows),
         front=_front(rows),
-        smallest=_Rows(layouts=layouts.take(smallest), step_s=np.full(len(smallest), np.nan), memory_bytes=least[smallest]),
+        smallest=_Rows(
+            layouts=layouts.take(smallest),
+            step_s=np.full(len(smallest), np.nan),
+            memory_bytes=least[smallest],
+        ),
         num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in bars),
     )
 
@@ -262,7 +300,9 @@ def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats
         trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
     states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
     weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
-    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(layouts.offload == 2, weights, 0.0)
+    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
+        layouts.offload == 2, weights, 0.0
+    )
     return device_bytes * job.cluster.devices_per_node
 
 
@@ -286,7 +326,13 @@ def _work_keys(layouts: Layouts) -> Floats:
 
     Half a sequence of two is one whole sequence.
     """
-    return _keys(layouts.tp, layouts.pp, layouts.ep, layouts.dp * layouts.cp, layouts.micro_batch / layouts.cp)
+    return _keys(
+        layouts.tp,
+        layouts.pp,
+        layouts.ep,
+        layouts.dp * layouts.cp,
+        layouts.micro_batch / layouts.cp,
+    )
 
 
 def _keys(*columns: Floats) -> Floats:
@@ -314,7 +360,9 @@ def _front(rows: _Rows) -> _Rows:
 # The answer.
 
 
-def _result(job: TrainingJob, grid: Grid, part: _Part, compared: Sequence[Choice], top: int) -> SearchResult:
+def _result(
+    job: TrainingJob, grid: Grid, part: _Part, compared: Sequence[Choice], top: int
+) -> SearchResult:
     rows = _Rows.joined([part.fastest, part.of_cuts])
     best = choices_of(job, rows.layouts.take(_shown(rows, top)))
     front = choices_of(job, part.front.layouts.take(_bends(part.front)))
@@ -365,17 +413,30 @@ def _shown(rows: _Rows, top: int) -> list[int]:
         step = rows.step_s[index]
         if len(variants) >= top and step > rows.step_s[variants[-1][0]] * (1 + SAME):
             break
-        variant = next((indices for indices in of_cut.get(keys[index], []) if step <= rows.step_s[indices[0]] * (1 + SAME)), None)
+        variant = next(
+            (
+                indices
+                for indices in of_cut.get(keys[index], [])
+                if step <= rows.step_s[indices[0]] * (1 + SAME)
+            ),
+            None,
+        )
         if variant is not None:
             variant.append(index)
             continue
-        devices = tuple(int(column[index]) for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp))
+        devices = tuple(
+            int(column[index])
+            for column in (layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp)
+        )
         if len(variants) >= top or of_devices.get(devices, 0) >= MOST_OF_A_CUT:
             continue
         of_devices[devices] = of_devices.get(devices, 0) + 1
         variants.append([index])
         of_cut.setdefault(keys[index], []).append(variants[-1])
-    chosen = [min(indices, key=lambda index: (_plainness(layouts.layout(index)), rows.step_s[index])) for indices in variants]
+    chosen = [
+        min(indices, key=lambda index: (_plainness(layouts.layout(index)), rows.step_s[index]))
+        for indices in variants
+    ]
     return sorted(chosen, key=lambda index: float(rows.step_s[index]))
 
 

@@ -62,7 +62,11 @@ def open_space(job: TrainingJob) -> Space:
     Offload, attention with and without a kernel of its own, every shard, tensor ranks over nodes.
     """
     shards = (0, *divisors(job.cluster.num_devices)[1:-1])
-    every: dict[str, Any] = {"zero_stage": (0, 1, 2, 3), "is_sequence_parallel": (False, True), "schedule": SCHEDULES}
+    every: dict[str, Any] = {
+        "zero_stage": (0, 1, 2, 3),
+        "is_sequence_parallel": (False, True),
+        "schedule": SCHEDULES,
+    }
     return Space(shard=shards, **every, offload=OFFLOAD, is_flash=(True, False), spans_nodes=True)
 
 
@@ -107,7 +111,10 @@ class Grid:
                 "is_sequence_parallel": [int(is_split) for is_split in sequence],
                 "recompute": _codes(space.recompute, RECOMPUTE),
                 "offload": _codes(space.offload, OFFLOAD),
-                "is_flash": [int(is_flash) for is_flash in space.is_flash if not is_flash or has_flash] or [0],
+                "is_flash": [
+                    int(is_flash) for is_flash in space.is_flash if not is_flash or has_flash
+                ]
+                or [0],
             }
         )
 
@@ -126,7 +133,10 @@ class Grid:
     def _offload_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Weights live on the host only where ranks share them (ZeRO-3),
         or where there is one rank."""
-        stage, offload = self._shards["zero_stage"][None, :, None], self._methods["offload"][None, None, :]
+        stage, offload = (
+            self._shards["zero_stage"][None, :, None],
+            self._methods["offload"][None, None, :],
+        )
         alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
         return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
 
@@ -162,7 +172,9 @@ class Grid:
         columns = {name: column[start:stop][cut] for name, column in self.cuts.items()}
         for table, indices in ((self._pipes, pipe), (self._shards, shard), (self._methods, method)):
             columns |= {name: column[indices] for name, column in table.items()}
-        columns["shard"] = np.where(columns["shard"] == A_NODE, self._in_node(columns["tp"]), columns["shard"])
+        columns["shard"] = np.where(
+            columns["shard"] == A_NODE, self._in_node(columns["tp"]), columns["shard"]
+        )
         return Layouts(**columns)
 
     def _in_node(self, tp: Any) -> Any:
@@ -177,19 +189,31 @@ class Grid:
         most_tp = num if space.spans_nodes else job.cluster.devices_per_node
         table = _crossed(
             {
-                "tp": space.tp or [tp for tp in self._widths(model.heads, most_tp) if self._fills_nodes(tp)],
-                "cp": space.cp or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
-                "ep": space.ep or (divisors(model.experts.num) if model.experts is not None else [1]),
+                "tp": space.tp
+                or [tp for tp in self._widths(model.heads, most_tp) if self._fills_nodes(tp)],
+                "cp": space.cp
+                or (self._widths(job.seq_len, num) if job.framework.has_context else [1]),
+                "ep": space.ep
+                or (divisors(model.experts.num) if model.experts is not None else [1]),
                 "dp": space.dp or [dp for dp in divisors(batch) if dp <= num],
-                "pp": space.pp or (self._widths(model.layers, min(num, model.layers)) if job.framework.has_stages else [1]),
+                "pp": space.pp
+                or (
+                    self._widths(model.layers, min(num, model.layers))
+                    if job.framework.has_stages
+                    else [1]
+                ),
             }
         )
         used = table["tp"] * table["cp"] * table["dp"] * table["pp"]
         table = _kept(table, (used <= num) & (2 * used > num) if space.leaves_idle else used == num)
         for reason, is_right in self._rules(table):
             self.dropped[reason] = int((~is_right).sum())
-        table = _kept(table, np.logical_and.reduce([is_right for _, is_right in self._rules(table)]))
-        table = _joined(table, {"micro_batch": np.array(space.micro_batch or divisors(batch), dtype=np.int64)})
+        table = _kept(
+            table, np.logical_and.reduce([is_right for _, is_right in self._rules(table)])
+        )
+        table = _joined(
+            table, {"micro_batch": np.array(space.micro_batch or divisors(batch), dtype=np.int64)}
+        )
         table = _kept(table, batch % (table["dp"] * table["micro_batch"]) == 0)
         table["num_micro"] = batch // (table["dp"] * table["micro_batch"])
         # Cuts whose layers take the same time stand together.
@@ -214,14 +238,23 @@ class Grid:
     def _rules(self, cuts: Mapping[str, Any]) -> Iterator[tuple[str, Mask]]:
         model, tp, cp, ep, pp = self.job.model, cuts["tp"], cuts["cp"], cuts["ep"], cuts["pp"]
         yield "heads by tensor ranks", model.heads % tp == 0
-        yield "key-value heads by tensor ranks", (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0)
+        yield (
+            "key-value heads by tensor ranks",
+            (model.kv_heads % tp == 0) | (tp % model.kv_heads == 0),
+        )
         yield "the MLP's width by tensor ranks", model.ffn_hidden % tp == 0
-        yield "layers by stages", ((model.layers % pp == 0) | self.has_uneven_stages) & (pp <= model.layers)
+        yield (
+            "layers by stages",
+            ((model.layers % pp == 0) | self.has_uneven_stages) & (pp <= model.layers),
+        )
         # Rank i takes the i-th piece from both ends, so that all have as many pairs.
         yield "tokens by context ranks", (cp == 1) | (self.job.seq_len % (2 * cp) == 0)
         if model.experts is not None:
             yield "experts' width by tensor ranks", model.experts.ffn_hidden % tp == 0
-            yield "data ranks by expert ranks", (cuts["dp"] * cp % ep == 0) & (model.experts.num % ep == 0)
+            yield (
+                "data ranks by expert ranks",
+                (cuts["dp"] * cp % ep == 0) & (model.experts.num % ep == 0),
+            )
         else:
             yield "expert ranks without experts", ep == 1
 
@@ -235,7 +268,12 @@ class Grid:
         """Which schedules a cut may have, in how many pieces a stage."""
         schedule, vpp = self._pipes["schedule"], self._pipes["vpp"]
         pp, num_micro, layers = cuts["pp"], cuts["num_micro"], self.job.model.layers
-        interleaved = (schedule == _ONE_F_ONE_B) & (pp > 1) & (num_micro % pp == 0) & (layers % (pp * vpp) == 0)
+        interleaved = (
+            (schedule == _ONE_F_ONE_B)
+            & (pp > 1)
+            & (num_micro % pp == 0)
+            & (layers % (pp * vpp) == 0)
+        )
         plain = (schedule == _ONE_F_ONE_B) | (pp > 1)
         # With fewer micro-batches these have the bubbles that they are made to fill; zbv has two
         # pieces to a stage.
@@ -251,8 +289,15 @@ class Grid:
         width = np.where(shard == A_NODE, self._in_node(cuts["tp"]), shard)
         # Stages would reduce their gradients after each micro-batch.
         staged = (stage != 2) | (cuts["pp"] == 1)
-        part = (stage >= np.where(shard == A_NODE, 3, 1)) & (width > 1) & (width < copies) & (copies % np.maximum(width, 1) == 0)
-        return np.asarray(staged & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool)
+        part = (
+            (stage >= np.where(shard == A_NODE, 3, 1))
+            & (width > 1)
+            & (width < copies)
+            & (copies % np.maximum(width, 1) == 0)
+        )
+        return np.asarray(
+            staged & ((stage == 0) | (copies > 1)) & ((shard == 0) | part), dtype=bool
+        )
 
     def _method_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Whether to split the sequence, and what to recompute."""
@@ -271,7 +316,9 @@ def _codes(words: Sequence[str], all_words: Sequence[str]) -> list[int]:
 
 def _crossed(axes: Mapping[str, Sequence[int]]) -> Columns:
     """Every combination."""
-    grids = np.meshgrid(*(np.array(values, dtype=np.int64) for values in axes.values()), indexing="ij")
+    grids = np.meshgrid(
+        *(np.array(values, dtype=np.int64) for values in axes.values()), indexing="ij"
+    )
     return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
 

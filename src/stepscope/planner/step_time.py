@@ -72,7 +72,9 @@ class _Layers:
     shard_comms: Floats
 
 
-def step_times(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters) -> Times:
+def step_times(
+    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network, parameters: Parameters
+) -> Times:
     model, constants = job.model, job.constants
     layers, head = _per_micro_batch(job, layouts, rates, network)
     pp, num_micro = layouts.pp, layouts.num_micro.astype(np.float64)
@@ -111,12 +113,16 @@ def step_times(job: TrainingJob, layouts: Layouts, rates: Rates, network: Networ
         offload=offload,
         jitter=zero,
     )
-    num_nodes = np.maximum(layouts.tp * layouts.cp * layouts.pp * layouts.dp / job.cluster.devices_per_node, 1.0)
+    num_nodes = np.maximum(
+        layouts.tp * layouts.cp * layouts.pp * layouts.dp / job.cluster.devices_per_node, 1.0
+    )
     jitter = times.step * constants.jitter * np.log2(num_nodes)
     return Times(**{**times.parts, "jitter": jitter})
 
 
-def _per_micro_batch(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) -> tuple[_Layers, Floats]:
+def _per_micro_batch(
+    job: TrainingJob, layouts: Layouts, rates: Rates, network: Network
+) -> tuple[_Layers, Floats]:
     """A micro-batch through all layers and through the head,
     computed once for all layouts that cut a layer alike."""
     if len(layouts) <= FEW:
@@ -133,7 +139,9 @@ def _per_micro_batch(job: TrainingJob, layouts: Layouts, rates: Rates, network: 
     return _Layers(**spread), _head(job, alike, rates)[index]
 
 
-def _worst_stage(job: TrainingJob, layouts: Layouts, per_layer: Floats, head: Floats) -> tuple[Floats, Floats]:
+def _worst_stage(
+    job: TrainingJob, layouts: Layouts, per_layer: Floats, head: Floats
+) -> tuple[Floats, Floats]:
     """Seconds of the slowest stage for a micro-batch, and how much of that is the head."""
     num, pp = job.model.layers, layouts.pp
     most = np.ceil(num / pp)
@@ -151,7 +159,10 @@ def _worst_stage(job: TrainingJob, layouts: Layouts, per_layer: Floats, head: Fl
         end = num_last * per_layer + head
         slowest = np.where(pp == 1, even, np.maximum(others, end))
         is_better = slowest < best
-        best, best_head = np.where(is_better, slowest, best), np.where(is_better, np.where(end >= others, head, 0.0), best_head)
+        best, best_head = (
+            np.where(is_better, slowest, best),
+            np.where(is_better, np.where(end >= others, head, 0.0), best_head),
+        )
     return best, best_head
 
 
@@ -167,7 +178,10 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         hidden_backward = overlap * (layer.backward.device + layer.again_s)
         forward_gather = np.maximum(layer.gather_s - hidden_forward, 0.0)
         backward_gather = np.maximum(layer.gather_s + layer.scatter_s - hidden_backward, 0.0)
-        forward_host, backward_host = layer.forward.unhidden_s(job.framework), layer.backward.unhidden_s(job.framework)
+        forward_host, backward_host = (
+            layer.forward.unhidden_s(job.framework),
+            layer.backward.unhidden_s(job.framework),
+        )
         parts = {
             "gemm": layer.forward.gemm + layer.backward.gemm,
             "attention": layer.forward.attention + layer.backward.attention,
@@ -179,8 +193,12 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
             "host": forward_host + backward_host,
             "shard_comms": forward_gather + backward_gather,
         }
-        parts["forward"] = layer.forward.device + layer.forward.comms + forward_host + forward_gather
-        parts["backward"] = sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
+        parts["forward"] = (
+            layer.forward.device + layer.forward.comms + forward_host + forward_gather
+        )
+        parts["backward"] = (
+            sum(parts[name] for name in list(parts) if name != "forward") - parts["forward"]
+        )
         for name, value in parts.items():
             sums[name] = sums[name] + num * value
     return _Layers(**sums)
@@ -194,7 +212,9 @@ def _head(job: TrainingJob, layouts: Layouts, rates: Rates) -> Floats:
     products = rates.gemm_s(tokens, vocab, model.hidden) + rates.gemm_s(tokens, model.hidden, vocab)
     if not job.is_adapter:
         products = products + rates.gemm_s(model.hidden, vocab, tokens)
-    return products + rates.stream_s(tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0)
+    return products + rates.stream_s(
+        tokens * vocab * job.framework.logit_passes + tokens * model.hidden * job.value_bytes * 8.0
+    )
 
 
 def _sends(job: TrainingJob, layouts: Layouts, network: Network) -> Floats:
@@ -212,7 +232,11 @@ def _sends(job: TrainingJob, layouts: Layouts, network: Network) -> Floats:
 
 
 def _data_comms(
-    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters, hides: tuple[Floats, Floats]
+    job: TrainingJob,
+    layouts: Layouts,
+    network: Network,
+    parameters: Parameters,
+    hides: tuple[Floats, Floats],
 ) -> Floats:
     """Gradients over the data ranks, and weights back where each updates only its part.
 
@@ -233,53 +257,89 @@ def _data_comms(
         # Shards of gradients (ZeRO-2) are filled after every micro-batch, not only the last.
         split = split * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
         out = out + np.where(layouts.zero_stage == 0, whole, split)
-        back = back + np.where(layouts.zero_stage == 0, 0.0, network.gather_s(group, weights, np.ceil(weights / BUCKET_BYTES)))
+        back = back + np.where(
+            layouts.zero_stage == 0,
+            0.0,
+            network.gather_s(group, weights, np.ceil(weights / BUCKET_BYTES)),
+        )
     # Copies of sharded weights (HSDP) reduce what each holds.
     width = layouts.shard_width
     replicas = Group(np.maximum(copies // width, 1), layouts.tp * width)
     between = network.reduce_s(replicas, parameters.dense / width * framework.comm_grad_bytes)
     spread = np.maximum(width // layouts.ep, 1)
     copied = Group(np.maximum(copies // layouts.ep // spread, 1), layouts.tp * layouts.ep * spread)
-    between = between + network.reduce_s(copied, parameters.routed / spread * framework.comm_grad_bytes)
-    out, back = np.where(layouts.zero_stage == 3, between, out), np.where(layouts.zero_stage == 3, 0.0, back)
+    between = between + network.reduce_s(
+        copied, parameters.routed / spread * framework.comm_grad_bytes
+    )
+    out, back = (
+        np.where(layouts.zero_stage == 3, between, out),
+        np.where(layouts.zero_stage == 3, 0.0, back),
+    )
     if framework.overlaps_data:
         buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
         forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
         backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out, back = np.maximum(out - backward_s, out / buckets), np.maximum(back - forward_s, back / buckets)
+        out, back = (
+            np.maximum(out - backward_s, out / buckets),
+            np.maximum(back - forward_s, back / buckets),
+        )
     return np.asarray(out + back)
 
 
-def _optimizer(job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Parameters) -> tuple[Floats, Floats]:
+def _optimizer(
+    job: TrainingJob, layouts: Layouts, rates: Rates, parameters: Parameters
+) -> tuple[Floats, Floats]:
     """The update, and gradients added up where products do not do it themselves."""
     framework = job.framework
     local = parameters.dense + parameters.routed
-    shard = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
-    update = rates.stream_s(shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE))
+    shard = np.where(
+        layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local
+    )
+    update = rates.stream_s(
+        shard * job.optimizer.update_bytes * (1.0 if framework.has_fused_update else UNFUSED_UPDATE)
+    )
     if job.optimizer.products:
         hidden = job.model.hidden
-        update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(hidden, hidden, hidden)
+        update = update + job.optimizer.products * shard / hidden**2 * rates.gemm_s(
+            hidden, hidden, hidden
+        )
     norm = rates.stream_s((shard if framework.fuses else local) * framework.grad_bytes)
-    grad_bytes = 0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
+    grad_bytes = (
+        0.0 if framework.accumulates_fused else 2 * framework.grad_bytes + framework.weight_bytes
+    )
     is_spread = layouts.zero_stage == 3
     accumulate = np.where(is_spread, 0.0, rates.stream_s(local * grad_bytes) * layouts.num_micro)
     return np.where(layouts.offload >= 1, 0.0, update + norm), accumulate
 
 
-def _offload(job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats) -> Floats:
+def _offload(
+    job: TrainingJob, layouts: Layouts, parameters: Parameters, compute_s: Floats
+) -> Floats:
     """Gradients out, the update on the host, weights back.
 
     Weights too, for each pass, where they live on the host.
     """
     cluster = job.cluster
     local = parameters.dense + parameters.routed
-    shard = np.where(layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local)
+    shard = np.where(
+        layouts.zero_stage >= 1, shared_out(parameters, layouts, layouts.shard_width), local
+    )
     if job.is_adapter:
         shard = np.zeros(len(layouts))
-    there_and_back = shard * (job.framework.grad_bytes / 2 + job.framework.weight_bytes) / cluster.host_bytes_per_s
+    there_and_back = (
+        shard
+        * (job.framework.grad_bytes / 2 + job.framework.weight_bytes)
+        / cluster.host_bytes_per_s
+    )
     update = shard * cluster.devices_per_node * job.optimizer.update_bytes / HOST_ADAM_BYTES_PER_S
-    needed = np.where(layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local)
-    weights = np.where(layouts.offload == 2, 2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro, 0.0)
+    needed = np.where(
+        layouts.zero_stage == 3, shared_out(parameters, layouts, layouts.shard_width), local
+    )
+    weights = np.where(
+        layouts.offload == 2,
+        2 * needed * job.value_bytes / cluster.host_bytes_per_s * layouts.num_micro,
+        0.0,
+    )
     weights = np.maximum(weights - job.constants.overlap * compute_s, 0.0)
     return np.where(layouts.offload >= 1, there_and_back + update + weights, 0.0)
 

@@ -38,7 +38,12 @@ class Problem:
 
 def problems(job: TrainingJob, layout: Layout) -> list[Problem]:
     """All that is wrong with a layout of a job but its memory; empty where it can run."""
-    return [*job_problems(job), *_device_problems(job, layout), *_cut_problems(job, layout), *_pipe_problems(job, layout)]
+    return [
+        *job_problems(job),
+        *_device_problems(job, layout),
+        *_cut_problems(job, layout),
+        *_pipe_problems(job, layout),
+    ]
 
 
 def check_layout(job: TrainingJob, layout: Layout) -> None:
@@ -57,22 +62,31 @@ def _device_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
         else:
             near = _near(divisors(num), others)
             instead = f"tp x cp x pp must divide {num}: {_listed(near)} do, {others} does not"
-        yield Problem(what=f"{product} are {layout.num_devices} devices and the cluster has {num}", instead=instead)
+        yield Problem(
+            what=f"{product} are {layout.num_devices} devices and the cluster has {num}",
+            instead=instead,
+        )
     rank_batch = layout.dp * layout.micro_batch
     if layout.global_batch != job.global_batch:
         below = job.global_batch // rank_batch * rank_batch
         above = -(-job.global_batch // rank_batch) * rank_batch
         near_batches = {batch for batch in (below, above) if batch}
-        fitting_micro = [micro for micro in divisors(job.global_batch) if job.global_batch % (layout.dp * micro) == 0]
+        fitting_micro = [
+            micro
+            for micro in divisors(job.global_batch)
+            if job.global_batch % (layout.dp * micro) == 0
+        ]
         micro = f", or mb{_near(fitting_micro, layout.micro_batch)[0]}" if fitting_micro else ""
         yield Problem(
-            what=f"a batch of {job.global_batch} is not a multiple of dp{layout.dp} x mb{layout.micro_batch} = {rank_batch}",
+            what=f"a batch of {job.global_batch} is not a multiple of dp{layout.dp} x "
+            f"mb{layout.micro_batch} = {rank_batch}",
             instead=f"{_listed(sorted(near_batches))} would be{micro}",
         )
     copies = layout.dp * layout.cp
     if layout.shard and copies % layout.shard and layout.shard < copies:
         yield Problem(
-            what=f"{copies} data ranks cannot be cut into shards of {layout.shard}", instead=_could(copies, layout.shard)
+            what=f"{copies} data ranks cannot be cut into shards of {layout.shard}",
+            instead=_could(copies, layout.shard),
         )
 
 
@@ -81,21 +95,40 @@ def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     kv_heads = model.kv_heads
     widths = [n for n in divisors(model.heads) if kv_heads % n == 0 or n % kv_heads == 0]
     if tp not in widths:
-        what = f"{model.heads} heads ({model.kv_heads} of keys and values) cannot be shared by {tp} tensor ranks"
+        what = (
+            f"{model.heads} heads ({model.kv_heads} of keys and values) cannot be shared by {tp} "
+            "tensor ranks"
+        )
         yield Problem(what=what, instead=f"{_listed(_near(widths, tp))} can")
-    for width, whose in ((model.ffn_hidden, "the MLP's"), (model.experts.ffn_hidden if model.experts else 0, "an expert's")):
+    for width, whose in (
+        (model.ffn_hidden, "the MLP's"),
+        (model.experts.ffn_hidden if model.experts else 0, "an expert's"),
+    ):
         if width and width % tp:
-            yield Problem(what=f"{whose} width of {width} cannot be shared by {tp} tensor ranks", instead=_could(width, tp))
+            yield Problem(
+                what=f"{whose} width of {width} cannot be shared by {tp} tensor ranks",
+                instead=_could(width, tp),
+            )
     if layout.is_sequence_parallel and tp == 1:
-        yield Problem(what="sequence parallelism is among tensor ranks and there is one", instead="leave sp out, or use tp2")
+        yield Problem(
+            what="sequence parallelism is among tensor ranks and there is one",
+            instead="leave sp out, or use tp2",
+        )
     if layout.cp > 1 and job.seq_len % (2 * layout.cp):
         # Rank i takes the i-th piece from both ends.
         nearest = [n for n in divisors(job.seq_len) if job.seq_len % (2 * n) == 0] or [1]
-        what = f"{job.seq_len} tokens cannot be cut into two pieces for each of {layout.cp} context ranks"
+        what = (
+            f"{job.seq_len} tokens cannot be cut into two pieces for each of {layout.cp} context "
+            "ranks"
+        )
         yield Problem(what=what, instead=f"{_listed(_near(nearest, layout.cp))} can")
     if layout.ep > 1 and model.experts is None:
-        yield Problem(what=f"{model.name} has no experts to spread over ep{layout.ep}", instead="leave ep out")
-    elif model.experts is not None and (model.experts.num % layout.ep or (layout.dp * layout.cp) % layout.ep):
+        yield Problem(
+            what=f"{model.name} has no experts to spread over ep{layout.ep}", instead="leave ep out"
+        )
+    elif model.experts is not None and (
+        model.experts.num % layout.ep or (layout.dp * layout.cp) % layout.ep
+    ):
         copies = layout.dp * layout.cp
         possible = [n for n in divisors(model.experts.num) if copies % n == 0]
         what = f"ep{layout.ep} must divide {model.experts.num} experts and dp x cp = {copies}"
@@ -105,24 +138,43 @@ def _cut_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
 def _pipe_problems(job: TrainingJob, layout: Layout) -> Iterator[Problem]:
     layers, pp, vpp = job.model.layers, layout.pp, layout.vpp
     if pp > layers or (layers % pp and not job.framework.balances_stages):
-        yield Problem(what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp))
+        yield Problem(
+            what=f"{layers} layers cannot be cut into {pp} equal stages", instead=_could(layers, pp)
+        )
     elif vpp > 1 and layers % (pp * vpp):
         possible = [pieces for pieces in divisors(layers) if layers % (pp * pieces) == 0] or [1]
         what = f"{layers} layers cannot be cut into {pp} stages of {vpp} pieces"
-        yield Problem(what=what, instead=f"pieces of a stage can be {_listed(_near(possible, vpp))}")
+        yield Problem(
+            what=what, instead=f"pieces of a stage can be {_listed(_near(possible, vpp))}"
+        )
     if vpp > 1 and (pp == 1 or layout.schedule != "1f1b"):
-        yield Problem(what=f"v{vpp} interleaves the stages of 1f1b", instead="leave it out, or use pp2 or more with 1f1b")
+        yield Problem(
+            what=f"v{vpp} interleaves the stages of 1f1b",
+            instead="leave it out, or use pp2 or more with 1f1b",
+        )
     elif vpp > 1 and layout.num_micro % pp:
         batch = layout.dp * layout.micro_batch
-        near = sorted({max(1, layout.num_micro // pp) * pp * batch, -(-layout.num_micro // pp) * pp * batch})
-        what = f"interleaving needs micro-batches in groups of pp{pp} and there are {layout.num_micro}"
+        near = sorted(
+            {max(1, layout.num_micro // pp) * pp * batch, -(-layout.num_micro // pp) * pp * batch}
+        )
+        what = (
+            f"interleaving needs micro-batches in groups of pp{pp} and there are {layout.num_micro}"
+        )
         yield Problem(what=what, instead=f"a batch of {_listed(near)} has them")
     if layout.schedule != "1f1b" and pp == 1:
-        yield Problem(what=f"{layout.schedule} is a pipeline's schedule and there is one stage", instead="leave it out")
+        yield Problem(
+            what=f"{layout.schedule} is a pipeline's schedule and there is one stage",
+            instead="leave it out",
+        )
     least = {"zb1p": pp, "zb2p": 2 * pp, "zbv": 2 * pp}.get(layout.schedule, 1)
     if layout.num_micro < least and pp > 1:
-        what = f"{layout.schedule} fills its bubbles with {least} micro-batches or more and there are {layout.num_micro}"
-        yield Problem(what=what, instead=f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}")
+        what = (
+            f"{layout.schedule} fills its bubbles with {least} micro-batches or more and there "
+            f"are {layout.num_micro}"
+        )
+        yield Problem(
+            what=what, instead=f"use 1f1b, or a batch of {least * layout.dp * layout.micro_batch}"
+        )
 
 
 def warnings(job: TrainingJob, layout: Layout) -> list[str]:
@@ -130,21 +182,34 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
     texts = []
     per_node = job.cluster.devices_per_node
     if layout.tp > per_node:
-        texts.append(f"tp{layout.tp} is wider than a node of {per_node}: its collectives leave the node")
+        texts.append(
+            f"tp{layout.tp} is wider than a node of {per_node}: its collectives leave the node"
+        )
     elif per_node % layout.tp:
         texts.append(
-            f"tp{layout.tp} does not divide a node of {per_node}: some groups lie in two nodes; {_could(per_node, layout.tp)}"
+            f"tp{layout.tp} does not divide a node of {per_node}: some groups lie in two nodes; "
+            f"{_could(per_node, layout.tp)}"
         )
     if layout.zero_stage == 2 and layout.pp > 1:
-        texts.append("ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once")
+        texts.append(
+            "ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once"
+        )
     share = choice_of(job, layout).memory_bytes / job.cluster.memory_bytes
     if TIGHT < share <= 1:
-        texts.append(f"{share:.0%} of the memory is taken and such estimates are off by some 10 %: try it before you count on it")
+        texts.append(
+            f"{share:.0%} of the memory is taken and such estimates are off by some 10 %: try it "
+            "before you count on it"
+        )
     if layout.offload != "none":
         host = job.cluster.host_memory_bytes / 2**30
-        texts.append(f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise")
+        texts.append(
+            f"a node's own memory is taken to be {host:.0f} GiB; --host-memory says otherwise"
+        )
         if not job.framework.offloads:
-            texts.append(f"{job.framework.name} does not offload: this is what a framework that does would give")
+            texts.append(
+                f"{job.framework.name} does not offload: this is what a framework that does would "
+                "give"
+            )
     return texts
 
 
@@ -166,7 +231,10 @@ def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
     """Whether a layout fits, and what would make it."""
     choice = choice_of(job, layout)
     columns = Layouts.of([layout])
-    on_host = float(np.max(host_bytes(job, columns, parameters(job, columns)))) - job.cluster.host_memory_bytes
+    on_host = (
+        float(np.max(host_bytes(job, columns, parameters(job, columns))))
+        - job.cluster.host_memory_bytes
+    )
     missing = max(0.0, choice.memory_bytes - job.cluster.memory_bytes)
     return MemoryFit(
         memory_bytes=choice.memory_bytes,
@@ -183,7 +251,9 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
     Sequence parallelism, shards, recompute, a smaller micro-batch, offload.
     """
     tried = layout
-    smaller: list[dict[str, object]] = [{"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])]
+    smaller: list[dict[str, object]] = [
+        {"micro_batch": micro} for micro in reversed(divisors(layout.micro_batch)[:-1])
+    ]
     steps: list[dict[str, object]] = [
         {"is_sequence_parallel": layout.tp > 1},
         {"zero_stage": max(layout.zero_stage, 1)},
@@ -199,7 +269,12 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
         columns = Layouts.of([tried])
         on_host = float(np.max(host_bytes(job, columns, parameters(job, columns))))
         fits = choice_of(job, tried).memory_bytes <= job.cluster.memory_bytes
-        if tried != layout and fits and on_host <= job.cluster.host_memory_bytes and not problems(job, tried):
+        if (
+            tried != layout
+            and fits
+            and on_host <= job.cluster.host_memory_bytes
+            and not problems(job, tried)
+        ):
             return tried
     return None
 
@@ -218,7 +293,11 @@ def job_problems(job: TrainingJob) -> list[Problem]:
     reach = job.model.max_positions
     if reach and job.seq_len > reach:
         what = f"{job.model.name} has learned positions for {reach} tokens, not {job.seq_len}"
-        faults.append(Problem(what=what, instead=f"use a sequence of {reach}, or a model with rotated positions"))
+        faults.append(
+            Problem(
+                what=what, instead=f"use a sequence of {reach}, or a model with rotated positions"
+            )
+        )
     return faults
 
 
@@ -238,14 +317,23 @@ def check_space(space: Space) -> None:
     for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch"):
         values = getattr(space, name)
         if values is not None and (not values or min(values) < 1):
-            raise UsageError(f"{name} must be 1 or more, not {', '.join(map(str, values)) or 'nothing'}")
-    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD, "zero_stage": (0, 1, 2, 3)}
+            raise UsageError(
+                f"{name} must be 1 or more, not {', '.join(map(str, values)) or 'nothing'}"
+            )
+    words = {
+        "recompute": RECOMPUTE,
+        "schedule": SCHEDULES,
+        "offload": OFFLOAD,
+        "zero_stage": (0, 1, 2, 3),
+    }
     for name, allowed in words.items():
         chosen = getattr(space, name)
         for value in allowed if chosen is None else chosen or ("nothing",):
             if value not in allowed:
                 listed = ", ".join(map(str, allowed))
-                raise UsageError(f"{name.replace('_', ' ')} is one of {listed}, not {str(value)[:40]!a}")
+                raise UsageError(
+                    f"{name.replace('_', ' ')} is one of {listed}, not {str(value)[:40]!a}"
+                )
     if space.shard is not None and (not space.shard or min(space.shard) < 0):
         raise UsageError("a shard is of so many ranks, or 0 for all of them")
 
@@ -266,7 +354,8 @@ def check_job(job: TrainingJob, space: Space | None = None) -> None:
     if batches:
         instead = f"a batch of {_listed(batches)} would do"
     raise UsageError(
-        f"no layout fills {job.cluster.num_devices} devices with a batch of {job.global_batch} as it is pinned{why}; {instead}"
+        f"no layout fills {job.cluster.num_devices} devices with a batch of {job.global_batch} as "
+        f"it is pinned{why}; {instead}"
     )
 
 
@@ -274,9 +363,19 @@ def _nearest_batches(job: TrainingJob, space: Space | None) -> list[int]:
     """The next smaller and the next larger batch that some layout divides, if they are near."""
     nearest: list[int] = []
     batch = job.global_batch
-    smaller, larger = range(batch - 1, max(0, batch - _MOST_TRIES), -1), range(batch + 1, batch + _MOST_TRIES)
+    smaller, larger = (
+        range(batch - 1, max(0, batch - _MOST_TRIES), -1),
+        range(batch + 1, batch + _MOST_TRIES),
+    )
     for batches in (smaller, larger):
-        nearest += next(([batch] for batch in batches if len(Grid(replace(job, global_batch=batch), space or Space()))), [])
+        nearest += next(
+            (
+                [batch]
+                for batch in batches
+                if len(Grid(replace(job, global_batch=batch), space or Space()))
+            ),
+            [],
+        )
     return nearest
 
 
@@ -293,8 +392,13 @@ class Shortfall:
 
     def __str__(self) -> str:
         need, has = self.memory_bytes / GIB, (self.memory_bytes - self.missing_bytes) / GIB
-        helps = f"what helps: {'; '.join(self.helps)}" if self.helps else "nothing that we tried helps"
-        return f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are {has:.1f}; {helps}"
+        helps = (
+            f"what helps: {'; '.join(self.helps)}" if self.helps else "nothing that we tried helps"
+        )
+        return (
+            f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are "
+            f"{has:.1f}; {helps}"
+        )
 
 
 def shortfall(job: TrainingJob, space: Space | None = None) -> Shortfall | None:
@@ -337,7 +441,10 @@ def _offload_helps(job: TrainingJob, space: Space) -> Iterator[str]:
             if least is not None:
                 need = f"{least.layout} needs {least.memory_bytes / GIB:.1f} GiB a device"
                 short = f", of which a node has {host / GIB:.0f}" if least.host_bytes > host else ""
-                yield f"offload to the host: {need} and {least.host_bytes / GIB:.0f} GiB of the host{short}"
+                yield (
+                    f"offload to the host: {need} and {least.host_bytes / GIB:.0f} GiB of the "
+                    f"host{short}"
+                )
                 return
 
 
@@ -350,7 +457,10 @@ def _fits(job: TrainingJob, space: Space) -> bool:
 
 def _near(values: Sequence[int], wanted: int) -> list[int]:
     """The nearest below and the nearest above."""
-    below, above = [value for value in values if value <= wanted], [value for value in values if value >= wanted]
+    below, above = (
+        [value for value in values if value <= wanted],
+        [value for value in values if value >= wanted],
+    )
     return sorted({*([max(below)] if below else []), *([min(above)] if above else [])})
 
 

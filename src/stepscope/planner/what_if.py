@@ -68,7 +68,11 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
         else:
             low, model = middle, tried
     # A mixture may need fewer bytes for a parameter than a llama: look a little further.
-    fit = (candidate for candidate in _by_size(job, 2.0 * high) if fitting(replace(job, model=candidate), space) is not None)
+    fit = (
+        candidate
+        for candidate in _by_size(job, 2.0 * high)
+        if fitting(replace(job, model=candidate), space) is not None
+    )
     named = next(fit, None)
     return Largest(
         model=model,
@@ -82,8 +86,12 @@ def _by_size(job: TrainingJob, most: float) -> Iterator[Model]:
     """Those that have so many parameters and positions for the job's sequence,
     the largest first."""
     models = (find_model(name) for name in model_names())
-    reach = (model for model in models if not model.max_positions or model.max_positions >= job.seq_len)
-    yield from sorted((model for model in reach if model.num_params <= most), key=lambda model: -model.num_params)
+    reach = (
+        model for model in models if not model.max_positions or model.max_positions >= job.seq_len
+    )
+    yield from sorted(
+        (model for model in reach if model.num_params <= most), key=lambda model: -model.num_params
+    )
 
 
 # The smallest cluster.
@@ -102,7 +110,9 @@ class Smallest:
     """The fastest there."""
 
 
-def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES) -> Smallest | None:
+def smallest_cluster(
+    job: TrainingJob, space: Space | None = None, *, most_nodes: int = MOST_NODES
+) -> Smallest | None:
     """The fewest devices of the job's kind: a part of a node, or whole nodes.
 
     None where `most_nodes` are too few.
@@ -120,7 +130,10 @@ def smallest_cluster(job: TrainingJob, space: Space | None = None, *, most_nodes
 def _sizes(job: TrainingJob, space: Space | None, most_nodes: int) -> Iterator[int]:
     """Numbers of devices to try, from the first power of two that is surely needed."""
     per_node = job.cluster.devices_per_node
-    doubled = [*divisors(per_node), *(per_node * 2**power for power in range(1, most_nodes.bit_length()))]
+    doubled = [
+        *divisors(per_node),
+        *(per_node * 2**power for power in range(1, most_nodes.bit_length())),
+    ]
     below = 0
     for num in doubled:
         if num > per_node * most_nodes:
@@ -168,7 +181,9 @@ def scaling(
         efficiency = None
         if choice is not None and first is not None:
             efficiency = choice.tokens_per_s_per_device / first.tokens_per_s_per_device
-        points.append(Point(num_devices=num, global_batch=batch, choice=choice, efficiency=efficiency))
+        points.append(
+            Point(num_devices=num, global_batch=batch, choice=choice, efficiency=efficiency)
+        )
     return tuple(points)
 
 
@@ -224,9 +239,15 @@ def parse_change(word: str) -> Change:
     for part in word.split(","):
         key, _, value = (text.strip() for text in part.partition("="))
         key = key.casefold()
-        if not value or key in factors or key in names or key not in (*_FACTORS, "device", "precision"):
+        if (
+            not value
+            or key in factors
+            or key in names
+            or key not in (*_FACTORS, "device", "precision")
+        ):
             raise UsageError(
-                f"a change is KEY=VALUE with device, precision, {', '.join(_FACTORS)}, each once, such as "
+                f"a change is KEY=VALUE with device, precision, {', '.join(_FACTORS)}, each once, "
+                "such as "
                 f"device=B200,network=2, not {part.strip()[:80]!a}"
             )
         if key in _FACTORS:
@@ -235,8 +256,15 @@ def parse_change(word: str) -> Change:
             names[key] = value
     if names.get("precision", PRECISIONS[0]) not in PRECISIONS:
         raise UsageError(f"precisions are {', '.join(PRECISIONS)}, not {names['precision'][:80]!a}")
-    words = [f"{key} {value}" for key, value in names.items()] + [f"{key} x {value:g}" for key, value in factors.items()]
-    return Change(words=", ".join(words), device=names.get("device"), precision=names.get("precision"), **factors)
+    words = [f"{key} {value}" for key, value in names.items()] + [
+        f"{key} x {value:g}" for key, value in factors.items()
+    ]
+    return Change(
+        words=", ".join(words),
+        device=names.get("device"),
+        precision=names.get("precision"),
+        **factors,
+    )
 
 
 def _factor(key: str, value: str) -> float:
@@ -245,7 +273,9 @@ def _factor(key: str, value: str) -> float:
     if match is not None:
         factor = float(match[1]) if match[1] else 1 / float(match[2])
     if factor <= 0:
-        raise UsageError(f"{key} is times what is there now, such as {key}=2 or {key}=1/2, not {value[:80]!a}")
+        raise UsageError(
+            f"{key} is times what is there now, such as {key}=2 or {key}=1/2, not {value[:80]!a}"
+        )
     return factor
 
 
@@ -253,12 +283,17 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
     """The job after a change."""
     cluster = job.cluster if change.device is None else with_device(job.cluster, change.device)
     if change.nodes != 1.0:
-        cluster = resized(cluster, _whole("nodes", cluster.num_nodes * change.nodes) * cluster.devices_per_node)
+        cluster = resized(
+            cluster, _whole("nodes", cluster.num_nodes * change.nodes) * cluster.devices_per_node
+        )
     if change.network != 1.0:
         cluster = faster_network(cluster, change.network)
     precision = change.precision or job.precision
     if precision not in cluster.peak_flops:
-        raise UsageError(f"{cluster.device.name} has no unit for {precision}; it has {', '.join(sorted(cluster.peak_flops))}")
+        raise UsageError(
+            f"{cluster.device.name} has no unit for {precision}; it has "
+            f"{', '.join(sorted(cluster.peak_flops))}"
+        )
     return replace(
         job,
         cluster=cluster,
@@ -270,21 +305,32 @@ def changed_job(job: TrainingJob, change: Change) -> TrainingJob:
 
 def _whole(quantity: str, value: float) -> int:
     if abs(value - round(value)) > 1e-6 or value < 0.5:
-        raise UsageError(f"the {quantity} would be {value:g}, which is not a whole number; choose another factor")
+        raise UsageError(
+            f"the {quantity} would be {value:g}, which is not a whole number; choose another factor"
+        )
     return round(value)
 
 
 def what_if(job: TrainingJob, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
     """The best layout as things are, and after each change on its own."""
     baseline = fastest(job, space)
-    return WhatIf(baseline=baseline, changed=tuple(_changed(job, change, space, baseline) for change in changes))
+    return WhatIf(
+        baseline=baseline,
+        changed=tuple(_changed(job, change, space, baseline) for change in changes),
+    )
 
 
-def _changed(job: TrainingJob, change: Change, space: Space | None, baseline: Choice | None) -> Changed:
+def _changed(
+    job: TrainingJob, change: Change, space: Space | None, baseline: Choice | None
+) -> Changed:
     after = changed_job(job, change)
     choice = fastest(after, space)
-    speedup = None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
-    return Changed(change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup)
+    speedup = (
+        None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
+    )
+    return Changed(
+        change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup
+    )
 
 
 def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:

@@ -52,7 +52,10 @@ def _tail(path: Path) -> list[tuple[int, int]]:
             lines = file.read(TAIL_BYTES).splitlines()[-12:]
     except OSError:
         return []
-    samples = [(whole(value.get("at_ns"), 0), whole(value.get("step"), 0)) for value in map(parse_json_object, lines)]
+    samples = [
+        (whole(value.get("at_ns"), 0), whole(value.get("step"), 0))
+        for value in map(parse_json_object, lines)
+    ]
     return [(at_ns, step) for at_ns, step in samples if at_ns is not None and step is not None]
 
 
@@ -66,7 +69,9 @@ def ask_recording(run: Path) -> int | None:
         return None
     fastest = max((rank.steps_per_s or 0.0 for rank in ranks), default=0.0)
     now = time.perf_counter_ns()
-    furthest = max(rank.step + (rank.steps_per_s or 0.0) * max(0.0, (now - rank.at_ns) / 1e9) for rank in ranks)
+    furthest = max(
+        rank.step + (rank.steps_per_s or 0.0) * max(0.0, (now - rank.at_ns) / 1e9) for rank in ranks
+    )
     step = int(furthest + fastest * AHEAD_S) + 2
     write_json(run / CONTROL_FILE, {"record_from": step})
     return step

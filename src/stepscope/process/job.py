@@ -16,7 +16,8 @@ from stepscope.process.watchdog import Watchdog
 
 MARK = "STEPSCOPE_JOB"
 """A variable in the environment of all of a job's processes: launchers put ranks into sessions of
-their own, and a process whose parent has gone has another one. A job inside a job has both marks."""
+their own, and a process whose parent has gone has another one. A job inside a job has both
+marks."""
 LOOK_S = 0.1
 """Between two looks at a job."""
 
@@ -65,7 +66,8 @@ def run_in_foreground(
 
 
 class OwnedJob:
-    """A job that ends with us: it has a session of its own, and whatever happens nothing of it stays.
+    """A job that ends with us: it has a session of its own, and whatever happens nothing of it
+    stays.
 
     In another session Ctrl-C is for us, and one group holds most of what it starts.
     """

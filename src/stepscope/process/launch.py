@@ -55,9 +55,14 @@ _next(_start())
 
 
 def prepare(
-    run: Path, command: Sequence[str], options: Options, version: str, settings: Mapping[str, Any] | None = None
+    run: Path,
+    command: Sequence[str],
+    options: Options,
+    version: str,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of the job's own."""
+    """Makes the run folder; returns what RUN/run.json has by now. `settings` are applied on top of
+    the job's own."""
     site = run / SITE_FOLDER
     site.mkdir(parents=True, exist_ok=True)
     (site / "sitecustomize.py").write_text(SITE.format(init=str(PACKAGE)), encoding="utf-8")
@@ -95,8 +100,11 @@ def launch(
     meanwhile: Callable[[], object] | None = None,
     on_usr2: Callable[[], object] | None = None,
 ) -> int:
-    """Runs the command in the foreground and returns its exit code, which the run folder gets too."""
-    code = run_in_foreground(command, environment(run), meanwhile=meanwhile, look_s=LOOK_S, on_usr2=on_usr2)
+    """Runs the command in the foreground and returns its exit code, which the run folder gets
+    too."""
+    code = run_in_foreground(
+        command, environment(run), meanwhile=meanwhile, look_s=LOOK_S, on_usr2=on_usr2
+    )
     if run is not None:
         try:
             finish(run, run_info, code)

@@ -9,7 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from stepscope.process.table import HAS_TABLE, descendants, processes, read_environment, read_process
+from stepscope.process.table import (
+    HAS_TABLE,
+    descendants,
+    processes,
+    read_environment,
+    read_process,
+)
 
 GRACE_S = 5.0
 """Between asking a process to end and ending it."""
@@ -79,7 +85,8 @@ def end(
         asked |= pids
         time.sleep(LOOK_S)
         reap()
-    # Again and again: what was started meanwhile is not known yet, and a killed process takes a while.
+    # Again and again: what was started meanwhile is not known yet, and a killed process takes a
+    # while.
     until = time.monotonic() + GRACE_S
     while (pids := members(first, mark)) and time.monotonic() < until:
         for pid in pids:

@@ -146,7 +146,9 @@ def signals_raise(raised: Callable[[int], BaseException]) -> AbstractContextMana
     def leave(number: int, _frame: object) -> None:
         raise raised(number)
 
-    return _handled({number: leave for number in ENDS_US if signal.getsignal(number) is signal.SIG_DFL})
+    return _handled(
+        {number: leave for number in ENDS_US if signal.getsignal(number) is signal.SIG_DFL}
+    )
 
 
 def ended_as_by_hand() -> AbstractContextManager[None]:

@@ -14,7 +14,8 @@ OBEYED = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f"  # C0 without tab and newline, and DEL
     "\x80-\x9f"  # C1: one of them begins a sequence, as ESC [ does
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # directions, invisible characters, line ends
+    # directions, invisible characters, line ends
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
     "\U000e0000-\U000e007f"  # tags, which nobody sees
     "\ud800-\udfff"  # half characters: no encoding has them
     "]"

@@ -1,4 +1,5 @@
-"""Processes of this machine, from Linux's /proc: who started whom, their environment, the time they used."""
+"""Processes of this machine, from Linux's /proc: who started whom, their environment, the time they
+used."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Process(NamedTuple):
     """R runs, S sleeps, D waits for a device, T is stopped, Z has ended."""
     cpu_s: float
     started_ticks: int
-    """Since the machine started: with the number it tells a process from a later one of the same number."""
+    """Since the machine started: with the number it tells a process from a later one of the same
+    number."""
     command: tuple[str, ...]
     environment: dict[str, str]
     """Empty where we may not look."""
@@ -36,7 +38,9 @@ class Process(NamedTuple):
     @property
     def is_python(self) -> bool:
         words = [os.path.basename(word) for word in self.command[:1]]
-        return self.name.startswith(("python", "pt_main_thread")) or any(word.startswith("python") for word in words)
+        return self.name.startswith(("python", "pt_main_thread")) or any(
+            word.startswith("python") for word in words
+        )
 
 
 def read_process(pid: int, *, with_words: bool = True) -> Process | None:

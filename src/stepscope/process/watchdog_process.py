@@ -19,8 +19,8 @@ import sys
 from stepscope.process.members import end, first_process, hang_up
 
 HANG_UP, END = "hang-up", "end"
-"""What becomes of the job when stepscope is gone: what a closed terminal does to it, or its end, with
-all that it started."""
+"""What becomes of the job when stepscope is gone: what a closed terminal does to it, or its end,
+with all that it started."""
 
 
 def main(fate: str, mark: str) -> None:

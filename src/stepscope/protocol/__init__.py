@@ -1,1 +1,2 @@
-"""What the capture inside a training job and the rest of stepscope agree on. The standard library alone is imported here."""
+"""What the capture inside a training job and the rest of stepscope agree on. The standard library
+alone is imported here."""

@@ -1,7 +1,8 @@
-"""The one place where JSON is written: no command and no file of ours holds NaN or Infinity, which JSON does not have.
+"""The one place where JSON is written: no command and no file of ours holds NaN or Infinity, which
+JSON does not have.
 
-A number that is not finite was not measured: it is written as null. The standard library alone is imported here, for this is a
-part of what runs inside a training job.
+A number that is not finite was not measured: it is written as null. The standard library alone is
+imported here, for this is a part of what runs inside a training job.
 """
 
 from __future__ import annotations
@@ -61,5 +62,9 @@ def _is_beyond(value: object) -> bool:
 
 
 @cache
-def _encoder(indent: int | None, separators: tuple[str, str] | None, ensure_ascii: bool) -> json.JSONEncoder:
-    return json.JSONEncoder(indent=indent, separators=separators, ensure_ascii=ensure_ascii, allow_nan=False)
+def _encoder(
+    indent: int | None, separators: tuple[str, str] | None, ensure_ascii: bool
+) -> json.JSONEncoder:
+    return json.JSONEncoder(
+        indent=indent, separators=separators, ensure_ascii=ensure_ascii, allow_nan=False
+    )

@@ -45,7 +45,8 @@ class Options:
     """Whether this is a trial: settings are applied on top of the job's,
     and its seed and first batches are noted."""
     numerics: bool = False
-    """Whether what each step computed is written down: losses, norms of gradients, digests of parameters."""
+    """Whether what each step computed is written down: losses, norms of gradients, digests of
+    parameters."""
     raised: tuple[str, ...] = ()
     """Settings of a trial that never take a job's own down."""
 
@@ -67,7 +68,9 @@ def options_of(values: Mapping[str, Any]) -> Options:
         value = values.get(name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         wanted_bool = isinstance(default, bool)
-        if value is not None and (isinstance(value, bool) if wanted_bool else is_number and value >= 0):
+        if value is not None and (
+            isinstance(value, bool) if wanted_bool else is_number and value >= 0
+        ):
             good[name] = value
     raised = values.get("raised")
     if isinstance(raised, list | tuple):

@@ -56,7 +56,8 @@ SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
 """In the site folder, from when the capture first got into a process that imports torch."""
 RANK_FOLDER = re.compile(r"^rank-(\d{1,7})(?:\.(\d{1,10}))?$")
-"""The number of the rank, and of the process where another one of the same rank was there before it."""
+"""The number of the rank, and of the process where another one of the same rank was there before
+it."""
 WINDOW_NAME = re.compile(r"^window-(\d{1,12})\.pt\.trace\.json(?:\.gz)?$")
 
 STEP_COLUMNS = (
@@ -75,12 +76,13 @@ STEP_COLUMNS = (
 )
 """One step, from the end of one optimizer step to the end of the next.
 
-`device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns` is spent in next() of a
-DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps, all on the host. `state` is one of STATES.
+`device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns`
+is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps,
+all on the host. `state` is one of STATES.
 """
 STATES = ("timed", "first", "profiled", "after")
-"""timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached; after: the profiler has just left,
-or wrote its file in this step."""
+"""timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached;
+after: the profiler has just left, or wrote its file in this step."""
 PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns")
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
@@ -90,11 +92,11 @@ MOST_STOCK_STEPS = 400
 
 
 def stock_steps(num_workers: object, prefetch_factor: object) -> int:
-    """Steps that a loader's stock of ready batches may feed, and for which a trial waits: workers fill it while a first step
-    compiles.
+    """Steps that a loader's stock of ready batches may feed, and for which a trial waits: workers
+    fill it while a first step compiles.
 
-    Twice the stock, for as it is used up it is half refilled; where a worker is hardly slower than a step, what is left of it
-    changes little.
+    Twice the stock, for as it is used up it is half refilled; where a worker is hardly slower than
+    a step, what is left of it changes little.
     """
     workers = num_workers if isinstance(num_workers, int) else 0
     factor = prefetch_factor if isinstance(prefetch_factor, int) else 2
@@ -124,7 +126,8 @@ def write_json(path: Path, value: object) -> None:
 
 
 def claim_rank(run: Path, rank: int) -> Path:
-    """A folder for this process to write to. A second process of the same rank gets its own, told by its process number."""
+    """A folder for this process to write to. A second process of the same rank gets its own, told
+    by its process number."""
     for name in (f"rank-{rank}", f"rank-{rank}.{os.getpid()}"):
         folder = run / name
         try:

@@ -10,19 +10,27 @@ from collections.abc import Sequence
 
 MASK = "(masked)"
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE)
-_SECRET_START = re.compile(r"(?<![A-Za-z0-9])(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-]{8,}")
-_SECRET_ASSIGNED = re.compile(r"(?:key|token|secret|password|passwd|credential|auth)\w*\s*[=:]", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"KEY|TOKEN(?!IZER)|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE
+)
+_SECRET_START = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|eyJ)[A-Za-z0-9_\-]{8,}"
+)
+_SECRET_ASSIGNED = re.compile(
+    r"(?:key|token|secret|password|passwd|credential|auth)\w*\s*[=:]", re.IGNORECASE
+)
 _USER_IN_URL = re.compile(r"://[^/\s]*@")
 _DEVICE_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F-]{8,36}")
 _PIECE = re.compile(r"[A-Za-z0-9+=_\-]{20,}")
 _BASE64 = re.compile(r"(?![/.])[A-Za-z0-9+/=_\-]{32,}")
 MOST_BITS = 3.5
-"""Bits per character beyond which a long piece is taken for a secret: words and paths have some 3, random letters over 4."""
+"""Bits per character beyond which a long piece is taken for a secret: words and paths have some 3,
+random letters over 4."""
 
 
 def masked_words(command: Sequence[str]) -> list[str]:
-    """A command line as it may be written down: without keys, what follows a bare --token, and what looks like a secret."""
+    """A command line as it may be written down: without keys, what follows a bare --token, and what
+    looks like a secret."""
     told, follows_secret = [], False
     for word in command:
         name, equals, _ = word.partition("=")
@@ -43,7 +51,8 @@ def masked(name: str, value: str) -> str:
 
 
 def looks_secret(value: str) -> bool:
-    """Whether a value may be a password, a key or a token. It rather errs by hiding what is none."""
+    """Whether a value may be a password, a key or a token. It rather errs by hiding what is
+    none."""
     value = _DEVICE_UUID.sub("", value)
     if _USER_IN_URL.search(value) or _SECRET_START.search(value) or _SECRET_ASSIGNED.search(value):
         return True

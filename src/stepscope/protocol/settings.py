@@ -62,7 +62,8 @@ COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autot
 _ALL = (
     _int(
         "num_workers",
-        "worker processes of every DataLoader; what a dataset draws at random is drawn anew in each",
+        "worker processes of every DataLoader; what a dataset draws at random is drawn anew in "
+"each",
         0, 0, 256, fixes=("serial-loader", "starved-loader"),
     ),
     _bool("pin_memory", "batches in pinned memory; needs a GPU", False, fixes=("pageable-copy",)),
@@ -143,7 +144,10 @@ def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:
 def _checked(name: str, value: Any) -> Value:
     setting = SETTINGS.get(name)
     if setting is None:
-        raise ValueError(f"{name} is not a setting that can be applied on top of a job's. There are: {', '.join(SETTINGS)}")
+        raise ValueError(
+            f"{name} is not a setting that can be applied on top of a job's. There are: "
+            f"{', '.join(SETTINGS)}"
+        )
     if not _fits(setting, value):
         raise ValueError(f"{name} cannot be {value!r}. It may be: {setting.values}")
     return float(value) if setting.kind == "float" else value
@@ -156,9 +160,15 @@ def _fits(setting: Setting, value: Any) -> bool:
         return value in setting.choices
     if setting.kind == "text":
         return isinstance(value, str) and value.isprintable()
-    if isinstance(value, bool) or not isinstance(value, int if setting.kind == "int" else int | float):
+    if isinstance(value, bool) or not isinstance(
+        value, int if setting.kind == "int" else int | float
+    ):
         return False
-    return setting.low is not None and setting.high is not None and setting.low <= value <= setting.high
+    return (
+        setting.low is not None
+        and setting.high is not None
+        and setting.low <= value <= setting.high
+    )
 
 
 _BOOLS = {
@@ -199,5 +209,8 @@ def table() -> str:
     lines = ["| setting | values | what it sets | numbers | fixes |", "|---|---|---|---|---|"]
     for setting in SETTINGS.values():
         codes = ", ".join(f"`{code}`" for code in setting.fixes)
-        lines.append(f"| `{setting.name}` | {setting.values} | {setting.words} | {setting.numerics} | {codes} |")
+        lines.append(
+            f"| `{setting.name}` | {setting.values} | {setting.words} | {setting.numerics} | "
+            f"{codes} |"
+        )
     return "\n".join(lines)

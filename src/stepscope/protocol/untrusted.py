@@ -1,8 +1,10 @@
-"""Files from strangers: which are opened, how much is read of them, and what their text and their numbers become.
+"""Files from strangers: which are opened, how much is read of them, and what their text and their
+numbers become.
 
-Everything that this package reads passes here. A file is regular, or it is not opened: a pipe would hang, a device never ends.
-A number is finite and in range, or it is None, which is "not measured" everywhere. JSON is a value of bounded depth, or a
-ValueError. The standard library alone is imported: the capture inside a training job reads by the same rules.
+Everything that this package reads passes here. A file is regular, or it is not opened: a pipe would
+hang, a device never ends. A number is finite and in range, or it is None, which is "not measured"
+everywhere. JSON is a value of bounded depth, or a ValueError. The standard library alone is
+imported: the capture inside a training job reads by the same rules.
 """
 
 from __future__ import annotations
@@ -20,23 +22,31 @@ from typing import Any, BinaryIO
 MAX_JSON_BYTES = 64 << 20
 """Of one of our own files; the writers keep them far smaller."""
 MAX_DEPTH = 100
-"""Of JSON values inside one another. Our own files have 8; what is drawn and compared later may walk them recursively."""
+"""Of JSON values inside one another. Our own files have 8; what is drawn and compared later may
+walk them recursively."""
 TOO_DEEP = "its values lie too deep in one another"
 LARGEST_INT = 2**62
 """The sum of two still fits 64 bits; times in nanoseconds reach to the year 2116."""
 LARGEST_FLOAT = 1e30
-"""More than any count, size, time, rate or loss of a training run; products of ten still are finite."""
+"""More than any count, size, time, rate or loss of a training run; products of ten still are
+finite."""
 LONGEST_NUMBER = 40
 """Characters of a number in a text."""
 DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
-OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+OPEN_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 def open_regular(path: Path | str) -> BinaryIO:
     """The file, opened to be read in bytes; OSError with a reason where it is none with an end."""
     _refuse_special(os.stat(path).st_mode, path)
-    # The path may have been replaced in between: without O_NONBLOCK, opening a pipe waits for a writer.
+    # The path may have been replaced in between: without O_NONBLOCK, opening a pipe waits for a
+    # writer.
     descriptor = os.open(path, OPEN_FLAGS)
     try:
         _refuse_special(os.fstat(descriptor).st_mode, path)
@@ -50,7 +60,11 @@ def _refuse_special(mode: int, path: Path | str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and only regular files are read", str(path))
+        raise OSError(
+            errno.EINVAL,
+            "it is a pipe, a socket or a device, and only regular files are read",
+            str(path),
+        )
 
 
 def is_regular(path: Path) -> bool:
@@ -63,7 +77,9 @@ def is_regular(path: Path) -> bool:
 
 def _too_large(path: Path | str, most_bytes: int) -> OSError:
     most = f"{most_bytes >> 20} MiB" if most_bytes >= 1 << 20 else f"{most_bytes} bytes"
-    return OSError(errno.EFBIG, f"it is larger than {most}, the most that is read of such a file", str(path))
+    return OSError(
+        errno.EFBIG, f"it is larger than {most}, the most that is read of such a file", str(path)
+    )
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
@@ -94,9 +110,10 @@ def last_line(path: Path, most_chars: int = 300) -> str | None:
 def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:
     """The value of a JSON text. ValueError, and nothing else, where it is none.
 
-    Bytes that are no characters become U+FFFD, halves of characters '?'. NaN, the infinities and numbers that no 64 bits hold are
-    None, or refused where the reader is strict: in a description of what to compute, None would silently mean the default.
-    The same goes for values deeper in one another than MAX_DEPTH.
+    Bytes that are no characters become U+FFFD, halves of characters '?'. NaN, the infinities and
+    numbers that no 64 bits hold are None, or refused where the reader is strict: in a description
+    of what to compute, None would silently mean the default. The same goes for values deeper in one
+    another than MAX_DEPTH.
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "replace")
     try:
@@ -104,7 +121,11 @@ def parse_json(data: bytes | str, *, is_strict: bool = False) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     may_be_deep = text.count("[") + text.count("{") > MAX_DEPTH
-    return _checked(value, 0, is_strict=is_strict) if may_be_deep or "\\u" in text or isinstance(data, str) else value
+    return (
+        _checked(value, 0, is_strict=is_strict)
+        if may_be_deep or "\\u" in text or isinstance(data, str)
+        else value
+    )
 
 
 def parse_json_object(data: bytes | str) -> dict[str, Any]:
@@ -143,19 +164,33 @@ def whole(value: object, low: int = -LARGEST_INT, high: int = LARGEST_INT) -> in
     """The same of a whole number, also where it is written as 7.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        else None
+    )
 
 
-def finite_text(text: str, low: float = -LARGEST_FLOAT, high: float = LARGEST_FLOAT) -> float | None:
+def finite_text(
+    text: str, low: float = -LARGEST_FLOAT, high: float = LARGEST_FLOAT
+) -> float | None:
     """The number that a text is; None as above, and where a text is longer than a number needs."""
     text = text.strip()
-    return finite(float(text), low, high) if len(text) <= LONGEST_NUMBER and DECIMAL.fullmatch(text) else None
+    return (
+        finite(float(text), low, high)
+        if len(text) <= LONGEST_NUMBER and DECIMAL.fullmatch(text)
+        else None
+    )
 
 
 def whole_text(text: str, low: int = -LARGEST_INT, high: int = LARGEST_INT) -> int | None:
     """The same of a whole number."""
     text = text.strip()
-    return whole(int(text), low, high) if len(text) <= LONGEST_NUMBER and DIGITS.fullmatch(text) else None
+    return (
+        whole(int(text), low, high)
+        if len(text) <= LONGEST_NUMBER and DIGITS.fullmatch(text)
+        else None
+    )
 
 
 def _json_int(text: str) -> int | None:
@@ -184,7 +219,9 @@ def _strictly(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 _LENIENT = json.JSONDecoder(parse_int=_json_int, parse_float=_json_float, parse_constant=_no_number)
 _STRICT = json.JSONDecoder(
-    parse_int=_strictly(_json_int), parse_float=_strictly(_json_float), parse_constant=_strictly(_no_number)
+    parse_int=_strictly(_json_int),
+    parse_float=_strictly(_json_float),
+    parse_constant=_strictly(_no_number),
 )
 
 
@@ -201,5 +238,6 @@ def _checked(value: Any, depth: int, *, is_strict: bool) -> Any:
     if isinstance(value, list):
         return [_checked(part, depth + 1, is_strict=is_strict) for part in value]
     return {
-        _checked(name, 0, is_strict=is_strict): _checked(part, depth + 1, is_strict=is_strict) for name, part in value.items()
+        _checked(name, 0, is_strict=is_strict): _checked(part, depth + 1, is_strict=is_strict)
+        for name, part in value.items()
     }

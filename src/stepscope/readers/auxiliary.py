@@ -1,4 +1,5 @@
-"""Everything that was recorded beside traces, each by its own reader. A file that cannot be read costs nothing but itself."""
+"""Everything that was recorded beside traces, each by its own reader. A file that cannot be read
+costs nothing but itself."""
 
 from __future__ import annotations
 
@@ -26,12 +27,17 @@ def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
         found, problems = _read(name, mine)
         reports[BY_NAME[name].kind] += found
         notes += problems
-    whole = {kind: reduce(lambda one, two: one.joined(two), found) for kind, found in reports.items() if found}
+    whole = {
+        kind: reduce(lambda one, two: one.joined(two), found)
+        for kind, found in reports.items()
+        if found
+    }
     return Auxiliary(**whole, notes=tuple(notes))
 
 
 def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
-    """All of one format together; where that fails, one after the other, so that a damaged file costs itself alone."""
+    """All of one format together; where that fails, one after the other, so that a damaged file
+    costs itself alone."""
     reader = BY_NAME[name].reader()
     try:
         return [reader.read(sources)], []

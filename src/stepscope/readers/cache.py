@@ -1,13 +1,15 @@
-"""A Trace kept as compressed columns in the user's cache folder, so that the next reading takes a fraction of a second.
+"""A Trace kept as compressed columns in the user's cache folder, so that the next reading takes a
+fraction of a second.
 
     magic, format version, schema, the source's size, what it was when it was read, lengths     a fixed head
     the table part: names, threads, details, meta, and what each column is                      JSON, zstd
     the columns, one after the other                                                            zstd each
 
-A column is kept as its first differences where that is smaller in range, in the narrowest integers that hold it. Nothing is kept
-beside the trace: a folder that somebody passes on holds no cache that we would take for ours. A cache that is not this user's own
-file is as good as absent; so is one that does not fit: everything it says is checked before memory is taken for it.
-Writing it may fail; that is nobody's problem.
+A column is kept as its first differences where that is smaller in range, in the narrowest integers
+that hold it. Nothing is kept beside the trace: a folder that somebody passes on holds no cache that
+we would take for ours. A cache that is not this user's own file is as good as absent; so is one
+that does not fit: everything it says is checked before memory is taken for it. Writing it may fail;
+that is nobody's problem.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ MAGIC = b"STEPSCOPE-CACHE\x00"
 FORMAT = 2
 """Of the file's layout."""
 SCHEMA = 3
-"""Of what stands in it: to be raised with every change to Trace or to what the reader puts in it."""
+"""Of what stands in it: to be raised with every change to Trace or to what the reader puts in
+it."""
 HEAD = struct.Struct("<16sIIQ32sQQ")
 SMALLEST_EVENT_BYTES = 16
 LEVEL = 1
@@ -53,7 +56,8 @@ DTYPES = {"i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64}
 END_BYTES = 64 << 10
 SAMPLE_BYTES = 4 << 10
 NUM_SAMPLES = 30
-"""Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at, whatever the file's size."""
+"""Between a file's beginning and its end, evenly spread. A quarter of a megabyte is looked at,
+whatever the file's size."""
 MOST_BYTES = 4 << 30
 """Of all caches together; those not used for longest go first."""
 ABANDONED_S = 24 * 3600
@@ -61,11 +65,14 @@ ABANDONED_S = 24 * 3600
 
 
 def load(source: Source, folder: Path | None = None) -> Trace | None:
-    """The source's Trace from its cache; None when there is none, or it is stale, damaged, or not ours."""
+    """The source's Trace from its cache; None when there is none, or it is stale, damaged, or not
+    ours."""
     path = _place(source, folder)
     if path is None:
         return None
-    with contextlib.suppress(OSError, ValueError, struct.error, msgspec.MsgspecError, zstandard.ZstdError, RecursionError):
+    with contextlib.suppress(
+        OSError, ValueError, struct.error, msgspec.MsgspecError, zstandard.ZstdError, RecursionError
+    ):
         trace = _load(path, source)
         if trace is not None:
             with contextlib.suppress(OSError):
@@ -81,10 +88,12 @@ def identity(source: Source) -> tuple[int, bytes] | None:
     return None
 
 
-def store(source: Source, trace: Trace, was: tuple[int, bytes] | None = None, folder: Path | None = None) -> None:
-    """Keep the Trace for next time; where the cache folder cannot be written, not at all. `was`: what the source was before it
-    was read; one that has changed since is not kept, for nobody knows which of the two the Trace is of. `folder` is
-    another than the user's own."""
+def store(
+    source: Source, trace: Trace, was: tuple[int, bytes] | None = None, folder: Path | None = None
+) -> None:
+    """Keep the Trace for next time; where the cache folder cannot be written, not at all. `was`:
+    what the source was before it was read; one that has changed since is not kept, for nobody knows
+    which of the two the Trace is of. `folder` is another than the user's own."""
     path = _place(source, folder)
     if path is None:
         return
@@ -93,7 +102,9 @@ def store(source: Source, trace: Trace, was: tuple[int, bytes] | None = None, fo
         if was is not None and was != (size, digest):
             return
         parts = _parts(trace)
-        table = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(msgspec.json.encode(parts[0]))
+        table = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(
+            msgspec.json.encode(parts[0])
+        )
     except (OSError, ValueError, TypeError, msgspec.MsgspecError, RecursionError):
         return
     head = HEAD.pack(MAGIC, FORMAT, SCHEMA, size, digest, len(table), sum(map(len, parts[1])))
@@ -112,17 +123,21 @@ def cache_folder() -> Path | None:
 
 
 def _place(source: Source, folder: Path | None) -> Path | None:
-    """Where the source's cache lies, in the user's folder unless another is given: a name made of where the source lies."""
+    """Where the source's cache lies, in the user's folder unless another is given: a name made of
+    where the source lies."""
     folder, stem = folder or cache_folder(), source.stem
     if folder is None:
         return None
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
     place = "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
-    return folder / (hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX)
+    return folder / (
+        hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX
+    )
 
 
 def _identity(source: Source) -> tuple[int, bytes]:
-    """The size of what is read and a digest that tells it from all else; ValueError where nothing tells when it changes."""
+    """The size of what is read and a digest that tells it from all else; ValueError where nothing
+    tells when it changes."""
     stem = source.stem
     if isinstance(stem, RemotePath):
         if stem.version is None:
@@ -144,11 +159,14 @@ def _identity(source: Source) -> tuple[int, bytes]:
 
 
 def _samples(size: int) -> list[tuple[int, int]]:
-    """Which stretches of a file of this size are looked at: its beginning, its end and some between; a small one whole."""
+    """Which stretches of a file of this size are looked at: its beginning, its end and some
+    between; a small one whole."""
     if size <= 2 * END_BYTES + NUM_SAMPLES * SAMPLE_BYTES:
         return [(0, size)]
     room = size - 2 * END_BYTES - SAMPLE_BYTES
-    between = [(END_BYTES + room * at // (NUM_SAMPLES - 1), SAMPLE_BYTES) for at in range(NUM_SAMPLES)]
+    between = [
+        (END_BYTES + room * at // (NUM_SAMPLES - 1), SAMPLE_BYTES) for at in range(NUM_SAMPLES)
+    ]
     return [(0, END_BYTES), *between, (size - END_BYTES, END_BYTES)]
 
 
@@ -161,7 +179,8 @@ def _companions(source: Source) -> list[Path]:
 
 
 def _trim(folder: Path) -> None:
-    """Keep the folder bounded. Only files that we name so are ours to remove: the folder may hold others."""
+    """Keep the folder bounded. Only files that we name so are ours to remove: the folder may hold
+    others."""
     now = time.time()
     kept: list[tuple[float, int, str]] = []
     with os.scandir(folder) as entries:
@@ -210,12 +229,21 @@ def _parts(trace: Trace) -> tuple[Tables, list[bytes]]:
     for name, array in arrays.items():
         delta, narrow = _packed(array)
         blobs.append(compressor.compress(narrow.tobytes()))
-        columns.append(Column(name=name, dtype=f"i{narrow.itemsize}", delta=delta, length=len(narrow), stored=len(blobs[-1])))
+        columns.append(
+            Column(
+                name=name,
+                dtype=f"i{narrow.itemsize}",
+                delta=delta,
+                length=len(narrow),
+                stored=len(blobs[-1]),
+            )
+        )
     return tables_of(trace, columns), blobs
 
 
 def _packed(array: NDArray[Any]) -> tuple[bool, NDArray[Any]]:
-    """The column, or its first differences, in the narrowest integers that hold it; and which of the two."""
+    """The column, or its first differences, in the narrowest integers that hold it; and which of
+    the two."""
     values = array.astype(np.int64)
     plain = _narrow(values)
     if plain.itemsize == 1 or not len(values):
@@ -235,14 +263,21 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
 
 def _load(path: Path, source: Source) -> Trace | None:
     # Neither a link nor a pipe is a cache of ours, and a pipe would be waited for.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags = (
+        os.O_RDONLY
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_BINARY", 0)
+    )
     with os.fdopen(os.open(path, flags), "rb") as file:
         state = os.fstat(file.fileno())
         if not _is_own(state):
             return None
         head = file.read(HEAD.size)
         magic, version, schema, size, digest, table_bytes, column_bytes = HEAD.unpack(head)
-        if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, digest) != _identity(source):
+        if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, digest) != _identity(
+            source
+        ):
             return None
         if state.st_size != HEAD.size + table_bytes + column_bytes:
             return None
@@ -258,16 +293,23 @@ def _load(path: Path, source: Source) -> Trace | None:
 
 
 def _is_own(state: os.stat_result) -> bool:
-    """Whether this user wrote the file and nobody else can have: a folder named by STEPSCOPE_CACHE_DIR may be shared."""
+    """Whether this user wrote the file and nobody else can have: a folder named by
+    STEPSCOPE_CACHE_DIR may be shared."""
     if not stat.S_ISREG(state.st_mode):
         return False
-    return not hasattr(os, "geteuid") or (state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return not hasattr(os, "geteuid") or (
+        state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 def _arrays(tables: Tables, data: memoryview, most_rows: int) -> dict[str, NDArray[Any]] | None:
     arrays: dict[str, NDArray[Any]] = {}
     for column in tables.columns:
-        if column.dtype not in DTYPES or not 0 <= column.length <= most_rows or not 0 <= column.stored <= len(data):
+        if (
+            column.dtype not in DTYPES
+            or not 0 <= column.length <= most_rows
+            or not 0 <= column.stored <= len(data)
+        ):
             return None
         dtype = np.dtype(DTYPES[column.dtype])
         raw = _decompressed(data[: column.stored], column.length * dtype.itemsize)

@@ -1,4 +1,5 @@
-"""What a cached Trace has besides its columns, as one JSON document; and the check of what was read back."""
+"""What a cached Trace has besides its columns, as one JSON document; and the check of what was read
+back."""
 
 from __future__ import annotations
 
@@ -85,9 +86,12 @@ def tables_of(trace: Trace, columns: list[Column]) -> Tables:
 
 
 def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None:
-    """The Trace of these tables and columns; None when columns are missing or unequal, or do not fit their types."""
+    """The Trace of these tables and columns; None when columns are missing or unequal, or do not
+    fit their types."""
     wanted = list(Trace.COLUMNS)
-    memory_names = [f"memory.{name}" for name in MemoryEvents.__slots__ if "memory.time_ns" in arrays]
+    memory_names = [
+        f"memory.{name}" for name in MemoryEvents.__slots__ if "memory.time_ns" in arrays
+    ]
     wanted += memory_names
     typed: dict[str, NDArray[Any]] = {}
     for name in wanted:
@@ -112,16 +116,22 @@ def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None
 
 
 def is_sound(trace: Trace) -> bool:
-    """Whether the Trace is what a reader promises: what `Trace.self_check` asserts, and that its kinds and details agree."""
+    """Whether the Trace is what a reader promises: what `Trace.self_check` asserts, and that its
+    kinds and details agree."""
     n = len(trace)
     if any(len(getattr(trace, name)) != n for name in Trace.COLUMNS) or trace.num_raw_events < 0:
         return False
-    if trace.memory is not None and len({len(getattr(trace.memory, name)) for name in MemoryEvents.__slots__}) != 1:
+    if (
+        trace.memory is not None
+        and len({len(getattr(trace.memory, name)) for name in MemoryEvents.__slots__}) != 1
+    ):
         return False
     if n == 0:
         return True
     later = np.diff(trace.start_ns)
-    sorted_well = bool((later >= 0).all()) and not bool((np.diff(trace.dur_ns)[later == 0] > 0).any())
+    sorted_well = bool((later >= 0).all()) and not bool(
+        (np.diff(trace.dur_ns)[later == 0] > 0).any()
+    )
     ranges: list[tuple[NDArray[Any], int, int]] = [
         (trace.name, 0, len(trace.names)),
         (trace.thread, 0, len(trace.threads)),
@@ -132,7 +142,9 @@ def is_sound(trace: Trace) -> bool:
         (trace.start_ns, 1 - LIMIT_NS, LIMIT_NS),
         (trace.dur_ns, 0, LIMIT_NS),
     ]
-    in_range = all(int(values.min()) >= low and int(values.max()) < high for values, low, high in ranges)
+    in_range = all(
+        int(values.min()) >= low and int(values.max()) < high for values, low, high in ranges
+    )
     return sorted_well and in_range and _details_agree(trace)
 
 
@@ -140,7 +152,11 @@ def _details_agree(trace: Trace) -> bool:
     """Whether every detail is of the type that its event's kind has."""
     types = np.array([_TYPES[type(detail)] for detail in trace.details] + [NONE], np.int8)
     wanted = np.full(256, NONE, np.int8)
-    wanted[[Kind.OP, Kind.MARK]], wanted[Kind.KERNEL], wanted[Kind.SYNC] = _TYPES[OpInputs], _TYPES[Launch], _TYPES[SyncWait]
+    wanted[[Kind.OP, Kind.MARK]], wanted[Kind.KERNEL], wanted[Kind.SYNC] = (
+        _TYPES[OpInputs],
+        _TYPES[Launch],
+        _TYPES[SyncWait],
+    )
     has = trace.detail >= 0
     return bool((types[trace.detail[has]] == wanted[trace.kind[has]]).all())
 

@@ -3,9 +3,9 @@
     {"log":"step 12: 114 ms\\n","stream":"stdout","time":"2026-11-16T08:00:00.931087621Z"}     docker's json-file
     2026-11-16T08:00:00.931087621Z stdout F step 12: 114 ms                                    Kubernetes (CRI), podman
 
-Both cut long lines (at 16 KiB) into entries: docker's has no end of line then, a CRI entry has the tag P instead of F. They are
-joined, standard output and standard error apart, for the two are written into one another. An entry that is cut, or none at all,
-is passed on as it is, and counted.
+Both cut long lines (at 16 KiB) into entries: docker's has no end of line then, a CRI entry has the
+tag P instead of F. They are joined, standard output and standard error apart, for the two are
+written into one another. An entry that is cut, or none at all, is passed on as it is, and counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MAX_OPEN_BYTES = 1 << 20
 MAX_SNIFFED_LINES = 4
 """A file that was cut at its beginning begins inside an entry."""
 CRI = re.compile(
-    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP])(?::[^\s]{1,200})?(?: (.*)|)",
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) (stdout|stderr) "
+    rb"([FP])(?::[^\s]{1,200})?(?: (.*)|)",
     re.DOTALL,
 )
 Entry = tuple[bytes, bytes, bool]
@@ -46,8 +47,14 @@ class ContainerLog:
 
     @property
     def problem(self) -> str | None:
-        others = f"{self._num_others:,} line(s) of this container's log are damaged, and were read as they are"
-        told = [*([others] if self._num_others else []), *([self._stream.problem] if self._stream.problem else [])]
+        others = (
+            f"{self._num_others:,} line(s) of this container's log are damaged, and were read as "
+            "they are"
+        )
+        told = [
+            *([others] if self._num_others else []),
+            *([self._stream.problem] if self._stream.problem else []),
+        ]
         return "; ".join(told) or None
 
     def blocks(self) -> Generator[bytes, None, None]:
@@ -60,7 +67,9 @@ class ContainerLog:
             else:
                 yield from self._unwrapped(first, blocks, entry_of)
 
-    def _unwrapped(self, first: bytes, blocks: Iterator[bytes], entry_of: Callable[[bytes], Entry | None]) -> Iterator[bytes]:
+    def _unwrapped(
+        self, first: bytes, blocks: Iterator[bytes], entry_of: Callable[[bytes], Entry | None]
+    ) -> Iterator[bytes]:
         still_open: dict[bytes, bytes] = {}
         for lines in _lines(first, blocks):
             done = list[bytes]()
@@ -81,7 +90,8 @@ class ContainerLog:
 
 
 def _lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """The lines of each block, with what the one before it left; a line beyond the limit comes in pieces."""
+    """The lines of each block, with what the one before it left; a line beyond the limit comes in
+    pieces."""
     *lines, rest = first.split(b"\n")
     yield lines
     for block in blocks:
@@ -96,7 +106,14 @@ def _lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
 def _kind_of(head: bytes) -> Callable[[bytes], Entry | None] | None:
     """What reads an entry, where the text is a container's log; None where it is not."""
     lines = head[:MAX_ENTRY_BYTES].split(b"\n", MAX_SNIFFED_LINES)[:MAX_SNIFFED_LINES]
-    return next((entry_of for entry_of in (_of_cri, _of_docker) if any(entry_of(line) is not None for line in lines)), None)
+    return next(
+        (
+            entry_of
+            for entry_of in (_of_cri, _of_docker)
+            if any(entry_of(line) is not None for line in lines)
+        ),
+        None,
+    )
 
 
 def _of_cri(line: bytes) -> Entry | None:
@@ -109,7 +126,9 @@ def _of_docker(line: bytes) -> Entry | None:
         return None
     told = parse_json_object(line)
     text, stream = told.get("log"), told.get("stream")
-    if not isinstance(text, str) or not (isinstance(stream, str) or isinstance(told.get("time"), str)):
+    if not isinstance(text, str) or not (
+        isinstance(stream, str) or isinstance(told.get("time"), str)
+    ):
         return None
     name = stream.encode() if stream in ("stdout", "stderr") else b"other"
     return name, text.removesuffix("\n").encode("utf-8", "replace"), text.endswith("\n")

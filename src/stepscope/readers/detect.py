@@ -1,10 +1,12 @@
 """What a source is: the one place that looks at bytes to tell a file's format.
 
-Each format's reader says what is its own (`is_mine`, `is_in`; see formats.py), and here they are asked: about a file's first
-bytes, and, where these may be a job's output, about all of it. A job may print for hours before its first line of interest, so
-such a text is looked at to its end, once, a block at a time, until every kind has been found.
+Each format's reader says what is its own (`is_mine`, `is_in`; see formats.py), and here they are
+asked: about a file's first bytes, and, where these may be a job's output, about all of it. A job
+may print for hours before its first line of interest, so such a text is looked at to its end, once,
+a block at a time, until every kind has been found.
 
-What is no format of ours and is still easily recognised is called by its name, with what to give instead.
+What is no format of ours and is still easily recognised is called by its name, with what to give
+instead.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from stepscope.readers.tar import is_header
 HEAD_BYTES = 64 << 10
 """Logs may have a page of other output before their first line of interest."""
 MAX_BYTES = 1 << 30
-"""Of a file that are looked at: half a minute for one in which nothing is found, which may be anything."""
+"""Of a file that are looked at: half a minute for one in which nothing is found, which may be
+anything."""
 OVERLAP_BYTES = 8 << 10
-"""Of a block that are looked at again with the next: a line may lie in both, and Lightning's table is known by three lines."""
+"""Of a block that are looked at again with the next: a line may lie in both, and Lightning's table
+is known by three lines."""
 TRACE_NAME = re.compile(r"\.(?:json|trace)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
 LOG_NAME = re.compile(r"\.(?:log|txt|out|err)(?:\.(?:gz|zst|zstd))?$|[nr]ccl", re.IGNORECASE)
 """What in a folder or an archive may be a log of NCCL; its first lines decide."""
@@ -41,14 +45,30 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (
         b"SQLite format 3\x00",
         "an SQLite database without the tables of Nsight Systems (rocpd?)",
-        "Export it anew: nsys export --type sqlite; and name it .sqlite, if its tables come late in the file.",
+        (
+            "Export it anew: nsys export --type sqlite; and name it .sqlite, if its tables come "
+            "late "
+            "in the file."
+        ),
     ),
     (b"PAR1", "a Parquet file", WANTED),
     (b"ARROW1", "an Arrow (Feather) file", WANTED),
     (b"FEA1", "a Feather file", WANTED),
-    (b"PK\x03\x04", "a zip archive (or something torch.save wrote)", "Unpack it, or pack the traces as a tar."),
-    (b"\xfd7zXZ\x00", "xz-compressed", "Decompress it first (xz -d), or compress with gzip or zstd."),
-    (b"\x04\x22\x4d\x18", "lz4-compressed", "Decompress it first (lz4 -d), or compress with gzip or zstd."),
+    (
+        b"PK\x03\x04",
+        "a zip archive (or something torch.save wrote)",
+        "Unpack it, or pack the traces as a tar.",
+    ),
+    (
+        b"\xfd7zXZ\x00",
+        "xz-compressed",
+        "Decompress it first (xz -d), or compress with gzip or zstd.",
+    ),
+    (
+        b"\x04\x22\x4d\x18",
+        "lz4-compressed",
+        "Decompress it first (lz4 -d), or compress with gzip or zstd.",
+    ),
     (b"\x7fELF", "a program", WANTED),
     (b"\x89PNG", "a picture", WANTED),
     (b"STEPSCOPE-CACHE\x00", "a cache of ours", "Name the trace it was made of."),
@@ -56,31 +76,51 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
 JSON_FIELDS = (
     (re.compile(rb'"rocprofiler-sdk-tool"\s*:'), "the JSON of rocprofv3"),
     (re.compile(rb"www\.speedscope\.app"), "a speedscope profile"),
-    (re.compile(rb'"schema"\s*:\s*"[^"]{0,64}chakra'), "a PyTorch execution trace (ExecutionTraceObserver)"),
+    (
+        re.compile(rb'"schema"\s*:\s*"[^"]{0,64}chakra'),
+        "a PyTorch execution trace (ExecutionTraceObserver)",
+    ),
 )
 """Looked for at the start of JSON that has not come to its events yet."""
 TEXTS = (
     (re.compile(rb"\A\s*<(?:!doctype|html|\?xml|svg)", re.IGNORECASE), "a web page"),
-    (re.compile(rb'"ID","Process ID","Process Name"|==PROF=='), "the output of Nsight Compute (ncu)"),
+    (
+        re.compile(rb'"ID","Process ID","Process Name"|==PROF=='),
+        "the output of Nsight Compute (ncu)",
+    ),
 )
 """Looked for in what is not JSON."""
 BY_SUFFIX = (
-    ((".nsys-rep", ".qdrep"), "a Nsight Systems report", "Export it: nsys export --type sqlite FILE, and give what that writes."),
-    ((".ncu-rep",), "a Nsight Compute report", "Export it: ncu --import FILE --csv --page raw > ncu.csv."),
-    ((".et",), "a Chakra trace in protobuf", "Give the JSON that torch.profiler.ExecutionTraceObserver writes."),
+    (
+        (".nsys-rep", ".qdrep"),
+        "a Nsight Systems report",
+        "Export it: nsys export --type sqlite FILE, and give what that writes.",
+    ),
+    (
+        (".ncu-rep",),
+        "a Nsight Compute report",
+        "Export it: ncu --import FILE --csv --page raw > ncu.csv.",
+    ),
+    (
+        (".et",),
+        "a Chakra trace in protobuf",
+        "Give the JSON that torch.profiler.ExecutionTraceObserver writes.",
+    ),
 )
 SIGN_BYTES = 4096
 """Of the text, in which all of these are looked for."""
 
 
 def detect(source: Source, notes: list[str]) -> tuple[Format, ...]:
-    """The formats that the source's bytes are of: one, none where nobody claims it, or several where it is a job's output, with
-    NCCL's, the compiler's and the framework's lines anywhere in it. A text too long to be looked at whole is noted."""
+    """The formats that the source's bytes are of: one, none where nobody claims it, or several
+    where it is a job's output, with NCCL's, the compiler's and the framework's lines anywhere in
+    it. A text too long to be looked at whole is noted."""
     name = name_of(source)
     head = head_of(source)
     found = {each.name for each in formats_of(head, name)}
     if _may_be_nccl(source, name) and _reader(NCCL).is_mine(head, name):
-        # A job that NCCL writes into: whatever else its lines look like, it is no table and no trace.
+        # A job that NCCL writes into: whatever else its lines look like, it is no table and no
+        # trace.
         found = {NCCL} | {each for each in found if BY_NAME[each].kind in LOGS}
     if (source.named or found or may_be_log(name)) and _goes_on(head, name, found):
         found |= kinds_in(source, found, notes)
@@ -104,20 +144,30 @@ def head_of(source: Source) -> bytes:
 
 def format_of(head: bytes, name: str) -> Format | None:
     """The first format that claims these first bytes; NCCL's logs are looked for apart."""
-    return next((each for each in FORMATS if each.name != NCCL and _reader(each.name).is_mine(head, name)), None)
+    return next(
+        (each for each in FORMATS if each.name != NCCL and _reader(each.name).is_mine(head, name)),
+        None,
+    )
 
 
 def formats_of(head: bytes, name: str) -> tuple[Format, ...]:
-    """The same; and where it is a job's output, what else stands between its lines: the compiler's log, the framework's steps."""
+    """The same; and where it is a job's output, what else stands between its lines: the compiler's
+    log, the framework's steps."""
     first = format_of(head, name)
     if first is None or first.kind not in LOGS:
         return () if first is None else (first,)
-    return tuple(each for each in FORMATS if each.kind in LOGS and _reader(each.name).is_mine(head, name))
+    return tuple(
+        each for each in FORMATS if each.kind in LOGS and _reader(each.name).is_mine(head, name)
+    )
 
 
 def may_be_log(name: str) -> bool:
     """Whether a file of a folder or an archive is named like a log."""
-    return LOG_NAME.search(name) is not None and not TRACE_NAME.search(name) and not ARCHIVE_NAME.search(name)
+    return (
+        LOG_NAME.search(name) is not None
+        and not TRACE_NAME.search(name)
+        and not ARCHIVE_NAME.search(name)
+    )
 
 
 def _may_be_nccl(source: Source, name: str) -> bool:
@@ -125,8 +175,8 @@ def _may_be_nccl(source: Source, name: str) -> bool:
 
 
 def _goes_on(head: bytes, name: str, found: Iterable[str]) -> bool:
-    """Whether what follows the first bytes may tell more of what a file is: a job's output, or a text that may be one. That is
-    neither data nor a program, nor words about logs."""
+    """Whether what follows the first bytes may tell more of what a file is: a job's output, or a
+    text that may be one. That is neither data nor a program, nor words about logs."""
     if len(head) < HEAD_BYTES or head.startswith(b"<") or TRACE_NAME.search(name):
         return False
     is_output = all(BY_NAME[each].is_output for each in found)
@@ -134,9 +184,14 @@ def _goes_on(head: bytes, name: str, found: Iterable[str]) -> bool:
 
 
 def kinds_in(source: Source, known: Collection[str], notes: list[str]) -> frozenset[str]:
-    """The formats of a job's output that the text has lines of, beside those known; with a note where it is too long to be
-    looked at. Nothing is read here: the readers of the kinds that were found do that, each its own lines."""
-    missing = {each.name: _reader(each.name) for each in FORMATS if each.is_output and each.name not in known}
+    """The formats of a job's output that the text has lines of, beside those known; with a note
+    where it is too long to be looked at. Nothing is read here: the readers of the kinds that were
+    found do that, each its own lines."""
+    missing = {
+        each.name: _reader(each.name)
+        for each in FORMATS
+        if each.is_output and each.name not in known
+    }
     found: set[str] = set()
     size, tail = 0, b""
     with closing(opened(source).blocks()) as blocks:
@@ -161,28 +216,41 @@ def _from_line(tail: bytes) -> bytes:
 
 
 def _note(source: Source) -> str:
-    words = f"{source.label}: whose lines it holds was looked for in its first {MAX_BYTES:,} bytes of text"
-    return f"{words}; a kind that begins later is not read: keep the end in a file of its own (tail -n 100000), and name that too"
+    words = (
+        f"{source.label}: whose lines it holds was looked for in its first {MAX_BYTES:,} bytes of "
+        "text"
+    )
+    return (
+        f"{words}; a kind that begins later is not read: keep the end in a file of its own (tail "
+        "-n 100000), and name that too"
+    )
 
 
 def refuse_unknown(source: Source) -> None:
-    """FormatError, where what nobody claims is no JSON either, or clearly something else than a list of events."""
+    """FormatError, where what nobody claims is no JSON either, or clearly something else than a
+    list of events."""
     head = head_of(source)
     what, instead = _what_is(head[:SIGN_BYTES], source.label)
     if what:
         raise FormatError(f"{source.label} is no trace: it looks like {what}. {instead}")
     if head and not head.lstrip(SPACE).startswith((b"{", b"[")):
-        raise FormatError(f"{source.label} is not a trace, nor another format that stepscope reads. {WANTED}")
+        raise FormatError(
+            f"{source.label} is not a trace, nor another format that stepscope reads. {WANTED}"
+        )
 
 
 def _what_is(head: bytes, label: str) -> tuple[str, str]:
-    """What the text is, when it is clearly something else, and what to do; two empty strings when it may be a trace."""
+    """What the text is, when it is clearly something else, and what to do; two empty strings when
+    it may be a trace."""
     if head.startswith(UTF16):
         return "UTF-16 text", "Convert it first: iconv -f UTF-16 -t UTF-8."
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         return "a pickle (a memory snapshot?), and loading one would run code", WANTED
     if is_header(head[:512]):
-        return "a tar archive inside the file", "Name it .tar, .tar.gz or .tar.zst, and it is read as one."
+        return (
+            "a tar archive inside the file",
+            "Name it .tar, .tar.gz or .tar.zst, and it is read as one.",
+        )
     for magic, what, instead in BY_MAGIC:
         if head.startswith(magic):
             return what, instead
@@ -190,9 +258,14 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
         if label.lower().endswith(suffixes):
             return what, instead
     if _reader(NCCL).is_mine(head, label):
-        return "a log of NCCL", "Name it .log or .txt, and give it alone or beside the traces of the run."
+        return (
+            "a log of NCCL",
+            "Name it .log or .txt, and give it alone or beside the traces of the run.",
+        )
     is_json = head.lstrip(SPACE).startswith((b"{", b"["))
-    for pattern, what in JSON_FIELDS if is_json and b'"traceEvents"' not in head else () if is_json else TEXTS:
+    for pattern, what in (
+        JSON_FIELDS if is_json and b'"traceEvents"' not in head else () if is_json else TEXTS
+    ):
         if pattern.search(head):
             return what, WANTED
     return "", ""

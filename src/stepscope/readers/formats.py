@@ -1,11 +1,13 @@
-"""Every format that is read: what it is, how to record it, and what it lets us judge. The bytes decide, not a file's name.
+"""Every format that is read: what it is, how to record it, and what it lets us judge. The bytes
+decide, not a file's name.
 
-A format's reader is one module in this room, imported when it is needed. It has `is_mine(head, name)`, which looks at the first
-bytes of the text (decompressed) and, where these say nothing, at the name (detect.py asks); and for a trace
-`read(source, progress)`, which gives a Trace, for everything else `read(sources)`, which gives the shape that
-`core.auxiliary.Auxiliary` has for its kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)`
-looks for them; where one file may hold several ranks, `parts(source)` names them; where other files are read along with it,
-`companions(path)` does.
+A format's reader is one module in this room, imported when it is needed. It has `is_mine(head,
+name)`, which looks at the first bytes of the text (decompressed) and, where these say nothing, at
+the name (detect.py asks); and for a trace `read(source, progress)`, which gives a Trace, for
+everything else `read(sources)`, which gives the shape that `core.auxiliary.Auxiliary` has for its
+kind, or an NcclLog. Where its lines may stand anywhere in a job's output, `is_in(text)` looks for
+them; where one file may hold several ranks, `parts(source)` names them; where other files are read
+along with it, `companions(path)` does.
 """
 
 from __future__ import annotations
@@ -25,9 +27,16 @@ JUDGED = (
     "compiler",
     "machine",
 )
-"""The columns of the matrix: step times; where the step goes; kernels; operators and modules; host code; collectives; the
-device's memory; compilation; clocks, power and the host's cores."""
-TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING = "trace", "kernels", "memory", "compiler", "system", "training"
+"""The columns of the matrix: step times; where the step goes; kernels; operators and modules; host
+code; collectives; the device's memory; compilation; clocks, power and the host's cores."""
+TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING = (
+    "trace",
+    "kernels",
+    "memory",
+    "compiler",
+    "system",
+    "training",
+)
 COMMS = "comms"
 LOGS = (COMPILER, TRAINING)
 """Kinds that share a file: whatever a job writes to its output."""
@@ -76,7 +85,8 @@ FORMATS: tuple[Format, ...] = (
         name="nsys-sqlite",
         words="Nsight Systems, exported to SQLite",
         kind=TRACE,
-        record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx --cuda-graph-trace=node -o run"
+        record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx "
+        "--cuda-graph-trace=node -o run"
         " python train.py; nsys export --type sqlite run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
         module="nsys.sqlite",
@@ -94,7 +104,9 @@ FORMATS: tuple[Format, ...] = (
         name="ncu-csv",
         words="Nsight Compute, --csv with --page raw or details",
         kind=KERNELS,
-        record="ncu --set full --launch-skip 200 --launch-count 50 --csv --page raw python train.py > ncu.csv",
+        record="ncu --set full --launch-skip 200 --launch-count 50 "
+        "--csv --page raw python train.py "
+        "> ncu.csv",
         judges=("kernels",),
         module="ncu.csv",
     ),
@@ -175,7 +187,8 @@ FORMATS: tuple[Format, ...] = (
         name="memory-snapshot",
         words="CUDA memory snapshot (torch.cuda.memory._dump_snapshot)",
         kind=MEMORY,
-        record="torch.cuda.memory._record_memory_history(); ...; torch.cuda.memory._dump_snapshot('snapshot.pickle')",
+        record="torch.cuda.memory._record_memory_history(); ...; "
+        "torch.cuda.memory._dump_snapshot('snapshot.pickle')",
         judges=("memory",),
         module="memory.snapshot",
     ),

@@ -1,4 +1,5 @@
-"""From what the user named to Sources: files, folders of rank files, archives of them; and which rank each is."""
+"""From what the user named to Sources: files, folders of rank files, archives of them; and which
+rank each is."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
-from stepscope.protocol.run_folder import ALERTS_FILE, CONTROL_FILE, DIAGNOSIS_FILE, REPORT_FILE, RUN_FILE, is_run
+from stepscope.protocol.run_folder import (
+    ALERTS_FILE,
+    CONTROL_FILE,
+    DIAGNOSIS_FILE,
+    REPORT_FILE,
+    RUN_FILE,
+    is_run,
+)
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
 from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
@@ -43,7 +51,8 @@ WANTED = "Give a trace (.json, .json.gz, .json.zst), several, a folder of them, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The sources, in natural order. A context manager: a compressed archive's temporary copy lives until it is left."""
+    """The sources, in natural order. A context manager: a compressed archive's temporary copy lives
+    until it is left."""
 
     sources: tuple[Source, ...]
     notes: tuple[str, ...]
@@ -61,7 +70,12 @@ class Found:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -72,42 +86,73 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
     notes: list[str] = []
     runs: list[RunRecord] = []
     with ExitStack() as held:
-        sources = [source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)]
-        sources = [part for source in _without_repeats(sources, notes) for part in _in_parts(source, notes)]
+        sources = [
+            source for path in paths for source in _of_path(as_path(str(path)), notes, held, runs)
+        ]
+        sources = [
+            part for source in _without_repeats(sources, notes) for part in _in_parts(source, notes)
+        ]
         traces = tuple(_with_rank(source) for source in sources if _is_trace(source))
         logs = tuple(source for source in sources if source.format == NCCL)
-        others = tuple(source for source in sources if source.format != NCCL and not _is_trace(source))
-        run = runs[0] if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces) else None
-        return Found(sources=traces, notes=tuple(notes), logs=logs, others=others, run=run, _held=held.pop_all())
+        others = tuple(
+            source for source in sources if source.format != NCCL and not _is_trace(source)
+        )
+        run = (
+            runs[0]
+            if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces)
+            else None
+        )
+        return Found(
+            sources=traces,
+            notes=tuple(notes),
+            logs=logs,
+            others=others,
+            run=run,
+            _held=held.pop_all(),
+        )
 
 
-def _of_path(path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]) -> list[Source]:
+def _of_path(
+    path: Path | str, notes: list[str], held: ExitStack, runs: list[RunRecord]
+) -> list[Source]:
     try:
         if isinstance(path, Path) and path.is_dir():
             refuse_special_files(path)
         if isinstance(path, Path) and is_run(path):
             runs.append(read_run(path))
             return _in_run(runs[-1], notes)
-        return _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
+        return (
+            _of_url(path, notes, held) if isinstance(path, str) else _of_readable(path, notes, held)
+        )
     except FileNotFoundError:
         raise InputError(f"{shown(str(path))} does not exist. {WANTED}") from None
     except (OSError, ValueError) as problem:
-        raise InputError(f"cannot read {shown(str(path))}: {getattr(problem, 'strerror', None) or problem}") from None
+        raise InputError(
+            f"cannot read {shown(str(path))}: {getattr(problem, 'strerror', None) or problem}"
+        ) from None
 
 
 def _of_url(url: str, notes: list[str], held: ExitStack) -> list[Source]:
     is_folder, files = find_remote(url, MAX_FILES)
     if is_folder:
-        return _in_folder(shown(url), [(file, str(file)) for file in files if not file.name.endswith(CACHE_SUFFIX)], notes)
+        return _in_folder(
+            shown(url),
+            [(file, str(file)) for file in files if not file.name.endswith(CACHE_SUFFIX)],
+            notes,
+        )
     return _of_file(files[0], notes, held)
 
 
 def _of_readable(path: Path, notes: list[str], held: ExitStack) -> list[Source]:
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        return _in_folder(path, [(file, str(file.relative_to(path))) for file in _walk(path, notes)], notes)
+        return _in_folder(
+            path, [(file, str(file.relative_to(path))) for file in _walk(path, notes)], notes
+        )
     if not stat.S_ISREG(mode):
-        raise InputError(f"{path} is not a regular file (a pipe or a device?). Write it to a file first.")
+        raise InputError(
+            f"{path} is not a regular file (a pipe or a device?). Write it to a file first."
+        )
     return _of_file(path, notes, held)
 
 
@@ -121,16 +166,23 @@ def _of_file(path: AnyPath, notes: list[str], held: ExitStack) -> list[Source]:
     return _with_formats(Source(path=path, label=str(path)), notes)
 
 
-def _in_folder(folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]) -> list[Source]:
+def _in_folder(
+    folder: Path | str, named: Sequence[tuple[AnyPath, str]], notes: list[str]
+) -> list[Source]:
     """Those of a folder's files, each with its name in it, that are traces or logs."""
     files = [path for path, _ in sorted(named, key=lambda pair: _natural(pair[1]))]
     archives = [path for path in files if ARCHIVE_NAME.search(path.name)]
     if archives:
         notes.append(
-            f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, ...); name them to read them"
+            f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, "
+            "...); name them to read them"
         )
     found = []
-    for source in (Source(path=path, label=str(path), named=False) for path in _of_use(files) if path not in archives):
+    for source in (
+        Source(path=path, label=str(path), named=False)
+        for path in _of_use(files)
+        if path not in archives
+    ):
         found += _kept(_with_formats(source, notes), source.path.name)
     if not found:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
@@ -141,15 +193,27 @@ def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
     """One recording for each rank, and NCCL's logs where the job wrote them there."""
     notes.extend(run.notes)
     chosen = run.chosen_windows()
-    sources = [Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True) for rank, path in chosen.items()]
-    found = [Source(path=path, label=str(path), named=False) for path in sorted(run.path.iterdir()) if _may_be_beside(path)]
+    sources = [
+        Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True)
+        for rank, path in chosen.items()
+    ]
+    found = [
+        Source(path=path, label=str(path), named=False)
+        for path in sorted(run.path.iterdir())
+        if _may_be_beside(path)
+    ]
     beside = [one for source in found for one in _with_formats(source, notes)]
     return [*sources, *(source for source in beside if _is_of_a_tool(source))]
 
 
 def _may_be_beside(path: Path) -> bool:
     """What somebody put into a run's folder: neither ours nor hidden."""
-    return path.is_file() and not path.name.startswith(".") and path.name not in OWN_FILES and not path.name.endswith(".part")
+    return (
+        path.is_file()
+        and not path.name.startswith(".")
+        and path.name not in OWN_FILES
+        and not path.name.endswith(".part")
+    )
 
 
 def _is_trace(source: Source) -> bool:
@@ -162,8 +226,8 @@ def _is_of_a_tool(source: Source) -> bool:
 
 
 def _with_formats(source: Source, notes: list[str]) -> list[Source]:
-    """The source with its format; several times where it has several. A file of a folder that cannot be read is noted, and left
-    for later."""
+    """The source with its format; several times where it has several. A file of a folder that
+    cannot be read is noted, and left for later."""
     try:
         found = detect(source, notes)
     except (OSError, InputError) as problem:
@@ -180,11 +244,16 @@ def _kept(sources: Sequence[Source], name: str) -> list[Source]:
 
 
 def _of_use(files: Sequence[AnyPath]) -> list[AnyPath]:
-    """Without what tlparse writes beside its log: pieces of the compiler, and a timeline of its own that is no trace."""
+    """Without what tlparse writes beside its log: pieces of the compiler, and a timeline of its own
+    that is no trace."""
     names = {path.name for path in files}
     if not names & TLPARSE:
         return list(files)
-    return [path for path in files if path.name != "chromium_events.json" and f"{os.sep}-_" not in str(path)]
+    return [
+        path
+        for path in files
+        if path.name != "chromium_events.json" and f"{os.sep}-_" not in str(path)
+    ]
 
 
 def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
@@ -198,11 +267,18 @@ def _walk(folder: Path, notes: list[str]) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, onerror=refused):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if name.startswith(".") or name.endswith(CACHE_SUFFIX) or not Path(root, name).is_file():
+            if (
+                name.startswith(".")
+                or name.endswith(CACHE_SUFFIX)
+                or not Path(root, name).is_file()
+            ):
                 continue
             count += 1
             if count > MAX_FILES:
-                raise InputError(f"{folder} has more than {MAX_FILES} files in it. Name the folder that holds the traces.")
+                raise InputError(
+                    f"{folder} has more than {MAX_FILES} files in it. Name the folder that holds "
+                    "the traces."
+                )
             yield Path(root, name)
 
 
@@ -215,7 +291,14 @@ def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source
             if name.startswith("."):
                 continue
             label = f"{archive}:{member.name}"
-            where = Source(path=tar, label=label, named=False, archive=archive, offset=member.offset, length=member.length)
+            where = Source(
+                path=tar,
+                label=label,
+                named=False,
+                archive=archive,
+                offset=member.offset,
+                length=member.length,
+            )
             sources += _kept(_with_formats(where, notes), name)
         notes.extend(f"{archive}: {note}" for note in walk.notes)
     if not sources:
@@ -224,17 +307,23 @@ def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source
 
 
 def _unpacked(path: AnyPath, notes: list[str], held: ExitStack) -> Path:
-    """The outer layer of a compressed archive taken off, once, into a folder that goes away with the Found."""
+    """The outer layer of a compressed archive taken off, once, into a folder that goes away with
+    the Found."""
     folder = Path(held.enter_context(TemporaryDirectory(prefix="stepscope-")))
     target, stream, size = folder / "archive.tar", Stream(path), 0
     room = min(MAX_ARCHIVE_BYTES, shutil.disk_usage(folder).free - DISK_RESERVE_BYTES)
     with target.open("wb") as file:
         for block in stream.blocks():
             if not size and not is_header(block[:512]):
-                raise InputError(f"{path} is named like an archive but does not hold a tar. {WANTED}")
+                raise InputError(
+                    f"{path} is named like an archive but does not hold a tar. {WANTED}"
+                )
             size += len(block)
             if size > room:
-                raise InputError(f"{path} does not fit into {folder.parent} ({room >> 20} MiB). Unpack it and name the folder.")
+                raise InputError(
+                    f"{path} does not fit into {folder.parent} ({room >> 20} MiB). Unpack it and "
+                    "name the folder."
+                )
             file.write(block)
     if not size:
         raise InputError(f"{path} cannot be unpacked: {stream.problem or 'it is empty'}.")
@@ -266,7 +355,10 @@ def _in_parts(source: Source, notes: list[str]) -> list[Source]:
         return [source]  # Its reading says what is wrong with it.
     notes.extend(f"{source.label}: {note}" for note in told)
     if parts and (rank := _with_rank(source).rank) is not None:
-        notes.append(f"{source.label}: its name tells rank {rank}, and it holds {len(parts)} ranks: the name's is not used")
+        notes.append(
+            f"{source.label}: its name tells rank {rank}, and it holds {len(parts)} ranks: the "
+            "name's is not used"
+        )
     return [_of_part(source, part, words) for part, words in parts] or [source]
 
 
@@ -275,14 +367,18 @@ def _of_part(source: Source, part: int, words: str) -> Source:
     told = words.removeprefix("rank ")
     rank = int(told) if told != words and told.isdecimal() else None
     where = "not known" if rank is None else "process' name"
-    return replace(source, part=part, label=f"{source.label} ({words})", rank=rank, rank_source=where)
+    return replace(
+        source, part=part, label=f"{source.label} ({words})", rank=rank, rank_source=where
+    )
 
 
 def _with_rank(source: Source) -> Source:
     if source.rank is not None or source.part is not None:
         return source
     path = PurePosixPath(source.label.replace(os.sep, "/"))
-    places = [(path.name, "file name")] + ([] if source.named else [(path.parent.name, "folder name")])
+    places = [(path.name, "file name")] + (
+        [] if source.named else [(path.parent.name, "folder name")]
+    )
     for name, place in places:
         ranks = set(map(int, RANK.findall(name)))
         if len(ranks) == 1:
@@ -293,24 +389,38 @@ def _with_rank(source: Source) -> Source:
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """A key by which rank10 follows rank9."""
     parts = re.split(r"(\d{1,18})", name)
-    return [(0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part) for part in parts if part]
+    return [
+        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
+        for part in parts
+        if part
+    ]
 
 
 def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Each trace's rank, those that nothing tells in order of the free numbers; and notes on both kinds of doubt."""
+    """Each trace's rank, those that nothing tells in order of the free numbers; and notes on both
+    kinds of doubt."""
     told = Counter(meta.rank for meta in metas if meta.rank is not None)
     free = iter(number for number in range(len(metas) + len(told)) if number not in told)
     ranks = tuple(meta.rank if meta.rank is not None else next(free) for meta in metas)
     notes = []
-    guessed = [f"{meta.path} is {rank}" for meta, rank in zip(metas, ranks, strict=True) if meta.rank is None]
+    guessed = [
+        f"{meta.path} is {rank}"
+        for meta, rank in zip(metas, ranks, strict=True)
+        if meta.rank is None
+    ]
     if guessed and len(metas) > 1:
         listed = ", ".join(guessed[:4]) + (", ..." if len(guessed) > 4 else "")
-        notes.append(f"the rank of {len(guessed)} trace(s) is told neither inside nor by the name; counted in order: {listed}")
+        notes.append(
+            f"the rank of {len(guessed)} trace(s) is told neither inside nor by the name; counted "
+            f"in order: {listed}"
+        )
     for rank, count in sorted(told.items()):
         if count > 1:
             names = ", ".join([meta.path for meta in metas if meta.rank == rank][:4])
             apart = "The ranks were not compared with one another"
-            notes.append(f"rank {rank} is told by {count} traces ({names}); are they of one run? {apart}")
+            notes.append(
+                f"rank {rank} is told by {count} traces ({names}); are they of one run? {apart}"
+            )
     return ranks, (*notes, *_gaps(metas, ranks))
 
 
@@ -320,10 +430,16 @@ def _gaps(metas: Sequence[TraceMeta], ranks: Sequence[int]) -> Iterator[str]:
     if len(metas) < 2 or not worlds:
         return
     if len(worlds) > 1:
-        yield f"the traces tell different numbers of ranks ({', '.join(map(str, worlds[:4]))}); are they of one run?"
+        yield (
+            f"the traces tell different numbers of ranks ({', '.join(map(str, worlds[:4]))}); are "
+            "they of one run?"
+        )
     elif worlds[0] <= MAX_FILES and (missing := sorted(set(range(worlds[0])) - set(ranks))):
         verb = "is" if len(missing) == 1 else "are"
-        yield f"{len(missing)} of the job's {worlds[0]} ranks {verb} not among the traces that were read: {_spans(missing)}"
+        yield (
+            f"{len(missing)} of the job's {worlds[0]} ranks {verb} not among the traces that were "
+            f"read: {_spans(missing)}"
+        )
 
 
 def _spans(numbers: Sequence[int]) -> str:

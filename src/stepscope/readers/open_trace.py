@@ -13,8 +13,11 @@ MIN_CACHED_BYTES = 8 << 20
 """Below this much text, reading is about as fast as reading a cache."""
 
 
-def read_trace(source: Source, *, use_cache: bool = True, progress: Progress | None = None) -> Trace:
-    """The Trace of a source, from its cache where there is a good one. FormatError says what it is, when it is no trace."""
+def read_trace(
+    source: Source, *, use_cache: bool = True, progress: Progress | None = None
+) -> Trace:
+    """The Trace of a source, from its cache where there is a good one. FormatError says what it is,
+    when it is no trace."""
     was = None
     if use_cache:
         trace = cache.load(source)

@@ -1,4 +1,5 @@
-"""Files behind a URL (s3://, gs://, https://, ...), read through fsspec: found, opened, and nothing copied."""
+"""Files behind a URL (s3://, gs://, https://, ...), read through fsspec: found, opened, and nothing
+copied."""
 
 from __future__ import annotations
 
@@ -23,9 +24,23 @@ if TYPE_CHECKING:
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 BLOCK_BYTES = 8 << 20
-"""Fetched at once: a trace is read from end to end, and a request to an object store takes tens of milliseconds."""
-PACKAGE_OF = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
-              "http": "aiohttp", "https": "aiohttp", "hdfs": "pyarrow", "sftp": "paramiko", "ssh": "paramiko"}  # fmt: skip
+"""Fetched at once: a trace is read from end to end, and a request to an object store takes tens of
+milliseconds."""
+PACKAGE_OF = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    # fmt: skip
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "hdfs": "pyarrow",
+    "sftp": "paramiko",
+    "ssh": "paramiko",
+}
 VERSION_FIELDS = (
     "ETag", "etag", "generation", "md5Hash", "content_md5",
     "mtime", "LastModified", "last_modified", "updated", "created",
@@ -44,12 +59,14 @@ FOREIGN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePath:
-    """A file behind a URL: what `Path` is to a local one, as far as the readers ask. It travels to other machines."""
+    """A file behind a URL: what `Path` is to a local one, as far as the readers ask. It travels to
+    other machines."""
 
     url: str
     size: int
     version: int | None = None
-    """Changes with the file; None when the store tells nothing of the kind, and then no cache is kept."""
+    """Changes with the file; None when the store tells nothing of the kind, and then no cache is
+    kept."""
 
     def __str__(self) -> str:
         return shown(self.url)
@@ -69,13 +86,17 @@ AnyPath = Path | RemotePath
 
 
 def open_bytes(path: AnyPath) -> BinaryIO:
-    """A file's bytes, wherever it lies; of this machine's, regular ones alone. OSError for what goes wrong."""
+    """A file's bytes, wherever it lies; of this machine's, regular ones alone. OSError for what
+    goes wrong."""
     return open_regular(path) if isinstance(path, Path) else path.open()
 
 
 def shown(url: str) -> str:
-    """The URL as messages may have it: without a password, nor what follows a question mark, which may be a signature."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url.split("?", 1)[0] if url.lower().startswith("http") else url)
+    """The URL as messages may have it: without a password, nor what follows a question mark, which
+    may be a signature."""
+    return re.sub(
+        r"(?<=://)[^/@]*@", "", url.split("?", 1)[0] if url.lower().startswith("http") else url
+    )
 
 
 def is_private(path: AnyPath) -> bool:
@@ -95,7 +116,8 @@ def as_path(text: str) -> Path | str:
 
 
 def find_remote(url: str, most: int) -> tuple[bool, list[RemotePath]]:
-    """Whether the URL is a folder, and its files (or itself); InputError beyond `most`. Hidden files are passed over."""
+    """Whether the URL is a folder, and its files (or itself); InputError beyond `most`. Hidden
+    files are passed over."""
     system, path = _system(url)
     with _as_os_error():
         info = system.info(path)
@@ -103,7 +125,9 @@ def find_remote(url: str, most: int) -> tuple[bool, list[RemotePath]]:
             return False, [_remote(url, info)]
         found = system.find(path, detail=True)
     if len(found) > most:
-        raise InputError(f"{shown(url)} has more than {most} files in it. Name the folder that holds the traces.")
+        raise InputError(
+            f"{shown(url)} has more than {most} files in it. Name the folder that holds the traces."
+        )
     start = len(str(path).rstrip("/"))
     seen = {name: info for name, info in found.items() if "/." not in name[start:]}
     return True, [_remote(system.unstrip_protocol(name), info) for name, info in seen.items()]
@@ -123,13 +147,19 @@ def _system(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         backend = f" {PACKAGE_OF[scheme]}" if scheme in PACKAGE_OF else ""
-        raise InputError(f"{shown(url)} needs fsspec, which is not installed: pip install 'stepscope[remote]'{backend}") from None
+        raise InputError(
+            f"{shown(url)} needs fsspec, which is not installed: pip install "
+            f"'stepscope[remote]'{backend}"
+        ) from None
     try:
         with _as_os_error():
             system, path = url_to_fs(url)
     except ImportError as problem:
         package = PACKAGE_OF.get(scheme)
-        what = f"{shown(url)} needs the package {package}, which is not installed: pip install {package}"
+        what = (
+            f"{shown(url)} needs the package {package}, which is not installed: pip install "
+            f"{package}"
+        )
         raise InputError(what if package else f"cannot open {shown(url)}: {problem}") from None
     except ValueError as problem:
         known = "Give s3://, gs://, https:// or another that fsspec knows, or a local path."
@@ -171,7 +201,9 @@ class _File:
             with _as_os_error():
                 return int(self._file.seek(offset))
         except ValueError as problem:
-            raise OSError(f"the server cannot give a part of a file ({problem}); download it first") from None
+            raise OSError(
+                f"the server cannot give a part of a file ({problem}); download it first"
+            ) from None
 
     def close(self) -> None:
         self._file.close()
@@ -179,5 +211,10 @@ class _File:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

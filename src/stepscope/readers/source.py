@@ -21,14 +21,17 @@ class Source:
     """What is known of its rank from outside the file."""
     rank_source: str = "not known"
     named: bool = True
-    """The user named this very file. One found in a folder or an archive may turn out to be no trace, and is then skipped."""
+    """The user named this very file. One found in a folder or an archive may turn out to be no
+    trace, and is then skipped."""
     format: str | None = None
-    """A name of formats.FORMATS; None while nobody has looked, and for what nobody claims: it is read as a list of events,
-    or refused."""
+    """A name of formats.FORMATS; None while nobody has looked, and for what nobody claims: it is
+    read as a list of events, or refused."""
     part: int | None = None
-    """Which of the ranks that share the file, as its reader numbers them; None where the whole file is one."""
+    """Which of the ranks that share the file, as its reader numbers them; None where the whole file
+    is one."""
     archive: AnyPath | None = None
-    """The archive it lies in. `path` differs where that is compressed: then it is the archive unpacked, and goes away."""
+    """The archive it lies in. `path` differs where that is compressed: then it is the archive
+    unpacked, and goes away."""
 
     known: Known | None = None
     """What the run's folder tells of its rank."""

@@ -1,4 +1,5 @@
-"""Bytes of a file as blocks, decompressed as they are read, with a limit on how far a file may expand.
+"""Bytes of a file as blocks, decompressed as they are read, with a limit on how far a file may
+expand.
 
 What a file is follows from its first bytes, not its name.
 """
@@ -96,7 +97,10 @@ class Stream:
             self.text_bytes += len(data)
             num_zero = num_zero + len(data) if data.count(0) == len(data) else 0
             if num_zero > MAX_ZERO_BYTES:
-                self.problem = f"{num_zero >> 20} MiB of zero bytes stand in it (a sparse file?); reading stopped there"
+                self.problem = (
+                    f"{num_zero >> 20} MiB of zero bytes stand in it (a sparse file?); reading "
+                    "stopped there"
+                )
                 return
             yield data
 
@@ -141,7 +145,9 @@ class Stream:
     def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
         """The same; in small parts, because the part in which damage is met is lost."""
         source = cast("BinaryIO", _Blocks(lambda: self._read(file, PACKED_BYTES)))
-        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(source, read_across_frames=True)
+        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).stream_reader(
+            source, read_across_frames=True
+        )
         while self.problem is None:
             parts: list[bytes] = []
             try:
@@ -150,7 +156,10 @@ class Stream:
             except zstandard.ZstdError as problem:
                 self.problem = f"the zstd data cannot be read ({problem})"
                 if "memory" in str(problem):
-                    self.problem = f"it needs a zstd window over {MAX_WINDOW_BYTES >> 20} MiB; compress it again without --long"
+                    self.problem = (
+                        f"it needs a zstd window over {MAX_WINDOW_BYTES >> 20} MiB; compress it "
+                        "again without --long"
+                    )
             if not parts:
                 return
             yield b"".join(parts)
@@ -181,9 +190,15 @@ class Stream:
         for block in blocks:
             self.text_bytes += len(block)
             yield block
-            if self.text_bytes > EXPANSION_FREE_BYTES and self.text_bytes > MAX_EXPANSION * self.compressed_bytes:
+            if (
+                self.text_bytes > EXPANSION_FREE_BYTES
+                and self.text_bytes > MAX_EXPANSION * self.compressed_bytes
+            ):
                 done = self.text_bytes >> 20
-                self.problem = f"it expands more than {MAX_EXPANSION} times; reading stopped after {done} MiB of text"
+                self.problem = (
+                    f"it expands more than {MAX_EXPANSION} times; reading stopped after {done} "
+                    "MiB of text"
+                )
                 return
 
 
@@ -207,7 +222,8 @@ def _ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _until_damage(engine: zlib_ng._Decompress, packed: bytes) -> Iterator[bytes]:
-    """What a call that failed would have given: the engine keeps nothing of it, so the bytes are fed again, a few at a time."""
+    """What a call that failed would have given: the engine keeps nothing of it, so the bytes are
+    fed again, a few at a time."""
     for at in range(0, len(packed), SALVAGE_BYTES):
         try:
             text = engine.decompress(packed[at : at + SALVAGE_BYTES])

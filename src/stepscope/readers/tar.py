@@ -1,6 +1,8 @@
-"""The members of a tar archive, by where their bytes lie in it. Nothing is unpacked, and no member's name is ever a path.
+"""The members of a tar archive, by where their bytes lie in it. Nothing is unpacked, and no
+member's name is ever a path.
 
-Headers are walked here rather than with `tarfile`, which reads a header extension of any size into memory.
+Headers are walked here rather than with `tarfile`, which reads a header extension of any size into
+memory.
 """
 
 from __future__ import annotations
@@ -57,7 +59,11 @@ class Archive:
                 name, length, sparse = _extension(self._read(body, min(size, MAX_EXTENSION_BYTES)))
                 continue
             if kind in REGULAR and not sparse:
-                yield Member(name=_name(header, name), offset=body, length=max(0, min(size, self.size - body)))
+                yield Member(
+                    name=_name(header, name),
+                    offset=body,
+                    length=max(0, min(size, self.size - body)),
+                )
             elif kind not in QUIET:
                 self._ignored += 1
             name, length, sparse = None, None, False
@@ -71,12 +77,15 @@ class Archive:
 
     def _tell(self, at: int) -> None:
         if self._ignored:
-            self.notes.append(f"{self._ignored} entr(ies) that are links, devices or sparse files were left out")
+            self.notes.append(
+                f"{self._ignored} entr(ies) that are links, devices or sparse files were left out"
+            )
         if at > self.size:
             self.notes.append("the archive ends inside its last member")
         elif any(self._read(at, BLOCK)):
             self.notes.append(
-                f"the archive is damaged after {at} bytes, or has more than {MAX_MEMBERS} entries; the rest was left out"
+                f"the archive is damaged after {at} bytes, or has more than {MAX_MEMBERS} "
+                "entries; the rest was left out"
             )
 
 
@@ -102,11 +111,19 @@ def _extension(text: bytes) -> tuple[bytes | None, int | None, bool]:
     records = dict(PAX_RECORD.findall(text))
     size = records.get(b"size", b"")
     sparse = any(key.startswith(b"GNU.sparse") for key in records)
-    return records.get(b"path"), int(size) % 2**62 if size.isdigit() and len(size) < 20 else None, sparse
+    return (
+        records.get(b"path"),
+        int(size) % 2**62 if size.isdigit() and len(size) < 20 else None,
+        sparse,
+    )
 
 
 def _name(header: bytes, long_name: bytes | None) -> str:
     if long_name is None:
-        prefix = header[345:500].split(b"\x00", 1)[0] if header[257:262] == b"ustar" and header[263:265] == b"00" else b""
+        prefix = (
+            header[345:500].split(b"\x00", 1)[0]
+            if header[257:262] == b"ustar" and header[263:265] == b"00"
+            else b""
+        )
         long_name = (prefix + b"/" if prefix else b"") + header[:100].split(b"\x00", 1)[0]
     return "".join(c if c.isprintable() else "?" for c in long_name.decode("utf-8", "replace"))

@@ -1,4 +1,5 @@
-"""A text's lines, safely: none longer than a limit, no more than a limit, whatever the file holds."""
+"""A text's lines, safely: none longer than a limit, no more than a limit, whatever the file
+holds."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ MAX_LINES = 20_000_000
 class TextLines:
     """The lines of a source; afterwards `notes` says what was damaged or left out."""
 
-    def __init__(self, source: Source, *, max_line_bytes: int = MAX_LINE_BYTES, max_lines: int = MAX_LINES) -> None:
+    def __init__(
+        self, source: Source, *, max_line_bytes: int = MAX_LINE_BYTES, max_lines: int = MAX_LINES
+    ) -> None:
         self._source = source
         self._max_line_bytes = max_line_bytes
         self._max_lines = max_lines
@@ -28,13 +31,19 @@ class TextLines:
         with closing(stream.blocks()) as blocks:
             for number, line in enumerate(self._lines(blocks)):
                 if number >= self._max_lines:
-                    self.notes.append(f"{self._source.label}: what comes after {self._max_lines:,} lines was left out")
+                    self.notes.append(
+                        f"{self._source.label}: what comes after {self._max_lines:,} lines was "
+                        "left out"
+                    )
                     break
                 yield line.decode("utf-8", "replace").rstrip("\r")
         if stream.problem:
             self.notes.append(f"{self._source.label}: {stream.problem}")
         if self.num_cut:
-            self.notes.append(f"{self._source.label}: {self.num_cut:,} line(s) longer than {self._max_line_bytes >> 10} KiB cut")
+            self.notes.append(
+                f"{self._source.label}: {self.num_cut:,} line(s) longer than "
+                f"{self._max_line_bytes >> 10} KiB cut"
+            )
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         most, rest, is_whole = self._max_line_bytes, b"", True

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 
 def bisect(
-    is_too_low: Callable[[float], bool], low: float, high: float, num_rounds: int, *, is_geometric: bool = False
+    is_too_low: Callable[[float], bool],
+    low: float,
+    high: float,
+    num_rounds: int,
+    *,
+    is_geometric: bool = False,
 ) -> tuple[float, float]:
     """The bounds halved so often, around where `is_too_low` turns false;
     by ratio where they span magnitudes."""

@@ -32,7 +32,11 @@ def with_task_ns(graph: Graph, mask: Bool, task_ns: Float64) -> Graph:
 
 def without_host_parts(graph: Graph, *parts: str) -> Graph:
     """These parts of the host's time (of HOST_PARTS) are gone."""
-    return replace(graph, call_parts=graph.call_parts | {part: np.zeros_like(graph.call_parts[part]) for part in parts})
+    return replace(
+        graph,
+        call_parts=graph.call_parts
+        | {part: np.zeros_like(graph.call_parts[part]) for part in parts},
+    )
 
 
 def with_part_ns(graph: Graph, part: str, ns: Float64) -> Graph:
@@ -74,7 +78,11 @@ def _after_moved(graph: Graph, mask: Bool) -> Int64:
 
 def without_waits(graph: Graph, mask: Bool) -> Graph:
     """The masked calls (one entry per call) no longer wait for the device."""
-    return replace(graph, call_wait=np.where(mask, NONE, graph.call_wait), call_tail_ns=np.where(mask, 0.0, graph.call_tail_ns))
+    return replace(
+        graph,
+        call_wait=np.where(mask, NONE, graph.call_wait),
+        call_tail_ns=np.where(mask, 0.0, graph.call_tail_ns),
+    )
 
 
 def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Graph:
@@ -86,7 +94,9 @@ def without_host_ranges(graph: Graph, gone: Intervals, share: float = 1.0) -> Gr
     return replace(graph, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
 
 
-def captured_in_pieces(graph: Graph, mask: Bool, piece: Int64, *, launch_ns: float, per_task_ns: float, gap_ns: float) -> Graph:
+def captured_in_pieces(
+    graph: Graph, mask: Bool, piece: Int64, *, launch_ns: float, per_task_ns: float, gap_ns: float
+) -> Graph:
     """The masked calls of each piece (one number per
     call) become one graph launch, as in `captured`."""
     calls = np.flatnonzero(mask)
@@ -99,4 +109,6 @@ def captured_in_pieces(graph: Graph, mask: Bool, piece: Int64, *, launch_ns: flo
     work[calls[first]] += launch_ns + per_task_ns * sizes
     inside = np.repeat(mask, tasks_of)
     gap = np.where(inside, np.minimum(graph.task_gap_ns, gap_ns), graph.task_gap_ns)
-    return replace(without_waits(graph, mask), call_parts=graph.call_parts | {"work": work}, task_gap_ns=gap)
+    return replace(
+        without_waits(graph, mask), call_parts=graph.call_parts | {"work": work}, task_gap_ns=gap
+    )

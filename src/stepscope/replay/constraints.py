@@ -37,9 +37,15 @@ class Constraints:
     the device was busy with work from before the recording."""
 
 
-def read_constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool) -> Constraints:
+def read_constraints(
+    trace: Trace, links: Links, tasks: Int64, stream: Int64, compute: Bool
+) -> Constraints:
     """Read off the recorded times what each task waited for last."""
-    start, end, launched = trace.start_ns[tasks], trace.end_ns[tasks], trace.start_ns[links.launch[tasks]]
+    start, end, launched = (
+        trace.start_ns[tasks],
+        trace.end_ns[tasks],
+        trace.start_ns[links.launch[tasks]],
+    )
     before = _previous_end(start, end, stream)
     queued = launched + QUEUED_NS <= before
     delay = (start - launched).astype(np.float64)
@@ -54,7 +60,13 @@ def read_constraints(trace: Trace, links: Links, tasks: Int64, stream: Int64, co
     ended = np.where(after != NONE, end[np.maximum(after, 0)], np.iinfo(np.int64).min // 2)
     # A stream that stood still for long while another was at work waited for it,
     # though not for the end of that task alone.
-    stood = queued & ~waited & (gap > USUAL_GAP_NS) & (ended > before) & (start - ended < LONGEST_LATENCY_NS)
+    stood = (
+        queued
+        & ~waited
+        & (gap > USUAL_GAP_NS)
+        & (ended > before)
+        & (start - ended < LONGEST_LATENCY_NS)
+    )
     return Constraints(
         latency_ns=np.where(prompt & (ended <= launched), delay, np.minimum(delay, usual_latency)),
         gap_ns=np.where(queued & ~waited & ~stood, gap, np.minimum(gap, usual_gap)),

@@ -76,7 +76,10 @@ def critical_path(graph: Graph, *, backlog_ns: float = 0.0) -> CriticalPath:
             call -= 1
     table = np.array(links[::-1], np.float64).reshape(-1, 4)
     return CriticalPath(
-        task=table[:, 0].astype(np.int64), call=table[:, 1].astype(np.int64), start_ns=table[:, 2], end_ns=table[:, 3]
+        task=table[:, 0].astype(np.int64),
+        call=table[:, 1].astype(np.int64),
+        start_ns=table[:, 2],
+        end_ns=table[:, 3],
     )
 
 
@@ -87,11 +90,29 @@ def call_part(graph: Graph) -> Int64:
 
 
 def _play(graph: Graph, backlog_ns: float) -> _Timing:
-    wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
-    stream, length, lag = graph.task_stream.tolist(), graph.task_ns.tolist(), graph.task_lag_ns.tolist()
-    latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
+    wait, tail, first = (
+        graph.call_wait.tolist(),
+        graph.call_tail_ns.tolist(),
+        graph.call_first.tolist(),
+    )
+    stream, length, lag = (
+        graph.task_stream.tolist(),
+        graph.task_ns.tolist(),
+        graph.task_lag_ns.tolist(),
+    )
+    latency, gap, after = (
+        graph.task_latency_ns.tolist(),
+        graph.task_gap_ns.tolist(),
+        graph.task_after.tolist(),
+    )
     free, last = [backlog_ns or -1e18] * graph.num_streams, [BACKLOG] * graph.num_streams
-    timing = _Timing(end=[0.0] * len(length), by=[NONE] * len(length), launched_in=[0] * len(length), call_at=[0.0], waited=[])
+    timing = _Timing(
+        end=[0.0] * len(length),
+        by=[NONE] * len(length),
+        launched_in=[0] * len(length),
+        call_at=[0.0],
+        waited=[],
+    )
     for call, spent in enumerate(graph.call_ns.tolist()):
         now = timing.call_at[-1]
         for task in range(first[call], first[call + 1]):
@@ -120,9 +141,14 @@ def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:
     names = (*trace.names, *(f"host: {part}" for part in HOST_PARTS))
     on_host = path.task == NONE
     task, call = np.maximum(path.task, 0), np.maximum(path.call, 0)
-    name = np.where(on_host, len(trace.names) + call_part(graph)[call], trace.name[graph.task_event[task]])
+    name = np.where(
+        on_host, len(trace.names) + call_part(graph)[call], trace.name[graph.task_event[task]]
+    )
     if graph.on_host:
-        begin, end = graph.call_start_ns[task], graph.call_start_ns[task] + graph.task_ns[task].astype(np.int64)
+        begin, end = (
+            graph.call_start_ns[task],
+            graph.call_start_ns[task] + graph.task_ns[task].astype(np.int64),
+        )
     else:
         begin, end = trace.start_ns[graph.task_event[task]], trace.end_ns[graph.task_event[task]]
     start: Int64 = np.where(on_host, graph.call_start_ns[call], begin)
@@ -136,4 +162,6 @@ def recorded_spans(graph: Graph, path: CriticalPath, trace: Trace) -> Spans:
     reach = np.maximum.accumulate(stop)
     start[1:] = np.maximum(start[1:], reach[:-1])
     kept = stop > start
-    return Spans(start_ns=start[kept], end_ns=stop[kept], name=name[kept].astype(np.int64), names=names)
+    return Spans(
+        start_ns=start[kept], end_ns=stop[kept], name=name[kept].astype(np.int64), names=names
+    )

@@ -72,7 +72,9 @@ def build_host(context: RankContext) -> Graph | None:
         call_parts=_parts(context, np.minimum(calls.resumed, end), end),
         call_events=_events(context, calls.start, end),
         call_wait=calls.wait,
-        call_tail_ns=np.where(waits, np.maximum(calls.resumed - trace.end_ns[target], 0), 0).astype(np.float64),
+        call_tail_ns=np.where(waits, np.maximum(calls.resumed - trace.end_ns[target], 0), 0).astype(
+            np.float64
+        ),
         call_first=np.concatenate(([0], np.cumsum(~waits))),
         task_event=tasks,
         task_step=step,
@@ -112,12 +114,17 @@ def handed_over(context: RankContext) -> tuple[Int64, Int64]:
     trace = context.trace
     tasks = np.flatnonzero(host_collectives(trace) & (trace.start_ns >= context.cut.host_start[0]))
     tasks = tasks[np.argsort(trace.start_ns[tasks], kind="stable")]
-    asked = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & context.host.driving)
+    asked = np.flatnonzero(
+        trace.is_kind(Kind.OP) & matching(trace, HANDED_OVER) & context.host.driving
+    )
     waiting = deque(np.sort(trace.start_ns[asked]).tolist())
     begun = trace.start_ns[tasks].tolist()
     while waiting and waiting[0] < int(context.cut.host_start[0]):
         waiting.popleft()
-    launch = np.array([waiting.popleft() if waiting and waiting[0] <= start else start for start in begun], np.int64)
+    launch = np.array(
+        [waiting.popleft() if waiting and waiting[0] <= start else start for start in begun],
+        np.int64,
+    )
     order = np.argsort(launch, kind="stable")
     return tasks[order], launch[order]
 
@@ -151,7 +158,9 @@ def _parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
     for part in ("compile", "input", "io"):
-        parts[part] = np.minimum(lengths_in(start, end, getattr(context.host, part)), end - start - taken).astype(np.float64)
+        parts[part] = np.minimum(
+            lengths_in(start, end, getattr(context.host, part)), end - start - taken
+        ).astype(np.float64)
         taken = taken + parts[part]
     parts["work"] = (end - start) - taken
     return parts
@@ -161,4 +170,7 @@ def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
     trace = context.trace
     times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & context.host.driving])
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)
-    return {part: counts if part == "work" else np.zeros_like(counts) for part in ("compile", "allocator", "input", "io", "work")}
+    return {
+        part: counts if part == "work" else np.zeros_like(counts)
+        for part in ("compile", "allocator", "input", "io", "work")
+    }

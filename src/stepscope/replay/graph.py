@@ -117,7 +117,9 @@ class Graph:
         assert bool((waits < self.call_first[1:]).all()), "a call waits for work not yet launched"
 
 
-def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collective: Bool) -> Graph | None:
+def build(
+    trace: Trace, links: Links, cut: StepCut, host: HostActivity, collective: Bool
+) -> Graph | None:
     """The graph of all recorded steps;
     None when no two of them follow one another, or no launch was recorded."""
     if cut.steps.where != "device" or cut.steps.num_seen < 2 or not cut.steps.is_pitch:
@@ -138,13 +140,21 @@ def build(trace: Trace, links: Links, cut: StepCut, host: HostActivity, collecti
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
-    constraints = read_constraints(trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks])
+    constraints = read_constraints(
+        trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks]
+    )
     return Graph(
         call_event=calls,
         call_step=np.searchsorted(cut.host_start, start, side="right") - 1,
         call_start_ns=start,
         call_end_ns=end,
-        call_parts=_host_parts(trace, links, host, _Calls(calls=calls, start=start, end=end, wait=wait, tail=tail), tasks),
+        call_parts=_host_parts(
+            trace,
+            links,
+            host,
+            _Calls(calls=calls, start=start, end=end, wait=wait, tail=tail),
+            tasks,
+        ),
         call_events=_recorded_events(trace, host, start, end),
         call_wait=wait,
         call_tail_ns=tail,
@@ -182,7 +192,9 @@ def _last_step(steps: Int64) -> int:
     return max(enough, two)
 
 
-def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]) -> Int64:
+def _waiting_calls(
+    trace: Trace, links: Links, host: HostActivity, window: tuple[int, int]
+) -> Int64:
     """Calls that held the host until the device was done, inside the window."""
     # The host waits for what it fetches; a copy to the device only keeps it busy (part `transfer`).
     to_host = host.blocking_copy & matching(trace, TO_HOST)
@@ -195,7 +207,9 @@ def _waiting_calls(trace: Trace, links: Links, host: HostActivity, window: tuple
     return inside
 
 
-def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64) -> tuple[Int64, Float64]:
+def _wait_targets(
+    trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits: Int64
+) -> tuple[Int64, Float64]:
     """For each waiting call, the last task to end before it returned, of those launched by then,
     and the time from there on."""
     target = np.full(len(calls), NONE, np.int64)
@@ -218,7 +232,9 @@ def _wait_targets(trace: Trace, tasks: Int64, first: Int64, calls: Int64, waits:
     return target, tail
 
 
-def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64) -> dict[str, Float64]:
+def _host_parts(
+    trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64
+) -> dict[str, Float64]:
     """The host's time from each call to the next, by part,
     without what it spent waiting for the device."""
     queue = _queue(trace, links, calls, tasks)
@@ -237,12 +253,17 @@ def _host_parts(trace: Trace, links: Links, host: HostActivity, calls: _Calls, t
     return parts
 
 
-def _recorded_events(trace: Trace, host: HostActivity, start: Int64, end: Int64) -> dict[str, Int64]:
+def _recorded_events(
+    trace: Trace, host: HostActivity, start: Int64, end: Int64
+) -> dict[str, Int64]:
     """What was recorded of the host from each call to the next, by the part it began in;
     a runtime call weighs CALL_WEIGHT."""
     recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving)
     recorded = recorded[np.argsort(trace.start_ns[recorded], kind="stable")]
-    times, weight = trace.start_ns[recorded], np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1)
+    times, weight = (
+        trace.start_ns[recorded],
+        np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1),
+    )
     left = np.ones(len(recorded), np.bool_)
     counts: dict[str, Int64] = {}
     for part in ("compile", "allocator", "input", "io", "work"):
@@ -296,5 +317,7 @@ def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: 
     """When the host was inside a copy's call that took long:
     it moves the bytes itself, as from memory that is not pinned."""
     copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
-    slow = calls.calls[copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
+    slow = calls.calls[
+        copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)
+    ]
     return union(trace.start_ns[slow], trace.end_ns[slow])

@@ -31,7 +31,12 @@ SPLIT = ("compile", "allocator", "input", "io", "comms")
 def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | None:
     """The graph of all recorded steps; None when there are fewer than two, or no operators."""
     steps = cut.steps
-    if steps.where != "host" or steps.num_seen < 2 or not steps.is_pitch or not trace.is_kind(Kind.OP).any():
+    if (
+        steps.where != "host"
+        or steps.num_seen < 2
+        or not steps.is_pitch
+        or not trace.is_kind(Kind.OP).any()
+    ):
         return None
     low, high = int(cut.host_start[0]), int(cut.host_end[-1])
     inside = (trace.start_ns >= low) & (trace.end_ns <= high)
@@ -51,7 +56,10 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
         call_start_ns=work.start,
         call_end_ns=end,
         call_parts=_parts(host, work, end),
-        call_events={part: np.zeros(num, np.int64) for part in ("compile", "allocator", "input", "io", "work")},
+        call_events={
+            part: np.zeros(num, np.int64)
+            for part in ("compile", "allocator", "input", "io", "work")
+        },
         call_wait=np.arange(num),
         call_tail_ns=nothing,
         call_first=np.arange(num + 1),
@@ -93,7 +101,9 @@ def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> F
     if wait_ns is not None:
         graph = with_input_ns(graph, wait_ns)
     if step_ns is None:
-        return Fitted(graph=graph, step_interval_ns=play(graph).step_interval_ns, cost_ns=0.0, error=None)
+        return Fitted(
+            graph=graph, step_interval_ns=play(graph).step_interval_ns, cost_ns=0.0, error=None
+        )
 
     def is_short(factor: float) -> bool:
         return play(_scaled(graph, factor, wait_ns is None)).step_interval_ns <= step_ns
@@ -101,7 +111,9 @@ def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> F
     factor, _ = bisect(is_short, *SCALE_RANGE, 24, is_geometric=True)
     fitted = _scaled(graph, factor, wait_ns is None)
     step_interval = play(fitted).step_interval_ns
-    return Fitted(graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1)
+    return Fitted(
+        graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1
+    )
 
 
 def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
@@ -115,5 +127,8 @@ def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
 
 
 def _scaled(graph: Graph, factor: float, with_input: bool) -> Graph:
-    parts = {name: part * factor if with_input or name != "input" else part for name, part in graph.call_parts.items()}
+    parts = {
+        name: part * factor if with_input or name != "input" else part
+        for name, part in graph.call_parts.items()
+    }
     return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)

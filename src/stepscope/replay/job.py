@@ -33,24 +33,36 @@ MAX_STRETCH = 4.0
 a host slower than that is not what was recorded."""
 
 
-def job_graph_of(graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> JobGraph:
+def job_graph_of(
+    graphs: Sequence[Graph], rank_records: Sequence[CollectiveRecords], matched: Matched
+) -> JobGraph:
     """Tie the graphs' tasks together by the collectives they are part of."""
     parts = []
     members = np.zeros(matched.num, np.int64)
     for graph, records in zip(graphs, rank_records, strict=True):
         number = dict(zip(records.event.tolist(), matched.of[records.rank].tolist(), strict=True))
-        shared = np.array([number.get(event, NONE) for event in graph.task_event.tolist()], np.int64)
+        shared = np.array(
+            [number.get(event, NONE) for event in graph.task_event.tolist()], np.int64
+        )
         members[np.unique(shared[shared != NONE])] += 1
         parts.append(RankGraph(graph=graph, shared=shared))
     single = np.flatnonzero(members == 1)
-    parts = [replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared)) for part in parts]
-    return JobGraph(parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members)
+    parts = [
+        replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared))
+        for part in parts
+    ]
+    return JobGraph(
+        parts=tuple(parts), moving_ns=moving_ns(parts, rank_records, matched), members=members
+    )
 
 
 def with_graphs(job_graph: JobGraph, graphs: Sequence[Graph]) -> JobGraph:
     """The same job with changed graphs."""
     return replace(
-        job_graph, parts=tuple(replace(part, graph=graph) for part, graph in zip(job_graph.parts, graphs, strict=True))
+        job_graph,
+        parts=tuple(
+            replace(part, graph=graph) for part, graph in zip(job_graph.parts, graphs, strict=True)
+        ),
     )
 
 
@@ -58,7 +70,9 @@ def calibrated(job_graph: JobGraph, step_interval_ns: float) -> JobGraph:
     """Moving takes as much longer as the step needs to come out, where the step waits for it and
     the ranks' own work does not account for the time: they share a device or a wire, and what that
     costs was spent while the collectives ran."""
-    plain, longer = (play_job(_with_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE))
+    plain, longer = (
+        play_job(_with_moving(job_graph, factor)).step_interval_ns for factor in (1.0, PROBE)
+    )
     moving = float(job_graph.moving_ns.sum()) / max(job_graph.parts[0].graph.num_steps, 1)
     if plain >= step_interval_ns * (1 - CLOSE) or longer - plain < MIN_SLOPE * (PROBE - 1) * moving:
         return job_graph
@@ -84,14 +98,19 @@ def fit_job(recorded: JobGraph, step_ns: float | None) -> JobGraph:
     host is taken to run ahead: each waits for its device once a step, and its time is fitted so.
     """
     usual = _at_cost(recorded, 1.0)
-    if step_ns is None or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND:
+    if (
+        step_ns is None
+        or play_job(_scaled(recorded, 0.0)).step_interval_ns >= step_ns * DEVICE_BOUND
+    ):
         # Nothing to fit to, or device and network limit the step,
         # which says nothing about the hosts' time.
         return usual
     if play_job(usual).step_interval_ns >= step_ns * (1 - CLOSE):
         return _bisected(recorded, step_ns, 1.0, MAX_COST)
     if play_job(recorded).step_interval_ns < step_ns:
-        return _in_turns(with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns)
+        return _in_turns(
+            with_graphs(usual, [waiting_each_step(part.graph) for part in usual.parts]), step_ns
+        )
     slower = calibrated(usual, step_ns)
     if play_job(slower).step_interval_ns >= step_ns * (1 - CLOSE):
         return slower
@@ -110,7 +129,10 @@ def waiting_each_step(graph: Graph) -> Graph:
 
 def _at_cost(job_graph: JobGraph, factor: float) -> JobGraph:
     """Recording cost every host so many times its usual."""
-    return with_graphs(job_graph, [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in job_graph.parts])
+    return with_graphs(
+        job_graph,
+        [without_cost(part.graph, factor * usual_cost_ns(part.graph)) for part in job_graph.parts],
+    )
 
 
 def _with_moving(job_graph: JobGraph, factor: float) -> JobGraph:
@@ -138,7 +160,10 @@ def _in_turns(job_graph: JobGraph, step_ns: float) -> JobGraph:
 
 
 def _scaled(job_graph: JobGraph, factor: float) -> JobGraph:
-    graphs = [replace(p.graph, call_parts={k: v * factor for k, v in p.graph.call_parts.items()}) for p in job_graph.parts]
+    graphs = [
+        replace(p.graph, call_parts={k: v * factor for k, v in p.graph.call_parts.items()})
+        for p in job_graph.parts
+    ]
     return with_graphs(job_graph, graphs)
 
 
@@ -160,7 +185,10 @@ def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, flo
     names = ("data", "host", "transfer", "compute", "memory")
     steps_ns = {}
     for name in names:
-        graphs = [free_of(part.graph, kind)[name] for part, kind in zip(job_graph.parts, kinds, strict=True)]
+        graphs = [
+            free_of(part.graph, kind)[name]
+            for part, kind in zip(job_graph.parts, kinds, strict=True)
+        ]
         steps_ns[name] = play_job(with_graphs(job_graph, graphs)).step_interval_ns
     bare = [
         without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")

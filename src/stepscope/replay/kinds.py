@@ -26,4 +26,6 @@ def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
     kernel, comms = trace.kind[tasks] == Kind.KERNEL, context.collective[tasks]
     transfer = ((trace.kind == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY))[tasks]
     compute = kernel & ~comms & on_units[tasks]
-    return TaskKinds(transfer=transfer, comms=comms, arithmetic=compute, memory=~transfer & ~comms & ~compute)
+    return TaskKinds(
+        transfer=transfer, comms=comms, arithmetic=compute, memory=~transfer & ~comms & ~compute
+    )

@@ -76,7 +76,9 @@ def usual_cost_ns(graph: Graph) -> float:
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
     left = {
-        part: np.maximum(graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part])
+        part: np.maximum(
+            graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part]
+        )
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)
@@ -92,7 +94,12 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
-        fitted = Fitted(graph=usual, step_interval_ns=play(usual).step_interval_ns, cost_ns=USUAL_COST_NS, error=None)
+        fitted = Fitted(
+            graph=usual,
+            step_interval_ns=play(usual).step_interval_ns,
+            cost_ns=USUAL_COST_NS,
+            error=None,
+        )
         if _is_device_bound(graph, fitted.step_interval_ns):
             return replace(fitted, bounds=_bounds(graph))
         return fitted
@@ -101,7 +108,10 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
         # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
-        return replace(_fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns), bounds=_bounds(graph))
+        return replace(
+            _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns),
+            bounds=_bounds(graph),
+        )
     recorded = play(graph).step_interval_ns
     shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
@@ -160,9 +170,16 @@ def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
 
 def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:
     scaled = {part: ns * factor if part in parts else ns for part, ns in graph.call_parts.items()}
-    return replace(graph, call_parts=scaled, task_ns=np.where(tasks, graph.task_ns * factor, graph.task_ns))
+    return replace(
+        graph, call_parts=scaled, task_ns=np.where(tasks, graph.task_ns * factor, graph.task_ns)
+    )
 
 
 def _fitted(graph: Graph, cost_ns: float, step_ns: float) -> Fitted:
     step_interval = play(graph).step_interval_ns
-    return Fitted(graph=graph, step_interval_ns=step_interval, cost_ns=cost_ns, error=step_interval / step_ns - 1)
+    return Fitted(
+        graph=graph,
+        step_interval_ns=step_interval,
+        cost_ns=cost_ns,
+        error=step_interval / step_ns - 1,
+    )

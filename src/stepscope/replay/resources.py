@@ -29,7 +29,9 @@ def without_host(graph: Graph) -> Graph:
     Operators of its own it awaits."""
     if graph.on_host:
         return without_host_parts(graph, "work", "allocator", "compile", "io")
-    free = without_waits(without_host_parts(graph, "work", "allocator", "compile", "io"), graph.call_wait != NONE)
+    free = without_waits(
+        without_host_parts(graph, "work", "allocator", "compile", "io"), graph.call_wait != NONE
+    )
     return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
 
 
@@ -54,4 +56,7 @@ def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> 
         return dict.fromkeys(free, 0.0)
     if paced_by_loader:
         free = {name: changed if name == "data" else graph for name, changed in free.items()}
-    return {name: max(0.0, 1.0 - play(changed).step_interval_ns / whole) for name, changed in free.items()}
+    return {
+        name: max(0.0, 1.0 - play(changed).step_interval_ns / whole)
+        for name, changed in free.items()
+    }

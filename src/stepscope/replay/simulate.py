@@ -34,9 +34,17 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     few steps of a recording, and in no run that goes on.
     """
     host_ns = graph.call_ns.tolist()
-    wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
+    wait, tail, first = (
+        graph.call_wait.tolist(),
+        graph.call_tail_ns.tolist(),
+        graph.call_first.tolist(),
+    )
     stream, length = graph.task_stream.tolist(), graph.task_ns.tolist()
-    latency, gap, after = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist(), graph.task_after.tolist()
+    latency, gap, after = (
+        graph.task_latency_ns.tolist(),
+        graph.task_gap_ns.tolist(),
+        graph.task_after.tolist(),
+    )
     lag = graph.task_lag_ns.tolist()
     free = [backlog_ns or -1e18] * graph.num_streams
     ends = [0.0] * len(length)

@@ -57,7 +57,11 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
     and receives when it ends."""
     graph = part.graph
     host_ns, shared = graph.call_ns.tolist(), part.shared.tolist()
-    wait, tail, first = graph.call_wait.tolist(), graph.call_tail_ns.tolist(), graph.call_first.tolist()
+    wait, tail, first = (
+        graph.call_wait.tolist(),
+        graph.call_tail_ns.tolist(),
+        graph.call_first.tolist(),
+    )
     stream, length = graph.task_stream.tolist(), graph.task_ns.tolist()
     latency, gap = graph.task_latency_ns.tolist(), graph.task_gap_ns.tolist()
     after, lag = graph.task_after.tolist(), graph.task_lag_ns.tolist()
@@ -88,7 +92,9 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
     """Run every rank until it needs an end that another
     rank has not brought about yet, in turns."""
     begins = [np.full(len(part.graph), np.nan) for part in job_graph.parts]
-    runs: list[Simulation] = [_simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)]
+    runs: list[Simulation] = [
+        _simulate(part, b) for part, b in zip(job_graph.parts, begins, strict=True)
+    ]
     results: dict[int, Played] = {}
     arrived: dict[int, dict[int, float]] = {}
     pending: dict[int, int] = {}
@@ -107,17 +113,25 @@ def play_job(job_graph: JobGraph) -> PlayedJob:
     for rank in range(len(runs)):
         advance(rank, None)
     while pending:
-        ready = {number for number in pending.values() if len(arrived[number]) >= int(job_graph.members[number])}
+        ready = {
+            number
+            for number in pending.values()
+            if len(arrived[number]) >= int(job_graph.members[number])
+        }
         if not ready:
             earliest = min(pending.values(), key=lambda number: max(arrived[number].values()))
             ready, num_forced = {earliest}, num_forced + 1
         for rank, number in [(r, n) for r, n in pending.items() if n in ready]:
             advance(rank, max(arrived[number].values()) + float(job_graph.moving_ns[number]))
     ranks = tuple(results[rank] for rank in range(len(runs)))
-    return PlayedJob(ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced)
+    return PlayedJob(
+        ranks=ranks, waited_ns=_waits(job_graph, arrived, begins), num_forced=num_forced
+    )
 
 
-def _waits(job_graph: JobGraph, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]) -> tuple[Float64, ...]:
+def _waits(
+    job_graph: JobGraph, arrived: Mapping[int, Mapping[int, float]], begins: Sequence[Float64]
+) -> tuple[Float64, ...]:
     """Per rank and task, from its arrival to the last one's."""
     out = []
     for part, begin in zip(job_graph.parts, begins, strict=True):

@@ -24,10 +24,16 @@ from stepscope.core.trace import NONE, Float64
 from stepscope.replay.simulate_job import RankGraph
 
 
-def moving_ns(parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecords], matched: Matched) -> Float64:
+def moving_ns(
+    parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecords], matched: Matched
+) -> Float64:
     """Per collective, the time from when the last rank was ready to the end: no less than from the
     last arrival, no more than its longest part took."""
-    shortest, longest, early = np.full(matched.num, np.inf), np.zeros(matched.num), np.full(matched.num, np.inf)
+    shortest, longest, early = (
+        np.full(matched.num, np.inf),
+        np.zeros(matched.num),
+        np.full(matched.num, np.inf),
+    )
     for part, records in zip(parts, rank_records, strict=True):
         ids = matched.of[records.rank]
         has_id = ids != NONE
@@ -38,7 +44,9 @@ def moving_ns(parts: Sequence[RankGraph], rank_records: Sequence[CollectiveRecor
         np.minimum.at(early, ids[has_id], matched.wait_ns(records)[has_id] + delay)
     after_last = np.maximum((matched.end_ns - matched.last_ns).astype(np.float64), 0.0)
     least = np.minimum(shortest, after_last)
-    moving: Float64 = np.clip(after_last + np.where(np.isfinite(early), early, 0.0), least, np.maximum(longest, least))
+    moving: Float64 = np.clip(
+        after_last + np.where(np.isfinite(early), early, 0.0), least, np.maximum(longest, least)
+    )
     return moving
 
 
@@ -49,9 +57,20 @@ def start_delay_ns(part: RankGraph, records: CollectiveRecords, num: int) -> Flo
     origin = int(graph.call_start_ns[0]) if len(graph.call_start_ns) else 0
     began = dict(zip(records.event.tolist(), (records.start_ns - origin).tolist(), strict=True))
     ended = dict(zip(records.event.tolist(), (records.end_ns - origin).tolist(), strict=True))
-    launched = np.repeat((graph.call_start_ns - origin).astype(np.float64), np.diff(graph.call_first)) + graph.task_latency_ns
-    stream, event, length = graph.task_stream.tolist(), graph.task_event.tolist(), graph.task_ns.tolist()
-    gap, after, lag = graph.task_gap_ns.tolist(), graph.task_after.tolist(), graph.task_lag_ns.tolist()
+    launched = (
+        np.repeat((graph.call_start_ns - origin).astype(np.float64), np.diff(graph.call_first))
+        + graph.task_latency_ns
+    )
+    stream, event, length = (
+        graph.task_stream.tolist(),
+        graph.task_event.tolist(),
+        graph.task_ns.tolist(),
+    )
+    gap, after, lag = (
+        graph.task_gap_ns.tolist(),
+        graph.task_after.tolist(),
+        graph.task_lag_ns.tolist(),
+    )
     free, ends, delay = [-1e18] * graph.num_streams, [0.0] * len(event), np.zeros(num)
     for task, earliest in enumerate(launched.tolist()):
         begin = max(earliest, free[stream[task]] + gap[task])

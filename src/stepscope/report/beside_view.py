@@ -1,4 +1,5 @@
-"""What other tools recorded, and the same for machines: advice first, then each recording's own figures."""
+"""What other tools recorded, and the same for machines: advice first, then each recording's own
+figures."""
 
 from __future__ import annotations
 
@@ -40,12 +41,16 @@ def beside_sections(diagnosis: Diagnosis) -> Iterator[Section]:
         paths = recording.paths
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         blocks = tuple(_recording_blocks(recording))
-        yield Section(title=recording.format, aside=f"{paths[0]}{more}", blocks=blocks, is_folded=True)
+        yield Section(
+            title=recording.format, aside=f"{paths[0]}{more}", blocks=blocks, is_folded=True
+        )
 
 
 def weight_words(advice: Advice) -> str:
     """`34 % of the step`; empty where nothing tells it."""
-    return "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
+    return (
+        "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
+    )
 
 
 def recording_contract(recording: RecordingText) -> document.Recording:

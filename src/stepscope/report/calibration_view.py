@@ -6,7 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import log2
 
-from stepscope.core.calibrated import Calibrated, CollectiveFit, CollectivePoint, GemmPoint, best_flops
+from stepscope.core.calibrated import (
+    Calibrated,
+    CollectiveFit,
+    CollectivePoint,
+    GemmPoint,
+    best_flops,
+)
 from stepscope.report.document.blocks import (
     Block,
     Code,
@@ -43,7 +49,10 @@ def _section(title: str, titles: Sequence[str], rows: Sequence[tuple[str, ...]])
     """The first column to the left, the others are numbers; nothing without rows."""
     if not rows:
         return None
-    return Section(title=title, blocks=(Table(columns=(Column(fit="shorten"), *numbers(*titles)), rows=tuple(rows)),))
+    return Section(
+        title=title,
+        blocks=(Table(columns=(Column(fit="shorten"), *numbers(*titles)), rows=tuple(rows)),),
+    )
 
 
 def size_text(size: float) -> str:
@@ -86,7 +95,10 @@ def _machine(found: Calibrated) -> str:
     if machine.torch:
         parts.append(f"torch {machine.torch}")
     if machine.num_ranks:
-        parts.append(f"{machine.num_ranks} ranks on {machine.num_nodes} node{'s' if machine.num_nodes != 1 else ''}")
+        parts.append(
+            f"{machine.num_ranks} ranks on {machine.num_nodes} "
+            f"node{'s' if machine.num_nodes != 1 else ''}"
+        )
     return ", ".join(parts)
 
 
@@ -122,7 +134,8 @@ def _attention(found: Calibrated) -> Section | None:
         key = (point.direction, point.head_dim)
         best[key] = max(best.get(key, (0.0, 0)), (point.flops / point.time.seconds, point.length))
     rows = [
-        (f"{direction}, heads of {size}", flops_text(rate), str(length)) for (direction, size), (rate, length) in best.items()
+        (f"{direction}, heads of {size}", flops_text(rate), str(length))
+        for (direction, size), (rate, length) in best.items()
     ]
     return _section("Causal attention", ("best", "at length"), rows)
 
@@ -130,8 +143,13 @@ def _attention(found: Calibrated) -> Section | None:
 def _copies(found: Calibrated) -> Section | None:
     rows = []
     for kind in dict.fromkeys(point.kind for point in found.copies):
-        last = max((point for point in found.copies if point.kind == kind), key=lambda point: point.size_bytes)
-        rows.append((kind.replace("_", " "), rate_text(last.bytes_per_s), size_text(last.size_bytes)))
+        last = max(
+            (point for point in found.copies if point.kind == kind),
+            key=lambda point: point.size_bytes,
+        )
+        rows.append(
+            (kind.replace("_", " "), rate_text(last.bytes_per_s), size_text(last.size_bytes))
+        )
     return _section("Copies", ("rate", "at"), rows)
 
 
@@ -170,20 +188,30 @@ def _group(fit: CollectiveFit) -> str:
 
 
 def _plot(found: Calibrated) -> Section:
-    """Bus bandwidth over size, one mark a collective, in the group with most ranks; both axes by powers of two."""
+    """Bus bandwidth over size, one mark a collective, in the group with most ranks; both axes by
+    powers of two."""
     most = max(found.collectives, key=lambda point: (point.group_size, point.tier == "world"))
     curves: dict[str, list[CollectivePoint]] = defaultdict(list)
     for point in found.collectives:
-        if (point.tier, point.group_size, point.backend) == (most.tier, most.group_size, most.backend):
+        if (point.tier, point.group_size, point.backend) == (
+            most.tier,
+            most.group_size,
+            most.backend,
+        ):
             curves[point.kind].append(point)
     points = [point for members in curves.values() for point in members]
     low, high = min(point.size_bytes for point in points), max(point.size_bytes for point in points)
-    slow, fast = min(point.bus_bytes_per_s for point in points), max(point.bus_bytes_per_s for point in points)
+    slow, fast = (
+        min(point.bus_bytes_per_s for point in points),
+        max(point.bus_bytes_per_s for point in points),
+    )
     grid = [[" "] * WIDTH for _ in range(HEIGHT)]
     for mark, members in zip(MARKS * 2, curves.values(), strict=False):
         for point in members:
             column = round(_share(point.size_bytes, low, high) * (WIDTH - 1))
-            grid[HEIGHT - 1 - round(_share(point.bus_bytes_per_s, slow, fast) * (HEIGHT - 1))][column] = mark
+            grid[HEIGHT - 1 - round(_share(point.bus_bytes_per_s, slow, fast) * (HEIGHT - 1))][
+                column
+            ] = mark
     labels = {0: rate_text(fast), HEIGHT - 1: rate_text(slow)}
     lines = [f"{labels.get(at, ''):>9} |{''.join(row).rstrip()}" for at, row in enumerate(grid)]
     ends = f"{size_text(low)}{size_text(high):>{WIDTH - len(size_text(low))}}"

@@ -1,10 +1,18 @@
-"""A job's collectives: by operation, group and size, the links fitted to them, and the shape they tell."""
+"""A job's collectives: by operation, group and size, the links fitted to them, and the shape they
+tell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts, Dimension, Gathers, LinkFit
+from stepscope.core.comms_facts import (
+    Buckets,
+    CollectiveRow,
+    CommsFacts,
+    Dimension,
+    Gathers,
+    LinkFit,
+)
 from stepscope.core.numbers import number_ranges
 from stepscope.report.document.blocks import (
     Block,
@@ -16,7 +24,17 @@ from stepscope.report.document.blocks import (
     more,
     numbers,
 )
-from stepscope.report.units import NBSP, gigabytes, in_column, megabytes, ms, number, percent, plural, short_time
+from stepscope.report.units import (
+    NBSP,
+    gigabytes,
+    in_column,
+    megabytes,
+    ms,
+    number,
+    percent,
+    plural,
+    short_time,
+)
 
 MAX_ROWS = 8
 MAX_FITS = 4
@@ -97,10 +115,20 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
         yield "link, fitted", _fit(fit, comms.world_size)
     if comms.link is not None:
         link = comms.link
-        yield "link, datasheet", f"{link.name} {gigabytes(link.bytes_per_s)}{NBSP}GB/s one way, if these collectives run over it"
+        yield (
+            "link, datasheet",
+            (
+                f"{link.name} {gigabytes(link.bytes_per_s)}{NBSP}GB/s one way, if these "
+                "collectives "
+                "run over it"
+            ),
+        )
     crossing = {row.crosses_nodes for row in comms.rows}
     if crossing != {None}:
-        yield "nodes", "some groups span several" if True in crossing else "all groups stay within one"
+        yield (
+            "nodes",
+            "some groups span several" if True in crossing else "all groups stay within one",
+        )
     yield from _slow_groups(comms)
     uneven = [row.imbalance for row in comms.rows if row.imbalance is not None]
     if uneven:
@@ -109,7 +137,9 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
         yield "DDP buckets", _buckets(comms.buckets)
     for gathers in comms.gathers:
         yield "FSDP gathers", _gathers(gathers)
-    efficiency = sorted(one.overlap_efficiency for one in comms.ranks if one.overlap_efficiency is not None)
+    efficiency = sorted(
+        one.overlap_efficiency for one in comms.ranks if one.overlap_efficiency is not None
+    )
     if efficiency:
         low, high = percent(efficiency[0]), percent(efficiency[-1])
         words = low if low == high else f"{low} to {high}"
@@ -125,9 +155,14 @@ def _dimension(one: Dimension) -> str:
 def _fit(fit: LinkFit, world_size: int | None) -> str:
     group = _group(fit.group, fit.num_ranks, 1, world_size)
     alpha = short_time(fit.alpha_ns) if fit.alpha_ns else "none seen"
-    sizes = f"{fit.num_sizes} sizes, {megabytes(fit.min_bytes)} to {megabytes(fit.max_bytes)}{NBSP}MB"
+    sizes = (
+        f"{fit.num_sizes} sizes, {megabytes(fit.min_bytes)} to {megabytes(fit.max_bytes)}{NBSP}MB"
+    )
     off = f"off by {percent(fit.worst)} at most"
-    return f"{fit.op} among {group} ranks: alpha {alpha}, beta {gigabytes(fit.beta_bytes_per_s)}{NBSP}GB/s ({sizes}; {off})"
+    return (
+        f"{fit.op} among {group} ranks: alpha {alpha}, beta "
+        f"{gigabytes(fit.beta_bytes_per_s)}{NBSP}GB/s ({sizes}; {off})"
+    )
 
 
 def _slow_groups(comms: CommsFacts) -> Iterator[tuple[str, str]]:
@@ -138,7 +173,8 @@ def _slow_groups(comms: CommsFacts) -> Iterator[tuple[str, str]]:
         if row.slowest_group and slow is not None and rate and slow < SLOW * rate:
             told.setdefault(
                 row.slowest_group,
-                f"{row.op} of ranks {row.slowest_group}: {gigabytes(slow)} where the rest have {gigabytes(rate)}{NBSP}GB/s",
+                f"{row.op} of ranks {row.slowest_group}: {gigabytes(slow)} where the rest have "
+                f"{gigabytes(rate)}{NBSP}GB/s",
             )
     for text in list(told.values())[:MAX_NAMED]:
         yield "slow group", text
@@ -150,7 +186,10 @@ def _buckets(buckets: Buckets) -> str:
     if len(sizes) > MAX_BUCKETS:
         sizes = [*sizes[: MAX_BUCKETS - 1], "...", sizes[-1]]
         fired = [*fired[: MAX_BUCKETS - 1], "...", fired[-1]]
-    late = f"{ms(abs(buckets.tail_ns))} {'after' if buckets.tail_ns >= 0 else 'before'} its last kernel"
+    late = (
+        f"{ms(abs(buckets.tail_ns))} {'after' if buckets.tail_ns >= 0 else 'before'} its last "
+        "kernel"
+    )
     which = plural(len(buckets.bytes), "bucket")
     begun = f"begun {', '.join(fired)}{NBSP}ms into a backward pass of {ms(buckets.backward_ns)}"
     return f"{which} of {', '.join(sizes)}{NBSP}MB, {begun}; the last ends {late}"
@@ -160,8 +199,15 @@ def _gathers(one: Gathers) -> str:
     size = "" if one.bytes_per_step is None else f", {megabytes(one.bytes_per_step)}{NBSP}MB"
     ahead = ""
     if one.ahead is not None:
-        ahead = f", prefetched {plural(round(one.ahead), 'module')} ahead" if one.ahead else ", none prefetched"
-    return f"{one.phase}: {_count(one.count_per_step)} a step{size}, {percent(one.hidden_share)} hidden{ahead}"
+        ahead = (
+            f", prefetched {plural(round(one.ahead), 'module')} ahead"
+            if one.ahead
+            else ", none prefetched"
+        )
+    return (
+        f"{one.phase}: {_count(one.count_per_step)} a step{size}, {percent(one.hidden_share)} "
+        f"hidden{ahead}"
+    )
 
 
 def _count(value: float) -> str:
@@ -171,7 +217,9 @@ def _count(value: float) -> str:
 
 def late_ranks(comms: CommsFacts) -> Iterator[Prose]:
     """Ranks that are late again and again, by name; and clocks that nothing ties together."""
-    late = sorted((rank for rank in comms.ranks if rank.is_straggler), key=lambda rank: -(rank.late_ns or 0))
+    late = sorted(
+        (rank for rank in comms.ranks if rank.is_straggler), key=lambda rank: -(rank.late_ns or 0)
+    )
     for rank in late[:MAX_NAMED]:
         often, late_ms = percent(rank.share_last or 0), ms(rank.late_ns or 0)
         last = f"Rank {rank.rank} comes last to {often} of the collectives"

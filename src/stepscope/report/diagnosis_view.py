@@ -98,7 +98,8 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
 
 
 def _what_was_read(facts: Facts) -> str:
-    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep, 3 whole ones measured`."""
+    """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep,
+    3 whole ones measured`."""
     ranks = facts.ranks
     if not ranks and facts.run is None and facts.beside is not None:
         # A job's output is read for several things, and is one file.
@@ -107,7 +108,11 @@ def _what_was_read(facts: Facts) -> str:
         )
         return f"{plural(len(files), 'recording')}, no trace"
     if not ranks:
-        return "No rank was read." if facts.run is None else f"{facts.run.path}: the profiler recorded no step"
+        return (
+            "No rank was read."
+            if facts.run is None
+            else f"{facts.run.path}: the profiler recorded no step"
+        )
     if len(ranks) == 1:
         read = shorten(ranks[0].path, MAX_PATH)
     else:
@@ -118,7 +123,11 @@ def _what_was_read(facts: Facts) -> str:
     if len(names) > 2:
         devices += f" and {len(names) - 2} other kinds of device"
     if not devices:
-        devices = "no device named" if any(rank.steps.where == "device" for rank in ranks) else "no device"
+        devices = (
+            "no device named"
+            if any(rank.steps.where == "device" for rank in ranks)
+            else "no device"
+        )
     return f"{read}, {devices}: {_step_words(facts.median_rank)}"
 
 
@@ -130,13 +139,18 @@ def _step_words(rank: RankFacts) -> str:
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
-    return f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
+    return (
+        f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
+    )
 
 
 def _common_folder(paths: list[str]) -> str:
     """The folder all paths begin with; they may be addresses in object storage."""
     first, last = min(paths), max(paths)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    same = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[: first.rfind("/", 0, same) + 1]
 
 
@@ -155,7 +169,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
         return
     many_ranks = len(diagnosis.facts.ranks) > 1
     blocks: list[Block] = [
-        _card(number, finding, many_ranks=many_ranks) for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
+        _card(number, finding, many_ranks=many_ranks)
+        for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
     ]
     blocks += more(len(findings) - MAX_FINDINGS, "finding")
     if diagnosis.together is not None:
@@ -173,15 +188,22 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
 
 
 def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
-    gain = f"{finding.predicted_speedup:.2f}x ({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    gain = (
+        f"{finding.predicted_speedup:.2f}x "
+        f"({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
+    )
     ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
     after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
     if finding.changes_numerics:
-        blocks.append(Prose("It can change the numbers: compare the loss before and after.", "warn"))
+        blocks.append(
+            Prose("It can change the numbers: compare the loss before and after.", "warn")
+        )
     places = (f"{percent(place.share)} at {place.words}" for place in finding.places)
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *places)))
-    return Card(number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks))
+    return Card(
+        number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
+    )
 
 
 def _all_notes(diagnosis: Diagnosis) -> list[str]:

@@ -16,7 +16,9 @@ def formats_text() -> str:
     head = " " * width + "  " + "  ".join(JUDGED)
     lines = [head]
     for each in FORMATS:
-        marks = "  ".join(("x" if word in each.judges else ".").center(len(word)) for word in JUDGED)
+        marks = "  ".join(
+            ("x" if word in each.judges else ".").center(len(word)) for word in JUDGED
+        )
         lines.append(f"{each.name:<{width}}  {marks}".rstrip())
     lines.append("")
     for each in FORMATS:
@@ -36,17 +38,32 @@ def formats_markdown() -> str:
 def formats_json() -> str:
     """Schema stepscope.formats/1."""
     rows = [
-        {"name": each.name, "words": each.words, "kind": each.kind, "record": each.record, "judges": list(each.judges)}
+        {
+            "name": each.name,
+            "words": each.words,
+            "kind": each.kind,
+            "record": each.record,
+            "judges": list(each.judges),
+        }
         for each in FORMATS
     ]
-    return json_text({"schema": "stepscope.formats/1", "judged": list(JUDGED), "formats": rows}, indent=2)
+    return json_text(
+        {"schema": "stepscope.formats/1", "judged": list(JUDGED), "formats": rows}, indent=2
+    )
 
 
 def source_words(found: Found) -> list[str]:
     """A line for each thing that was found in what the user named."""
     lines = []
-    for source in (*found.logs[:MOST_NAMED], *found.sources[:MOST_NAMED], *found.others[:MOST_NAMED]):
+    for source in (
+        *found.logs[:MOST_NAMED],
+        *found.sources[:MOST_NAMED],
+        *found.others[:MOST_NAMED],
+    ):
         known = BY_NAME[source.format or KINETO]
-        lines.append(f"{clean(source.label)}: {known.name} ({known.words}); it tells of {', '.join(known.judges)}")
+        lines.append(
+            f"{clean(source.label)}: {known.name} ({known.words}); it tells of "
+            f"{', '.join(known.judges)}"
+        )
     more = len(found.sources) + len(found.others) + len(found.logs) - len(lines)
     return [*lines, *([f"and {more} more"] if more > 0 else []), *found.notes]

@@ -1,4 +1,5 @@
-"""The gate's side of the contract: the quantities that a diagnosis has, and what a gate found, in words and for machines."""
+"""The gate's side of the contract: the quantities that a diagnosis has, and what a gate found, in
+words and for machines."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def known_names(codes: Collection[str]) -> frozenset[str]:
     return frozenset((*NAMES, *(f"finding.{code}" for code in codes)))
 
 
-def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tuple[Quantities, str]:
+def read_quantities(
+    text: str | bytes, where: str, codes: Collection[str]
+) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
     told = decode(text, DiagnosisContract, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
@@ -57,23 +60,39 @@ def read_quantities(text: str | bytes, where: str, codes: Collection[str]) -> tu
     values |= _of_findings(told, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
-    why |= {name: abstained.get(name, NOT_JUDGED) for name, value in values.items() if value is None and "finding" in name}
+    why |= {
+        name: abstained.get(name, NOT_JUDGED)
+        for name, value in values.items()
+        if value is None and "finding" in name
+    }
     if rank is not None and rank.partition_ms is not None and values["comms_wait_ms"] is None:
-        why["comms_wait_ms"] = "was not told from moving bytes: it needs the traces of the other ranks"
-    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+        why["comms_wait_ms"] = (
+            "was not told from moving bytes: it needs the traces of the other ranks"
+        )
+    finite = {
+        name: value if value is not None and math.isfinite(value) else None
+        for name, value in values.items()
+    }
     return Quantities(values=finite, why=why), told.step.source
 
 
 def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities:
-    """The baseline without what cannot stand beside this run's: a profiled step time beside one without a profiler."""
+    """The baseline without what cannot stand beside this run's: a profiled step time beside one
+    without a profiler."""
     if (source == "trace") == (run_source == "trace"):
         return baseline
     how = {True: "while profiled", False: "without a profiler"}
-    words = f"cannot be compared: it was timed {how[source == 'trace']}, and this run's {how[run_source == 'trace']}"
+    words = (
+        f"cannot be compared: it was timed {how[source == 'trace']}, and this run's "
+        f"{how[run_source == 'trace']}"
+    )
     return replace(
         baseline,
         values={**baseline.values, **dict.fromkeys(BY_STEP_TIME)},
-        why={**baseline.why, **{name: words for name in BY_STEP_TIME if baseline.values[name] is not None}},
+        why={
+            **baseline.why,
+            **{name: words for name in BY_STEP_TIME if baseline.values[name] is not None},
+        },
     )
 
 
@@ -94,7 +113,10 @@ def _of_rank(rank: Rank) -> dict[str, float | None]:
 
 def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
     """The findings that were not judged, each with what it lacked."""
-    return {f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}" for each in abstentions}
+    return {
+        f"finding.{each.code}": f"was not judged: {each.reason}: {each.needs}"
+        for each in abstentions
+    }
 
 
 def _of_findings(
@@ -102,13 +124,19 @@ def _of_findings(
     codes: Collection[str],
     abstained: Collection[str],
 ) -> dict[str, float | None]:
-    """The gain of each finding. One that was looked for and is not there gives 1: nothing to gain."""
+    """The gain of each finding. One that was looked for and is not there gives 1: nothing to
+    gain."""
     absent = None if told.replay is None else 1.0
-    values = {name: None if name in abstained else absent for name in (f"finding.{code}" for code in codes)}
+    values = {
+        name: None if name in abstained else absent
+        for name in (f"finding.{code}" for code in codes)
+    }
     for finding in told.findings:
         name = f"finding.{finding.code}"
         values[name] = max(values.get(name) or 0.0, finding.predicted_speedup)
-    values[ANY_FINDING] = max((finding.predicted_speedup for finding in told.findings), default=absent)
+    values[ANY_FINDING] = max(
+        (finding.predicted_speedup for finding in told.findings), default=absent
+    )
     return values
 
 
@@ -156,12 +184,18 @@ def gate_lines(gate: Gate) -> list[str]:
     """What to tell on stderr: what stopped the gate and why, or that nothing did."""
     num = len(gate.results)
     checks = f"{num} check{'' if num == 1 else 's'}"
-    let_by = [result for result in gate.results if result.status == "undecided" and gate.missing == "pass"]
+    let_by = [
+        result for result in gate.results if result.status == "undecided" and gate.missing == "pass"
+    ]
     passed = [f"not decided, let pass: {_line(result)}" for result in let_by]
     if gate.is_passed:
         return [f"the gate passed: {checks}, none failed", *passed]
     stopped = gate.stopped_by
-    return [f"the gate failed: {len(stopped)} of {checks}", *(f"{_status(r)}: {_line(r)}" for r in stopped), *passed]
+    return [
+        f"the gate failed: {len(stopped)} of {checks}",
+        *(f"{_status(r)}: {_line(r)}" for r in stopped),
+        *passed,
+    ]
 
 
 def _status(result: Result) -> str:
@@ -176,5 +210,7 @@ def reason(result: Result) -> str:
     """The figures behind an answer: `step_ms 65.48, baseline.step_ms 59.2; 65.48 > 62.16`."""
     if result.missing:
         return "; ".join(result.missing)
-    named = ", ".join(f"{name} {value:.6g}" for name, value in result.values.items() if value is not None)
+    named = ", ".join(
+        f"{name} {value:.6g}" for name, value in result.values.items() if value is not None
+    )
     return "; ".join(words for words in (named, ", ".join(result.compared)) if words)

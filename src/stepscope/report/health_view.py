@@ -10,7 +10,9 @@ ANSWERS = {OK: "Healthy.", BAD: "Not healthy."}
 
 
 def health_document(answer: Health) -> Document:
-    rows = tuple((f"{MARKS.get(check.state, '?'):<3}  {check.name}", check.words) for check in answer.checks)
+    rows = tuple(
+        (f"{MARKS.get(check.state, '?'):<3}  {check.name}", check.words) for check in answer.checks
+    )
     return (
         Headline(command="stepscope health", text=ANSWERS.get(answer.state, "Could not tell.")),
         Facts(rows),

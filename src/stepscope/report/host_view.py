@@ -14,7 +14,15 @@ from stepscope.report.document.blocks import (
     more,
     numbers,
 )
-from stepscope.report.units import gigabytes, megabytes, number, per_step, percent, plural, short_time
+from stepscope.report.units import (
+    gigabytes,
+    megabytes,
+    number,
+    per_step,
+    percent,
+    plural,
+    short_time,
+)
 
 MAX_CALLS = 3
 """Rows for each kind of call."""
@@ -34,7 +42,12 @@ def host_sections(rank: RankFacts) -> Iterator[Section]:
 
 def _host_blocks(rank: RankFacts, num_steps: int) -> Iterator[Block]:
     host = rank.host
-    kinds = {"sync": host.syncs, "allocator": host.allocator, "loader": host.loader, "compile": host.compile}
+    kinds = {
+        "sync": host.syncs,
+        "allocator": host.allocator,
+        "loader": host.loader,
+        "compile": host.compile,
+    }
     rows = [row for kind, calls in kinds.items() for row in _call_rows(kind, calls, num_steps)]
     if rows:
         name = Column(title="call", fit="shorten")
@@ -55,14 +68,28 @@ def _host_blocks(rank: RankFacts, num_steps: int) -> Iterator[Block]:
 def _call_rows(kind: str, calls: Sequence[CallRow], num_steps: int) -> list[tuple[str, ...]]:
     ordered = sorted(calls, key=lambda row: -row.total_ns)
     rows: list[tuple[str, ...]] = [
-        (kind, row.name, per_step(row.count, num_steps), number(row.total_ns / num_steps / 1e6), short_time(row.longest_ns))
+        (
+            kind,
+            row.name,
+            per_step(row.count, num_steps),
+            number(row.total_ns / num_steps / 1e6),
+            short_time(row.longest_ns),
+        )
         for row in ordered[:MAX_CALLS]
     ]
     rest = ordered[MAX_CALLS:]
     if rest:
         count, total = sum(row.count for row in rest), sum(row.total_ns for row in rest)
         longest = short_time(max(row.longest_ns for row in rest))
-        rows.append((kind, f"{len(rest)} others", per_step(count, num_steps), number(total / num_steps / 1e6), longest))
+        rows.append(
+            (
+                kind,
+                f"{len(rest)} others",
+                per_step(count, num_steps),
+                number(total / num_steps / 1e6),
+                longest,
+            )
+        )
     return rows
 
 
@@ -78,11 +105,21 @@ def _launch_words(launches: Launches, num_steps: int) -> list[tuple[str, str]]:
     if times:
         words.append(("medians", ", ".join(times)))
     if launches.num_graph_launches:
-        graphs, inside = per_step(launches.num_graph_launches, num_steps), per_step(launches.num_in_graphs, num_steps)
+        graphs, inside = (
+            per_step(launches.num_graph_launches, num_steps),
+            per_step(launches.num_in_graphs, num_steps),
+        )
         words.append(("CUDA graphs", f"{graphs} launched, with {inside} pieces of work in them"))
     if launches.num_unlinked:
-        of_all = percent(launches.num_unlinked / max(launches.num_device_events, launches.num_unlinked))
-        words.append(("without a launch", f"{plural(launches.num_unlinked, 'piece')} of device work in all, {of_all}"))
+        of_all = percent(
+            launches.num_unlinked / max(launches.num_device_events, launches.num_unlinked)
+        )
+        words.append(
+            (
+                "without a launch",
+                f"{plural(launches.num_unlinked, 'piece')} of device work in all, {of_all}",
+            )
+        )
     return words
 
 
@@ -94,7 +131,11 @@ def _ahead_words(launches: Launches) -> str:
         ahead = "the host does not run ahead of the device"
     else:
         ahead = f"the host runs {plural(round(depth), 'launch', 'es')} ahead"
-    return ahead if starved is None else f"{ahead}; {percent(starved)} of launches find the device idle"
+    return (
+        ahead
+        if starved is None
+        else f"{ahead}; {percent(starved)} of launches find the device idle"
+    )
 
 
 def _copies_section(copies: Sequence[CopyRow], num_steps: int) -> Section:

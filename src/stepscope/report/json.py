@@ -67,7 +67,9 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
         comms=UNSET if facts.comms is None else facts.comms,
         advice=UNSET if beside is None and not diagnosis.advice else diagnosis.advice,
-        recordings=UNSET if beside is None else tuple(map(recording_contract, recording_texts(beside))),
+        recordings=UNSET
+        if beside is None
+        else tuple(map(recording_contract, recording_texts(beside))),
         gate=UNSET if gate is None else gate_contract(gate),
     )
 

@@ -68,12 +68,16 @@ def _longest(rank: RankFacts, num_steps: int, compute: int) -> Section:
             per_step(row.count, num_steps),
             _ms(row.total_ns, num_steps),
             _share(row.category, row.total_ns, compute),
-            percent(row.floor_ns / row.total_ns) if row.floor_ns is not None and row.total_ns else "-",
+            percent(row.floor_ns / row.total_ns)
+            if row.floor_ns is not None and row.total_ns
+            else "-",
         )
         for row in ordered[:MAX_ROWS]
     )
     # By the categories: the kernels may be only the longest of all.
-    every = max(sum(row.total_ns for row in rank.categories), sum(row.total_ns for row in rank.kernels))
+    every = max(
+        sum(row.total_ns for row in rank.categories), sum(row.total_ns for row in rank.kernels)
+    )
     rest = _rest(every - sum(row.total_ns for row in ordered[:MAX_ROWS]), num_steps)
     aside = "a step; roof: least time its work needs / its time"
     return _section("Kernels that take most", aside, Table(columns=columns, rows=rows), *rest)
@@ -98,7 +102,10 @@ def _ranges(title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> Section
 def _operators(rank: RankFacts, num_steps: int) -> Iterator[Section]:
     timed = [(row, row.host_ns) for row in rank.ops if row.host_ns is not None]
     ordered = sorted(timed, key=lambda pair: -pair[1])
-    rows = tuple((op_name(row.name), per_step(row.count, num_steps), _ms(ns, num_steps)) for row, ns in ordered[:MAX_ROWS])
+    rows = tuple(
+        (op_name(row.name), per_step(row.count, num_steps), _ms(ns, num_steps))
+        for row, ns in ordered[:MAX_ROWS]
+    )
     if rows:
         table = Table(columns=(NAME, *numbers("calls", "ms")), rows=rows)
         rest = _rest(sum(ns for _, ns in ordered[MAX_ROWS:]), num_steps)

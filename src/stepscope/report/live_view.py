@@ -47,7 +47,11 @@ def _blocks(view: LiveView) -> Iterator[Block]:
 
 def _state_words(view: LiveView) -> str:
     lasted = "" if view.running_s is None else f" for {_time(view.running_s)}"
-    ended = f"Ended with exit code {view.exit_code}, ran{lasted}" if view.exit_code is not None else f"Running{lasted}"
+    ended = (
+        f"Ended with exit code {view.exit_code}, ran{lasted}"
+        if view.exit_code is not None
+        else f"Running{lasted}"
+    )
     return f"{ended}: {view.path}"
 
 
@@ -61,11 +65,15 @@ def _pace_words(view: LiveView) -> str:
     if view.samples_per_s is not None:
         words += f", {number(view.samples_per_s)}{NBSP}samples/s"
     missing = 0 if view.world_size is None else view.world_size - len(view.ranks)
-    return words + (f"; {plural(missing, 'rank')} of {view.world_size} not seen here" if missing > 0 else "")
+    return words + (
+        f"; {plural(missing, 'rank')} of {view.world_size} not seen here" if missing > 0 else ""
+    )
 
 
 def _ranks_section(view: LiveView) -> Section:
-    has_device = any(rank.gpu_util is not None or rank.device_bytes is not None for rank in view.ranks)
+    has_device = any(
+        rank.gpu_util is not None or rank.device_bytes is not None for rank in view.ranks
+    )
     of_device = ("gpu", "device GB") if has_device else ()
     titles = ("step", "step time", "baseline", "loader", *of_device, "host GB")
     table = Table(
@@ -74,7 +82,11 @@ def _ranks_section(view: LiveView) -> Section:
     )
     states = (Prose(words) for group in view.groups if (words := _state_of(group)))
     left_out = view.num_outliers_left_out
-    rest = (Prose(f"and {plural(left_out, 'more rank')} unlike the others", "quiet"),) if left_out else ()
+    rest = (
+        (Prose(f"and {plural(left_out, 'more rank')} unlike the others", "quiet"),)
+        if left_out
+        else ()
+    )
     aside = "those alike on one line" if len(view.groups) < len(view.ranks) else ""
     return Section(title="Ranks", aside=aside, blocks=(table, *states, *rest))
 
@@ -82,7 +94,11 @@ def _ranks_section(view: LiveView) -> Section:
 def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
     one, many = group.one, len(group.ranks) > 1
     name = f"{len(group.ranks)} alike" if many else str(one.rank)
-    is_slower = one.step_ns is not None and one.baseline_ns is not None and one.step_ns > SLOWER * one.baseline_ns
+    is_slower = (
+        one.step_ns is not None
+        and one.baseline_ns is not None
+        and one.step_ns > SLOWER * one.baseline_ns
+    )
     step_time = Cell("-" if one.step_ns is None else ms(one.step_ns), "strong" if is_slower else "")
     device = (_percent(one.gpu_util), _device(one)) if has_device else ()
     return (

@@ -10,14 +10,18 @@ from rich.cells import cell_len
 from stepscope.report.units import NBSP
 
 MAX_CHARS = 2000
-"""A name or note is cut here before anything else looks at it; no real kernel name needs more to be told from another."""
+"""A name or note is cut here before anything else looks at it; no real kernel name needs more to be
+told from another."""
 MAX_MARKS = 2
-"""Combining marks kept in a row: scripts need one or two, a smear over the lines above needs more."""
+"""Combining marks kept in a row: scripts need one or two, a smear over the lines above needs
+more."""
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Controls, direction overrides, lone surrogates, private and unassigned characters, line separators."""
+"""Controls, direction overrides, lone surrogates, private and unassigned characters, line
+separators."""
 _VARIATIONS = dict.fromkeys(range(0xFE00, 0xFE10))
-"""Variation selectors change how wide the character before them is drawn, and terminals do not agree on it."""
+"""Variation selectors change how wide the character before them is drawn, and terminals do not
+agree on it."""
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N__\w*::")
 _LOOKS_CPP = re.compile(r"::|<|^[\w$.]+\(")
 _SUFFIX = re.compile(r"\s*\[clone [^\]]*\]\s*$|\.kd$")
@@ -27,7 +31,8 @@ _OP_PREFIX = re.compile(r"^(autograd::engine::evaluate_function: |aten::)")
 
 
 def clean(text: str, *, ascii_only: bool = False) -> str:
-    """The text with nothing in it that a terminal obeys: one line, every control character a question mark."""
+    """The text with nothing in it that a terminal obeys: one line, every control character a
+    question mark."""
     if text.isascii() and text.isprintable() and len(text) <= MAX_CHARS:
         return text
     cut = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "..."
@@ -50,13 +55,17 @@ def _safe(char: str, category: str, ascii_only: bool) -> str:
 
 
 def shorten(text: str, width: int, dots: str = "...") -> str:
-    """The text in `width` cells: a template gives up its arguments first, then the middle goes, as both ends tell names apart."""
+    """The text in `width` cells: a template gives up its arguments first, then the middle goes, as
+    both ends tell names apart."""
     if cell_len(text) <= width:
         return text
     templated = _TEMPLATED.match(text)
     if templated is not None:
         base = templated[1]
-        return next((short for short in (f"{base}<...>", base) if len(short) <= width), shorten(base, width, dots))
+        return next(
+            (short for short in (f"{base}<...>", base) if len(short) <= width),
+            shorten(base, width, dots),
+        )
     room = width - len(dots)
     if room < 2:
         return _head(text, width)
@@ -82,8 +91,8 @@ def op_name(name: str) -> str:
 def kernel_name(name: str) -> str:
     """A kernel without return type, namespaces, arguments and nested templates.
 
-    void at::native::vectorized_elementwise_kernel<4, at::native::F<float>, std::array<char*, 3ul>>(int, ...)
-    -> vectorized_elementwise_kernel<4, ...>
+    void at::native::vectorized_elementwise_kernel<4, at::native::F<float>, std::array<char*,
+    3ul>>(int, ...) -> vectorized_elementwise_kernel<4, ...>
     """
     text = _ANONYMOUS.sub("", _SUFFIX.sub("", name[:MAX_CHARS]))
     if not _LOOKS_CPP.search(text):
@@ -98,7 +107,8 @@ def kernel_name(name: str) -> str:
 
 
 def _outside(text: str) -> list[tuple[int, str]]:
-    """The characters outside of every template and parenthesis, with their places; an opening bracket counts as outside."""
+    """The characters outside of every template and parenthesis, with their places; an opening
+    bracket counts as outside."""
     depth, found = 0, []
     for i, char in enumerate(text):
         if depth == 0:
@@ -121,7 +131,9 @@ def _last_outside(text: str, wanted: str) -> int:
 def _arguments(inside: str) -> str:
     """Template arguments; those that are themselves built of others become dots."""
     edges = [i for i, char in _outside(inside) if char == ","]
-    pieces = [inside[a + 1 : b].strip() for a, b in zip([-1, *edges], [*edges, len(inside)], strict=True)]
+    pieces = [
+        inside[a + 1 : b].strip() for a, b in zip([-1, *edges], [*edges, len(inside)], strict=True)
+    ]
     kept: list[str] = []
     for piece in pieces:
         simple = piece.rpartition("::")[2] if not set(piece) & set("<({") else "..."

@@ -57,18 +57,36 @@ def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
     if more > 0:
         yield (
             "",
-            f"and {plural(more, 'communicator')} more, the largest of {log.communicators[MAX_COMMUNICATORS].num_ranks} ranks",
+            (
+                f"and {plural(more, 'communicator')} more, the largest of "
+                f"{log.communicators[MAX_COMMUNICATORS].num_ranks} ranks"
+            ),
         )
     if log.connections:
         ways = Counter(NIC.sub("", connection.via) for connection in log.connections).most_common()
-        slowest = f"; the slowest is {_word(log.slowest_transport or '')}" if len(log.transports) > 1 else ""
+        slowest = (
+            f"; the slowest is {_word(log.slowest_transport or '')}"
+            if len(log.transports) > 1
+            else ""
+        )
         yield "connections", _list([f"{_word(way)} {count}" for way, count in ways]) + slowest
     if log.networks or log.interfaces:
         yield "network", _network(log)
     if log.graphs:
-        yield "expected", _list([f"{g.pattern} {g.num_channels} x {number(g.inter_gb_s)}{NBSP}GB/s" for g in log.graphs])
+        yield (
+            "expected",
+            _list(
+                [
+                    f"{g.pattern} {g.num_channels} x {number(g.inter_gb_s)}{NBSP}GB/s"
+                    for g in log.graphs
+                ]
+            ),
+        )
     if log.algorithms:
-        yield "algorithms", _list([_choice(c.function, c.algorithm, c.protocol, c.count) for c in log.algorithms])
+        yield (
+            "algorithms",
+            _list([_choice(c.function, c.algorithm, c.protocol, c.count) for c in log.algorithms]),
+        )
     if log.env:
         pairs = [f"{name}={_word('|'.join(values))}" for name, values in log.env.items()]
         yield "variables", _list(pairs, MAX_VARIABLES)
@@ -94,12 +112,19 @@ def _network(log: NcclLog) -> str:
     if log.interfaces:
         words += f", over {_list([_word(name) for name in log.interfaces])}"
     if log.ib_devices is not None:
-        words += f"; InfiniBand or RoCE: {_list([_word(name) for name in log.ib_devices]) or 'none found'}"
+        words += (
+            "; InfiniBand or RoCE: "
+            f"{_list([_word(name) for name in log.ib_devices]) or 'none found'}"
+        )
     return words
 
 
 def _choice(function: str | None, algorithm: str, protocol: str | None, count: int) -> str:
-    return " ".join(word for word in (function, f"{algorithm}/{protocol}" if protocol else algorithm, str(count)) if word)
+    return " ".join(
+        word
+        for word in (function, f"{algorithm}/{protocol}" if protocol else algorithm, str(count))
+        if word
+    )
 
 
 def _list(items: list[str], most: int = MAX_LISTED) -> str:
@@ -112,8 +137,11 @@ def _word(text: str) -> str:
 
 
 def nccl_contract(log: NcclLog) -> Nccl:
-    """The key `nccl` of the JSON: connections are counted per pair of ranks, trees are left to the log."""
-    links = Counter((c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections)
+    """The key `nccl` of the JSON: connections are counted per pair of ranks, trees are left to the
+    log."""
+    links = Counter(
+        (c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections
+    )
     return Nccl(
         library=log.library,
         version=log.version,

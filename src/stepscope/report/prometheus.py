@@ -14,16 +14,61 @@ def _seconds(ns: float | None) -> float | None:
 
 
 METRICS: tuple[tuple[str, str, str, Callable[[RankLive], float | None]], ...] = (
-    ("stepscope_step_seconds", "gauge", "Time of a training step, median of the last ones.", lambda r: _seconds(r.step_ns)),
-    ("stepscope_step_baseline_seconds", "gauge", "The same when the run began.", lambda r: _seconds(r.baseline_ns)),
+    (
+        "stepscope_step_seconds",
+        "gauge",
+        "Time of a training step, median of the last ones.",
+        lambda r: _seconds(r.step_ns),
+    ),
+    (
+        "stepscope_step_baseline_seconds",
+        "gauge",
+        "The same when the run began.",
+        lambda r: _seconds(r.baseline_ns),
+    ),
     ("stepscope_steps_total", "counter", "Steps made.", lambda r: r.step),
-    ("stepscope_loader_wait_seconds", "gauge", "Wait for the DataLoader in a step.", lambda r: _seconds(r.wait_ns)),
-    ("stepscope_samples_per_second", "gauge", "Samples of the training set.", lambda r: r.samples_per_s),
-    ("stepscope_gpu_utilization_ratio", "gauge", "Share of time in which kernels ran, by the driver.", lambda r: r.gpu_util),
-    ("stepscope_device_memory_bytes", "gauge", "Memory held on the rank's devices.", lambda r: r.device_bytes),
-    ("stepscope_device_memory_total_bytes", "gauge", "Memory that these devices have.", lambda r: r.device_total_bytes),
-    ("stepscope_host_memory_bytes", "gauge", "Resident memory of the rank's process.", lambda r: r.rss_bytes),
-    ("stepscope_rank_up", "gauge", "1 while the rank tells of itself and makes steps.", lambda r: float(r.state == RUNS)),
+    (
+        "stepscope_loader_wait_seconds",
+        "gauge",
+        "Wait for the DataLoader in a step.",
+        lambda r: _seconds(r.wait_ns),
+    ),
+    (
+        "stepscope_samples_per_second",
+        "gauge",
+        "Samples of the training set.",
+        lambda r: r.samples_per_s,
+    ),
+    (
+        "stepscope_gpu_utilization_ratio",
+        "gauge",
+        "Share of time in which kernels ran, by the driver.",
+        lambda r: r.gpu_util,
+    ),
+    (
+        "stepscope_device_memory_bytes",
+        "gauge",
+        "Memory held on the rank's devices.",
+        lambda r: r.device_bytes,
+    ),
+    (
+        "stepscope_device_memory_total_bytes",
+        "gauge",
+        "Memory that these devices have.",
+        lambda r: r.device_total_bytes,
+    ),
+    (
+        "stepscope_host_memory_bytes",
+        "gauge",
+        "Resident memory of the rank's process.",
+        lambda r: r.rss_bytes,
+    ),
+    (
+        "stepscope_rank_up",
+        "gauge",
+        "1 while the rank tells of itself and makes steps.",
+        lambda r: float(r.state == RUNS),
+    ),
 )
 """Name, type, help, and where its value is. A rank that did not measure one has no line for it."""
 

@@ -14,7 +14,8 @@ from stepscope.report.units import ms, percent
 
 MAX_LINES = 12
 ALIKE = 0.02
-"""Ranks are alike when their steps differ by less than this share and the shares of their steps by less than this."""
+"""Ranks are alike when their steps differ by less than this share and the shares of their steps by
+less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +42,14 @@ class RankLine:
         return (*self.shares, self.waits, late)
 
 
-def ranks_section(ranks: Sequence[RankFacts], comms: CommsFacts | None, below: Sequence[Block]) -> Section:
+def ranks_section(
+    ranks: Sequence[RankFacts], comms: CommsFacts | None, below: Sequence[Block]
+) -> Section:
     """A line for each group of ranks that are alike, and what is said below."""
     of_rank = {} if comms is None else {one.rank: one for one in comms.ranks}
-    lines = [_measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+    lines = [
+        _measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)
+    ]
     matched = any(line.late_ns is not None for line in lines)
     tolerance = ALIKE
     groups = _group(lines, tolerance)
@@ -66,7 +71,11 @@ def ranks_section(ranks: Sequence[RankFacts], comms: CommsFacts | None, below: S
 
 
 def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
-    total, busy, parts = rank.steps.step_interval_ns, rank.steps.typical(rank.busy_ns), rank.typical_parts_ns
+    total, busy, parts = (
+        rank.steps.step_interval_ns,
+        rank.steps.typical(rank.busy_ns),
+        rank.typical_parts_ns,
+    )
     if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
     return RankLine(
@@ -74,7 +83,9 @@ def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
         step_ns=total,
         busy=None if busy is None else busy / total,
         comms=None if parts is None else (parts["comms_wait"] + parts["comms_transfer"]) / total,
-        idle=None if parts is None else sum(ns for part, ns in parts.items() if part.startswith("idle_")) / total,
+        idle=None
+        if parts is None
+        else sum(ns for part, ns in parts.items() if part.startswith("idle_")) / total,
         waits=None if comms is None or comms.wait_ns is None else comms.wait_ns / total,
         late_ns=None if comms is None else comms.late_ns,
     )
@@ -95,7 +106,11 @@ def _group(lines: Sequence[RankLine], tolerance: float) -> list[list[RankLine]]:
 def _alike(a: RankLine, b: RankLine, tolerance: float) -> bool:
     if (a.step_ns is None) != (b.step_ns is None):
         return False
-    if a.step_ns is not None and b.step_ns is not None and abs(a.step_ns - b.step_ns) > tolerance * a.step_ns:
+    if (
+        a.step_ns is not None
+        and b.step_ns is not None
+        and abs(a.step_ns - b.step_ns) > tolerance * a.step_ns
+    ):
         return False
     return all(
         (x is None and y is None) or (x is not None and y is not None and abs(x - y) <= tolerance)
@@ -123,6 +138,12 @@ def _row(line: RankLine, matched: bool) -> tuple[str, ...]:
     many = f" alike ({len(line.ranks)})" if len(line.ranks) > 1 else ""
     step = ms(line.step_ns) if line.step_ns is not None else "not measured"
     waits = "-" if line.waits is None or line.step_ns is None else ms(line.waits * line.step_ns)
-    late = "-" if line.late_ns is None else ms(line.late_ns) if line.late_ns >= 0 else f"-{ms(-line.late_ns)}"
+    late = (
+        "-"
+        if line.late_ns is None
+        else ms(line.late_ns)
+        if line.late_ns >= 0
+        else f"-{ms(-line.late_ns)}"
+    )
     shares = (percent(share) if share is not None else "-" for share in line.shares)
     return (number_ranges(line.ranks) + many, step, *shares, *((waits, late) if matched else ()))

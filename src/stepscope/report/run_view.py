@@ -28,16 +28,27 @@ def _steps(rank: Known) -> list[tuple[str, str]]:
     steps = rank.steps
     assert steps is not None
     spread = f"{ms(steps.low_ns)} to {ms(steps.high_ns)}"
-    told = f"{ms(steps.step_ns)} over {plural(steps.num, 'step')} ({spread}), the slowest {ms(steps.slowest_ns)}"
+    told = (
+        f"{ms(steps.step_ns)} over {plural(steps.num, 'step')} ({spread}), the slowest "
+        f"{ms(steps.slowest_ns)}"
+    )
     if steps.num_left_out:
         told += f"; {steps.num_left_out} with a save or an evaluation left out"
-    parts = [(steps.wait_ns, "in the loader"), (steps.backward_ns, "in backward"), (steps.optimizer_ns, "in the optimizer")]
+    parts = [
+        (steps.wait_ns, "in the loader"),
+        (steps.backward_ns, "in backward"),
+        (steps.optimizer_ns, "in the optimizer"),
+    ]
     shares = [f"{percent(ns / steps.step_ns)} {where}" for ns, where in parts if ns is not None]
     rows = [("step", told), ("host", ", ".join(shares))]
     if steps.num_backwards is not None and steps.num_backwards >= 1.5:
         rows.append(("accumulation", f"{steps.num_backwards:.3g} backward passes a step"))
     lost = [(rank.save_ns, "in saves"), (rank.gc_ns, "in collections of garbage")]
-    seen = [f"{percent(ns / rank.timed_ns)} {where}" for ns, where in lost if rank.timed_ns and ns / rank.timed_ns >= 0.005]
+    seen = [
+        f"{percent(ns / rank.timed_ns)} {where}"
+        for ns, where in lost
+        if rank.timed_ns and ns / rank.timed_ns >= 0.005
+    ]
     if seen:
         rows.append(("also", ", ".join(seen)))
     return rows
@@ -51,11 +62,19 @@ def _set_up(rank: Known) -> list[tuple[str, str]]:
         rows.append(("optimizer", shorten(", ".join(rank.optimizers), 60)))
     if rank.loader is not None:
         knobs = rank.loader
-        told = [("num_workers", knobs.num_workers), ("pin_memory", knobs.pin_memory), ("batch_size", knobs.batch_size)]
-        rows.append(("loader", ", ".join(f"{name}={value}" for name, value in told if value is not None)))
+        told = [
+            ("num_workers", knobs.num_workers),
+            ("pin_memory", knobs.pin_memory),
+            ("batch_size", knobs.batch_size),
+        ]
+        rows.append(
+            ("loader", ", ".join(f"{name}={value}" for name, value in told if value is not None))
+        )
     if rank.cores is not None:
         used = "" if rank.cores_used is None else f", {rank.cores_used:.2g} of them used"
-        threads = "" if rank.threads is None else f"; {plural(rank.threads, 'thread')} for operators"
+        threads = (
+            "" if rank.threads is None else f"; {plural(rank.threads, 'thread')} for operators"
+        )
         rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
     if rank.device is not None:
         rows.append(("device", _device(rank.device)))
@@ -68,6 +87,9 @@ def _device(device: DeviceSample) -> str:
         None if device.sm_clock_mhz is None else f"{device.sm_clock_mhz:.0f} MHz",
         None if device.power_w is None else f"{device.power_w:.0f} W",
         None if device.temperature_c is None else f"{device.temperature_c:.0f} C",
-        *(f"{name} in {percent(share)} of the samples" for name, share in (device.throttled_share or {}).items()),
+        *(
+            f"{name} in {percent(share)} of the samples"
+            for name, share in (device.throttled_share or {}).items()
+        ),
     ]
     return ", ".join(words for words in told if words is not None)

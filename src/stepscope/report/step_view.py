@@ -66,14 +66,26 @@ def step_section(rank: RankFacts) -> Section:
 
 
 def _words(part: str, partition: Partition) -> str:
-    return UNSPLIT_COMMS if part == "comms_transfer" and not partition.waits_split else PART_WORDS[part]
+    return (
+        UNSPLIT_COMMS
+        if part == "comms_transfer" and not partition.waits_split
+        else PART_WORDS[part]
+    )
 
 
 def _which_step(rank: RankFacts) -> str:
     num = len(rank.steps.windows)
     if not rank.steps.is_pitch:
-        return "all that was recorded" if rank.steps.source == "whole trace" else "the only step, from its first work to its last"
-    return "the only whole step, while profiled" if num == 1 else f"the median step of {num}, while profiled"
+        return (
+            "all that was recorded"
+            if rank.steps.source == "whole trace"
+            else "the only step, from its first work to its last"
+        )
+    return (
+        "the only whole step, while profiled"
+        if num == 1
+        else f"the median step of {num}, while profiled"
+    )
 
 
 def device_sections(rank: RankFacts) -> Iterator[Section]:
@@ -81,7 +93,10 @@ def device_sections(rank: RankFacts) -> Iterator[Section]:
     if rank.steps.where != "host":
         yield Section(title="Device", blocks=(Facts(tuple(_device_facts(rank))),), is_folded=True)
     elif rank.num_events:
-        words = "Nothing ran on a device: the parts above are the host's, and operators count as compute."
+        words = (
+            "Nothing ran on a device: the parts above are the host's, and operators count as "
+            "compute."
+        )
         yield Section(title="Device", blocks=(Prose(words),), is_folded=True)
 
 
@@ -92,7 +107,10 @@ def _device_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
     if parts is not None and hidden is not None:
         comms = hidden + parts["comms_wait"] + parts["comms_transfer"]
         if comms:
-            yield "communication", f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute"
+            yield (
+                "communication",
+                f"{ms(comms)}, {percent(hidden / comms)} of it hidden under compute",
+            )
     if rank.phases is not None and rank.steps.windows:
         yield "phases", _phase_words(rank.phases, len(rank.steps.windows))
 
@@ -118,7 +136,10 @@ def _flops_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
     memory, arithmetic = roof.bandwidth_bound_ns, roof.arithmetic_bound_ns
     if memory is not None and arithmetic is not None and memory + arithmetic:
         known = memory + arithmetic
-        words = f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for {percent(arithmetic / known)}"
+        words = (
+            f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for "
+            f"{percent(arithmetic / known)}"
+        )
         if roof.modelled_share is not None and roof.modelled_share < MOST:
             words += f" (of the {percent(roof.modelled_share)} whose work is known)"
         yield "kernels' limit", words
@@ -130,18 +151,32 @@ def _mfu_words(rank: RankFacts) -> str:
         done = f"; its model does {teraflops(roof.model_flops)} a step" if roof.model_flops else ""
         return f"not measured: {_why_no_mfu(rank, roof)}{done}"
     precision = f" {roof.peak_precision}" if roof.peak_precision else ""
-    known = f"; work known for {percent(roof.modelled_share)} of compute" if roof.modelled_share is not None else ""
-    return f"{percent(roof.mfu)} of the dense{precision} peak of {roof.device or 'the device'}{known}"
+    known = (
+        f"; work known for {percent(roof.modelled_share)} of compute"
+        if roof.modelled_share is not None
+        else ""
+    )
+    return (
+        f"{percent(roof.mfu)} of the dense{precision} peak of {roof.device or 'the device'}{known}"
+    )
 
 
 def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
     if roof.device is None:
-        return f"no peak is known for {rank.device_name}" if rank.device_name else "the trace does not name the device"
+        return (
+            f"no peak is known for {rank.device_name}"
+            if rank.device_name
+            else "the trace does not name the device"
+        )
     if roof.model_flops is None and rank.launches is not None and rank.launches.num_in_graphs:
         return "the work inside CUDA graphs is not recorded with its shapes"
     if roof.model_flops is None:
         return "too little of the matrix work is known (record_shapes=True tells it)"
-    return "the trace has no whole step" if not rank.steps.windows else "no peak for the precision in use"
+    return (
+        "the trace has no whole step"
+        if not rank.steps.windows
+        else "no peak for the precision in use"
+    )
 
 
 def _phase_words(phases: Phases, num_steps: int) -> str:
@@ -151,8 +186,13 @@ def _phase_words(phases: Phases, num_steps: int) -> str:
         ("optimizer", phases.optimizer_ns),
         ("not told", phases.unknown_ns),
     )
-    words = ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns) or "none of the work could be distinguished"
+    words = (
+        ", ".join(f"{name} {ms(ns / num_steps)}" for name, ns in named if ns)
+        or "none of the work could be distinguished"
+    )
     if not phases.recomputed_ns:
         return words
     ops = plural(round(phases.num_recomputed_ops / num_steps), "operator")
-    return f"{words}; {ms(phases.recomputed_ns / num_steps)} of backward is forward run again ({ops})"
+    return (
+        f"{words}; {ms(phases.recomputed_ns / num_steps)} of backward is forward run again ({ops})"
+    )

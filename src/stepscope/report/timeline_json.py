@@ -13,7 +13,8 @@
 | `gaps`, `gap_parts` | the window's pieces without holes: nanoseconds, and which of `parts` |
 | `parts` | name and words of each part of the step |
 
-Times are nanoseconds from where the picture begins. The texts are strangers': cleaned here, they still may hold any markup.
+Times are nanoseconds from where the picture begins. The texts are strangers': cleaned here, they
+still may hold any markup.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ SCRIPTS = ("timeline_data.js", "timeline_panels.js", "timeline.js")
 STRING_CHARS = 500_000
 """Of all texts together, as they are written."""
 WIDTHS = (400, 200, 100, 48, 20)
-"""Characters of one text: the first that keeps all under that. With the last there are no labels beside the names."""
+"""Characters of one text: the first that keeps all under that. With the last there are no labels
+beside the names."""
 
 
 def timeline_values(timeline: Timeline) -> dict[str, Any]:
@@ -56,14 +58,20 @@ def timeline_values(timeline: Timeline) -> dict[str, Any]:
         "strings": strings,
         "fields": list(WHAT),
         "whats": whats,
-        "lanes": [[shorten(clean(lane.label), 60), lane.kind, lane.num_rows] for lane in timeline.lanes],
-        "rows": np.bincount(slices.row, minlength=sum(lane.num_rows for lane in timeline.lanes)).tolist(),
+        "lanes": [
+            [shorten(clean(lane.label), 60), lane.kind, lane.num_rows] for lane in timeline.lanes
+        ],
+        "rows": np.bincount(
+            slices.row, minlength=sum(lane.num_rows for lane in timeline.lanes)
+        ).tolist(),
         "start": _starts(slices, low),
         "dur": slices.dur_ns.tolist(),
         "what": slices.what.tolist(),
         "launched": _deltas(launched),
         "launch": _deltas(slices.launch[launched]),
-        "blocks": np.stack([blocks, slices.count[blocks], slices.busy_ns[blocks]], axis=1).reshape(-1).tolist(),
+        "blocks": np.stack([blocks, slices.count[blocks], slices.busy_ns[blocks]], axis=1)
+        .reshape(-1)
+        .tolist(),
         "sizes": np.stack([sizes, slices.size_bytes[sizes]], axis=1).reshape(-1).tolist(),
         "parts": [[part, _part_words(part, gaps.waits_split)] for part in PARTS],
         "gaps": gaps.dur_ns.tolist(),
@@ -95,7 +103,8 @@ def _starts(slices: Slices, low: int) -> list[int]:
 
 
 def _strings(whats: Sequence[What]) -> tuple[list[str], list[int]]:
-    """The table of texts, the longest cut where they are too many, and every What as codes into it."""
+    """The table of texts, the longest cut where they are too many, and every What as codes into
+    it."""
     safe: dict[str | None, str] = {}
     rows = [_texts(what, safe) for what in whats]
     for width in WIDTHS:
@@ -116,9 +125,13 @@ def _cut(text: str, width: int) -> str:
 
 
 def _texts(what: What, safe: dict[str | None, str]) -> tuple[str, ...]:
-    """In the order of WHAT; no label where it would be the name. A text is cleaned once: it occurs many times."""
+    """In the order of WHAT; no label where it would be the name. A text is cleaned once: it occurs
+    many times."""
     values = (what.name, what.kind, what.category, what.op, what.module, what.line, what.phase)
-    name, *others = [safe[value] if value in safe else safe.setdefault(value, clean(value or "")) for value in values]
+    name, *others = [
+        safe[value] if value in safe else safe.setdefault(value, clean(value or ""))
+        for value in values
+    ]
     label = kernel_name(name) if what.kind in ("kernel", "copy", "set") else op_name(name)
     return ("" if label == name else label, name, *others)
 

@@ -1,6 +1,7 @@
 """Numbers as people read them: the right number of digits, and units that stay with their number.
 
-A number and its unit are joined by a no-break space, so that wrapped prose does not part them; the sheet prints a plain one.
+A number and its unit are joined by a no-break space, so that wrapped prose does not part them; the
+sheet prints a plain one.
 """
 
 from __future__ import annotations

@@ -23,7 +23,11 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
             every.append(advice)
         elif advice is not None:
             every.extend(advice)
-    return tuple(sorted(every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True))
+    return tuple(
+        sorted(
+            every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True
+        )
+    )
 
 
 def weighed(auxiliary: Auxiliary, facts: Facts) -> Auxiliary:
@@ -44,7 +48,9 @@ def kernel_shares(facts: Facts) -> Mapping[str, float]:
     return shares
 
 
-def joined(findings: Sequence[Finding], advice: Sequence[Advice]) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
+def joined(
+    findings: Sequence[Finding], advice: Sequence[Advice]
+) -> tuple[tuple[Finding, ...], tuple[Advice, ...]]:
     """Advice on a fault that the trace shows too becomes evidence of that finding; the rest
     stays."""
     lines: dict[str, list[str]] = {finding.code: [] for finding in findings}
@@ -54,7 +60,9 @@ def joined(findings: Sequence[Finding], advice: Sequence[Advice]) -> tuple[tuple
             lines[each.code] += _evidence(each)
         else:
             rest.append(each)
-    explained = tuple(replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings)
+    explained = tuple(
+        replace(finding, evidence=(*finding.evidence, *lines[finding.code])) for finding in findings
+    )
     return explained, tuple(rest)
 
 

@@ -88,7 +88,14 @@ def case_of(
         graph = build_on_host(context.trace, context.cut, context.host)
     step_interval = facts.steps.step_interval_ns
     if graph is None or not graph.has_step_length or not step_interval or is_blind(facts):
-        return Case(context=context, facts=facts, graph=None, kinds=None, step_interval_ns=None, metadata=metadata)
+        return Case(
+            context=context,
+            facts=facts,
+            graph=None,
+            kinds=None,
+            step_interval_ns=None,
+            metadata=metadata,
+        )
     kinds = task_kinds(context, graph)
     starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
@@ -99,7 +106,8 @@ def case_of(
         host_ns = None if unprofiled is None else unprofiled.host_ns
         fitted = fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
-        recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval - 1,
+        recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval
+        - 1,
         step_interval_ns=fitted.step_interval_ns,
         error=fitted.error,
         cost_ns=fitted.cost_ns,

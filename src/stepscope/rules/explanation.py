@@ -29,7 +29,9 @@ def explain(code: str) -> str:
     if code not in by_code:
         near = difflib.get_close_matches(code, by_code, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"there is no finding called {code!r}. {hint}`stepscope explain --list` names them all.")
+        raise UsageError(
+            f"there is no finding called {code!r}. {hint}`stepscope explain --list` names them all."
+        )
     rule = by_code[code]
     return f"{code} (bound: {rule.BOUND})\n\n{text_of(rule)}"
 

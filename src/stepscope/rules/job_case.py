@@ -110,26 +110,37 @@ class JobProposal:
 def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     """The masked tasks of each rank are gone, and nobody waits in them."""
     parts = tuple(
-        replace(part, graph=without_tasks(part.graph, mask), shared=np.where(mask, NONE, part.shared))
+        replace(
+            part, graph=without_tasks(part.graph, mask), shared=np.where(mask, NONE, part.shared)
+        )
         for part, mask in zip(job_graph.parts, masks, strict=True)
     )
     return replace(job_graph, parts=parts)
 
 
-def with_moving_ns(job_graph: JobGraph, masks: Sequence[Bool], new_ns: Callable[[Float64], Float64]) -> JobGraph:
+def with_moving_ns(
+    job_graph: JobGraph, masks: Sequence[Bool], new_ns: Callable[[Float64], Float64]
+) -> JobGraph:
     """Moving the bytes of the masked tasks takes `new_ns` of what it takes."""
     moving, graphs = job_graph.moving_ns.copy(), []
     for part, mask in zip(job_graph.parts, masks, strict=True):
         numbers = np.unique(part.shared[mask & (part.shared != NONE)])
         moving[numbers] = new_ns(job_graph.moving_ns[numbers])
         own = mask & (part.shared == NONE)
-        graphs.append(replace(part.graph, task_ns=np.where(own, new_ns(part.graph.task_ns), part.graph.task_ns)))
+        graphs.append(
+            replace(
+                part.graph, task_ns=np.where(own, new_ns(part.graph.task_ns), part.graph.task_ns)
+            )
+        )
     return replace(with_graphs(job_graph, graphs), moving_ns=moving)
 
 
 def with_rank(job_graph: JobGraph, index: int, graph: Graph) -> JobGraph:
     """The job's graph with another graph for one of its ranks."""
-    return with_graphs(job_graph, [graph if other == index else part.graph for other, part in enumerate(job_graph.parts)])
+    return with_graphs(
+        job_graph,
+        [graph if other == index else part.graph for other, part in enumerate(job_graph.parts)],
+    )
 
 
 def job_case_of(
@@ -146,8 +157,14 @@ def job_case_of(
     graphs = [case.recorded for case in cases if case.recorded is not None]
     if not graphs or len(graphs) < len(cases):
         return None
-    step_intervals = [case.facts.steps.step_interval_ns for case in cases if case.facts.steps.step_interval_ns is not None]
-    job_graph = calibrated(job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals)))
+    step_intervals = [
+        case.facts.steps.step_interval_ns
+        for case in cases
+        if case.facts.steps.step_interval_ns is not None
+    ]
+    job_graph = calibrated(
+        job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals))
+    )
     fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     return JobCase(
         cases=tuple(
@@ -179,7 +196,9 @@ def job_case_of_rank(case: Case) -> JobCase:
         matched=match([collective_records]),
         lateness=(),
         job_graph=job_graph,
-        host_bounds=None if bounds is None else (_with_part(job_graph, bounds[0]), _with_part(job_graph, bounds[1])),
+        host_bounds=None
+        if bounds is None
+        else (_with_part(job_graph, bounds[0]), _with_part(job_graph, bounds[1])),
         step_interval_ns=case.step_interval_ns or 0.0,
         num_ranks=1,
         is_alone=True,
@@ -187,7 +206,10 @@ def job_case_of_rank(case: Case) -> JobCase:
 
 
 def _with_part(job_graph: JobGraph, graph: Graph) -> JobGraph:
-    return replace(job_graph, parts=(RankGraph(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),))
+    return replace(
+        job_graph,
+        parts=(RankGraph(graph=graph, shared=np.full(len(graph.task_event), NONE, np.int64)),),
+    )
 
 
 def _host_bounds(job_graph: JobGraph, cases: Sequence[Case]) -> tuple[JobGraph, JobGraph] | None:

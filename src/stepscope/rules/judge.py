@@ -69,7 +69,11 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     cautious = proposal.cautious or proposal.change
     hopeful = proposal.hopeful or proposal.change
     changed = [proposal.change(job.job_graph)]
-    changed += [change(job.job_graph) for change in (proposal.cautious, proposal.hopeful) if change is not None]
+    changed += [
+        change(job.job_graph)
+        for change in (proposal.cautious, proposal.hopeful)
+        if change is not None
+    ]
     if job.host_bounds is not None:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
@@ -128,14 +132,19 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
     """One code's proposals, by the rank's index, in the words of the rank that it costs most."""
     gains = dict.fromkeys(proposals, LEAST_SPEEDUP)
     if len(proposals) > 1:
-        gains = {index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()}
+        gains = {
+            index: _alone_gain(job.cases[index], proposal) for index, proposal in proposals.items()
+        }
     most = max(gains, key=lambda index: gains[index])
     case, proposal = job.cases[most], proposals[most]
     locations = source_locations_in(case, proposal)
     action, evidence = proposal.action, proposal.evidence
     if locations:
         action = f"{action}. {_most_at(locations[0])}"
-        evidence = (*evidence, *(f"{location.share:.0%} of it at {location.words}" for location in locations))
+        evidence = (
+            *evidence,
+            *(f"{location.share:.0%} of it at {location.words}" for location in locations),
+        )
     at_fault = [index for index, gain in gains.items() if gain >= LEAST_SPEEDUP] or [most]
     return JobProposal(
         code=proposal.code,
@@ -164,12 +173,17 @@ def _variant(proposals: Mapping[int, Proposal], name: str) -> JobChange | None:
     changes = {index: getattr(proposal, name) for index, proposal in proposals.items()}
     if not any(changes.values()):
         return None
-    return _on_ranks({index: change or proposals[index].change for index, change in changes.items()})
+    return _on_ranks(
+        {index: change or proposals[index].change for index, change in changes.items()}
+    )
 
 
 def _on_ranks(changes: Mapping[int, Change]) -> JobChange:
     def change(job_graph: JobGraph) -> JobGraph:
-        graphs = [changes[index](part.graph) if index in changes else part.graph for index, part in enumerate(job_graph.parts)]
+        graphs = [
+            changes[index](part.graph) if index in changes else part.graph
+            for index, part in enumerate(job_graph.parts)
+        ]
         return with_graphs(job_graph, graphs)
 
     return change

@@ -63,7 +63,11 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     step_ns, facts = job.facts.given_step_ns, job.facts
     index_of = {rank.rank: index for index, rank in enumerate(facts.ranks)}
     chosen = choose(job)
-    usable = [case for rank in chosen if (case := cases.of(index_of[rank], None)) is not None and case.recorded is not None]
+    usable = [
+        case
+        for rank in chosen
+        if (case := cases.of(index_of[rank], None)) is not None and case.recorded is not None
+    ]
     if not usable:
         return None
     owned = [collective_records_of(case.context, case.facts.rank) for case in usable]
@@ -75,7 +79,11 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     notes: tuple[str, ...] = ()
     if len(usable) < len(job.rank_records):
         notes = (
-            f"{len(usable)} of {len(job.rank_records)} ranks were replayed together: the latest, the earliest and some between",
+            (
+                f"{len(usable)} of {len(job.rank_records)} ranks were replayed together: the "
+                "latest, "
+                "the earliest and some between"
+            ),
         )
     return Judged(
         judgement=judgement,
@@ -100,15 +108,22 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     judgement = judgements.get(median, Judgement())
     numbers = {index: facts.ranks[index].rank for index in judgements}
     findings = tuple(_with_ranks(finding, judgements, numbers) for finding in judgement.findings)
-    return Judged(judgement=replace(judgement, findings=findings), facts=replace(facts, ranks=tuple(ranks)))
+    return Judged(
+        judgement=replace(judgement, findings=findings), facts=replace(facts, ranks=tuple(ranks))
+    )
 
 
-def _with_ranks(finding: Finding, judgements: Mapping[int, Judgement], numbers: Mapping[int, int]) -> Finding:
+def _with_ranks(
+    finding: Finding, judgements: Mapping[int, Judgement], numbers: Mapping[int, int]
+) -> Finding:
     """The finding with every rank that has it too."""
     ranks = [
         numbers[index]
         for index, judgement in judgements.items()
-        if any(other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP for other in judgement.findings)
+        if any(
+            other.code == finding.code and other.predicted_speedup >= LEAST_SPEEDUP
+            for other in judgement.findings
+        )
     ]
     return replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
 
@@ -118,7 +133,13 @@ def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
     played = job.cases[0].facts.replayed
     if played is None:
         # Without a device no rank is replayed alone.
-        played = Replayed(recorded_error=0.0, step_interval_ns=job.step_interval_ns, error=None, cost_ns=0.0, shares={})
+        played = Replayed(
+            recorded_error=0.0,
+            step_interval_ns=job.step_interval_ns,
+            error=None,
+            cost_ns=0.0,
+            shares={},
+        )
     kinds = [case.kinds for case in job.cases if case.kinds is not None]
     return replace(
         played,
@@ -151,7 +172,9 @@ def choose(job: Job) -> list[int]:
 
 def _strides(num: int) -> list[int]:
     """At most MOST_RANKS of so many, evenly spread, the first and the last among them."""
-    indices: list[int] = np.unique(np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)).tolist()
+    indices: list[int] = np.unique(
+        np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)
+    ).tolist()
     return indices
 
 

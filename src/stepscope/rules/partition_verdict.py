@@ -19,7 +19,12 @@ MOST_SILENT = 0.5
 """Of the idle time, from which it is the host's gaps without a call that hold the device
 up."""
 
-DEVICE_PARTS = {"compute": "compute", "comms_wait": "comms", "comms_transfer": "comms", "transfer": "transfer"}
+DEVICE_PARTS = {
+    "compute": "compute",
+    "comms_wait": "comms",
+    "comms_transfer": "comms",
+    "transfer": "transfer",
+}
 IDLE_PARTS = {
     "idle_input": "data",
     "idle_sync": "host",
@@ -45,7 +50,9 @@ def is_blind(rank: RankFacts) -> bool:
     runtime can be either.
     """
     launches = rank.launches
-    return not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MOST_SILENT
+    return (
+        not rank.has_marks and launches is not None and (launches.silent_share or 0.0) > MOST_SILENT
+    )
 
 
 def bound_by_parts(rank: RankFacts, parts: Mapping[str, float]) -> str | None:

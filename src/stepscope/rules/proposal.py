@@ -64,5 +64,7 @@ def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation,
     cost = proposal.events_ns
     if cost is None:
         cost = case.context.trace.dur_ns[proposal.events].astype(np.float64)
-    locations = source_locations_of(case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES)
+    locations = source_locations_of(
+        case.stacks, proposal.events, np.asarray(cost, np.float64), MOST_PLACES
+    )
     return tuple(location for location in locations if location.share >= LEAST_SHARE)

@@ -36,7 +36,13 @@ from stepscope.rules.compute import (
     tail_wave,
     untuned_convolution,
 )
-from stepscope.rules.data import loader_respawn, page_cache_misses, serial_loader, shallow_prefetch, starved_loader
+from stepscope.rules.data import (
+    loader_respawn,
+    page_cache_misses,
+    serial_loader,
+    shallow_prefetch,
+    starved_loader,
+)
 from stepscope.rules.host import (
     allocator_churn,
     checkpoint_stall,
@@ -67,7 +73,12 @@ from stepscope.rules.memory import (
     unfused_pointwise,
     wide_logits,
 )
-from stepscope.rules.transfer import host_offload, many_small_copies, pageable_copy, unoverlapped_copy
+from stepscope.rules.transfer import (
+    host_offload,
+    many_small_copies,
+    pageable_copy,
+    unoverlapped_copy,
+)
 
 RULES: tuple[ModuleType, ...] = (
     serial_loader,

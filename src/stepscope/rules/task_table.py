@@ -54,7 +54,9 @@ class TaskTable:
         detail = NONE if op == NONE else int(self.trace.detail[op])
         if detail not in self._inputs:
             recorded = None if detail == NONE else self.trace.details[detail]
-            self._inputs[detail] = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+            self._inputs[detail] = (
+                parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+            )
         return self._inputs[detail]
 
     def key(self, op: int) -> tuple[int, int]:
@@ -91,8 +93,12 @@ def task_table(context: RankContext, graph: Graph) -> TaskTable:
         backward=charges.backward[charged],
         optimizer=charges.optimizer[charged],
         recomputed=charges.recomputed[charged],
-        category=tuple("" if code == NONE else kernels.categories[code] for code in category.tolist()),
-        precision=tuple("" if code == NONE else kernels.precisions[code] for code in precision.tolist()),
+        category=tuple(
+            "" if code == NONE else kernels.categories[code] for code in category.tolist()
+        ),
+        precision=tuple(
+            "" if code == NONE else kernels.precisions[code] for code in precision.tolist()
+        ),
         tensor_core=of_tasks(kernels.tensor_core, NONE),
         flops=of_tasks(kernels.hardware_flops, np.nan),
         bytes=of_tasks(kernels.bytes, np.nan),

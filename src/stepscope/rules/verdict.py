@@ -93,19 +93,27 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
 
 def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
     """Which ranks were replayed together."""
-    return replace(comms, ranks=tuple(replace(row, replayed=row.rank in ranks) for row in comms.ranks))
+    return replace(
+        comms, ranks=tuple(replace(row, replayed=row.rank in ranks) for row in comms.ranks)
+    )
 
 
 def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
     parts = _part_shares(rank)
     if parts is None or not rank.num_events:
-        return Verdict(bound="unknown", summary="Nothing to judge: the trace shows no step with work in it.", shares={})
+        return Verdict(
+            bound="unknown",
+            summary="Nothing to judge: the trace shows no step with work in it.",
+            shares={},
+        )
     if rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE:
         return _by_replay(rank, rank.replayed, parts, findings)
     return _by_parts(rank, parts, findings)
 
 
-def _by_replay(rank: RankFacts, replayed: Replayed, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+def _by_replay(
+    rank: RankFacts, replayed: Replayed, parts: dict[str, float], findings: tuple[Finding, ...]
+) -> Verdict:
     """The resource whose absence shortens the replayed step most."""
     shares = dict(replayed.shares)
     bound, second = sorted(shares, key=lambda name: -shares[name])[:2]
@@ -181,7 +189,9 @@ def _part_shares(rank: RankFacts) -> dict[str, float] | None:
     return {part: value / total for part, value in typical.items()}
 
 
-def _more(rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]) -> str:
+def _more(
+    rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]
+) -> str:
     """What the host was doing, or how near the peak a well-fed run is."""
     if bound == "host" and rank.steps.where == "device":
         most = max(HOST_WORDS, key=lambda part: parts[part])
@@ -204,7 +214,9 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
 def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
     """Less those that a recording of memory answers."""
     has_memory = facts.beside is not None and facts.beside.memory is not None
-    return tuple(each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY))
+    return tuple(
+        each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY)
+    )
 
 
 def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
@@ -213,9 +225,15 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
     alike: dict[tuple[str, str], list[str]] = {}
     for abstention in _abstentions(judgement, facts):
         alike.setdefault((abstention.reason, abstention.needs), []).append(abstention.code)
-    lacking = [f"not judged: {', '.join(codes)}: {reason}: {needs}" for (reason, needs), codes in alike.items()]
+    lacking = [
+        f"not judged: {', '.join(codes)}: {reason}: {needs}"
+        for (reason, needs), codes in alike.items()
+    ]
     if judgement.lacks_stacks:
-        lacking.append("lines and modules are not named: with_stack=True in the profiler records them, and slows the host more")
+        lacking.append(
+            "lines and modules are not named: with_stack=True in the profiler records them, and "
+            "slows the host more"
+        )
     return (*(f"{remark.code}: {remark.text}" for remark in judgement.remarks), *lacking)
 
 
@@ -236,12 +254,16 @@ def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     notes += () if facts.beside is None else facts.beside.notes
     if facts.given_step_ns is None and rank.steps.step_interval_ns is not None:
         notes.append(
-            "step time is the profiled one, which the profiler's own cost lengthens: gains are for a usual cost of it;"
+            "step time is the profiled one, which the profiler's own cost lengthens: gains are "
+            "for a usual cost of it;"
             " give the real step time with --step-ms"
         )
     comms = rank.partition is not None and any(rank.partition.parts["comms_transfer"])
     if comms and rank.partition is not None and not rank.partition.waits_split:
-        notes.append("waiting for other ranks is not distinguished from moving bytes: comms_wait is not measured")
+        notes.append(
+            "waiting for other ranks is not distinguished from moving bytes: comms_wait is not "
+            "measured"
+        )
     if facts.unknown_note is not None:
         notes.append(facts.unknown_note)
     return tuple(notes)

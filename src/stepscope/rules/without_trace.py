@@ -17,7 +17,9 @@ the host does one thing after the other, so the step without its wait is that mu
 device it may be busy meanwhile."""
 
 
-def diagnose_without_trace(run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None) -> Diagnosis:
+def diagnose_without_trace(
+    run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None
+) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they are enough for one."""
     timed = [rank for rank in run.ranks if rank.steps is not None]
     rank = timed[0] if timed else None
@@ -27,8 +29,19 @@ def diagnose_without_trace(run: RunFacts, notes: tuple[str, ...] = (), auxiliary
         replay=None,
         ladder=(),
         findings=(),
-        facts=Facts(ranks=(), run=run, given_step_ns=run.step_ns, is_step_measured=run.step_ns is not None, beside=auxiliary),
-        notes=(*notes, *run_notes(run), *(() if auxiliary is None else auxiliary.notes), how_to_record(run)),
+        facts=Facts(
+            ranks=(),
+            run=run,
+            given_step_ns=run.step_ns,
+            is_step_measured=run.step_ns is not None,
+            beside=auxiliary,
+        ),
+        notes=(
+            *notes,
+            *run_notes(run),
+            *(() if auxiliary is None else auxiliary.notes),
+            how_to_record(run),
+        ),
         unknown_events=0,
         advice=() if auxiliary is None else advise(auxiliary),
     )
@@ -40,16 +53,29 @@ def _verdict(run: RunFacts, rank: Known | None) -> Verdict:
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
     if rank is None or rank.steps is None:
         num = max(metadata.num_steps for metadata in run.ranks) + 1
-        words = f"the job ended before a step could be timed or recorded ({num} optimizer steps were seen)"
+        words = (
+            f"the job ended before a step could be timed or recorded ({num} optimizer steps were "
+            "seen)"
+        )
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
     share = _wait_share(rank.steps)
     if share is None:
-        words = "no step was recorded by the profiler, and the times in the loader do not fit into the steps"
+        words = (
+            "no step was recorded by the profiler, and the times in the loader do not fit into "
+            "the steps"
+        )
         return Verdict(bound="unknown", summary=f"Not known: {words}.", shares={})
     shares = {"data": share}
     if share >= LEAST_SHARE and not rank.has_device:
-        return Verdict(bound="data", summary=f"Input-bound: {share:.0%} of the step is waiting for input.", shares=shares)
-    words = f"Not known: no step was recorded by the profiler; {share:.0%} of a step goes by in the loader"
+        return Verdict(
+            bound="data",
+            summary=f"Input-bound: {share:.0%} of the step is waiting for input.",
+            shares=shares,
+        )
+    words = (
+        f"Not known: no step was recorded by the profiler; {share:.0%} of a step goes by in the "
+        "loader"
+    )
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
 
 
@@ -65,7 +91,9 @@ def _wait_share(steps: UnprofiledSteps) -> float | None:
 def _step(run: RunFacts, rank: Known | None) -> StepTime:
     ms = None if run.step_ns is None else run.step_ns / 1e6
     count = 0 if rank is None or rank.steps is None else rank.steps.num
-    return StepTime(count=count, ms=ms, profiled_ms=None, source="measured" if ms is not None else "trace")
+    return StepTime(
+        count=count, ms=ms, profiled_ms=None, source="measured" if ms is not None else "trace"
+    )
 
 
 def run_notes(run: RunFacts) -> tuple[str, ...]:
@@ -84,13 +112,19 @@ def how_to_record(run: RunFacts) -> str:
     """What to do about a run without a recording."""
     if not run.ranks:
         return (
-            "steps are counted by torch.optim optimizers: where the job's are others, or run inside a CUDA graph, use the API"
+            "steps are counted by torch.optim optimizers: where the job's are others, or run "
+            "inside a CUDA graph, use the API"
             " (stepscope.profile() and scope.step())"
         )
-    return "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower than the rest"
+    return (
+        "to record sooner: stepscope run --start-step 3 -- ...; a job's first steps are slower "
+        "than the rest"
+    )
 
 
-def diagnose_auxiliary(auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: NcclLog | None = None) -> Diagnosis:
+def diagnose_auxiliary(
+    auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: NcclLog | None = None
+) -> Diagnosis:
     """Recordings of other tools alone, and logs of NCCL: what they show, with no step to weigh it
     by unless a log has one."""
     step_ns = None if auxiliary.training is None else auxiliary.training.step_ns
@@ -105,7 +139,11 @@ def diagnose_auxiliary(auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: 
     subjects = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(each.code for each in advice))
     words = f"no trace was given, and {', '.join(formats)} cannot say what limits the run"
-    shows = f"It shows: {codes}." if codes else f"Of what it does show ({subjects}), no fault was found."
+    shows = (
+        f"It shows: {codes}."
+        if codes
+        else f"Of what it does show ({subjects}), no fault was found."
+    )
     return Diagnosis(
         verdict=Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={}),
         step=StepTime(
@@ -117,7 +155,13 @@ def diagnose_auxiliary(auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: 
         replay=None,
         ladder=(),
         findings=(),
-        facts=Facts(ranks=(), beside=auxiliary, given_step_ns=step_ns, is_step_logged=step_ns is not None, nccl=nccl),
+        facts=Facts(
+            ranks=(),
+            beside=auxiliary,
+            given_step_ns=step_ns,
+            is_step_logged=step_ns is not None,
+            nccl=nccl,
+        ),
         notes=(
             *notes,
             *auxiliary.notes,

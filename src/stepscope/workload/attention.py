@@ -56,7 +56,12 @@ class Band:
 def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
     """The work of one fused attention, forward or backward."""
     query, key, value = (operand(inputs, spec.query + index) for index in range(3))
-    if query is None or key is None or value is None or any(_is_given(inputs, index) for index in spec.unreadable):
+    if (
+        query is None
+        or key is None
+        or value is None
+        or any(_is_given(inputs, index) for index in spec.unreadable)
+    ):
         return None
     sizes = _sizes(spec, inputs, query, key, value)
     if sizes is None:
@@ -71,7 +76,13 @@ def attention_work(spec: Attention, inputs: ParsedInputs) -> Work | None:
     if not spec.is_backward:
         return make_work("attention", flops=forward, moved=moved, precision=precision)
     recomputed = 2 * pairs * sizes.head_dim
-    return make_work("attention", flops=2 * forward, moved=moved, precision=precision, hardware_flops=2 * forward + recomputed)
+    return make_work(
+        "attention",
+        flops=2 * forward,
+        moved=moved,
+        precision=precision,
+        hardware_flops=2 * forward + recomputed,
+    )
 
 
 def attended_pairs(length_q: int, length_k: int, band: Band) -> float:
@@ -104,12 +115,17 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
     """Which keys a query sees; `None` when the record does not say whether it is causal."""
     if spec.mask_type:
         return _masked_band(spec, inputs)
-    causal = next((flag for flag in (flag_at(inputs, index) for index in spec.causal) if flag is not None), None)
+    causal = next(
+        (flag for flag in (flag_at(inputs, index) for index in spec.causal) if flag is not None),
+        None,
+    )
     left = _window(inputs, spec.window)
     right = _window(inputs, None if spec.window is None else spec.window + 1)
     if causal is None or left is None or right is None:
         return None
-    return Band(left=left, right=min(right, 0.0) if causal else right, bottom_right=spec.bottom_right)
+    return Band(
+        left=left, right=min(right, 0.0) if causal else right, bottom_right=spec.bottom_right
+    )
 
 
 def _masked_band(spec: Attention, inputs: ParsedInputs) -> Band | None:
@@ -121,7 +137,11 @@ def _masked_band(spec: Attention, inputs: ParsedInputs) -> Band | None:
 
 
 def _window(inputs: ParsedInputs, index: int | None) -> float | None:
-    if index is None or index >= len(inputs.types) or (inputs.types[index] == "" and text_at(inputs, index) is None):
+    if (
+        index is None
+        or index >= len(inputs.types)
+        or (inputs.types[index] == "" and text_at(inputs, index) is None)
+    ):
         return UNBOUNDED
     size = integer_at(inputs, index)
     if size is None:
@@ -135,7 +155,9 @@ def _is_given(inputs: ParsedInputs, index: int) -> bool:
     return text_at(inputs, index) not in (None, "0")
 
 
-def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> Sizes | None:
+def _sizes(
+    spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand
+) -> Sizes | None:
     lengths = None if spec.lengths is None else operand(inputs, spec.lengths)
     sequence, head = (-2, -3) if spec.layout == HEADS_FIRST and len(query.dims) == 4 else (-3, -2)
     if not len(query.dims) == len(key.dims) == len(value.dims) or len(query.dims) not in (3, 4):
@@ -150,32 +172,63 @@ def _sizes(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, 
     if len(query.dims) == 4 and key.dims[0] != batch:
         return None
     if lengths is None:
-        return Sizes(sequences=batch, length_q=length_q, length_k=length_k, heads=heads, head_dim=dim, head_dim_v=dim_v)
+        return Sizes(
+            sequences=batch,
+            length_q=length_q,
+            length_k=length_k,
+            heads=heads,
+            head_dim=dim,
+            head_dim_v=dim_v,
+        )
     packed = _packed(spec, inputs, lengths.numel - 1, batch * length_q, batch * length_k)
     count, length_q, length_k = packed or (None, length_q, length_k)
-    return Sizes(sequences=count, length_q=length_q, length_k=length_k, heads=heads, head_dim=dim, head_dim_v=dim_v)
+    return Sizes(
+        sequences=count,
+        length_q=length_q,
+        length_k=length_k,
+        heads=heads,
+        head_dim=dim,
+        head_dim_v=dim_v,
+    )
 
 
-def _packed(spec: Attention, inputs: ParsedInputs, count: int, tokens_q: int, tokens_k: int) -> tuple[int, int, int] | None:
+def _packed(
+    spec: Attention, inputs: ParsedInputs, count: int, tokens_q: int, tokens_k: int
+) -> tuple[int, int, int] | None:
     """The number and lengths of packed sequences, where they follow:
     there is one, or all are as long as the longest."""
     if count == 1:
         return 1, tokens_q, tokens_k
     if spec.max_lengths is None:
         return None
-    longest_q, longest_k = integer_at(inputs, spec.max_lengths), integer_at(inputs, spec.max_lengths + 1)
-    if count < 1 or longest_q is None or longest_k is None or count * longest_q != tokens_q or count * longest_k != tokens_k:
+    longest_q, longest_k = (
+        integer_at(inputs, spec.max_lengths),
+        integer_at(inputs, spec.max_lengths + 1),
+    )
+    if (
+        count < 1
+        or longest_q is None
+        or longest_k is None
+        or count * longest_q != tokens_q
+        or count * longest_k != tokens_k
+    ):
         return None
     return count, longest_q, longest_k
 
 
-def _moved(spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand) -> float | None:
+def _moved(
+    spec: Attention, inputs: ParsedInputs, query: Operand, key: Operand, value: Operand
+) -> float | None:
     reads = read_bytes(query, key, value, *operands(inputs, spec.also_read))
     if spec.is_backward:
         return total(reads, written_bytes(query, key, value))
     rows = query.numel // query.dims[-1] if query.dims[-1] else 0
-    out_dtype = "bf16" if query.dtype == "fp8" else query.dtype  # fp8 kernels write bf16 (hopper/flash_api.cpp, out_type)
-    return total(reads, size_bytes(rows * value.dims[-1], out_dtype), size_bytes(rows, "fp32"))  # and the log-sum-exp
+    out_dtype = (
+        "bf16" if query.dtype == "fp8" else query.dtype
+    )  # fp8 kernels write bf16 (hopper/flash_api.cpp, out_type)
+    return total(
+        reads, size_bytes(rows * value.dims[-1], out_dtype), size_bytes(rows, "fp32")
+    )  # and the log-sum-exp
 
 
 MODELS: Mapping[str, Model] = {op: partial(attention_work, spec) for op, spec in ATTENTIONS.items()}

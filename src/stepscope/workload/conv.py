@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from stepscope.workload.inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
+from stepscope.workload.inputs import (
+    ParsedInputs,
+    Shape,
+    flag_at,
+    flags_at,
+    integer_at,
+    integers_at,
+)
 from stepscope.workload.operands import (
     Model,
     Operand,
@@ -57,7 +64,10 @@ def conv_work(spec: Conv, inputs: ParsedInputs) -> Work | None:
     if out is None:
         return None
     flops = conv_flops(tensor.dims if transposed else out, weight.dims)
-    moved = total(read_bytes(tensor, weight, *operands(inputs, spec.also_read)), size_bytes(prod(out), tensor.dtype))
+    moved = total(
+        read_bytes(tensor, weight, *operands(inputs, spec.also_read)),
+        size_bytes(prod(out), tensor.dtype),
+    )
     return make_work("convolution", flops=flops, moved=moved, precision=tensor.dtype)
 
 
@@ -71,9 +81,20 @@ def conv_backward_work(inputs: ParsedInputs, *, transposed_at: int, mask_at: int
     """The gradients that output_mask asks for; the bias's is a sum, and an operator of its own."""
     grad, tensor, weight = (operand(inputs, index) for index in range(3))
     transposed, mask = flag_at(inputs, transposed_at), flags_at(inputs, mask_at)
-    if grad is None or tensor is None or weight is None or transposed is None or mask is None or len(mask) != 3:
+    if (
+        grad is None
+        or tensor is None
+        or weight is None
+        or transposed is None
+        or mask is None
+        or len(mask) != 3
+    ):
         return None
-    if not _fits(tensor, weight) or len(grad.dims) != len(tensor.dims) or grad.dims[0] != tensor.dims[0]:
+    if (
+        not _fits(tensor, weight)
+        or len(grad.dims) != len(tensor.dims)
+        or grad.dims[0] != tensor.dims[0]
+    ):
         return None
     flops = conv_flops(tensor.dims if transposed else grad.dims, weight.dims) * (mask[0] + mask[1])
     moved = total(
@@ -87,11 +108,17 @@ def _fits(tensor: Operand, weight: Operand) -> bool:
     return len(tensor.dims) == len(weight.dims) >= 3
 
 
-def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *, transposed: bool) -> Shape | None:
+def _out_dims(
+    spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *, transposed: bool
+) -> Shape | None:
     """torch.nn.Conv2d's and torch.nn.ConvTranspose2d's formulas."""
     rank = len(tensor) - 2
-    stride, padding = (per_dim(integers_at(inputs, index), rank) for index in (spec.stride, spec.padding))
-    dilation = (1,) * rank if spec.dilation is None else per_dim(integers_at(inputs, spec.dilation), rank)
+    stride, padding = (
+        per_dim(integers_at(inputs, index), rank) for index in (spec.stride, spec.padding)
+    )
+    dilation = (
+        (1,) * rank if spec.dilation is None else per_dim(integers_at(inputs, spec.dilation), rank)
+    )
     if stride is None or padding is None or dilation is None or min(stride) < 1:
         return None
     spread = tuple(step * (taps - 1) for step, taps in zip(dilation, weight[2:], strict=True))
@@ -100,15 +127,22 @@ def _out_dims(spec: Conv, inputs: ParsedInputs, tensor: Shape, weight: Shape, *,
         return (tensor[0], weight[0], *sizes) if min(sizes) >= 0 else None
     if spec.output_padding is None or spec.groups is None:
         return None
-    extra, groups = per_dim(integers_at(inputs, spec.output_padding), rank), integer_at(inputs, spec.groups)
+    extra, groups = (
+        per_dim(integers_at(inputs, spec.output_padding), rank),
+        integer_at(inputs, spec.groups),
+    )
     if extra is None or groups is None:
         return None
     rows = zip(tensor[2:], stride, padding, spread, extra, strict=True)
-    sizes = tuple((size - 1) * step - 2 * pad + reach + more + 1 for size, step, pad, reach, more in rows)
+    sizes = tuple(
+        (size - 1) * step - 2 * pad + reach + more + 1 for size, step, pad, reach, more in rows
+    )
     return (tensor[0], weight[1] * groups, *sizes) if min(sizes) >= 0 and groups > 0 else None
 
 
-def window_dims(sizes: Shape, spread: Shape, stride: Shape, padding: Shape, *, ceil: bool = False) -> Shape:
+def window_dims(
+    sizes: Shape, spread: Shape, stride: Shape, padding: Shape, *, ceil: bool = False
+) -> Shape:
     """How many windows fit along each dimension;
     with `ceil`, one that starts inside may end outside."""
     out = []
@@ -128,7 +162,9 @@ def per_dim(values: Shape | None, rank: int) -> Shape | None:
     return values * rank if len(values) == 1 else values
 
 
-_PLAIN = Conv(stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8, also_read=(2,))
+_PLAIN = Conv(
+    stride=3, padding=4, dilation=5, transposed=6, output_padding=7, groups=8, also_read=(2,)
+)
 _WRAPPER = Conv(stride=3, padding=4, dilation=5, groups=6, also_read=(2,))
 _MIOPEN = Conv(padding=3, stride=4, dilation=5, groups=6, also_read=(2,))
 _WITH_RELU = Conv(stride=3, padding=4, dilation=5, groups=6, also_read=(2,))
@@ -144,13 +180,21 @@ CONVS = {
     "aten::_convolution": _PLAIN,
     "aten::convolution_overrideable": _PLAIN,
     "aten::cudnn_convolution": Conv(padding=2, stride=3, dilation=4, groups=5),
-    "aten::cudnn_convolution_transpose": Conv(is_transposed=True, padding=2, output_padding=3, stride=4, dilation=5, groups=6),
+    "aten::cudnn_convolution_transpose": Conv(
+        is_transposed=True, padding=2, output_padding=3, stride=4, dilation=5, groups=6
+    ),
     "aten::cudnn_convolution_relu": _WITH_RELU,
     "aten::cudnn_convolution_add_relu": _WITH_ADD,
     "aten::miopen_convolution": _MIOPEN,
     "aten::miopen_depthwise_convolution": _MIOPEN,
     "aten::miopen_convolution_transpose": Conv(
-        is_transposed=True, padding=3, output_padding=4, stride=5, dilation=6, groups=7, also_read=(2,)
+        is_transposed=True,
+        padding=3,
+        output_padding=4,
+        stride=5,
+        dilation=6,
+        groups=7,
+        also_read=(2,),
     ),
     "aten::miopen_convolution_relu": _WITH_RELU,
     "aten::miopen_convolution_add_relu": _WITH_ADD,
@@ -164,5 +208,7 @@ CONVS = {
 }
 MODELS: Mapping[str, Model] = {op: partial(conv_work, spec) for op, spec in CONVS.items()} | {
     "aten::convolution_backward": partial(conv_backward_work, transposed_at=7, mask_at=10),
-    "aten::convolution_backward_overrideable": partial(conv_backward_work, transposed_at=6, mask_at=9),
+    "aten::convolution_backward_overrideable": partial(
+        conv_backward_work, transposed_at=6, mask_at=9
+    ),
 }

@@ -54,7 +54,11 @@ ITEM_BYTES = {dtype: size for size, dtypes in _OF_SIZE.items() for dtype in dtyp
 # c10/core/ScalarType.h: a ScalarType argument is recorded as its number there.
 _FIRST = "uint8 int8 int16 int32 int64 fp16 fp32 fp64 complex32 complex64 complex128 bool"
 _FLOAT8 = dict.fromkeys((23, 24, 25, 26, 44), "fp8")
-SCALAR_TYPES = dict(enumerate(_FIRST.split())) | _FLOAT8 | {15: "bf16", 27: "uint16", 28: "uint32", 29: "uint64", 45: "fp4"}
+SCALAR_TYPES = (
+    dict(enumerate(_FIRST.split()))
+    | _FLOAT8
+    | {15: "bf16", 27: "uint16", 28: "uint32", 29: "uint64", 45: "fp4"}
+)
 
 # c10d writes the ScalarType's own name with a collective.
 SCALAR_NAMES = {

@@ -61,7 +61,11 @@ def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
     strides = () if inputs.strides is None else _parse_nested(inputs.strides, low=-MAX_SIZE)
     if types is None or concrete is None or strides is None:
         return None
-    if len(types) != len(dims) or len(concrete) != len(dims) or (inputs.strides is not None and len(strides) != len(dims)):
+    if (
+        len(types) != len(dims)
+        or len(concrete) != len(dims)
+        or (inputs.strides is not None and len(strides) != len(dims))
+    ):
         return None
     return ParsedInputs(dims=dims, types=types, strides=strides, concrete=concrete)
 
@@ -69,7 +73,10 @@ def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
 def _parse_nested(text: str, *, low: int) -> tuple[Shape | Shapes, ...] | None:
     try:
         entries = _NESTED.decode(text)
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors, as are those of text that is not UTF-8
+    except (
+        ValueError,
+        RecursionError,
+    ):  # msgspec's errors are ValueErrors, as are those of text that is not UTF-8
         return None
     out: list[Shape | Shapes] = []
     for entry in entries:

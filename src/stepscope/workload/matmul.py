@@ -125,8 +125,12 @@ def gemm_work(spec: Gemm, inputs: ParsedInputs) -> Work | None:
         inner *= 2  # dims count bytes, each of two values, along k
     flops = 2 * prod(dims) * inner * (COMPLEX_FACTOR if left.dtype.startswith("complex") else 1)
     moved = total(
-        read_bytes(left, right, _added(spec, inputs), *(operand(inputs, index) for index in spec.also_read)),
-        size_bytes(prod(dims) * _num_outputs(spec, inputs, left, right), _out_dtype(spec, inputs, left)),
+        read_bytes(
+            left, right, _added(spec, inputs), *(operand(inputs, index) for index in spec.also_read)
+        ),
+        size_bytes(
+            prod(dims) * _num_outputs(spec, inputs, left, right), _out_dtype(spec, inputs, left)
+        ),
         None if spec.has_lists else 0.0,
     )
     precision = left.dtype if left.dtype == right.dtype else None
@@ -182,18 +186,41 @@ def te_gemm_work(inputs: ParsedInputs) -> Work | None:
 
 
 _MATMUL = Gemm(kind="gemm", shape=matmul_shape)
-_ADDMM = Gemm(kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3, num_scalars=2)
+_ADDMM = Gemm(
+    kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3, num_scalars=2
+)
 _ADDMV = Gemm(kind="gemm", shape=matmul_shape, left=1, right=2, added=0, beta=3, num_args=3)
-_ADDBMM = Gemm(kind="batched-gemm", shape=addbmm_shape, left=1, right=2, added=0, beta=3, num_args=3)
-_BADDBMM = Gemm(kind="batched-gemm", shape=bmm_shape, left=1, right=2, added=0, beta=3, num_args=3, num_scalars=2)
-_GROUPED = Gemm(kind="grouped-gemm", shape=grouped_shape, added=3, also_read=(2,), offsets=2, out_type=(4,), num_args=4)
+_ADDBMM = Gemm(
+    kind="batched-gemm", shape=addbmm_shape, left=1, right=2, added=0, beta=3, num_args=3
+)
+_BADDBMM = Gemm(
+    kind="batched-gemm",
+    shape=bmm_shape,
+    left=1,
+    right=2,
+    added=0,
+    beta=3,
+    num_args=3,
+    num_scalars=2,
+)
+_GROUPED = Gemm(
+    kind="grouped-gemm",
+    shape=grouped_shape,
+    added=3,
+    also_read=(2,),
+    offsets=2,
+    out_type=(4,),
+    num_args=4,
+)
 
 GEMMS = {
     "aten::mm": Gemm(kind="gemm", shape=mm_shape, num_scalars=0),
     "aten::_int_mm": Gemm(kind="gemm", shape=mm_shape, out_dtype="int32"),
     "aten::addmm": _ADDMM,
     "aten::addmm_": _ADDMM,
-    "aten::_addmm_activation": Gemm(kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3),
+    "aten::_addmm_activation": Gemm(
+        kind="gemm", shape=mm_shape, left=1, right=2, added=0, beta=3, num_args=3
+    ),
     "aten::linear": Gemm(kind="gemm", shape=linear_shape, added=2, num_args=3),
     "aten::matmul": _MATMUL,
     "aten::mv": _MATMUL,
@@ -206,11 +233,23 @@ GEMMS = {
     "aten::baddbmm_": _BADDBMM,
     "aten::addbmm": _ADDBMM,
     "aten::addbmm_": _ADDBMM,
-    "aten::_scaled_mm": Gemm(kind="gemm", shape=mm_shape, added=4, also_read=(2, 3, 5), out_type=(6, 3), num_args=6),
-    "aten::_scaled_mm_v2": Gemm(kind="gemm", shape=mm_shape, added=8, out_type=(9,), num_args=9, has_lists=True),
+    "aten::_scaled_mm": Gemm(
+        kind="gemm", shape=mm_shape, added=4, also_read=(2, 3, 5), out_type=(6, 3), num_args=6
+    ),
+    "aten::_scaled_mm_v2": Gemm(
+        kind="gemm", shape=mm_shape, added=8, out_type=(9,), num_args=9, has_lists=True
+    ),
     "aten::_grouped_mm": _GROUPED,
     "aten::_scaled_grouped_mm": Gemm(
-        kind="grouped-gemm", shape=grouped_shape, added=5, also_read=(2, 3, 4, 6), offsets=4, out_type=(7,), num_args=7
+        kind="grouped-gemm",
+        shape=grouped_shape,
+        added=5,
+        also_read=(2, 3, 4, 6),
+        offsets=4,
+        out_type=(7,),
+        num_args=7,
     ),
 }
-MODELS: Mapping[str, Model] = {op: partial(gemm_work, spec) for op, spec in GEMMS.items()} | {"tex_ts::te_gemm_ts": te_gemm_work}
+MODELS: Mapping[str, Model] = {op: partial(gemm_work, spec) for op, spec in GEMMS.items()} | {
+    "tex_ts::te_gemm_ts": te_gemm_work
+}

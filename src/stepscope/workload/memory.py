@@ -35,7 +35,9 @@ def copy_work(inputs: ParsedInputs, *, to: int = 0, source: int = 1) -> Work | N
     written, read = operand(inputs, to), operand(inputs, source)
     if written is None or read is None:
         return None
-    return make_work("copy", flops=0, moved=total(read_bytes(read), written_bytes(written)), precision=None)
+    return make_work(
+        "copy", flops=0, moved=total(read_bytes(read), written_bytes(written)), precision=None
+    )
 
 
 def clone_work(inputs: ParsedInputs) -> Work | None:
@@ -43,7 +45,9 @@ def clone_work(inputs: ParsedInputs) -> Work | None:
     tensor = operand(inputs, 0)
     if tensor is None:
         return None
-    return make_work("copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None)
+    return make_work(
+        "copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None
+    )
 
 
 def cast_work(inputs: ParsedInputs) -> Work | None:
@@ -51,13 +55,22 @@ def cast_work(inputs: ParsedInputs) -> Work | None:
     tensor, dtype = operand(inputs, 0), scalar_type_at(inputs, 1)
     if tensor is None or dtype is None or not is_scalar(inputs, 1):
         return None
-    return make_work("copy", flops=0, moved=total(read_bytes(tensor), size_bytes(tensor.numel, dtype)), precision=None)
+    return make_work(
+        "copy",
+        flops=0,
+        moved=total(read_bytes(tensor), size_bytes(tensor.numel, dtype)),
+        precision=None,
+    )
 
 
 def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
     """The first tensor written, not read."""
     tensor = operand(inputs, 0)
-    return None if tensor is None else make_work(kind, flops=0, moved=written_bytes(tensor), precision=None)
+    return (
+        None
+        if tensor is None
+        else make_work(kind, flops=0, moved=written_bytes(tensor), precision=None)
+    )
 
 
 def arange_work(inputs: ParsedInputs) -> Work | None:
@@ -78,7 +91,9 @@ def cat_work(inputs: ParsedInputs) -> Work | None:
     which comes last or, in old traces, first."""
     first, out = operand(inputs, 0), out_after(inputs, 1)
     if first is not None and "TensorList" in inputs.types[1:2] and first.numel:
-        return make_work("copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None)
+        return make_work(
+            "copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None
+        )
     shapes = shapes_at(inputs, 0)
     if shapes is None:
         return None
@@ -90,7 +105,12 @@ def cat_work(inputs: ParsedInputs) -> Work | None:
 def index_select_work(inputs: ParsedInputs) -> Work | None:
     """index_select(self, dim, index): whole slices."""
     table, dim, index = operand(inputs, 0), integer_at(inputs, 1), operand(inputs, 2)
-    if table is None or index is None or dim is None or not -len(table.dims) <= dim < len(table.dims):
+    if (
+        table is None
+        or index is None
+        or dim is None
+        or not -len(table.dims) <= dim < len(table.dims)
+    ):
         return None
     slices = table.numel // table.dims[dim] if table.dims[dim] else 0
     return _lookup("indexing", table, index, slices * index.numel)
@@ -108,12 +128,16 @@ def gather_work(inputs: ParsedInputs) -> Work | None:
     """gather(self, dim, index) and take(self, index): an element for each index."""
     table = operand(inputs, 0)
     index = operand(inputs, 2) or operand(inputs, 1)
-    return None if table is None or index is None else _lookup("indexing", table, index, index.numel)
+    return (
+        None if table is None or index is None else _lookup("indexing", table, index, index.numel)
+    )
 
 
 def _lookup(kind: str, table: Operand, index: Operand, elements: int) -> Work | None:
     reads = total(size_bytes(min(elements, table.stored), table.dtype), read_bytes(index))
-    return make_work(kind, flops=0, moved=total(reads, size_bytes(elements, table.dtype)), precision=None)
+    return make_work(
+        kind, flops=0, moved=total(reads, size_bytes(elements, table.dtype)), precision=None
+    )
 
 
 def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
@@ -136,7 +160,12 @@ def scatter_work(inputs: ParsedInputs, *, adds: bool) -> Work | None:
     elements = index.numel if source is None else source.numel
     touched = size_bytes(min(elements, table.numel), table.dtype)
     moved = total(read_bytes(index, source), touched, touched if adds else 0.0)
-    return make_work("indexing", flops=elements if adds else 0, moved=moved, precision=table.dtype if adds else None)
+    return make_work(
+        "indexing",
+        flops=elements if adds else 0,
+        moved=moved,
+        precision=table.dtype if adds else None,
+    )
 
 
 def nll_loss_work(inputs: ParsedInputs) -> Work | None:
@@ -163,7 +192,9 @@ def cross_entropy_work(inputs: ParsedInputs) -> Work | None:
     scores, target = operand(inputs, 0), operand(inputs, 1)
     if scores is None or target is None:
         return None
-    return make_work("loss", flops=4 * scores.numel, moved=read_bytes(scores, target), precision=scores.dtype)
+    return make_work(
+        "loss", flops=4 * scores.numel, moved=read_bytes(scores, target), precision=scores.dtype
+    )
 
 
 # An Inductor kernel's name lists the operators fused in it. With nothing but functions of one
@@ -182,8 +213,14 @@ def inductor_work(op: str, inputs: ParsedInputs) -> Work | None:
     if not _UNARY_KERNEL.fullmatch(op):
         return None
     tensors = operands(inputs, range(len(inputs.dims)))
-    elements = [integer_at(inputs, index) for index in range(len(inputs.dims)) if is_scalar(inputs, index)]
-    if len(tensors) != 2 or len(elements) != 1 or any(tensor.numel != elements[0] for tensor in tensors):
+    elements = [
+        integer_at(inputs, index) for index in range(len(inputs.dims)) if is_scalar(inputs, index)
+    ]
+    if (
+        len(tensors) != 2
+        or len(elements) != 1
+        or any(tensor.numel != elements[0] for tensor in tensors)
+    ):
         return None
     return make_work("pointwise", flops=None, moved=read_bytes(*tensors), precision=None)
 
@@ -192,7 +229,17 @@ _RANDOM = "uniform_ normal_ bernoulli_ random_ exponential_ geometric_ log_norma
 _CLONES = "clone contiguous flip roll _local_scalar_dense"
 _SCATTERS = {
     **dict.fromkeys(("scatter", "scatter_", "index_copy", "index_copy_"), False),
-    **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_"), True),
+    **dict.fromkeys(
+        (
+            "scatter_add",
+            "scatter_add_",
+            "index_add",
+            "index_add_",
+            "scatter_reduce",
+            "scatter_reduce_",
+        ),
+        True,
+    ),
 }
 MODELS: Mapping[str, Model] = {
     "aten::copy_": copy_work,

@@ -48,5 +48,7 @@ def work_of(op: str, inputs: ParsedInputs) -> Work | None:
         if model is not None:
             return model(inputs)
         return pointwise.backward_work(op, inputs) or memory.inductor_work(op, inputs)
-    except OverflowError:  # sizes that no memory holds, from a damaged trace: beyond what a float can count
+    except (
+        OverflowError
+    ):  # sizes that no memory holds, from a damaged trace: beyond what a float can count
         return None

@@ -65,7 +65,11 @@ def operand(inputs: ParsedInputs, index: int) -> Operand | None:
     strides = inputs.strides[index]
     if not is_shape(strides) or len(strides) != len(dims):
         return None
-    return Operand(dims=dims, dtype=dtype, stored=prod(size for size, stride in zip(dims, strides, strict=True) if stride != 0))
+    return Operand(
+        dims=dims,
+        dtype=dtype,
+        stored=prod(size for size, stride in zip(dims, strides, strict=True) if stride != 0),
+    )
 
 
 def is_shape(dims: Shape | Shapes) -> TypeGuard[Shape]:
@@ -109,12 +113,16 @@ def size_bytes(elements: float, dtype: str | None) -> float | None:
 
 def read_bytes(*tensors: Operand | None) -> float | None:
     """What reading each tensor once takes; an absent one takes nothing."""
-    return total(*(size_bytes(tensor.stored, tensor.dtype) for tensor in tensors if tensor is not None))
+    return total(
+        *(size_bytes(tensor.stored, tensor.dtype) for tensor in tensors if tensor is not None)
+    )
 
 
 def written_bytes(*tensors: Operand | None) -> float | None:
     """What writing a tensor of each one's dims and type takes."""
-    return total(*(size_bytes(tensor.numel, tensor.dtype) for tensor in tensors if tensor is not None))
+    return total(
+        *(size_bytes(tensor.numel, tensor.dtype) for tensor in tensors if tensor is not None)
+    )
 
 
 def total(*parts: float | None) -> float | None:
@@ -124,7 +132,12 @@ def total(*parts: float | None) -> float | None:
 
 
 def make_work(
-    kind: str, *, flops: float | None, moved: float | None, precision: str | None, hardware_flops: float | None = None
+    kind: str,
+    *,
+    flops: float | None,
+    moved: float | None,
+    precision: str | None,
+    hardware_flops: float | None = None,
 ) -> Work | None:
     """A Work of so many FLOPs and bytes moved,
     or `None` when there is nothing to say: neither is known."""

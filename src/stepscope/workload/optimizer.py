@@ -40,7 +40,9 @@ def list_work(inputs: ParsedInputs, *, flops: int, kind: str) -> Work | None:
     shapes = shapes_at(inputs, 0)
     if shapes is None:
         return None
-    return make_work(kind, flops=flops * sum(prod(shape) for shape in shapes), moved=None, precision=None)
+    return make_work(
+        kind, flops=flops * sum(prod(shape) for shape in shapes), moved=None, precision=None
+    )
 
 
 def _with_in_place(name: str) -> tuple[str, str]:
@@ -54,6 +56,14 @@ _POINTWISE_LISTS = {
 }
 MODELS: Mapping[str, Model] = {
     **_POINTWISE_LISTS,
-    **{op: partial(list_work, flops=flops, kind=kind) for name, (flops, kind) in _LISTS.items() for op in _with_in_place(name)},
-    **{op: partial(list_work, flops=flops, kind="optimizer") for name, flops in FUSED.items() for op in _with_in_place(name)},
+    **{
+        op: partial(list_work, flops=flops, kind=kind)
+        for name, (flops, kind) in _LISTS.items()
+        for op in _with_in_place(name)
+    },
+    **{
+        op: partial(list_work, flops=flops, kind="optimizer")
+        for name, flops in FUSED.items()
+        for op in _with_in_place(name)
+    },
 }

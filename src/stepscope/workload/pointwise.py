@@ -77,7 +77,10 @@ def _promoted(spec: Pointwise, inputs: ParsedInputs, tensors: list[Operand]) -> 
     # A Python number among the arguments:
     # 2 leaves an integer tensor's type as it is, 2.5 makes it the default float.
     scalars = [index for index in range(spec.num_args) if is_scalar(inputs, index)]
-    is_float = any(number_at(inputs, index) is not None and integer_at(inputs, index) is None for index in scalars)
+    is_float = any(
+        number_at(inputs, index) is not None and integer_at(inputs, index) is None
+        for index in scalars
+    )
     return "fp32" if is_float or spec.out_dtype == "float" else dtype
 
 
@@ -134,8 +137,12 @@ _NUM_ARGS = {
 _FLOPS_OF = {
     0: "positive tril triu where masked_fill",
     2: "xlogy mse_loss",
-    3: "addcmul addcdiv lerp softplus selu elu logit sigmoid_backward tanh_backward mse_loss_backward",
-    4: "silu sigmoid hardswish hardswish_backward softplus_backward logaddexp logaddexp2 hypot logit_backward smooth_l1_loss "
+    3: (
+        "addcmul addcdiv lerp softplus selu elu logit sigmoid_backward tanh_backward "
+        "mse_loss_backward"
+    ),
+    4: "silu sigmoid hardswish hardswish_backward softplus_backward logaddexp logaddexp2 hypot "
+    "logit_backward smooth_l1_loss "
     "huber_loss smooth_l1_loss_backward huber_loss_backward",
     5: "gelu mish",
     6: "binary_cross_entropy binary_cross_entropy_backward",
@@ -149,7 +156,10 @@ logical_xor lt ne signbit"""
 _TO_FLOAT = """acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma div divide erf erfc
 erfinv exp exp2 expm1 i0 lgamma log log10 log1p log2 logaddexp logaddexp2 logit rad2deg reciprocal
 rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide xlogy"""
-_OUT_DTYPES = {**dict.fromkeys(_TO_BOOL.split(), "bool"), **dict.fromkeys(_TO_FLOAT.split(), "float")}
+_OUT_DTYPES = {
+    **dict.fromkeys(_TO_BOOL.split(), "bool"),
+    **dict.fromkeys(_TO_FLOAT.split(), "float"),
+}
 _MASKS = {"where": 0, "masked_fill": 1}
 
 
@@ -164,8 +174,12 @@ def _spec(name: str, *, in_place: bool) -> Pointwise:
     )
 
 
-_IN_PLACE = [name for name in _NUM_ARGS if not name.endswith(("_backward", "_loss", "_entropy", "__"))]
+_IN_PLACE = [
+    name for name in _NUM_ARGS if not name.endswith(("_backward", "_loss", "_entropy", "__"))
+]
 POINTWISE = {f"aten::{name}": _spec(name, in_place=False) for name in _NUM_ARGS} | {
     f"aten::{name}_": _spec(name, in_place=True) for name in _IN_PLACE
 }
-MODELS: Mapping[str, Model] = {op: partial(pointwise_work, spec) for op, spec in POINTWISE.items()} | {"aten::glu": glu_work}
+MODELS: Mapping[str, Model] = {
+    op: partial(pointwise_work, spec) for op, spec in POINTWISE.items()
+} | {"aten::glu": glu_work}

@@ -9,10 +9,21 @@ from math import prod
 
 from stepscope.workload.conv import per_dim, window_dims
 from stepscope.workload.inputs import ParsedInputs, flag_at, integers_at
-from stepscope.workload.operands import Model, Work, make_work, operand, read_bytes, size_bytes, total, written_bytes
+from stepscope.workload.operands import (
+    Model,
+    Work,
+    make_work,
+    operand,
+    read_bytes,
+    size_bytes,
+    total,
+    written_bytes,
+)
 
 
-def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool) -> Work | None:
+def pool_work(
+    inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: int, has_indices: bool
+) -> Work | None:
     """(self, kernel_size, stride, padding, ...) over the last `rank` dimensions;
     an empty stride is the kernel's size."""
     tensor, kernel = operand(inputs, 0), per_dim(integers_at(inputs, 1), rank)
@@ -29,19 +40,34 @@ def pool_work(inputs: ParsedInputs, *, rank: int, dilation: int | None, ceil: in
     if min(sizes) < 0:
         return None
     elements = prod(tensor.dims[:-rank]) * prod(sizes)
-    written = total(size_bytes(elements, tensor.dtype), size_bytes(elements, "int64") if has_indices else 0.0)
-    return make_work("pooling", flops=elements * prod(kernel), moved=total(read_bytes(tensor), written), precision=tensor.dtype)
+    written = total(
+        size_bytes(elements, tensor.dtype), size_bytes(elements, "int64") if has_indices else 0.0
+    )
+    return make_work(
+        "pooling",
+        flops=elements * prod(kernel),
+        moved=total(read_bytes(tensor), written),
+        precision=tensor.dtype,
+    )
 
 
 def resized_work(inputs: ParsedInputs, *, rank: int, flops: int) -> Work | None:
     """(self, output_size): adaptive pooling,
     which adds each element of the input once (`flops` 0), and upsampling."""
     tensor, sizes = operand(inputs, 0), integers_at(inputs, 1)
-    if tensor is None or sizes is None or len(sizes) != rank or len(tensor.dims) < rank + 1 or min(sizes) < 0:
+    if (
+        tensor is None
+        or sizes is None
+        or len(sizes) != rank
+        or len(tensor.dims) < rank + 1
+        or min(sizes) < 0
+    ):
         return None
     elements = prod(tensor.dims[:-rank]) * prod(sizes)
     moved = total(read_bytes(tensor), size_bytes(elements, tensor.dtype))
-    return make_work("pooling", flops=elements * flops or tensor.numel, moved=moved, precision=tensor.dtype)
+    return make_work(
+        "pooling", flops=elements * flops or tensor.numel, moved=moved, precision=tensor.dtype
+    )
 
 
 def backward_work(inputs: ParsedInputs, *, indices: int | None = None) -> Work | None:
@@ -52,21 +78,44 @@ def backward_work(inputs: ParsedInputs, *, indices: int | None = None) -> Work |
         return None
     chosen = None if indices is None else operand(inputs, indices)
     moved = total(read_bytes(grad, chosen), written_bytes(tensor))
-    return make_work("pooling", flops=max(grad.numel, tensor.numel), moved=moved, precision=grad.dtype)
+    return make_work(
+        "pooling", flops=max(grad.numel, tensor.numel), moved=moved, precision=grad.dtype
+    )
 
 
 MODELS: Mapping[str, Model] = {
     **{
-        f"aten::max_pool{rank}d_with_indices": partial(pool_work, rank=rank, dilation=4, ceil=5, has_indices=True)
+        f"aten::max_pool{rank}d_with_indices": partial(
+            pool_work, rank=rank, dilation=4, ceil=5, has_indices=True
+        )
         for rank in (2, 3)
     },
-    **{f"aten::max_pool{rank}d": partial(pool_work, rank=rank, dilation=4, ceil=5, has_indices=False) for rank in (1, 2, 3)},
-    **{f"aten::avg_pool{rank}d": partial(pool_work, rank=rank, dilation=None, ceil=4, has_indices=False) for rank in (1, 2, 3)},
-    **{f"aten::max_pool{rank}d_with_indices_backward": partial(backward_work, indices=7) for rank in (2, 3)},
+    **{
+        f"aten::max_pool{rank}d": partial(
+            pool_work, rank=rank, dilation=4, ceil=5, has_indices=False
+        )
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"aten::avg_pool{rank}d": partial(
+            pool_work, rank=rank, dilation=None, ceil=4, has_indices=False
+        )
+        for rank in (1, 2, 3)
+    },
+    **{
+        f"aten::max_pool{rank}d_with_indices_backward": partial(backward_work, indices=7)
+        for rank in (2, 3)
+    },
     **{f"aten::avg_pool{rank}d_backward": backward_work for rank in (2, 3)},
-    **{f"aten::_adaptive_avg_pool{rank}d": partial(resized_work, rank=rank, flops=0) for rank in (2, 3)},
+    **{
+        f"aten::_adaptive_avg_pool{rank}d": partial(resized_work, rank=rank, flops=0)
+        for rank in (2, 3)
+    },
     **{f"aten::_adaptive_avg_pool{rank}d_backward": backward_work for rank in (2, 3)},
     # A copy; and per dimension two multiplications and an addition.
-    **{f"aten::upsample_nearest{rank}d": partial(resized_work, rank=rank, flops=1) for rank in (1, 2, 3)},
+    **{
+        f"aten::upsample_nearest{rank}d": partial(resized_work, rank=rank, flops=1)
+        for rank in (1, 2, 3)
+    },
     "aten::upsample_bilinear2d": partial(resized_work, rank=2, flops=9),
 }

@@ -15,7 +15,14 @@ from functools import partial
 from math import prod
 
 from stepscope.workload.dtypes import FLOAT, category
-from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, integers_at, is_scalar, text_at
+from stepscope.workload.inputs import (
+    ParsedInputs,
+    flag_at,
+    integer_at,
+    integers_at,
+    is_scalar,
+    text_at,
+)
 from stepscope.workload.operands import (
     Model,
     Operand,
@@ -63,12 +70,17 @@ def reduction_work(spec: Reduction, inputs: ParsedInputs) -> Work | None:
         # other or the out= of the whole tensor's maximum.
         return None
     kept = _kept(spec, inputs, tensor)
-    dtypes = [_out_dtype(name, tensor, out_after(inputs, 1), _named(spec, inputs)) for name in spec.out_dtypes]
+    dtypes = [
+        _out_dtype(name, tensor, out_after(inputs, 1), _named(spec, inputs))
+        for name in spec.out_dtypes
+    ]
     if spec.has_indices and _has_one_dim(spec, inputs):
         dtypes.append("int64")
     written = None if kept is None else total(*(size_bytes(kept, dtype) for dtype in dtypes))
     moved = total(read_bytes(tensor), written)
-    return make_work("reduction", flops=tensor.numel * spec.flops, moved=moved, precision=tensor.dtype)
+    return make_work(
+        "reduction", flops=tensor.numel * spec.flops, moved=moved, precision=tensor.dtype
+    )
 
 
 def _named(spec: Reduction, inputs: ParsedInputs) -> str | None:
@@ -88,14 +100,26 @@ def _out_first(spec: Reduction, inputs: ParsedInputs) -> Work | None:
     tensor = operand(inputs, 1) if inputs.types[:1] == ("",) else None
     if tensor is None:
         return None
-    return make_work("reduction", flops=tensor.numel * spec.flops, moved=None, precision=tensor.dtype)
+    return make_work(
+        "reduction", flops=tensor.numel * spec.flops, moved=None, precision=tensor.dtype
+    )
 
 
 def _kept(spec: Reduction, inputs: ParsedInputs, tensor: Operand) -> int | None:
     """How many elements are left; `None` when the record does not say which dimensions go."""
-    if any(is_scalar(inputs, index) and text_at(inputs, index) is None for index in range(1, len(inputs.types))):
+    if any(
+        is_scalar(inputs, index) and text_at(inputs, index) is None
+        for index in range(1, len(inputs.types))
+    ):
         return None
-    dims = next((integers_at(inputs, index) for index, name in enumerate(inputs.types) if index and name == "ScalarList"), ())
+    dims = next(
+        (
+            integers_at(inputs, index)
+            for index, name in enumerate(inputs.types)
+            if index and name == "ScalarList"
+        ),
+        (),
+    )
     if _has_one_dim(spec, inputs):
         dim = integer_at(inputs, 1)
         dims = None if dim is None else (dim,)
@@ -134,8 +158,18 @@ def scan_work(inputs: ParsedInputs, *, flops: int, out_dtypes: tuple[str, ...]) 
     if tensor is None:
         return None
     named = scalar_type_at(inputs, 2) if out_dtypes == ("sum",) else None
-    written = total(*(size_bytes(tensor.numel, _out_dtype(name, tensor, out_after(inputs, 1), named)) for name in out_dtypes))
-    return make_work("reduction", flops=tensor.numel * flops, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
+    written = total(
+        *(
+            size_bytes(tensor.numel, _out_dtype(name, tensor, out_after(inputs, 1), named))
+            for name in out_dtypes
+        )
+    )
+    return make_work(
+        "reduction",
+        flops=tensor.numel * flops,
+        moved=total(read_bytes(tensor), written),
+        precision=tensor.dtype,
+    )
 
 
 def topk_work(inputs: ParsedInputs) -> Work | None:
@@ -148,7 +182,9 @@ def topk_work(inputs: ParsedInputs) -> Work | None:
         return None
     rows = tensor.numel // tensor.dims[dim] if tensor.dims[dim] else 0
     written = total(size_bytes(rows * count, tensor.dtype), size_bytes(rows * count, "int64"))
-    return make_work("reduction", flops=0, moved=total(read_bytes(tensor), written), precision=tensor.dtype)
+    return make_work(
+        "reduction", flops=0, moved=total(read_bytes(tensor), written), precision=tensor.dtype
+    )
 
 
 REDUCTIONS = {
@@ -182,6 +218,9 @@ _SCANS = {
 }
 MODELS: Mapping[str, Model] = {
     **{f"aten::{name}": partial(reduction_work, spec) for name, spec in REDUCTIONS.items()},
-    **{f"aten::{name}": partial(scan_work, flops=flops, out_dtypes=gives) for name, (flops, gives) in _SCANS.items()},
+    **{
+        f"aten::{name}": partial(scan_work, flops=flops, out_dtypes=gives)
+        for name, (flops, gives) in _SCANS.items()
+    },
     "aten::topk": topk_work,
 }

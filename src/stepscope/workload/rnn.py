@@ -38,12 +38,30 @@ def rnn_work(spec: Rnn, inputs: ParsedInputs) -> Work | None:
     """The work of all layers and directions;
     bytes are those of the input, the output and the weights."""
     tensor = operand(inputs, 0)
-    mode, hidden, layers = (integer_at(inputs, index) for index in (spec.mode, spec.mode + 1, spec.num_layers))
-    both_ways, packed = flag_at(inputs, spec.num_layers + 4), integers_at(inputs, spec.num_layers + 5)
+    mode, hidden, layers = (
+        integer_at(inputs, index) for index in (spec.mode, spec.mode + 1, spec.num_layers)
+    )
+    both_ways, packed = (
+        flag_at(inputs, spec.num_layers + 4),
+        integers_at(inputs, spec.num_layers + 5),
+    )
     projection = 0 if spec.projection is None else integer_at(inputs, spec.projection)
-    if tensor is None or mode not in GATES or both_ways is None or packed is None or len(tensor.dims) != (2 if packed else 3):
+    if (
+        tensor is None
+        or mode not in GATES
+        or both_ways is None
+        or packed is None
+        or len(tensor.dims) != (2 if packed else 3)
+    ):
         return None
-    if hidden is None or layers is None or projection is None or min(hidden, layers) < 1 or layers > MAX_LAYERS or projection < 0:
+    if (
+        hidden is None
+        or layers is None
+        or projection is None
+        or min(hidden, layers) < 1
+        or layers > MAX_LAYERS
+        or projection < 0
+    ):
         return None
     directions = 2 if both_ways else 1
     fed_back = projection or hidden
@@ -54,12 +72,18 @@ def rnn_work(spec: Rnn, inputs: ParsedInputs) -> Work | None:
     tokens = prod(tensor.dims[:-1])
     ends = tensor.numel + tokens * directions * fed_back
     moved = size_bytes((ends + weights) * spec.passes, tensor.dtype)
-    return make_work("rnn", flops=2 * tokens * weights * spec.passes, moved=moved, precision=tensor.dtype)
+    return make_work(
+        "rnn", flops=2 * tokens * weights * spec.passes, moved=moved, precision=tensor.dtype
+    )
 
 
 MODELS: Mapping[str, Model] = {
     "aten::_cudnn_rnn": partial(rnn_work, Rnn(mode=6, projection=8, num_layers=9, passes=1)),
-    "aten::_cudnn_rnn_backward": partial(rnn_work, Rnn(mode=10, projection=12, num_layers=13, passes=2)),
+    "aten::_cudnn_rnn_backward": partial(
+        rnn_work, Rnn(mode=10, projection=12, num_layers=13, passes=2)
+    ),
     "aten::miopen_rnn": partial(rnn_work, Rnn(mode=5, projection=None, num_layers=7, passes=1)),
-    "aten::miopen_rnn_backward": partial(rnn_work, Rnn(mode=10, projection=None, num_layers=12, passes=2)),
+    "aten::miopen_rnn_backward": partial(
+        rnn_work, Rnn(mode=10, projection=None, num_layers=12, passes=2)
+    ),
 }

@@ -74,7 +74,9 @@ def stream_work(spec: Stream, inputs: ParsedInputs) -> Work | None:
 def _agree(spec: Stream, inputs: ParsedInputs, main: Operand) -> bool:
     """Whether every large tensor read is as large as the main one:
     otherwise these are another operator's inputs."""
-    return all(tensor.numel <= main.numel or not spec.like for tensor in operands(inputs, spec.reads))
+    return all(
+        tensor.numel <= main.numel or not spec.like for tensor in operands(inputs, spec.reads)
+    )
 
 
 def _written_like(spec: Stream, inputs: ParsedInputs) -> list[Operand] | None:
@@ -83,7 +85,9 @@ def _written_like(spec: Stream, inputs: ParsedInputs) -> list[Operand] | None:
     mask = flags_at(inputs, spec.mask)
     if mask is None:
         return None
-    return operands(inputs, (index for index, wanted in zip(spec.like, mask, strict=False) if wanted))
+    return operands(
+        inputs, (index for index, wanted in zip(spec.like, mask, strict=False) if wanted)
+    )
 
 
 def _written(spec: Stream, inputs: ParsedInputs, tensor: Operand) -> float | None:
@@ -103,7 +107,10 @@ def _stats_bytes(spec: Stream, inputs: ParsedInputs, main: Operand) -> float | N
         shape = integers_at(inputs, spec.stats_shape) or (weight.dims if weight is not None else ())
         rows = main.numel // prod(shape) if shape and prod(shape) > 0 else None
     elif spec.stats_count is not None:
-        batch, groups = integer_at(inputs, spec.stats_count - 3), integer_at(inputs, spec.stats_count)
+        batch, groups = (
+            integer_at(inputs, spec.stats_count - 3),
+            integer_at(inputs, spec.stats_count),
+        )
         rows = None if batch is None or groups is None else batch * groups
     if rows is None:
         return None
@@ -123,22 +130,36 @@ RMS_NORM_BACKWARD = 9
 # max, subtract, exp, add, divide; and dy * y, add, subtract, multiply.
 SOFTMAX, SOFTMAX_BACKWARD = 5, 4
 
-_LAYER_NORM = Stream(kind="norm", flops=NORM, reads=(0, 2, 3), like=(0,), stats_shape=1, num_stats=2)
+_LAYER_NORM = Stream(
+    kind="norm", flops=NORM, reads=(0, 2, 3), like=(0,), stats_shape=1, num_stats=2
+)
 _BATCH_NORM = Stream(kind="norm", flops=NORM, reads=(0, 1, 2, 3, 4), like=(0, 1, 1))
-_BATCH_NORM_BACKWARD = Stream(kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 5, 6), like=(1, 2, 2), mask=9)
-_CUDNN_NORM_BACKWARD = Stream(kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 5, 6), like=(0, 2, 2))
-_GROUP_NORM = Stream(kind="norm", flops=NORM, reads=(0, 1, 2), like=(0,), stats_count=6, num_stats=2)
+_BATCH_NORM_BACKWARD = Stream(
+    kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 5, 6), like=(1, 2, 2), mask=9
+)
+_CUDNN_NORM_BACKWARD = Stream(
+    kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 5, 6), like=(0, 2, 2)
+)
+_GROUP_NORM = Stream(
+    kind="norm", flops=NORM, reads=(0, 1, 2), like=(0,), stats_count=6, num_stats=2
+)
 _RMS_NORM = Stream(kind="norm", flops=RMS_NORM, reads=(0, 2), like=(0,), stats_shape=1, num_stats=1)
 _SOFTMAX = Stream(kind="softmax", flops=SOFTMAX, reads=(0,), like=(0,), wide=2)
-_SOFTMAX_BACKWARD = Stream(kind="softmax", flops=SOFTMAX_BACKWARD, reads=(0, 1), like=(0,), out_type=3)
+_SOFTMAX_BACKWARD = Stream(
+    kind="softmax", flops=SOFTMAX_BACKWARD, reads=(0, 1), like=(0,), out_type=3
+)
 
 STREAMS = {
     "aten::native_layer_norm": _LAYER_NORM,
     "aten::layer_norm": _LAYER_NORM,
-    "aten::native_layer_norm_backward": Stream(kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 3, 4, 5), like=(1, 5, 6), mask=7),
+    "aten::native_layer_norm_backward": Stream(
+        kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 3, 4, 5), like=(1, 5, 6), mask=7
+    ),
     "aten::_fused_rms_norm": _RMS_NORM,
     "aten::rms_norm": _RMS_NORM,
-    "aten::_fused_rms_norm_backward": Stream(kind="norm", flops=RMS_NORM_BACKWARD, reads=(0, 1, 3, 4), like=(1, 4), mask=5),
+    "aten::_fused_rms_norm_backward": Stream(
+        kind="norm", flops=RMS_NORM_BACKWARD, reads=(0, 1, 3, 4), like=(1, 4), mask=5
+    ),
     **dict.fromkeys(
         (
             "aten::native_batch_norm",
@@ -162,19 +183,27 @@ STREAMS = {
     "aten::batch_norm_stats": Stream(kind="norm", flops=4, reads=(0,)),
     "aten::batch_norm_elemt": Stream(kind="norm", flops=4, reads=(0, 1, 2, 3, 4), like=(0,)),
     "aten::batch_norm_backward_reduce": Stream(kind="norm", flops=6, reads=(0, 1, 2, 3, 4)),
-    "aten::batch_norm_backward_elemt": Stream(kind="norm", flops=7, reads=(0, 1, 2, 3, 4, 5, 6), like=(1,)),
+    "aten::batch_norm_backward_elemt": Stream(
+        kind="norm", flops=7, reads=(0, 1, 2, 3, 4, 5, 6), like=(1,)
+    ),
     "aten::native_group_norm": _GROUP_NORM,
     "aten::group_norm": Stream(kind="norm", flops=NORM, reads=(0, 2, 3), like=(0,)),
-    "aten::native_group_norm_backward": Stream(kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 3, 4), like=(1, 4, 4), mask=9),
+    "aten::native_group_norm_backward": Stream(
+        kind="norm", flops=NORM_BACKWARD, reads=(0, 1, 2, 3, 4), like=(1, 4, 4), mask=9
+    ),
     "aten::_softmax": _SOFTMAX,
     "aten::_log_softmax": _SOFTMAX,
     "aten::_safe_softmax": replace(_SOFTMAX, wide=None),
     "aten::_softmax_backward_data": _SOFTMAX_BACKWARD,
     "aten::_log_softmax_backward_data": _SOFTMAX_BACKWARD,
     "aten::_masked_softmax": Stream(kind="softmax", flops=SOFTMAX, reads=(0, 1), like=(0,)),
-    "aten::_masked_softmax_backward": Stream(kind="softmax", flops=SOFTMAX_BACKWARD, reads=(0, 1, 2), like=(0,)),
+    "aten::_masked_softmax_backward": Stream(
+        kind="softmax", flops=SOFTMAX_BACKWARD, reads=(0, 1, 2), like=(0,)
+    ),
     "aten::native_dropout": Stream(kind="dropout", flops=2, reads=(0,), like=(0,), masks=("bool",)),
-    "aten::_fused_dropout": Stream(kind="dropout", flops=2, reads=(0,), like=(0,), masks=("uint8",)),
+    "aten::_fused_dropout": Stream(
+        kind="dropout", flops=2, reads=(0,), like=(0,), masks=("uint8",)
+    ),
     "aten::native_dropout_backward": Stream(kind="dropout", flops=2, reads=(0, 1), like=(0,)),
     "aten::_masked_scale": Stream(kind="dropout", flops=2, reads=(0, 1), like=(0,)),
     "aten::glu_backward": Stream(kind="pointwise", flops=6, reads=(0, 1), like=(1,)),
@@ -183,7 +212,11 @@ STREAMS = {
     "_C::fused_add_rms_norm": Stream(kind="norm", flops=RMS_NORM + 1, reads=(0, 1, 2), like=(0, 1)),
     "_C::static_scaled_fp8_quant": Stream(kind="pointwise", flops=2, reads=(1, 2), like=(0,)),
     # An LSTM cell's gates: four non-linearities, then c = f*c + i*g and h = o * tanh(c).
-    "aten::_thnn_fused_lstm_cell": Stream(kind="pointwise", flops=6, reads=(0, 1, 2, 3, 4), like=(0, 2, 2)),
-    "aten::_thnn_fused_gru_cell": Stream(kind="pointwise", flops=6, reads=(0, 1, 2, 3, 4), like=(0, 2)),
+    "aten::_thnn_fused_lstm_cell": Stream(
+        kind="pointwise", flops=6, reads=(0, 1, 2, 3, 4), like=(0, 2, 2)
+    ),
+    "aten::_thnn_fused_gru_cell": Stream(
+        kind="pointwise", flops=6, reads=(0, 1, 2, 3, 4), like=(0, 2)
+    ),
 }
 MODELS: Mapping[str, Model] = {op: partial(stream_work, spec) for op, spec in STREAMS.items()}

@@ -29,12 +29,18 @@ from tests.analyses.collectives.test_matching import (
 )
 
 
-def even(shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: Sequence[int] = ()) -> list[CollectiveRecords]:
-    """Two ranks with a collective every 5 ms for ever: nothing in the times tells one from the next."""
+def even(
+    shift_ns: int, *, num_steps: int = 4, noise_ns: int = 150 * US, skip: Sequence[int] = ()
+) -> list[CollectiveRecords]:
+    """Two ranks with a collective every 5 ms for ever: nothing in the times tells one from the
+    next."""
     draw, made = random.Random(3), []
     for rank, shift in ((0, 0), (1, shift_ns)):
         numbers = [i for i in range(num_steps * 10) if rank == 0 or i not in skip]
-        end = np.array([EPOCH_NS + i * 5 * MS + draw.randrange(noise_ns) for i in numbers], np.int64) + shift
+        end = (
+            np.array([EPOCH_NS + i * 5 * MS + draw.randrange(noise_ns) for i in numbers], np.int64)
+            + shift
+        )
         none = np.full(len(numbers), NONE, np.int64)
         what = (kind("0", (0, 1)),)
         one = collective_records(rank, what, [0] * len(numbers), end - MS, end, none)
@@ -80,13 +86,18 @@ def test_losses_on_all_ranks_and_apart_clocks_match_nothing_wrong(
 
 @pytest.mark.parametrize("seed", [31, 414, 820, 941, 1599, 483119])
 def test_equally_many_losses_of_different_ones_match_nothing_wrong(seed: int) -> None:
-    """In one step each rank has lost another collective: a few apart in the last, next to each other in the rest."""
+    """In one step each rank has lost another collective: a few apart in the last, next to each
+    other in the rest."""
     assert_nothing_wrong(seed, 2, {0: 0, 1: 0}, numbered=True)
 
 
-def assert_nothing_wrong(seed: int, num_ranks: int, shift: dict[int, int], *, numbered: bool) -> None:
+def assert_nothing_wrong(
+    seed: int, num_ranks: int, shift: dict[int, int], *, numbered: bool
+) -> None:
     job, draw = Job(seed, num_ranks, sizes=1), random.Random(seed)
-    lost = {(rank, number) for rank in range(num_ranks) for number in range(100) if draw.random() < 0.04}
+    lost = {
+        (rank, number) for rank in range(num_ranks) for number in range(100) if draw.random() < 0.04
+    }
     made, truth = job.rank_records(shift, keep=lambda rank, _, number: (rank, number) not in lost)
     if numbered:
         made = [replace(one, step_number=one.step + 2) for one in made]
@@ -99,17 +110,28 @@ def assert_nothing_wrong(seed: int, num_ranks: int, shift: dict[int, int], *, nu
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), seed=SEEDS, num_ranks=RANKS)
-def test_steps_recorded_on_some_ranks_only_shift_nothing(data: st.DataObject, seed: int, num_ranks: int) -> None:
+def test_steps_recorded_on_some_ranks_only_shift_nothing(
+    data: st.DataObject, seed: int, num_ranks: int
+) -> None:
     job = Job(seed, num_ranks, sizes=1)
     begins = data.draw(st.lists(st.integers(0, 2), min_size=num_ranks, max_size=num_ranks))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.rank_records(shift, keep=lambda rank, step, _: begins[rank] <= step < begins[rank] + 3)
-    assert_true(match([replace(one, step_number=one.step + 7, step=one.step - one.step.min()) for one in made]), truth)
+    made, truth = job.rank_records(
+        shift, keep=lambda rank, step, _: begins[rank] <= step < begins[rank] + 3
+    )
+    assert_true(
+        match(
+            [replace(one, step_number=one.step + 7, step=one.step - one.step.min()) for one in made]
+        ),
+        truth,
+    )
 
 
 @settings(max_examples=10, deadline=None)
 @given(data=st.data(), seed=SEEDS, num_ranks=st.integers(3, 8), late=st.booleans())
-def test_apart_clocks_make_no_wrong_straggler(data: st.DataObject, seed: int, num_ranks: int, late: bool) -> None:
+def test_apart_clocks_make_no_wrong_straggler(
+    data: st.DataObject, seed: int, num_ranks: int, late: bool
+) -> None:
     who = data.draw(st.integers(0, num_ranks - 1))
     job = Job(seed, num_ranks, sizes=1, late={who: 8 * MS} if late else None)
     lost = data.draw(st.integers(0, len(job.rows[who]) - 1))
@@ -120,6 +142,8 @@ def test_apart_clocks_make_no_wrong_straggler(data: st.DataObject, seed: int, nu
 
 
 def test_ranks_that_count_steps_apart_are_matched_by_their_ends() -> None:
-    made, truth = Job(5, 2).rank_records({1: 20 * MS}, keep=lambda rank, step, _: rank <= step < rank + 4)
+    made, truth = Job(5, 2).rank_records(
+        {1: 20 * MS}, keep=lambda rank, step, _: rank <= step < rank + 4
+    )
     made = [replace(one, step_number=one.step - one.step.min()) for one in made]
     assert_true(match(made), truth)

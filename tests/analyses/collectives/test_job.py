@@ -34,13 +34,20 @@ def test_late_rank_is_a_straggler_and_others_are_not() -> None:
     rank_records = []
     for rank in range(3):
         calls = [
-            Call(at=10 + 100 * i + (9 if rank == 2 else 0), end=30 + 100 * i + i * i, ranks=(0, 1, 2), bytes=1 << (20 + i))
+            Call(
+                at=10 + 100 * i + (9 if rank == 2 else 0),
+                end=30 + 100 * i + i * i,
+                ranks=(0, 1, 2),
+                bytes=1 << (20 + i),
+            )
             for i in range(5)
         ]
         rank_records.append(collective_records(rank, calls, world_size=3))
     matched = match(rank_records)
     facts = [rank_facts({"compute": 40.0, "comms_transfer": 20.0}, rank=rank) for rank in range(3)]
-    found = job_comms(facts, rank_records, matched, lateness(rank_records, matched), replayed=(0, 2))
+    found = job_comms(
+        facts, rank_records, matched, lateness(rank_records, matched), replayed=(0, 2)
+    )
     assert [one.is_straggler for one in found.ranks] == [False, False, True]
     assert [one.late_ns for one in found.ranks] == [0, 0, 9 * MS]
     assert [one.replayed for one in found.ranks] == [True, False, True]
@@ -52,6 +59,13 @@ def test_late_rank_is_a_straggler_and_others_are_not() -> None:
 def test_a_rank_alone_is_neither_late_nor_early() -> None:
     one = collective_records(0, [Call(at=10, end=20)])
     matched = match([one])
-    found = job_comms([rank_facts({"compute": 40.0, "comms_transfer": 20.0})], [one], matched, lateness([one], matched))
-    assert [(rank.late_ns, rank.offset_ns, rank.is_straggler) for rank in found.ranks] == [(None, None, False)]
+    found = job_comms(
+        [rank_facts({"compute": 40.0, "comms_transfer": 20.0})],
+        [one],
+        matched,
+        lateness([one], matched),
+    )
+    assert [(rank.late_ns, rank.offset_ns, rank.is_straggler) for rank in found.ranks] == [
+        (None, None, False)
+    ]
     assert found.clock_noise_ns is None

@@ -14,10 +14,14 @@ from stepscope.core.trace import NONE
 
 MS = 1_000_000
 EPOCH_NS = 1_760_000_000_000_000_000
-WHAT = Collective(op="all_reduce", group="0", group_ranks=(0, 1, 2), dtype="float32", bytes=1024, on_device=True)
+WHAT = Collective(
+    op="all_reduce", group="0", group_ranks=(0, 1, 2), dtype="float32", bytes=1024, on_device=True
+)
 
 
-def collective_records(rank: int, late_ns: int, shift_ns: int, *, in_window: bool = True) -> CollectiveRecords:
+def collective_records(
+    rank: int, late_ns: int, shift_ns: int, *, in_window: bool = True
+) -> CollectiveRecords:
     """Twenty collectives in four steps, to which this rank comes late."""
     at = EPOCH_NS + np.cumsum(30 * MS + (np.arange(20) * 7919 % 13) * MS)
     none, empty = np.full(20, NONE, np.int64), np.zeros(0, np.int64)
@@ -43,9 +47,14 @@ def collective_records(rank: int, late_ns: int, shift_ns: int, *, in_window: boo
 @settings(max_examples=25, deadline=None)
 @given(shift=st.integers(-50 * MS, 50 * MS), who=st.integers(0, 2))
 def test_late_rank_is_last_whatever_its_clock_says(shift: int, who: int) -> None:
-    made = [collective_records(rank, 10 * MS if rank == who else 0, shift if rank == 1 else 0) for rank in range(3)]
+    made = [
+        collective_records(rank, 10 * MS if rank == who else 0, shift if rank == 1 else 0)
+        for rank in range(3)
+    ]
     found = lateness(made, match(made))
-    assert [round(one.median_ns / MS) for one in found] == [10 if rank == who else 0 for rank in range(3)]
+    assert [round(one.median_ns / MS) for one in found] == [
+        10 if rank == who else 0 for rank in range(3)
+    ]
     assert [one.share_last for one in found] == [1.0 if rank == who else 0.0 for rank in range(3)]
     assert len(found[who].per_step_ns) == 4
 
@@ -67,4 +76,6 @@ def test_tie_has_nobody_last(late_ns: int) -> None:
 
 def test_collectives_outside_the_windows_do_not_count() -> None:
     made = [collective_records(rank, 10 * MS * rank, 0, in_window=False) for rank in range(3)]
-    assert [(one.median_ns, one.per_step_ns) for one in lateness(made, match(made))] == [(0, ())] * 3
+    assert [(one.median_ns, one.per_step_ns) for one in lateness(made, match(made))] == [
+        (0, ())
+    ] * 3

@@ -13,11 +13,15 @@ from stepscope.analyses.collectives.link_fit import bus_factor, fit, ring_steps
     alpha=st.floats(1e3, 1e6),
     beta=st.floats(1e8, 5e11),
     n=st.integers(2, 512),
-    op=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]),
+    op=st.sampled_from(
+        ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
+    ),
 )
 def test_a_line_is_found_again(alpha: float, beta: float, n: int, op: str) -> None:
     start = alpha * ring_steps(op, n)
-    middle = int(start * beta / 1e9 / bus_factor(op, n)) + 1  # where latency and bytes cost the same
+    middle = (
+        int(start * beta / 1e9 / bus_factor(op, n)) + 1
+    )  # where latency and bytes cost the same
     sizes = [middle // 8 + 1, middle + 2, middle * 8 + 3]
     found = fit(op, n, sizes, [start + size * bus_factor(op, n) / beta * 1e9 for size in sizes])
     assert found is not None

@@ -20,8 +20,17 @@ EPOCH_NS = 1_760_000_000_000_000_000
 US, MS = 1_000, 1_000_000
 
 
-def kind(group: str, ranks: Sequence[int], size: int = 1 << 20, op: str = "all_reduce", *, device: bool = True) -> Collective:
-    return Collective(op=op, group=group, group_ranks=tuple(ranks), dtype="float32", bytes=size, on_device=device)
+def kind(
+    group: str,
+    ranks: Sequence[int],
+    size: int = 1 << 20,
+    op: str = "all_reduce",
+    *,
+    device: bool = True,
+) -> Collective:
+    return Collective(
+        op=op, group=group, group_ranks=tuple(ranks), dtype="float32", bytes=size, on_device=device
+    )
 
 
 class Job:
@@ -56,9 +65,13 @@ class Job:
                     at[rank] += draw.randrange(300 * US, 3 * MS) + (late or {}).get(rank, 0)
                 end = max(at[rank] for rank in ranks) + 600 * US + draw.randrange(1 + size // 2)
                 for rank in ranks:
-                    seen = max(at[rank], end + (draw.randrange(-noise_ns, noise_ns + 1) if noise_ns else 0))
+                    seen = max(
+                        at[rank], end + (draw.randrange(-noise_ns, noise_ns + 1) if noise_ns else 0)
+                    )
                     what = kind(name, ranks, size, device=device)
-                    self.rows[rank].append((what, at[rank], seen, sequence[name, ranks], step, number))
+                    self.rows[rank].append(
+                        (what, at[rank], seen, sequence[name, ranks], step, number)
+                    )
                     at[rank] = max(end, seen) + 1
                 sequence[name, ranks] += 1
                 number += 1
@@ -79,7 +92,12 @@ class Job:
             shift = (offset_ns or {}).get(rank, 0)
             made.append(
                 collective_records(
-                    rank, kinds, [kinds.index(row[0]) for row in rows], column[0] + shift, column[1] + shift, column[3]
+                    rank,
+                    kinds,
+                    [kinds.index(row[0]) for row in rows],
+                    column[0] + shift,
+                    column[1] + shift,
+                    column[3],
                 )
             )
             if sequence:
@@ -89,7 +107,12 @@ class Job:
 
 
 def collective_records(
-    rank: int, kinds: tuple[Collective, ...], kind_of: Sequence[int], start_ns: Int64, end_ns: Int64, step: Int64
+    rank: int,
+    kinds: tuple[Collective, ...],
+    kind_of: Sequence[int],
+    start_ns: Int64,
+    end_ns: Int64,
+    step: Int64,
 ) -> CollectiveRecords:
     none = np.full(len(kind_of), NONE, np.int64)
     empty = np.zeros(0, np.int64)
@@ -115,7 +138,8 @@ def collective_records(
 
 
 def assert_true(matched: Matched, truth: dict[int, Int64]) -> None:
-    """Every entry that two ranks recorded is matched with its true others, and with nothing else."""
+    """Every entry that two ranks recorded is matched with its true others, and with nothing
+    else."""
     recorded: dict[int, int] = defaultdict(int)
     for numbers in truth.values():
         for number in numbers.tolist():
@@ -132,7 +156,9 @@ def assert_true(matched: Matched, truth: dict[int, Int64]) -> None:
 
 
 def offsets(num_ranks: int, most_ns: int) -> st.SearchStrategy[dict[int, int]]:
-    return st.fixed_dictionaries({rank: st.integers(-most_ns, most_ns) for rank in range(num_ranks)})
+    return st.fixed_dictionaries(
+        {rank: st.integers(-most_ns, most_ns) for rank in range(num_ranks)}
+    )
 
 
 SEEDS = st.integers(0, 1 << 30)
@@ -145,8 +171,8 @@ RANKS = st.integers(2, 8)
 def test_offset_changes_no_match_and_no_arrival(
     most_ns: int, data: st.DataObject, seed: int, num_ranks: int, sizes: int, steps: bool
 ) -> None:
-    # The offset is a median of 65 differences. Where ends are noted up to 100 us off, 100 us are eight of its deviations; with
-    # 200 us they are four, which some seeds pass by chance.
+    # The offset is a median of 65 differences. Where ends are noted up to 100 us off, 100 us are
+    # eight of its deviations; with 200 us they are four, which some seeds pass by chance.
     job = Job(seed, num_ranks, sizes=sizes, noise_ns=100 * US)
     shift = data.draw(offsets(num_ranks, most_ns))
     plain, truth = job.rank_records()
@@ -160,18 +186,24 @@ def test_offset_changes_no_match_and_no_arrival(
     assert not got.unaligned
     for rank in range(num_ranks):
         assert abs(got.offset_ns[rank] + shift[rank] - shift[0]) < 100 * US
-        assert got.offset_ns[rank] + shift[rank] - shift[0] == expected.offset_ns[rank], "seen to the nanosecond"
+        assert got.offset_ns[rank] + shift[rank] - shift[0] == expected.offset_ns[rank], (
+            "seen to the nanosecond"
+        )
         assert np.abs(got.arrival_ns[rank] - shift[0] - expected.arrival_ns[rank]).max() <= 200 * US
 
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, num_ranks=RANKS, sizes=st.integers(1, 3))
-def test_lost_event_shifts_nothing_else(data: st.DataObject, seed: int, num_ranks: int, sizes: int) -> None:
+def test_lost_event_shifts_nothing_else(
+    data: st.DataObject, seed: int, num_ranks: int, sizes: int
+) -> None:
     job = Job(seed, num_ranks, sizes=sizes)
     who = data.draw(st.integers(0, num_ranks - 1))
     lost = data.draw(st.integers(0, len(job.rows[who]) - 1))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.rank_records(shift, keep=lambda rank, step, number: (rank, number) != (who, lost))
+    made, truth = job.rank_records(
+        shift, keep=lambda rank, step, number: (rank, number) != (who, lost)
+    )
     got = match(made)
     assert_true(got, truth)
     assert int(got.complete.sum()) == got.num - (num_ranks > 2)
@@ -179,22 +211,30 @@ def test_lost_event_shifts_nothing_else(data: st.DataObject, seed: int, num_rank
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, num_ranks=RANKS)
-def test_one_in_twenty_lost_on_one_rank_shifts_nothing_else(data: st.DataObject, seed: int, num_ranks: int) -> None:
+def test_one_in_twenty_lost_on_one_rank_shifts_nothing_else(
+    data: st.DataObject, seed: int, num_ranks: int
+) -> None:
     job, draw = Job(seed, num_ranks), random.Random(seed)
     who = data.draw(st.integers(0, num_ranks - 1))
     gone = {number for number in range(100) if draw.random() < 0.05}
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.rank_records(shift, keep=lambda rank, step, number: rank != who or number not in gone)
+    made, truth = job.rank_records(
+        shift, keep=lambda rank, step, number: rank != who or number not in gone
+    )
     assert_true(match(made), truth)
 
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, num_ranks=RANKS, missing=st.sampled_from([0, 4]))
-def test_rank_with_a_step_less_is_matched_by_the_rest(data: st.DataObject, seed: int, num_ranks: int, missing: int) -> None:
+def test_rank_with_a_step_less_is_matched_by_the_rest(
+    data: st.DataObject, seed: int, num_ranks: int, missing: int
+) -> None:
     job = Job(seed, num_ranks, sizes=1)
     who = data.draw(st.integers(0, num_ranks - 1))
     shift = data.draw(offsets(num_ranks, 50 * MS))
-    made, truth = job.rank_records(shift, keep=lambda rank, step, number: rank != who or step != missing)
+    made, truth = job.rank_records(
+        shift, keep=lambda rank, step, number: rank != who or step != missing
+    )
     # Steps may be counted from each recording's own first.
     made = [replace(one, step=one.step - one.step.min()) for one in made]
     assert_true(match(made), truth)
@@ -202,7 +242,9 @@ def test_rank_with_a_step_less_is_matched_by_the_rest(data: st.DataObject, seed:
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data(), seed=SEEDS, device=st.booleans())
-def test_groups_of_one_size_and_type_are_kept_apart(data: st.DataObject, seed: int, device: bool) -> None:
+def test_groups_of_one_size_and_type_are_kept_apart(
+    data: st.DataObject, seed: int, device: bool
+) -> None:
     world = ("0", (0, 1, 2, 3))
     pairs = [("1", (0, 1)), ("1", (2, 3)), ("2", (0, 2)), ("2", (1, 3))]
     job = Job(seed, 4, sizes=1, per_step=20, groups=[world, *pairs], device=device)
@@ -226,7 +268,9 @@ def test_ranks_without_a_common_collective_are_said() -> None:
 def test_sequence_numbers_match_what_times_cannot() -> None:
     job = Job(2, 3, noise_ns=40 * MS)
     made, truth = job.rank_records(
-        {1: 30 * MS}, keep=lambda rank, step, number: (rank, number) not in {(0, 3), (2, 17)}, sequence=True
+        {1: 30 * MS},
+        keep=lambda rank, step, number: (rank, number) not in {(0, 3), (2, 17)},
+        sequence=True,
     )
     assert_true(match(made), truth)
 

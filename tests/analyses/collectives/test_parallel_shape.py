@@ -22,11 +22,19 @@ Part = tuple[str, int]
 
 
 def judged(*rank_records: CollectiveRecords) -> list[tuple[str, str | None, int | None]]:
-    return [(one.kind, one.scheme, one.size) for _, one in parallel_shape(rank_records, Families(rank_records))]
+    return [
+        (one.kind, one.scheme, one.size)
+        for _, one in parallel_shape(rank_records, Families(rank_records))
+    ]
 
 
-def of_pattern(*parts: Part, uneven: float = float("nan")) -> list[tuple[str, str | None, int | None]]:
-    calls = [Call(at=10 + i, end=10.5 + i, op=op, phase=phase, uneven=uneven) for i, (op, phase) in enumerate(parts)]
+def of_pattern(
+    *parts: Part, uneven: float = float("nan")
+) -> list[tuple[str, str | None, int | None]]:
+    calls = [
+        Call(at=10 + i, end=10.5 + i, op=op, phase=phase, uneven=uneven)
+        for i, (op, phase) in enumerate(parts)
+    ]
     return judged(collective_records(0, calls))
 
 
@@ -35,11 +43,24 @@ def of_pattern(*parts: Part, uneven: float = float("nan")) -> list[tuple[str, st
     [
         ([("all_reduce", BACKWARD)], "data", "DDP"),
         ([("all_reduce", FORWARD), ("all_reduce", BACKWARD)], "tensor", "Megatron"),
-        ([("all_gather", FORWARD), ("all_gather", BACKWARD), ("reduce_scatter", BACKWARD)], "data", "FSDP (ZeRO-3)"),
-        ([("all_gather", FORWARD), ("reduce_scatter", BACKWARD)], "data", "FSDP without resharding (ZeRO-2)"),
+        (
+            [("all_gather", FORWARD), ("all_gather", BACKWARD), ("reduce_scatter", BACKWARD)],
+            "data",
+            "FSDP (ZeRO-3)",
+        ),
+        (
+            [("all_gather", FORWARD), ("reduce_scatter", BACKWARD)],
+            "data",
+            "FSDP without resharding (ZeRO-2)",
+        ),
         ([("reduce_scatter", BACKWARD), ("all_gather", OPTIMIZER)], "data", "ZeRO-1/2"),
         (
-            [("all_gather", FORWARD), ("reduce_scatter", FORWARD), ("all_gather", BACKWARD), ("reduce_scatter", BACKWARD)],
+            [
+                ("all_gather", FORWARD),
+                ("reduce_scatter", FORWARD),
+                ("all_gather", BACKWARD),
+                ("reduce_scatter", BACKWARD),
+            ],
             "tensor",
             "with sequence parallelism",
         ),
@@ -87,7 +108,9 @@ def test_broadcasts_and_counters_say_nothing() -> None:
 )
 def test_description_names_the_dimension(description: str, kind: str) -> None:
     calls = [Call(at=10, end=20, op="all_gather", phase=NONE)]
-    assert [one[0] for one in judged(collective_records(0, calls, descriptions={"0": description}))] == [kind]
+    assert [
+        one[0] for one in judged(collective_records(0, calls, descriptions={"0": description}))
+    ] == [kind]
 
 
 def test_two_dimensions_are_told_apart_by_their_stride() -> None:
@@ -125,7 +148,12 @@ def test_fsdp_of_the_lab_gathers_when_needed_in_forward_and_one_ahead_in_backwar
     path = next((SHARED / "lab" / "ranks2").glob("fsdp_even.slow.rank0*"))
     mine = collective_records_of(build_context(read_trace(source(path), use_cache=False), None), 0)
     found = job_comms([], [mine], match([mine]), ())
-    assert [(one.kind, one.scheme, one.size) for one in found.shape] == [("data", "FSDP (ZeRO-3)", 2)]
-    assert [(one.phase, one.count_per_step, one.ahead) for one in found.gathers] == [("forward", 7, 0), ("backward", 7, 1)]
+    assert [(one.kind, one.scheme, one.size) for one in found.shape] == [
+        ("data", "FSDP (ZeRO-3)", 2)
+    ]
+    assert [(one.phase, one.count_per_step, one.ahead) for one in found.gathers] == [
+        ("forward", 7, 0),
+        ("backward", 7, 1),
+    ]
     # 6 blocks of 3150336 floats and the rest of the model, 33031168.
     assert found.gathers[0].bytes_per_step == 4 * (6 * 3_150_336 + 33_031_168)

@@ -39,10 +39,13 @@ def test_sizes_groups_and_steps_come_from_the_record() -> None:
     fleet = ddp(steps=3, buckets=[(1 << 20, 100.0), (1 << 22, 100.0)])
     collective_records = collective_records_of(build_context(fleet.traces()[0], None), 0)
     collective_records.self_check()
-    assert [collective_records.kinds[kind].bytes for kind in collective_records.kind] == [1 << 20, 1 << 22] * 3
-    assert {(kind.op, kind.group, kind.group_ranks, kind.dtype) for kind in collective_records.kinds} == {
-        ("all_reduce", "0", (0, 1), "fp32")
-    }
+    assert [collective_records.kinds[kind].bytes for kind in collective_records.kind] == [
+        1 << 20,
+        1 << 22,
+    ] * 3
+    assert {
+        (kind.op, kind.group, kind.group_ranks, kind.dtype) for kind in collective_records.kinds
+    } == {("all_reduce", "0", (0, 1), "fp32")}
     assert collective_records.sequence.tolist() == [1, 2, 3, 4, 5, 6]
     assert collective_records.step.tolist() == [0, 0, 1, 1, 2, 2]
     assert bool((collective_records.launch_ns < collective_records.start_ns).all())
@@ -56,7 +59,9 @@ def test_a_kernel_without_a_record_is_told_by_its_name() -> None:
         fleet.collective("sendrecv", 1 << 20, 10, told=False)
         fleet.step()
     collective_records = collective_records_of(build_context(fleet.traces()[0], None), 0)
-    assert [(kind.op, kind.group, kind.bytes) for kind in collective_records.kinds] == [("sendrecv", "", None)]
+    assert [(kind.op, kind.group, kind.bytes) for kind in collective_records.kinds] == [
+        ("sendrecv", "", None)
+    ]
     assert collective_records.sequence.tolist() == [NONE] * 3
 
 
@@ -71,7 +76,13 @@ def test_only_what_no_compute_covers_is_exposed() -> None:
             kernel("gemm", at + 10 * US, at + 300 * US, 2 * step + 1),
             op("record_param_comms", at + 30 * US, at + 50 * US),
             call("cudaLaunchKernel", at + 31 * US, at + 35 * US, 2 * step + 2),
-            kernel("ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, 2 * step + 2, stream=20),
+            kernel(
+                "ncclDevKernel_AllReduce_Sum_f32",
+                at + 100 * US,
+                at + 700 * US,
+                2 * step + 2,
+                stream=20,
+            ),
         ]
     collective_records = collective_records_of(build_context(trace_of(*events), None), 0)
     spans = zip(
@@ -99,7 +110,9 @@ def test_steps_keep_the_numbers_their_marks_have() -> None:
             mark(f"ProfilerStep#{step + 12}", at, at + 999 * US),
             op("record_param_comms", at + 30 * US, at + 50 * US),
             call("cudaLaunchKernel", at + 31 * US, at + 35 * US, step + 1),
-            kernel("ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, step + 1, stream=20),
+            kernel(
+                "ncclDevKernel_AllReduce_Sum_f32", at + 100 * US, at + 700 * US, step + 1, stream=20
+            ),
         ]
     found = collective_records_of(build_context(trace_of(*events), None), 0)
     assert (found.step.tolist(), found.step_number.tolist()) == ([0, 1, 2], [12, 13, 14])
@@ -123,9 +136,19 @@ def test_the_operator_tells_whom_its_kernel_sends_to() -> None:
     events = [
         op("record_param_comms", 30 * US, 50 * US, collective=told),
         call("cudaLaunchKernel", 31 * US, 35 * US, 1),
-        kernel("ncclDevKernel_SendRecv", 100 * US, 700 * US, 1, stream=20, collective=replace(told, peer=None)),
+        kernel(
+            "ncclDevKernel_SendRecv",
+            100 * US,
+            700 * US,
+            1,
+            stream=20,
+            collective=replace(told, peer=None),
+        ),
     ]
-    assert [(one.op, one.peer) for one in collective_records_of(build_context(trace_of(*events), None), 0).kinds] == [("send", 2)]
+    assert [
+        (one.op, one.peer)
+        for one in collective_records_of(build_context(trace_of(*events), None), 0).kinds
+    ] == [("send", 2)]
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,36 @@ PIPE = (0, 1, 2, 3)
 
 def pipeline(*, told: bool, apart_ns: int = 10 * MS, num: int = 8) -> list[CollectiveRecords]:
     """Each microbatch goes from rank to rank; a barrier before all of it."""
-    rows: dict[int, list[tuple[Collective, int, int]]] = {rank: [(kind("0", PIPE, 0, "barrier"), 0, MS)] for rank in PIPE}
+    rows: dict[int, list[tuple[Collective, int, int]]] = {
+        rank: [(kind("0", PIPE, 0, "barrier"), 0, MS)] for rank in PIPE
+    }
     for batch in range(num):
         for a, b in pairwise(PIPE):
             at = 20 * MS + batch * 40 * MS + batch * batch * 700 * US + a * apart_ns
-            rows[a].append((replace(kind("0", PIPE, op="send"), peer=b if told else None), at, at + 2 * MS))
-            rows[b].append((replace(kind("0", PIPE, op="recv"), peer=a if told else None), at - MS, at + 2 * MS + 20 * US))
+            rows[a].append(
+                (replace(kind("0", PIPE, op="send"), peer=b if told else None), at, at + 2 * MS)
+            )
+            rows[b].append(
+                (
+                    replace(kind("0", PIPE, op="recv"), peer=a if told else None),
+                    at - MS,
+                    at + 2 * MS + 20 * US,
+                )
+            )
     made = []
     for rank, mine in rows.items():
         mine.sort(key=lambda row: row[1])
         kinds = tuple(dict.fromkeys(row[0] for row in mine))
         start, end = EPOCH_NS + np.array([row[1:] for row in mine], np.int64).T
         made.append(
-            collective_records(rank, kinds, [kinds.index(row[0]) for row in mine], start, end, np.zeros(len(mine), np.int64))
+            collective_records(
+                rank,
+                kinds,
+                [kinds.index(row[0]) for row in mine],
+                start,
+                end,
+                np.zeros(len(mine), np.int64),
+            )
         )
     return made
 
@@ -58,4 +75,7 @@ def test_transfers_that_end_together_without_ranks_stay_alone_and_are_said() -> 
     got = match(pipeline(told=False, apart_ns=0))
     # Rank 0 may send to rank 1, or around to rank 3.
     assert got.of[0].tolist() == [0] + [NONE] * 8
-    assert "sends and receives between ranks 0, 1, 2, 3 do not say which other rank is meant" in got.notes[-1]
+    assert (
+        "sends and receives between ranks 0, 1, 2, 3 do not say which other rank is meant"
+        in got.notes[-1]
+    )

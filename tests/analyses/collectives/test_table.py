@@ -1,4 +1,5 @@
-"""Bytes, times and bandwidths of collectives: by hand on made-up jobs, and from the raw text of public traces."""
+"""Bytes, times and bandwidths of collectives: by hand on made-up jobs, and from the raw text of
+public traces."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def rows_of(*rank_records: CollectiveRecords) -> list[CollectiveRow]:
     for one in rank_records:
         one.self_check()
     matched, families = match(rank_records), Families(rank_records)
-    return [row for _, row in table(gather_entries(rank_records, matched, families), matched, families)]
+    return [
+        row for _, row in table(gather_entries(rank_records, matched, families), matched, families)
+    ]
 
 
 def recorded(path: Path) -> CollectiveRecords:
@@ -37,7 +40,11 @@ def recorded(path: Path) -> CollectiveRecords:
 def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
     """NCCL kernels with so many elements, as the file has them, by time."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    found = [e for e in events if e.get("cat") == "kernel" and e.get("args", {}).get("In msg nelems") == elements]
+    found = [
+        e
+        for e in events
+        if e.get("cat") == "kernel" and e.get("args", {}).get("In msg nelems") == elements
+    ]
     return sorted(found, key=lambda e: e["ts"])
 
 
@@ -45,7 +52,12 @@ def test_bandwidth_counts_from_the_last_arrival() -> None:
     early = collective_records(0, [Call(at=10, end=40, bytes=100_000_000, exposed=0.5)])
     late = collective_records(1, [Call(at=30, end=40, bytes=100_000_000, exposed=0.5)])
     (row,) = rows_of(early, late)
-    assert (row.op, row.num_ranks, row.bytes, row.count_per_step) == ("all_reduce", 2, 100_000_000, 1.0)
+    assert (row.op, row.num_ranks, row.bytes, row.count_per_step) == (
+        "all_reduce",
+        2,
+        100_000_000,
+        1.0,
+    )
     assert row.moving_ns == 10 * MS
     assert not row.includes_waits
     assert row.algbw_bytes_per_s == pytest.approx(10e9)
@@ -56,7 +68,11 @@ def test_bandwidth_counts_from_the_last_arrival() -> None:
 
 
 def test_one_rank_alone_includes_its_waits() -> None:
-    (row,) = rows_of(collective_records(0, [Call(at=10, end=40, ranks=tuple(range(4)), bytes=30_000_000)], world_size=4))
+    (row,) = rows_of(
+        collective_records(
+            0, [Call(at=10, end=40, ranks=tuple(range(4)), bytes=30_000_000)], world_size=4
+        )
+    )
     assert row.includes_waits
     assert row.wait_ns_per_step is None
     assert row.algbw_bytes_per_s == pytest.approx(1e9)
@@ -65,14 +81,22 @@ def test_one_rank_alone_includes_its_waits() -> None:
 
 def test_two_ranks_of_many_are_not_the_whole_group() -> None:
     calls = [Call(at=10, end=40, group="", ranks=(), size=64)]
-    (row,) = rows_of(collective_records(0, calls, world_size=64), collective_records(1, calls, world_size=64))
+    (row,) = rows_of(
+        collective_records(0, calls, world_size=64), collective_records(1, calls, world_size=64)
+    )
     assert row.includes_waits
 
 
 def test_groups_alike_share_a_row_and_the_slow_one_is_named() -> None:
-    fast, slow = Call(at=10, end=20, group="1", ranks=(0, 1)), Call(at=10, end=50, group="2", ranks=(2, 3))
+    fast, slow = (
+        Call(at=10, end=20, group="1", ranks=(0, 1)),
+        Call(at=10, end=50, group="2", ranks=(2, 3)),
+    )
     every = Call(at=60, end=70, group="0", ranks=(0, 1, 2, 3))
-    rank_records = [collective_records(rank, [fast if rank < 2 else slow, every], world_size=4) for rank in range(4)]
+    rank_records = [
+        collective_records(rank, [fast if rank < 2 else slow, every], world_size=4)
+        for rank in range(4)
+    ]
     pairs = next(row for row in rows_of(*rank_records) if row.num_ranks == 2)
     assert pairs.num_groups == 2
     assert pairs.slowest_group == "2-3"
@@ -80,8 +104,14 @@ def test_groups_alike_share_a_row_and_the_slow_one_is_named() -> None:
 
 
 def test_all_to_alls_of_many_sizes_are_one_row() -> None:
-    a = [Call(at=10, end=20, op="all_to_all", bytes=3_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
-    b = [Call(at=10, end=20, op="all_to_all", bytes=1_000_000), Call(at=30, end=40, op="all_to_all", bytes=1_000_000)]
+    a = [
+        Call(at=10, end=20, op="all_to_all", bytes=3_000_000),
+        Call(at=30, end=40, op="all_to_all", bytes=1_000_000),
+    ]
+    b = [
+        Call(at=10, end=20, op="all_to_all", bytes=1_000_000),
+        Call(at=30, end=40, op="all_to_all", bytes=1_000_000),
+    ]
     (row,) = rows_of(collective_records(0, a), collective_records(1, b))
     assert row.count_per_step == 2
     assert row.num_sizes == 2
@@ -97,7 +127,10 @@ def test_recorded_splits_tell_the_imbalance() -> None:
 def test_fit_finds_latency_and_bandwidth() -> None:
     sizes = (1_000_000, 4_000_000, 16_000_000)
     # 1 ms a step, 2 GB/s over the bus, two ranks: 2 steps, volume 1.
-    calls = [Call(at=100 * i, end=100 * i + 2 + size / 2e6, bytes=size) for i, size in enumerate(sizes, 1)]
+    calls = [
+        Call(at=100 * i, end=100 * i + 2 + size / 2e6, bytes=size)
+        for i, size in enumerate(sizes, 1)
+    ]
     rank_records = [collective_records(0, calls), collective_records(1, calls)]
     matched, families = match(rank_records), Families(rank_records)
     (found,) = link_fits(table(gather_entries(rank_records, matched, families), matched, families))
@@ -136,7 +169,9 @@ def test_hand_check_resnet_on_eight_mi300() -> None:
 def test_hand_check_collectives_named_only_by_the_ranges_around_them() -> None:
     path = SHARED / "public" / "hta" / "trace_filter.sampled_rank-0.json.gz"
     rows = {(row.op, row.bytes): row for row in rows_of(recorded(path))}
-    gather = rows["all_gather", 1_073_741_824]  # c10d::_allgather_base_ of 16777216 into 1073741824 signed chars
+    gather = rows[
+        "all_gather", 1_073_741_824
+    ]  # c10d::_allgather_base_ of 16777216 into 1073741824 signed chars
     assert gather.num_ranks == 64
     assert gather.busbw_bytes_per_s == pytest.approx(1_073_741_824 / 0.063644 * 63 / 64, rel=1e-6)
     exchange = rows["all_to_all", 419_430_400]  # the kernel itself is called SendRecv

@@ -1,4 +1,5 @@
-"""Exposed communication split into waiting and moving: the split is exact, and the step still adds up."""
+"""Exposed communication split into waiting and moving: the split is exact, and the step still adds
+up."""
 
 from __future__ import annotations
 
@@ -70,8 +71,12 @@ def test_waiting_lies_inside_the_collectives() -> None:
 
 @given(st.lists(st.integers(0, 3000), min_size=2, max_size=3), st.integers(5, 2000), st.booleans())
 @settings(max_examples=25, deadline=None)
-def test_the_partition_still_sums_to_the_step(late_us: list[int], moving_us: int, hidden: bool) -> None:
-    for before, after in split(job([float(us) for us in late_us], moving_us=moving_us, hidden=hidden)):
+def test_the_partition_still_sums_to_the_step(
+    late_us: list[int], moving_us: int, hidden: bool
+) -> None:
+    for before, after in split(
+        job([float(us) for us in late_us], moving_us=moving_us, hidden=hidden)
+    ):
         assert before.partition is not None
         assert after.partition is not None
         parts = after.partition.parts
@@ -79,4 +84,6 @@ def test_the_partition_still_sums_to_the_step(late_us: list[int], moving_us: int
         assert [sum(step) for step in zip(*parts.values(), strict=True)] == whole
         assert min(min(values) for values in parts.values()) >= 0
         exposed = before.partition.parts["comms_transfer"]
-        assert [w + t for w, t in zip(parts["comms_wait"], parts["comms_transfer"], strict=True)] == list(exposed)
+        assert [
+            w + t for w, t in zip(parts["comms_wait"], parts["comms_transfer"], strict=True)
+        ] == list(exposed)

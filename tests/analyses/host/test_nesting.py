@@ -17,8 +17,15 @@ def parent_name(trace: Trace, name: str) -> str | None:
 
 
 def test_enclosing_finds_the_innermost_open_range() -> None:
-    trace = trace_of(op("linear", 0, 90), op("addmm", 10, 80), call("launch", 20, 30), op("relu", 95, 99))
-    assert [parent_name(trace, n) for n in ("linear", "addmm", "launch", "relu")] == [None, "linear", "addmm", None]
+    trace = trace_of(
+        op("linear", 0, 90), op("addmm", 10, 80), call("launch", 20, 30), op("relu", 95, 99)
+    )
+    assert [parent_name(trace, n) for n in ("linear", "addmm", "launch", "relu")] == [
+        None,
+        "linear",
+        "addmm",
+        None,
+    ]
 
 
 def test_enclosing_keeps_threads_apart_and_leaves_the_device_out() -> None:
@@ -77,14 +84,24 @@ def test_enclosing_agrees_with_a_stack_on_nested_ranges(ranges: list[tuple[int, 
     assert enclosing(trace).tolist() == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from("ab")), max_size=25))
-def test_enclosing_of_any_ranges_is_open_at_the_start_and_has_no_cycle(ranges: list[tuple[int, int, str]]) -> None:
-    trace = trace_of(*(op(f"e{i}", min(a, b), max(a, b), thread=t) for i, (a, b, t) in enumerate(ranges)))
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from("ab")), max_size=25)
+)
+def test_enclosing_of_any_ranges_is_open_at_the_start_and_has_no_cycle(
+    ranges: list[tuple[int, int, str]],
+) -> None:
+    trace = trace_of(
+        *(op(f"e{i}", min(a, b), max(a, b), thread=t) for i, (a, b, t) in enumerate(ranges))
+    )
     parent = enclosing(trace)
     for i, at in enumerate(parent.tolist()):
         if at != NONE:
             assert trace.thread[at] == trace.thread[i]
-            assert trace.start_ns[at] <= trace.start_ns[i] < max(trace.end_ns[at], trace.start_ns[at] + 1)
+            assert (
+                trace.start_ns[at]
+                <= trace.start_ns[i]
+                < max(trace.end_ns[at], trace.start_ns[at] + 1)
+            )
             assert at < i
 
 
@@ -93,4 +110,7 @@ def test_ancestor_with_finds_innermost_and_outermost() -> None:
     parent, start = enclosing(trace), np.array([index_of(trace, "c"), NONE])
     marked = np.array([trace.names[code].startswith("m") for code in trace.name])
     assert ancestor_with(parent, start, marked).tolist() == [index_of(trace, "m2"), NONE]
-    assert ancestor_with(parent, start, marked, outermost=True).tolist() == [index_of(trace, "m1"), NONE]
+    assert ancestor_with(parent, start, marked, outermost=True).tolist() == [
+        index_of(trace, "m1"),
+        NONE,
+    ]

@@ -73,7 +73,9 @@ def test_frames_are_told_apart_by_their_path(name: str, owner: Owner) -> None:
         ("strange", "strange"),
     ],
 )
-def test_lines_are_written_with_their_folder_and_where_compiling_broke_off(name: str, line: str) -> None:
+def test_lines_are_written_with_their_folder_and_where_compiling_broke_off(
+    name: str, line: str
+) -> None:
     assert line_of(name) == line
 
 
@@ -86,7 +88,9 @@ def test_the_innermost_frame_of_the_user_is_named_not_torchs() -> None:
         python("<built-in function linear>", 40, 600),
         *launch(50, 1),
     )
-    assert places(trace, *kernels(trace)) == (SourceLocation(line="model.py:12 in forward", module=None, share=1.0),)
+    assert places(trace, *kernels(trace)) == (
+        SourceLocation(line="model.py:12 in forward", module=None, share=1.0),
+    )
 
 
 def test_a_librarys_frame_is_named_where_the_user_has_none() -> None:
@@ -98,28 +102,45 @@ def test_a_librarys_frame_is_named_where_the_user_has_none() -> None:
 
 
 def test_backward_comes_from_its_forward_operator() -> None:
-    """Kernels of autograd's thread, which has no frames, by the sequence number; on the caller's own thread too."""
+    """Kernels of autograd's thread, which has no frames, by the sequence number; on the caller's
+    own thread too."""
     for thread in ("autograd", "main"):
         trace = trace_of(
             python("train.py(90): step", 0, 1000),
             python("nn.Module: Block_3", 10, 90),
             python("model.py(12): forward", 20, 80),
             *launch(30, 1, us=5, sequence=7, fwd_thread=0),
-            op("autograd::engine::evaluate_function: MmBackward0", 200, 290, sequence=7, fwd_thread=1, thread=thread),
+            op(
+                "autograd::engine::evaluate_function: MmBackward0",
+                200,
+                290,
+                sequence=7,
+                fwd_thread=1,
+                thread=thread,
+            ),
             op("MmBackward0", 210, 280, sequence=7, fwd_thread=1, thread=thread),
             op("aten::mm", 220, 270, thread=thread),
             call("cudaLaunchKernel", 230, 240, 2, thread=thread),
             kernel("gemm_back", 300, 320, 2),
         )
         back = index_of(trace, "gemm_back")
-        assert places(trace, back) == (SourceLocation(line="model.py:12 in forward", module="Block_3", share=1.0),)
+        assert places(trace, back) == (
+            SourceLocation(line="model.py:12 in forward", module="Block_3", share=1.0),
+        )
 
 
 def test_a_backward_written_by_the_user_is_its_own_place() -> None:
     trace = trace_of(
         python("model.py(12): forward", 20, 80),
         op("MyFunction", 30, 40, sequence=7, fwd_thread=0),
-        op("autograd::engine::evaluate_function: MyFunctionBackward", 200, 290, sequence=7, fwd_thread=1, thread="autograd"),
+        op(
+            "autograd::engine::evaluate_function: MyFunctionBackward",
+            200,
+            290,
+            sequence=7,
+            fwd_thread=1,
+            thread="autograd",
+        ),
         python("ops.py(33): backward", 210, 280, thread="autograd"),
         call("cudaLaunchKernel", 230, 240, 2, thread="autograd"),
         kernel("custom", 300, 320, 2),
@@ -129,19 +150,37 @@ def test_a_backward_written_by_the_user_is_its_own_place() -> None:
 
 def nested(*modules: str, start: int, number: int, us: int = 10) -> list[Event]:
     """A launch inside these modules, the outermost first."""
-    around = [python(f"nn.Module: {name}", start + i, start + 100 - i) for i, name in enumerate(modules)]
-    return [*around, python("model.py(12): forward", start + 20, start + 80), *launch(start + 30, number, us=us)]
+    around = [
+        python(f"nn.Module: {name}", start + i, start + 100 - i) for i, name in enumerate(modules)
+    ]
+    return [
+        *around,
+        python("model.py(12): forward", start + 20, start + 80),
+        *launch(start + 30, number, us=us),
+    ]
 
 
 def test_modules_are_a_path_and_many_alike_are_one() -> None:
-    trace = trace_of(*(e for i in range(3) for e in nested("GPT_0", f"Block_{i}", f"Linear_{4 * i}", start=200 * i, number=i)))
+    trace = trace_of(
+        *(
+            e
+            for i in range(3)
+            for e in nested("GPT_0", f"Block_{i}", f"Linear_{4 * i}", start=200 * i, number=i)
+        )
+    )
     assert places(trace, *kernels(trace))[0].module == "GPT_0 > Block_* > Linear_*"
     assert places(trace, kernels(trace)[1])[0].module == "GPT_0 > Block_1 > Linear_4"
 
 
 def test_a_path_ends_where_most_of_the_cost_is_no_longer_in_one_class() -> None:
     kinds = ("Linear_0", "LayerNorm_0", "GELU_0")
-    trace = trace_of(*(e for i, kind in enumerate(kinds) for e in nested("GPT_0", "Block_3", kind, start=200 * i, number=i)))
+    trace = trace_of(
+        *(
+            e
+            for i, kind in enumerate(kinds)
+            for e in nested("GPT_0", "Block_3", kind, start=200 * i, number=i)
+        )
+    )
     assert places(trace, *kernels(trace))[0].module == "GPT_0 > Block_3"
 
 
@@ -159,7 +198,10 @@ def test_shares_are_of_all_the_cost_and_the_dearest_line_is_first() -> None:
         *launch(300, 3, us=30),
     )
     found = places(trace, *kernels(trace))
-    assert [(place.line, round(place.share, 3)) for place in found] == [("b.py:2 in g", 0.6), ("a.py:1 in f", 0.1)]
+    assert [(place.line, round(place.share, 3)) for place in found] == [
+        ("b.py:2 in g", 0.6),
+        ("a.py:1 in f", 0.1),
+    ]
     assert places(trace, *kernels(trace), most=1) == found[:1]
 
 
@@ -193,7 +235,8 @@ def test_what_was_open_at_a_moment() -> None:
 
 @needs_shared
 def test_a_recorded_run_has_a_place_for_nearly_all_its_work() -> None:
-    """A GPT of 24 blocks: forward and backward are charged to its two `forward`s, loss and optimizer to the step."""
+    """A GPT of 24 blocks: forward and backward are charged to its two `forward`s, loss and
+    optimizer to the step."""
     if not BIG.is_file():
         pytest.skip(f"{BIG.name} is not among the shared traces")
     trace = read_trace(Source(path=BIG, label=BIG.name), use_cache=False)

@@ -9,7 +9,11 @@ TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
 TRAIN = Frame(name="train", file="/home/me/train.py", line=40)
 MAIN = Frame(name="<module>", file="/home/me/train.py", line=90)
 READ = Frame(name="read_shard", file="/home/me/data.py", line=12)
-HOOK = Frame(name="now", file="/opt/venv/lib/python3.11/site-packages/stepscope/capture/hooks/patches.py", line=46)
+HOOK = Frame(
+    name="now",
+    file="/opt/venv/lib/python3.11/site-packages/stepscope/capture/hooks/patches.py",
+    line=46,
+)
 ALL_REDUCE = (
     Frame(name="all_reduce", file=TORCH + "distributed/distributed_c10d.py", line=2900),
     Frame(name="wrapper", file=TORCH + "distributed/c10d_logger.py", line=81),
@@ -23,7 +27,9 @@ USER = (TRAIN, MAIN)
 
 
 def stood(rank: int, *stacks: tuple[Frame, ...], cpu: float | None = 0.0) -> Stood:
-    return Stood(pid=100 + rank, rank=rank, stacks=stacks * 3 if len(stacks) == 1 else stacks, cpu_share=cpu)
+    return Stood(
+        pid=100 + rank, rank=rank, stacks=stacks * 3 if len(stacks) == 1 else stacks, cpu_share=cpu
+    )
 
 
 def test_the_same_place_without_cpu_is_hung_and_with_it_slow() -> None:
@@ -40,21 +46,30 @@ def test_the_place_is_the_training_code_and_what_it_called() -> None:
 
 
 def test_the_rank_outside_the_collective_is_the_one_waited_for() -> None:
-    found = compare([stood(0, (*ALL_REDUCE, *USER)), stood(1, (READ, *USER)), stood(2, (*ALL_REDUCE, *USER))])
-    assert found.summary == "Rank 1 stands elsewhere: 2 of 3 ranks are in all_reduce and wait for it."
+    found = compare(
+        [stood(0, (*ALL_REDUCE, *USER)), stood(1, (READ, *USER)), stood(2, (*ALL_REDUCE, *USER))]
+    )
+    assert (
+        found.summary == "Rank 1 stands elsewhere: 2 of 3 ranks are in all_reduce and wait for it."
+    )
     assert [one.is_elsewhere for one in found.ranks] == [False, True, False]
 
 
 def test_a_majority_outside_is_still_what_the_few_inside_wait_for() -> None:
-    found = compare([stood(0, (*BACKWARD, *USER)), stood(1, (READ, *USER)), stood(2, (READ, *USER))])
+    found = compare(
+        [stood(0, (*BACKWARD, *USER)), stood(1, (READ, *USER)), stood(2, (READ, *USER))]
+    )
     assert found.summary.startswith(
-        "Ranks 1-2 stand elsewhere: 1 of 3 ranks are in backward, which reduces gradients and wait for"
+        "Ranks 1-2 stand elsewhere: 1 of 3 ranks are in backward, which reduces gradients and "
+        "wait for"
     )
 
 
 def test_all_in_one_collective_points_beyond_this_machine() -> None:
     found = compare([stood(rank, (*ALL_REDUCE, *USER)) for rank in range(4)])
-    assert found.summary.startswith("All 4 ranks stand in all_reduce: a rank that is not on this machine")
+    assert found.summary.startswith(
+        "All 4 ranks stand in all_reduce: a rank that is not on this machine"
+    )
     assert not any(one.is_elsewhere for one in found.ranks)
 
 

@@ -16,13 +16,27 @@ from tests.tracing import call, copy, kernel, mark, op, trace_of
 def launches_of(trace: Trace) -> Launches:
     busy = device_sets(trace, np.zeros(len(trace), np.bool_)).busy
     links, work = link(trace), np.flatnonzero(trace.device_work)
-    facts = launch_facts(trace, links, busy, work, host_activity(trace, links), (int(busy.start[0]), int(busy.end[-1])))
+    facts = launch_facts(
+        trace,
+        links,
+        busy,
+        work,
+        host_activity(trace, links),
+        (int(busy.start[0]), int(busy.end[-1])),
+    )
     assert facts is not None
     return facts
 
 
 def test_a_host_that_runs_ahead_leaves_a_queue() -> None:
-    events = [e for i in range(10) for e in (call("cudaLaunchKernel", i, i + 1, i), kernel("k", 20 + i * 100, 120 + i * 100, i))]
+    events = [
+        e
+        for i in range(10)
+        for e in (
+            call("cudaLaunchKernel", i, i + 1, i),
+            kernel("k", 20 + i * 100, 120 + i * 100, i),
+        )
+    ]
     facts = launches_of(trace_of(*events))
     assert facts.median_queue_depth == 4.5
     assert facts.starved_share == 0.1
@@ -33,7 +47,10 @@ def test_a_host_that_lags_starves_the_device() -> None:
     events = [
         e
         for i in range(10)
-        for e in (call("cudaLaunchKernel", i * 100, i * 100 + 5, i), kernel("k", i * 100 + 10, i * 100 + 30, i))
+        for e in (
+            call("cudaLaunchKernel", i * 100, i * 100 + 5, i),
+            kernel("k", i * 100 + 10, i * 100 + 30, i),
+        )
     ]
     facts = launches_of(trace_of(*events))
     assert facts.median_queue_depth == 0
@@ -44,7 +61,9 @@ def test_a_host_that_lags_starves_the_device() -> None:
 
 
 def test_kernels_of_one_graph_launch_are_counted_as_such() -> None:
-    trace = trace_of(call("cudaGraphLaunch", 0, 5, 1), *(kernel(f"k{i}", 10 + i, 11 + i, 1) for i in range(6)))
+    trace = trace_of(
+        call("cudaGraphLaunch", 0, 5, 1), *(kernel(f"k{i}", 10 + i, 11 + i, 1) for i in range(6))
+    )
     facts = launches_of(trace)
     assert (facts.num_graph_launches, facts.num_in_graphs) == (1, 6)
 
@@ -60,7 +79,9 @@ def test_a_copy_that_holds_the_host_blocks_and_one_that_does_not_does_not() -> N
     )
     links = link(trace)
     host = host_activity(trace, links)
-    rows = {row.kind: row for row in copy_rows(trace, links, host, np.flatnonzero(trace.device_work))}
+    rows = {
+        row.kind: row for row in copy_rows(trace, links, host, np.flatnonzero(trace.device_work))
+    }
     assert rows["Memcpy HtoD (Pageable -> Device)"].num_blocking == 1
     assert rows["Memcpy HtoD (Pinned -> Device)"].num_blocking == 0
     assert rows["Memcpy DtoD (Device -> Device)"].num_blocking == 0
@@ -68,9 +89,18 @@ def test_a_copy_that_holds_the_host_blocks_and_one_that_does_not_does_not() -> N
 
 
 def test_a_copy_takes_its_size_from_the_call_when_it_has_none_itself() -> None:
-    trace = trace_of(call("hipMemcpyAsync", 0, 5, 1, size=64), copy("Memcpy DtoD", 10, 20, 1), copy("Memcpy HtoD", 30, 40, 2))
+    trace = trace_of(
+        call("hipMemcpyAsync", 0, 5, 1, size=64),
+        copy("Memcpy DtoD", 10, 20, 1),
+        copy("Memcpy HtoD", 30, 40, 2),
+    )
     links = link(trace)
-    rows = {row.kind: row for row in copy_rows(trace, links, host_activity(trace, links), np.flatnonzero(trace.device_work))}
+    rows = {
+        row.kind: row
+        for row in copy_rows(
+            trace, links, host_activity(trace, links), np.flatnonzero(trace.device_work)
+        )
+    }
     assert rows["Memcpy DtoD"].bytes == 64
     assert rows["Memcpy HtoD"].bytes is None
 
@@ -87,7 +117,9 @@ def test_host_calls_are_counted_by_what_they_are() -> None:
     )
     links = link(trace)
     facts = host_facts(trace, links, host_activity(trace, links), 0, 1000)
-    assert [(r.name, r.count, r.total_ns, r.longest_ns) for r in facts.syncs] == [("cudaStreamSynchronize", 1, 40, 40)]
+    assert [(r.name, r.count, r.total_ns, r.longest_ns) for r in facts.syncs] == [
+        ("cudaStreamSynchronize", 1, 40, 40)
+    ]
     assert [(r.name, r.total_ns) for r in facts.allocator] == [("cudaMalloc", 20)]
     assert [r.total_ns for r in facts.loader] == [30]
     assert [(r.name, r.total_ns) for r in facts.compile] == [("entire_frame_compile", 100)]

@@ -1,4 +1,5 @@
-"""Alerts of whole jobs: each episode once, ranks together, nothing said of a job that goes on as it did."""
+"""Alerts of whole jobs: each episode once, ranks together, nothing said of a job that goes on as it
+did."""
 
 from __future__ import annotations
 
@@ -8,7 +9,18 @@ from stepscope.analyses.run.alerts import JobAlarms
 from stepscope.core.live import Alert
 from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.tail import Follower
-from tests.live_runs import MS, S, add_samples, add_steps, add_stretches, row, sample, wall, write_rank, write_run
+from tests.live_runs import (
+    MS,
+    S,
+    add_samples,
+    add_steps,
+    add_stretches,
+    row,
+    sample,
+    wall,
+    write_rank,
+    write_run,
+)
 
 
 class Job:
@@ -22,14 +34,18 @@ class Job:
         self._follower = Follower(self.run, lambda: wall(self.at_s))
         self._alarms = JobAlarms()
 
-    def go(self, num: int, dur_ms: float = 10.0, ranks: list[int] | None = None, **more: object) -> list[Alert]:
+    def go(
+        self, num: int, dur_ms: float = 10.0, ranks: list[int] | None = None, **more: object
+    ) -> list[Alert]:
         """So many seconds of ten steps each, looked at every second."""
         found: list[Alert] = []
         for _ in range(num):
             self.at_s += 1
             for rank, folder in enumerate(self.ranks):
                 if ranks is None or rank in ranks:
-                    add_steps(folder, [row(self.step + i, dur_ms + 0.1 * (i % 3)) for i in range(10)])
+                    add_steps(
+                        folder, [row(self.step + i, dur_ms + 0.1 * (i % 3)) for i in range(10)]
+                    )
                     add_samples(folder, [sample(self.at_s, self.step + 10, **more)])
             self.step += 10
             found += self.look()
@@ -66,9 +82,14 @@ def test_saves_and_recorded_steps_are_not_slow_steps(tmp_path: Path) -> None:
 def test_a_long_run_told_in_stretches_has_alerts_too(tmp_path: Path) -> None:
     job = Job(tmp_path)
     add_samples(job.ranks[0], [sample(0, 5000)])
-    add_stretches(job.ranks[0], [[i * 100, 100, i * S, (i + 1) * S, 9 * MS, 11 * MS, 0] for i in range(50)])
+    add_stretches(
+        job.ranks[0], [[i * 100, 100, i * S, (i + 1) * S, 9 * MS, 11 * MS, 0] for i in range(50)]
+    )
     assert job.look() == []
-    add_stretches(job.ranks[0], [[9000 + i * 100, 100, i * S, (i + 2) * S, 19 * MS, 21 * MS, 0] for i in range(50)])
+    add_stretches(
+        job.ranks[0],
+        [[9000 + i * 100, 100, i * S, (i + 2) * S, 19 * MS, 21 * MS, 0] for i in range(50)],
+    )
     assert [alert.kind for alert in job.look()] == ["step-time"]
 
 

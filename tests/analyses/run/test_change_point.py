@@ -37,7 +37,11 @@ def series(kind: str, seed: int, num: int) -> list[float]:
 
 def shifts(values: list[float], worse_by: float = 1.25) -> list[tuple[int, ChangePoint]]:
     detector = ChangePointDetector(lambda before, after: after >= worse_by * before)
-    return [(number, found) for number, value in enumerate(values) if (found := detector.add(value)) is not None]
+    return [
+        (number, found)
+        for number, value in enumerate(values)
+        if (found := detector.add(value)) is not None
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,7 +53,9 @@ def test_noise_that_stays_as_it_is_raises_no_alarm(kind: str, seed: int) -> None
 @settings(max_examples=40, deadline=None)
 @given(kind=st.sampled_from(NOISES), seed=st.integers(0, 2**32), at=st.integers(150, 400))
 def test_a_tripled_step_is_told_once_and_soon(kind: str, seed: int, at: int) -> None:
-    values = [value * (3 if number >= at else 1) for number, value in enumerate(series(kind, seed, 1500))]
+    values = [
+        value * (3 if number >= at else 1) for number, value in enumerate(series(kind, seed, 1500))
+    ]
     ((number, found),) = shifts(values)
     assert at < number <= at + 120
     assert found.after / found.before == pytest.approx(3, rel=0.6)
@@ -64,7 +70,9 @@ def test_a_slow_creep_is_told_though_no_step_of_it_is_large() -> None:
 def test_a_hiccup_is_not_told_and_a_better_pace_becomes_the_reference() -> None:
     usual = [10 + 0.01 * (step % 7) for step in range(200)]
     assert shifts([*usual, *[100.0] * 15, *usual]) == []
-    assert [number for number, _ in shifts([*usual, *(value / 2 for value in usual), *usual])] == [439]
+    assert [number for number, _ in shifts([*usual, *(value / 2 for value in usual), *usual])] == [
+        439
+    ]
 
 
 def test_rank_z_is_zero_for_equals_and_grows_with_the_distance() -> None:
@@ -91,7 +99,9 @@ def test_memory_that_does_not_leak_is_not_told(kind: str) -> None:
         "one step up": lambda n: 1e9 * (1 + (n > 300)) + draw.gauss(0, 1e7),
     }
     detector = TrendDetector()
-    assert [growth for n in range(3000) if (growth := detector.add(shapes[kind](n))) is not None] == []
+    assert [
+        growth for n in range(3000) if (growth := detector.add(shapes[kind](n))) is not None
+    ] == []
 
 
 def test_kendall_z_of_a_rising_and_of_a_flat_series() -> None:

@@ -34,7 +34,9 @@ def launch(start: int, number: int) -> list[Event]:
     ]
 
 
-def saving(num: int, *, write_us: int, between: str | None = None, back: bool = False) -> list[Event]:
+def saving(
+    num: int, *, write_us: int, between: str | None = None, back: bool = False
+) -> list[Event]:
     """A product, `num` tensors fetched with `write_us` of silence after each, a product."""
     events, now = launch(0, 1), 1 * MS
     for i in range(num):
@@ -47,7 +49,13 @@ def saving(num: int, *, write_us: int, between: str | None = None, back: bool = 
             events += [
                 op("aten::copy_", now, now + 50 * US),
                 call("cudaMemcpyAsync", now + 5 * US, now + 40 * US, 100 + i),
-                copy("Memcpy HtoD (Pageable -> Device)", now + 10 * US, now + 30 * US, 100 + i, size=TENSOR),
+                copy(
+                    "Memcpy HtoD (Pageable -> Device)",
+                    now + 10 * US,
+                    now + 30 * US,
+                    100 + i,
+                    size=TENSOR,
+                ),
             ]
             now += 60 * US
     return events + launch(now + 1 * MS, 2)

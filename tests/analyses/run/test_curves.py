@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analyses.run.curves import MAX_POINTS, MAX_RANKS, memory_curve, peak_memory, run_curves
+from stepscope.analyses.run.curves import (
+    MAX_POINTS,
+    MAX_RANKS,
+    memory_curve,
+    peak_memory,
+    run_curves,
+)
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import measure
 from stepscope.readers.inputs import find_sources
@@ -33,7 +39,9 @@ def test_a_run_is_drawn_from_its_steps_and_samples(tmp_path: Path) -> None:
     }
     add_samples(folder, [sample(second, second, devices=[device], **told) for second in (1, 2, 3)])
     curves = run_curves(read_run(run))
-    assert set(curves) == {"steps", "util", "clock", "power", "memory", "cores"}, "no temperature was measured, so there is none"
+    assert set(curves) == {"steps", "util", "clock", "power", "memory", "cores"}, (
+        "no temperature was measured, so there is none"
+    )
     (name, points), *_ = curves["steps"].lines
     assert name == "rank 0"
     assert [ms for _, ms in points] == [11, 12, 13, 14, 15]
@@ -47,7 +55,10 @@ def test_a_run_is_drawn_from_its_steps_and_samples(tmp_path: Path) -> None:
 def test_a_ranks_peak_is_of_its_devices_together(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     two = [{"peak_allocated_bytes": 3_000_000_000}, {"peak_allocated_bytes": 1_000_000_000}, "x"]
-    add_samples(write_rank(run, 0), [sample(1, 1, allocators=two[:1]), sample(2, 2, allocators=two), sample(3, 3)])
+    add_samples(
+        write_rank(run, 0),
+        [sample(1, 1, allocators=two[:1]), sample(2, 2, allocators=two), sample(3, 3)],
+    )
     add_samples(write_rank(run, 1), [sample(1, 1)])
     assert peak_memory(read_run(run)) == {0: 4e9}
 
@@ -64,7 +75,9 @@ def test_long_runs_keep_their_peaks(tmp_path: Path) -> None:
 def test_of_many_ranks_those_that_differ_are_drawn(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     for rank in range(20):
-        add_steps(write_rank(run, rank), [row(n, 30.0 if rank == 13 else 10.0) for n in range(1, 6)])
+        add_steps(
+            write_rank(run, rank), [row(n, 30.0 if rank == 13 else 10.0) for n in range(1, 6)]
+        )
     names = [name for name, _ in run_curves(read_run(run))["steps"].lines]
     assert len(names) == MAX_RANKS
     assert "rank 13" in names
@@ -73,7 +86,14 @@ def test_of_many_ranks_those_that_differ_are_drawn(tmp_path: Path) -> None:
 def test_damaged_samples_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     folder = write_rank(run, 0)
-    add_samples(folder, [sample(1, 1, devices=["x"]), sample(2, 2, devices=[{"power_w": "much"}]), sample(3, 3, devices=None)])
+    add_samples(
+        folder,
+        [
+            sample(1, 1, devices=["x"]),
+            sample(2, 2, devices=[{"power_w": "much"}]),
+            sample(3, 3, devices=None),
+        ],
+    )
     assert run_curves(read_run(run)) == {}
 
 
@@ -84,11 +104,21 @@ def test_memory_over_the_step_is_what_the_allocator_told() -> None:
         trace = read_trace(found.sources[0], use_cache=False)
     curve = memory_curve(trace, facts)
     assert curve is not None
-    low, high = (trace.meta.base_ns + ns for ns in facts.steps.windows[facts.steps.median_windows[0]])
+    low, high = (
+        trace.meta.base_ns + ns for ns in facts.steps.windows[facts.steps.median_windows[0]]
+    )
     raw = json.loads(gzip.decompress(WITH_MEMORY.read_bytes()))
     base = raw.get("baseTimeNanoseconds", 0)
-    told = [event for event in raw["traceEvents"] if event.get("name") == "[memory]" and event["args"].get("Device Type") == 1]
-    mine = [e["args"]["Total Allocated"] for e in told if low <= base + round(float(e["ts"]) * 1000) < high]
+    told = [
+        event
+        for event in raw["traceEvents"]
+        if event.get("name") == "[memory]" and event["args"].get("Device Type") == 1
+    ]
+    mine = [
+        e["args"]["Total Allocated"]
+        for e in told
+        if low <= base + round(float(e["ts"]) * 1000) < high
+    ]
     shown = [value for _, value in curve.lines[0][1]]
     assert max(shown) == max(mine)
     assert min(shown) == min(mine)

@@ -16,7 +16,8 @@ from stepscope.report.health_view import health_document
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 
 LATE = Finding(
-    code="late-rank", bound="imbalance", summary="Rank 1 holds the others up.", action="", evidence=(), ranks=(1,),
+    code="late-rank", bound="imbalance", summary="Rank 1 holds the "
+"others up.", action="", evidence=(), ranks=(1,),
     predicted_speedup=2, predicted_low=2, predicted_high=2, predicted_step_ms=5,
 )  # fmt: skip
 
@@ -41,7 +42,14 @@ def states(answer: Health) -> dict[str, str]:
 def test_a_healthy_job(good: Outcome) -> None:
     answer = health(good)
     assert answer.state == OK
-    assert set(states(answer)) == {"job", "ranks", "signs of life", "straggler", "step times", "devices"}
+    assert set(states(answer)) == {
+        "job",
+        "ranks",
+        "signs of life",
+        "straggler",
+        "step times",
+        "devices",
+    }
     assert to_text(health_document(answer)).startswith("Healthy.\n")
 
 
@@ -55,7 +63,9 @@ def test_a_healthy_job(good: Outcome) -> None:
         ("job", {"exit_code": 1}, "it failed with exit code 1"),
     ],
 )
-def test_what_makes_a_job_unhealthy(good: Outcome, name: str, change: dict[str, object], words: str) -> None:
+def test_what_makes_a_job_unhealthy(
+    good: Outcome, name: str, change: dict[str, object], words: str
+) -> None:
     answer = health(replace(good, **change))  # type: ignore[arg-type]
     assert answer.state == BAD
     (check,) = [check for check in answer.checks if check.state == BAD]
@@ -67,7 +77,10 @@ def test_what_makes_a_job_unhealthy(good: Outcome, name: str, change: dict[str, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"findings": None, "not_diagnosed": "no recording was made"}, "not judged: no recording was made"),
+        (
+            {"findings": None, "not_diagnosed": "no recording was made"},
+            "not judged: no recording was made",
+        ),
         ({"num_steps": 20, "exit_code": 0}, "fewer than 20: too few to judge"),
         ({"ranks": (), "exit_code": 0}, "without an optimizer step"),
         ({"ranks": (), "has_timed_out": True}, "no rank made a step in the time given"),
@@ -86,7 +99,10 @@ def test_a_job_that_fails_before_its_first_step_is_unhealthy(good: Outcome) -> N
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"devices": [{"throttle_reasons": ["hw_thermal_slowdown"]}]}, "clocks lowered: hw_thermal_slowdown (rank 1)"),
+        (
+            {"devices": [{"throttle_reasons": ["hw_thermal_slowdown"]}]},
+            "clocks lowered: hw_thermal_slowdown (rank 1)",
+        ),
         ({"allocators": [{"num_ooms": 2}]}, "out of memory (rank 1)"),
         ({"notes": ["device 0: not measured: GPU is lost"]}, "GPU is lost (rank 1)"),
     ],
@@ -100,7 +116,10 @@ def test_a_device_in_trouble_is_named(good: Outcome, more: dict[str, object], wo
 
 
 def test_ranks_that_do_not_keep_step_are_apart(good: Outcome) -> None:
-    slow = replace(good.ranks[1], rows=tuple({**one, "dur_ns": 2 * (one["dur_ns"] or 0)} for one in good.ranks[1].rows))
+    slow = replace(
+        good.ranks[1],
+        rows=tuple({**one, "dur_ns": 2 * (one["dur_ns"] or 0)} for one in good.ranks[1].rows),
+    )
     answer = health(replace(good, ranks=(good.ranks[0], slow)))
     assert states(answer)["step times"] == BAD
 
@@ -113,10 +132,14 @@ def test_one_rank_has_nobody_to_wait_for(good: Outcome) -> None:
 
 def test_the_ranks_expected_are_those_of_the_machine_where_one_is_seen(good: Outcome) -> None:
     def told(rank: int, host: str, **more: int) -> RankTail:
-        return replace(good.ranks[0], rank=rank, told={"rank": rank, "world_size": 8, "host": host, **more})
+        return replace(
+            good.ranks[0], rank=rank, told={"rank": rank, "world_size": 8, "host": host, **more}
+        )
 
     second = told(5, "b", local_rank=1, local_world_size=4)
     assert expected_ranks([second]) == frozenset({4, 5, 6, 7})
-    assert expected_ranks([second, told(0, "a", local_rank=0, local_world_size=4)]) == frozenset(range(8))
+    assert expected_ranks([second, told(0, "a", local_rank=0, local_world_size=4)]) == frozenset(
+        range(8)
+    )
     assert expected_ranks([told(5, "b")]) == frozenset(range(8))
     assert expected_ranks([]) == frozenset()

@@ -10,7 +10,18 @@ from stepscope.analyses.run.live import live_view
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, LiveView
 from stepscope.protocol.run_folder import write_json
 from stepscope.readers.run_folder.tail import Follower
-from tests.live_runs import MS, S, add_samples, add_steps, add_stretches, row, sample, wall, write_rank, write_run
+from tests.live_runs import (
+    MS,
+    S,
+    add_samples,
+    add_steps,
+    add_stretches,
+    row,
+    sample,
+    wall,
+    write_rank,
+    write_run,
+)
 
 
 def seen(run: Path, at_s: float = 5.0) -> LiveView:
@@ -90,7 +101,11 @@ def test_a_rank_that_tells_nothing_or_makes_no_steps_is_named(tmp_path: Path) ->
     add_samples(run / "rank-1", [sample(at, 30) for at in range(2, 31)])
     (run / "rank-2" / "problem.txt").write_text("Traceback\nKeyError: 'x'\n")
     view = seen(run, at_s=30)
-    assert [(one.state, one.quiet_s) for one in view.ranks] == [(SILENT, 29), (STALLED, 29), (SWITCHED_OFF, None)]
+    assert [(one.state, one.quiet_s) for one in view.ranks] == [
+        (SILENT, 29),
+        (STALLED, 29),
+        (SWITCHED_OFF, None),
+    ]
 
 
 def test_slow_steps_and_rare_samples_are_not_silence(tmp_path: Path) -> None:
@@ -111,7 +126,11 @@ def test_many_ranks_stand_on_one_line_and_outliers_on_their_own(tmp_path: Path) 
         add_samples(rank, [sample(5 if number != 9 else -40, 30)])
     view = seen(run)
     assert view.world_size == 41
-    assert [(len(group.ranks), group.is_outlier) for group in view.groups] == [(38, False), (1, True), (1, True)]
+    assert [(len(group.ranks), group.is_outlier) for group in view.groups] == [
+        (38, False),
+        (1, True),
+        (1, True),
+    ]
     assert [group.ranks for group in view.groups[1:]] == [(9,), (7,)]
     assert view.num_outliers_left_out == 0
 

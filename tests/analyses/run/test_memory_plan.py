@@ -15,7 +15,9 @@ from tests.recordings import memory_report
 
 def test_each_part_stands_beside_the_most_that_was_measured(tmp_path: Path) -> None:
     report = read([source_of(tmp_path / "s.pickle", pickled(training(3).snapshot()))])
-    rows = {row.part: row for row in compare_with_plan(report, 100 * MB, 100 * MB, 200 * MB, 360 * MB)}
+    rows = {
+        row.part: row for row in compare_with_plan(report, 100 * MB, 100 * MB, 200 * MB, 360 * MB)
+    }
     assert list(rows) == ["weights", "gradients", "optimizer", "activations", "others", "total"]
     assert [rows[part].ratio for part in ("weights", "gradients", "optimizer")] == [1.0, 1.0, 1.0]
     assert rows["activations"].ratio == pytest.approx(360 / 300)

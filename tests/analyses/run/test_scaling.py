@@ -44,7 +44,10 @@ def split_run(width: int, parts: Mapping[str, int], *, waits_told: bool) -> Widt
     """A run of these parts; without `waits_told` its waits are within its transfers."""
     whole: dict[str, int | None] = dict(parts)
     if not waits_told:
-        whole |= {"comms_wait": None, "comms_transfer": parts["comms_wait"] + parts["comms_transfer"]}
+        whole |= {
+            "comms_wait": None,
+            "comms_transfer": parts["comms_wait"] + parts["comms_transfer"],
+        }
     total = sum(parts.values())
     return run_of(width, total, parts_ns=whole)
 
@@ -70,16 +73,24 @@ def test_the_parts_of_a_loss_sum_to_it_exactly(pair: tuple[WidthRun, WidthRun], 
     assert gain is not None
     loss = gain.loss
     assert loss.parts_ns is not None
-    assert sum(ns or 0 for ns in loss.parts_ns.values()) == loss.lost_ns == (run.step.ns or 0) - loss.ideal_ns
+    assert (
+        sum(ns or 0 for ns in loss.parts_ns.values())
+        == loss.lost_ns
+        == (run.step.ns or 0) - loss.ideal_ns
+    )
     grown = 1.0 if kind == "weak" else run.width / base.width
     assert loss.ideal_ns == pytest.approx((base.step.ns or 0) / grown, abs=1)
     # The ideal is told in whole nanoseconds, which of a step over thousands of ranks are not few.
     assert gain.efficiency * (run.step.ns or 1) == pytest.approx(loss.ideal_ns, rel=1e-6, abs=1)
-    assert (loss.parts_ns["comms_wait"] is None) == any(r.parts_ns and r.parts_ns["comms_wait"] is None for r in pair)
+    assert (loss.parts_ns["comms_wait"] is None) == any(
+        r.parts_ns and r.parts_ns["comms_wait"] is None for r in pair
+    )
 
 
 @given(runs(), st.sampled_from(["weak", "strong"]))
-def test_no_part_of_a_loss_is_off_by_more_than_rounding(pair: tuple[WidthRun, WidthRun], kind: str) -> None:
+def test_no_part_of_a_loss_is_off_by_more_than_rounding(
+    pair: tuple[WidthRun, WidthRun], kind: str
+) -> None:
     base, run = pair
     gain = scale(pair, kind).gains[1]
     assert gain is not None
@@ -92,16 +103,27 @@ def test_no_part_of_a_loss_is_off_by_more_than_rounding(pair: tuple[WidthRun, Wi
         assert gain.loss.parts_ns[part] == pytest.approx(exact, abs=1.01, rel=1e-9)
 
 
-@given(st.lists(PARTS_MS, min_size=1, max_size=5), st.none() | st.integers(1, 10**10), st.integers(1, 4))
-def test_the_parts_of_a_run_sum_to_its_step(ranks: list[dict[str, float]], given_ns: int | None, num_windows: int) -> None:
-    measured = tuple(rank_facts(parts, rank=at, num_windows=num_windows) for at, parts in enumerate(ranks))
+@given(
+    st.lists(PARTS_MS, min_size=1, max_size=5),
+    st.none() | st.integers(1, 10**10),
+    st.integers(1, 4),
+)
+def test_the_parts_of_a_run_sum_to_its_step(
+    ranks: list[dict[str, float]], given_ns: int | None, num_windows: int
+) -> None:
+    measured = tuple(
+        rank_facts(parts, rank=at, num_windows=num_windows) for at, parts in enumerate(ranks)
+    )
     run = width_run("run", Facts(ranks=measured, given_step_ns=given_ns), None)
     assert run.parts_ns is not None
     run.self_check()
 
 
 def test_a_runs_parts_are_the_mean_over_its_ranks() -> None:
-    ranks = [rank_facts({"compute": 10, "comms_wait": 4}), rank_facts({"compute": 14, "comms_wait": 0}, rank=1)]
+    ranks = [
+        rank_facts({"compute": 10, "comms_wait": 4}),
+        rank_facts({"compute": 14, "comms_wait": 0}, rank=1),
+    ]
     facts = Facts(ranks=tuple(ranks), given_step_ns=12 * MS)
     parts = mean_parts(ranks, run_step(facts))
     assert parts is not None
@@ -110,7 +132,10 @@ def test_a_runs_parts_are_the_mean_over_its_ranks() -> None:
 
 
 def test_one_rank_whose_waits_are_not_told_makes_them_unknown_for_the_run() -> None:
-    ranks = [rank_facts({"compute": 10, "comms_wait": 4}), rank_facts({"compute": 10, "comms_transfer": 4}, rank=1)]
+    ranks = [
+        rank_facts({"compute": 10, "comms_wait": 4}),
+        rank_facts({"compute": 10, "comms_transfer": 4}, rank=1),
+    ]
     parts = mean_parts(ranks, run_step(Facts(ranks=tuple(ranks))))
     assert parts is not None
     assert parts["comms_wait"] is None
@@ -127,7 +152,9 @@ def test_one_rank_whose_waits_are_not_told_makes_them_unknown_for_the_run() -> N
         ((8.0, None, 2.0), None, "not measured"),
     ],
 )
-def test_the_flops_of_a_rank_tell_the_kind(flops: tuple[float | None, ...], kind: str | None, source: str) -> None:
+def test_the_flops_of_a_rank_tell_the_kind(
+    flops: tuple[float | None, ...], kind: str | None, source: str
+) -> None:
     series = [run_of(width, 10, flops=value) for width, value in zip((1, 2, 4), flops, strict=True)]
     found, told, because = infer_kind(series)
     assert (found, told) == (kind, source)
@@ -150,8 +177,13 @@ def test_without_a_kind_there_are_step_times_alone_and_an_option_overrides() -> 
 
 
 def test_an_override_against_the_evidence_is_said() -> None:
-    assert any("measured, it is weak" in note for note in scale([run_of(1, 80), run_of(2, 80)], "strong").notes)
-    assert not any("measured, it is" in note for note in scale([run_of(1, 80), run_of(2, 80)], "weak").notes)
+    assert any(
+        "measured, it is weak" in note
+        for note in scale([run_of(1, 80), run_of(2, 80)], "strong").notes
+    )
+    assert not any(
+        "measured, it is" in note for note in scale([run_of(1, 80), run_of(2, 80)], "weak").notes
+    )
 
 
 def test_a_run_without_a_step_is_compared_with_nothing() -> None:
@@ -210,7 +242,8 @@ def steps_of(*step_intervals: int) -> Any:
 def test_the_medians_interval_needs_seven_steps() -> None:
     assert median_interval(steps_of(*range(10, 16))) == (None, None)
     assert median_interval(steps_of(*range(10, 17))) == (10, 16)
-    # Of 20 the fifth and the sixteenth: the sixth and fifteenth would miss the median in 4 % of all cases.
+    # Of 20 the fifth and the sixteenth: the sixth and fifteenth would miss the median in 4 % of all
+    # cases.
     assert median_interval(steps_of(*range(1, 21))) == (5, 16)
     assert median_interval(replace(steps_of(*range(10, 17)), is_pitch=False)) == (None, None)
 
@@ -237,7 +270,10 @@ def test_a_given_step_time_has_no_interval() -> None:
 
 
 def with_ops(width: int, **counts: int) -> WidthRun:
-    rows = tuple(RangeRow(name=name.replace("__", "::"), count=count, device_ns=1) for name, count in counts.items())
+    rows = tuple(
+        RangeRow(name=name.replace("__", "::"), count=count, device_ns=1)
+        for name, count in counts.items()
+    )
     return width_run(f"w{width}", Facts(ranks=(rank_facts({"compute": 8}, ops=rows),)), width)
 
 
@@ -249,11 +285,18 @@ def test_runs_of_different_models_are_doubted() -> None:
     net = {"aten__mm": 40, "aten__gelu": 10}
     convolutions = {"aten__conv2d": 40, "aten__relu": 30, "aten__mm": 2}
     assert len(unlike(with_ops(1, **net), with_ops(2, **convolutions))) == 1
-    assert unlike(with_ops(1, **net), with_ops(2, **net, c10d__allreduce_=400, record_param_comms=400)) == []
+    assert (
+        unlike(with_ops(1, **net), with_ops(2, **net, c10d__allreduce_=400, record_param_comms=400))
+        == []
+    )
 
 
 def test_runs_with_gradients_of_another_size_or_other_devices_are_doubted() -> None:
-    series = [run_of(1, 80), run_of(2, 80, gradient_bytes=208e6), run_of(4, 80, gradient_bytes=209e6)]
+    series = [
+        run_of(1, 80),
+        run_of(2, 80, gradient_bytes=208e6),
+        run_of(4, 80, gradient_bytes=209e6),
+    ]
     assert unlike(*series) == []
     (note,) = unlike(*series[:2], run_of(4, 80, gradient_bytes=416e6))
     assert "208 and 416 MB" in note

@@ -38,7 +38,14 @@ def scattered(size: int | None, count: float | None, **changes: Any) -> CommsFac
         ns_per_step=None, wait_ns_per_step=None, exposed_share=None, moving_ns=1, includes_waits=False,
         algbw_bytes_per_s=None, busbw_bytes_per_s=None,
     )  # fmt: skip
-    whole = CommsFacts(world_size=2, rows=(row, replace(row, op="all_gather")), num_rows_left_out=0, fits=(), ranks=(), shape=())
+    whole = CommsFacts(
+        world_size=2,
+        rows=(row, replace(row, op="all_gather")),
+        num_rows_left_out=0,
+        fits=(),
+        ranks=(),
+        shape=(),
+    )
     return replace(whole, **changes)
 
 
@@ -48,11 +55,29 @@ def scattered(size: int | None, count: float | None, **changes: Any) -> CommsFac
         (scattered(10_000, 6), 60_000),
         (scattered(None, 6), None),
         (scattered(10_000, 6, num_rows_left_out=1), None),
-        (scattered(1, 1, buckets=Buckets(group="0", bytes=(5, 7), fired_ns=(0, 1), backward_ns=2, tail_ns=0)), 12),
-        (scattered(1, 1, buckets=Buckets(group="0", bytes=(5, None), fired_ns=(0, 1), backward_ns=2, tail_ns=0)), None),
+        (
+            scattered(
+                1,
+                1,
+                buckets=Buckets(group="0", bytes=(5, 7), fired_ns=(0, 1), backward_ns=2, tail_ns=0),
+            ),
+            12,
+        ),
+        (
+            scattered(
+                1,
+                1,
+                buckets=Buckets(
+                    group="0", bytes=(5, None), fired_ns=(0, 1), backward_ns=2, tail_ns=0
+                ),
+            ),
+            None,
+        ),
         (None, None),
     ],
 )
-def test_gradients_are_sized_by_buckets_or_by_what_is_scattered(comms: CommsFacts | None, size: int | None) -> None:
+def test_gradients_are_sized_by_buckets_or_by_what_is_scattered(
+    comms: CommsFacts | None, size: int | None
+) -> None:
     facts = Facts(ranks=(rank_facts({"compute": 8}),), comms=comms)
     assert width_run("run", facts, 2).gradient_bytes == size

@@ -20,11 +20,16 @@ def measured(*events: Event) -> RankFacts:
 
 def parts_of(facts: RankFacts, window: int = 0) -> dict[str, int]:
     assert facts.partition is not None
-    return {part: facts.partition.parts[part][window] for part in PARTS if facts.partition.parts[part][window]}
+    return {
+        part: facts.partition.parts[part][window]
+        for part in PARTS
+        if facts.partition.parts[part][window]
+    }
 
 
 def two_steps(*between: Event) -> list[Event]:
-    """A short first step, then a window from 100 to 1000 ns (in microseconds below) that ends with a kernel."""
+    """A short first step, then a window from 100 to 1000 ns (in microseconds below) that ends with
+    a kernel."""
     us = 1000
     return [
         mark("ProfilerStep#1", 0, 90 * us),
@@ -41,7 +46,11 @@ US = 1000
 
 
 def test_a_gap_while_the_loader_runs_is_input() -> None:
-    facts = measured(*two_steps(mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 95 * US, 895 * US)))
+    facts = measured(
+        *two_steps(
+            mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 95 * US, 895 * US)
+        )
+    )
     assert parts_of(facts) == {"compute": 90 * US, "idle_input": 795 * US, "idle_launch": 15 * US}
 
 
@@ -53,7 +62,11 @@ def test_a_gap_while_operators_run_is_launching() -> None:
 def test_launching_again_after_a_sync_that_drained_the_device_is_the_syncs() -> None:
     sync = call("cudaStreamSynchronize", 50 * US, 110 * US)
     ops = [op(f"aten::op{i}", (110 + i * 10) * US, (119 + i * 10) * US) for i in range(79)]
-    assert parts_of(measured(*two_steps(sync, *ops))) == {"compute": 90 * US, "idle_sync": 800 * US, "idle_launch": 10 * US}
+    assert parts_of(measured(*two_steps(sync, *ops))) == {
+        "compute": 90 * US,
+        "idle_sync": 800 * US,
+        "idle_launch": 10 * US,
+    }
 
 
 def test_allocator_and_compiler_are_told_apart_inside_one_gap() -> None:
@@ -130,7 +143,9 @@ def test_without_a_device_operators_are_the_work_and_the_loader_is_input() -> No
 
 
 KINDS = st.sampled_from(["kernel", "nccl", "copy", "op", "sync", "malloc", "loader", "launch"])
-EVENTS = st.lists(st.tuples(KINDS, st.integers(0, 400), st.integers(0, 60), st.integers(0, 2)), max_size=30)
+EVENTS = st.lists(
+    st.tuples(KINDS, st.integers(0, 400), st.integers(0, 60), st.integers(0, 2)), max_size=30
+)
 
 
 def random_event(number: int, kind: str, start: int, length: int, lane: int) -> list[Event]:
@@ -152,21 +167,33 @@ def random_event(number: int, kind: str, start: int, length: int, lane: int) -> 
     }
     if kind == "op":
         return [op(names[kind], start, end, thread=f"t{lane}")]
-    return [mark(names[kind], start, end)] if kind == "loader" else [call(names[kind], start, end, thread=f"t{lane}")]
+    return (
+        [mark(names[kind], start, end)]
+        if kind == "loader"
+        else [call(names[kind], start, end, thread=f"t{lane}")]
+    )
 
 
 @given(EVENTS, st.integers(1, 4))
 def test_the_parts_of_any_trace_sum_to_the_step_and_match_point_by_point(
     rows: list[tuple[str, int, int, int]], num_steps: int
 ) -> None:
-    marks = [mark(f"ProfilerStep#{i}", i * 120, i * 120 + 110, thread="t0") for i in range(num_steps)]
+    marks = [
+        mark(f"ProfilerStep#{i}", i * 120, i * 120 + 110, thread="t0") for i in range(num_steps)
+    ]
     events = [e for i, row in enumerate(rows) for e in random_event(i, *row)]
     facts = measured(*marks, *events)
     if facts.partition is None or facts.steps.where != "device":
         return
     compute = {t for e in events if e.name == "gemm" for t in range(e.start, e.end)}
-    comms = {t for e in events if e.name == "ncclDevKernel_X" for t in range(e.start, e.end)} - compute
-    copies = {t for e in events if e.name.startswith("Memcpy") for t in range(e.start, e.end)} - compute - comms
+    comms = {
+        t for e in events if e.name == "ncclDevKernel_X" for t in range(e.start, e.end)
+    } - compute
+    copies = (
+        {t for e in events if e.name.startswith("Memcpy") for t in range(e.start, e.end)}
+        - compute
+        - comms
+    )
     for i, (low, high) in enumerate(facts.steps.windows):
         window = set(range(low, high))
         assert facts.partition.parts["compute"][i] == len(compute & window)

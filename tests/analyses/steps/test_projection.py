@@ -20,13 +20,21 @@ SHAPE = inputs("[[4, 4]]", '["float"]')
 
 
 def training_step(*more: Event) -> list[Event]:
-    """Forward mm inside a module, its backward by sequence number, an optimizer step; kernels of 100, 200 and 50 ns."""
+    """Forward mm inside a module, its backward by sequence number, an optimizer step; kernels of
+    100, 200 and 50 ns."""
     return [
         python("nn.Module: Linear_0", 0, 100),
         op("aten::mm", 10, 90, sequence=5, fwd_thread=0, detail=SHAPE),
         call("cudaLaunchKernel", 20, 30, 1),
         kernel("gemm_fwd", 100, 200, 1),
-        op("autograd::engine::evaluate_function: MmBackward0", 200, 400, sequence=5, fwd_thread=1, thread="bw"),
+        op(
+            "autograd::engine::evaluate_function: MmBackward0",
+            200,
+            400,
+            sequence=5,
+            fwd_thread=1,
+            thread="bw",
+        ),
         op("aten::mm", 250, 300, thread="bw"),
         call("cudaLaunchKernel", 260, 270, 2, thread="bw"),
         kernel("gemm_bwd", 300, 500, 2),
@@ -38,12 +46,17 @@ def training_step(*more: Event) -> list[Event]:
     ]
 
 
-def charged(trace: Trace) -> tuple[Phases | None, dict[str, RangeRow], dict[str, RangeRow], dict[str, RangeRow]]:
+def charged(
+    trace: Trace,
+) -> tuple[Phases | None, dict[str, RangeRow], dict[str, RangeRow], dict[str, RangeRow]]:
     links = link(trace)
     charges = charge(trace, links, np.flatnonzero(trace.device_work))
     tables = (
         op_rows(trace, charges),
-        *(inclusive_rows(trace, links, charges, r) for r in (module_ranges(trace), mark_ranges(trace))),
+        *(
+            inclusive_rows(trace, links, charges, r)
+            for r in (module_ranges(trace), mark_ranges(trace))
+        ),
     )
     ops, modules, marks = ({row.name: row for row in rows} for rows in tables)
     return phases(trace, charges), ops, modules, marks
@@ -52,7 +65,12 @@ def charged(trace: Trace) -> tuple[Phases | None, dict[str, RangeRow], dict[str,
 def test_phases_follow_the_ranges_that_launched_the_work() -> None:
     told, _, _, _ = charged(trace_of(*training_step()))
     assert told is not None
-    assert (told.forward_ns, told.backward_ns, told.optimizer_ns, told.unknown_ns) == (100, 200, 50, 0)
+    assert (told.forward_ns, told.backward_ns, told.optimizer_ns, told.unknown_ns) == (
+        100,
+        200,
+        50,
+        0,
+    )
     assert told.recomputed_ns == 0
 
 
@@ -89,13 +107,20 @@ def test_a_second_derivative_is_not_recomputed_work() -> None:
 
 
 def test_a_mark_inside_itself_is_counted_once() -> None:
-    events = [mark("block", 0, 100), mark("block", 10, 90), op("aten::mm", 20, 40), call("cudaLaunchKernel", 25, 26, 1)]
+    events = [
+        mark("block", 0, 100),
+        mark("block", 10, 90),
+        op("aten::mm", 20, 40),
+        call("cudaLaunchKernel", 25, 26, 1),
+    ]
     _, _, _, marks = charged(trace_of(*events, kernel("gemm", 50, 80, 1)))
     assert (marks["block"].count, marks["block"].device_ns) == (1, 30)
 
 
 def test_without_backward_or_optimizer_the_phases_are_not_told() -> None:
-    told, _, _, _ = charged(trace_of(op("aten::mm", 0, 9), call("cudaLaunchKernel", 1, 2, 1), kernel("gemm", 10, 20, 1)))
+    told, _, _, _ = charged(
+        trace_of(op("aten::mm", 0, 9), call("cudaLaunchKernel", 1, 2, 1), kernel("gemm", 10, 20, 1))
+    )
     assert told is None
 
 

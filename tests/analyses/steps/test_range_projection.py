@@ -30,7 +30,8 @@ def test_projection_runs_from_the_first_work_launched_inside_to_the_last(
 ) -> None:
     monkeypatch.setattr(range_projection, "PAIRS_AT_ONCE", pairs_at_once)
     export = Export(tmp_path / "run.sqlite")
-    # Thread 1: outer [0, 1000) holds inner [100, 300) and a launch of its own; the device is 4000 late.
+    # Thread 1: outer [0, 1000) holds inner [100, 300) and a launch of its own; the device is 4000
+    # late.
     export.range(0, 1_000, "outer")
     export.range(100, 300, "inner")
     export.call(150, 200, 1)
@@ -64,7 +65,14 @@ def test_projection_runs_from_the_first_work_launched_inside_to_the_last(
         num_ops=3,
     )
     assert rows["inner"] == ProjectionRow(
-        name="inner", instances=2, total_proj_ns=950, total_range_ns=300, min_ns=50, median_ns=475, max_ns=900, num_ops=3
+        name="inner",
+        instances=2,
+        total_proj_ns=950,
+        total_range_ns=300,
+        min_ns=50,
+        median_ns=475,
+        max_ns=900,
+        num_ops=3,
     )
 
 
@@ -85,7 +93,8 @@ def test_a_trace_without_ranges_or_work_projects_nothing(tmp_path: Path) -> None
 
 
 def test_a_ranks_marks_tell_their_extent() -> None:
-    """By plain loops: the calls inside each mark on its thread, the first start and the last end of what they launched."""
+    """By plain loops: the calls inside each mark on its thread, the first start and the last end of
+    what they launched."""
     trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
     measured = measure_file(Source(path=DEMO, label="demo"), None, use_cache=False)
     assert measured.facts is not None

@@ -16,7 +16,13 @@ MS = 1_000_000
 
 
 def row(step: int, dur_ns: int, **other: Any) -> dict[str, int | None]:
-    values = dict.fromkeys(STEP_COLUMNS, 0) | {"step": step, "dur_ns": dur_ns, "device_ns": None, "num_backwards": 1, "state": 0}
+    values = dict.fromkeys(STEP_COLUMNS, 0) | {
+        "step": step,
+        "dur_ns": dur_ns,
+        "device_ns": None,
+        "num_backwards": 1,
+        "state": 0,
+    }
     return {**values, **other}
 
 
@@ -67,7 +73,10 @@ def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
     assert found.host_ns == 5 * MS
     assert found.step_ns == 13 * MS
     # Two updates a step, one short and one long, on the device as on the host.
-    pairs = [row(number, length * MS, device_ns=length * MS) for number, length in enumerate([4, 13, 13] * 10)]
+    pairs = [
+        row(number, length * MS, device_ns=length * MS)
+        for number, length in enumerate([4, 13, 13] * 10)
+    ]
     for other in (kept_up, [*ahead[:2], *kept_up], rows([20, 6, 5, 5, 4] * 5), pairs):
         seen = unprofiled_steps(other)
         assert seen is not None
@@ -75,7 +84,9 @@ def test_a_host_that_runs_ahead_shows_its_own_time() -> None:
 
 
 def test_the_devices_clock_goes_before_the_hosts() -> None:
-    found = unprofiled_steps([row(n, 1 * MS, device_ns=None if n == 0 else 20 * MS) for n in range(10)])
+    found = unprofiled_steps(
+        [row(n, 1 * MS, device_ns=None if n == 0 else 20 * MS) for n in range(10)]
+    )
     assert found is not None
     assert found.on_device
     assert found.step_ns == 20 * MS

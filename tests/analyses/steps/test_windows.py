@@ -88,14 +88,19 @@ def test_optimizer_steps_tell_steps_apart() -> None:
 
 def test_a_repeating_launch_pattern_tells_steps_apart() -> None:
     names = ["embed", "mm", "relu", "mm", "relu", "head", "loss", "adam"]
-    events = [kernel(name, i * 800 + j * 100, i * 800 + j * 100 + 90, stream=7) for i in range(5) for j, name in enumerate(names)]
+    events = [
+        kernel(name, i * 800 + j * 100, i * 800 + j * 100 + 90, stream=7)
+        for i in range(5)
+        for j, name in enumerate(names)
+    ]
     steps = cut(trace_of(*events)).steps
     assert steps.source == "launch pattern"
     assert set(steps.step_intervals) == {800}
 
 
 def test_a_launch_pattern_is_counted_from_the_recordings_end() -> None:
-    """The batch is copied before the first kernel and belongs to the step it is for; a first step that is cut short is none."""
+    """The batch is copied before the first kernel and belongs to the step it is for; a first step
+    that is cut short is none."""
     names = ["embed", "mm", "relu", "mm", "relu", "head", "loss", "adam"]
     events: list[Event] = []
     for i in range(4):
@@ -111,7 +116,11 @@ def test_a_launch_pattern_is_counted_from_the_recordings_end() -> None:
                 kernel(name, launch + 5, launch + 95, 100 * i + j),
             ]
     steps = cut(trace_of(*events)).steps
-    assert (steps.source, steps.num_seen, set(steps.step_intervals)) == ("launch pattern", 4, {2000})
+    assert (steps.source, steps.num_seen, set(steps.step_intervals)) == (
+        "launch pattern",
+        4,
+        {2000},
+    )
     late = cut(trace_of(*events[12:])).steps
     assert (late.source, late.num_seen, set(late.step_intervals)) == ("launch pattern", 3, {2000})
 
@@ -142,7 +151,9 @@ def test_with_several_optimizers_a_step_ends_with_the_last_of_them() -> None:
 
 def test_without_a_device_a_users_marks_give_one_window_fewer() -> None:
     events = [mark("my step", i * 1000, i * 1000 + 600) for i in range(4)]
-    steps = cut(trace_of(*events, *(op("aten::mm", i * 1000 + 10, i * 1000 + 500) for i in range(4)))).steps
+    steps = cut(
+        trace_of(*events, *(op("aten::mm", i * 1000 + 10, i * 1000 + 500) for i in range(4)))
+    ).steps
     assert steps.step_intervals == (1000, 1000, 1000)
 
 
@@ -153,7 +164,9 @@ def test_the_profilers_own_span_is_no_step() -> None:
 
 def test_without_a_device_the_host_marks_are_the_windows() -> None:
     events = [mark(f"ProfilerStep#{i}", i * 100, i * 100 + 95) for i in range(3)]
-    steps = cut(trace_of(*events, *(op("aten::mm", i * 100 + 10, i * 100 + 60) for i in range(3)))).steps
+    steps = cut(
+        trace_of(*events, *(op("aten::mm", i * 100 + 10, i * 100 + 60) for i in range(3)))
+    ).steps
     assert steps.where == "host"
     assert steps.windows == ((0, 100), (100, 200), (200, 295))
 

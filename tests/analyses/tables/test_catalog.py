@@ -1,4 +1,5 @@
-"""The tables against what a plain json.load of the same file says, and against their documentation."""
+"""The tables against what a plain json.load of the same file says, and against their
+documentation."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from tests.builders import event, kernel, step_events, trace_text, write
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
 Row = dict[str, Any]
-STRAGGLER = [SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+STRAGGLER = [
+    SHARED / "lab" / "ranks2" / f"ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)
+]
 
 
 @lru_cache(maxsize=1)
@@ -62,7 +65,11 @@ def test_every_event_is_there_once() -> None:
     )
     kinds = Counter(one["kind"] for one in events)
     cats = Counter(one["cat"] for one in wanted)
-    assert (kinds["op"], kinds["kernel"], kinds["memcpy"]) == (cats["cpu_op"], cats["kernel"], cats["gpu_memcpy"])
+    assert (kinds["op"], kinds["kernel"], kinds["memcpy"]) == (
+        cats["cpu_op"],
+        cats["kernel"],
+        cats["gpu_memcpy"],
+    )
     assert all(one["event"] == number for number, one in enumerate(events))
 
 
@@ -71,7 +78,15 @@ def test_kernels_are_those_of_the_file() -> None:
     assert len(kernels) == len(wanted) > 0
     assert sum(one["dur_ns"] for one in kernels) == sum(ns(one["dur"]) for one in wanted)
     assert Counter(
-        (one["name"], one["correlation"], one["stream"], one["grid_x"], one["grid_z"], one["block_y"], one["registers"])
+        (
+            one["name"],
+            one["correlation"],
+            one["stream"],
+            one["grid_x"],
+            one["grid_z"],
+            one["block_y"],
+            one["registers"],
+        )
         for one in kernels
     ) == Counter(
         (
@@ -96,7 +111,9 @@ def test_a_kernels_operator_is_the_innermost_around_its_launch() -> None:
         around = [
             op
             for op in ops
-            if call and op["tid"] == call["tid"] and op["ts"] <= call["ts"] < Decimal(op["ts"]) + Decimal(op["dur"])
+            if call
+            and op["tid"] == call["tid"]
+            and op["ts"] <= call["ts"] < Decimal(op["ts"]) + Decimal(op["dur"])
         ]
         innermost = max(around, key=lambda op: (op["ts"], -op["dur"]), default=None)
         assert one["op"] == (None if innermost is None else innermost["name"])
@@ -132,7 +149,8 @@ def test_copies_have_direction_size_and_bandwidth() -> None:
 
 def test_a_step_is_the_distance_between_the_ends_of_two_steps_work() -> None:
     marks = sorted(
-        (one for one in of(DEMO, "user_annotation") if one["name"].startswith("ProfilerStep#")), key=lambda one: one["ts"]
+        (one for one in of(DEMO, "user_annotation") if one["name"].startswith("ProfilerStep#")),
+        key=lambda one: one["ts"],
     )
     calls = {arg(one, "correlation"): one for one in of(DEMO, "cuda_runtime", "cuda_driver")}
     last: dict[int, int] = {}
@@ -145,16 +163,26 @@ def test_a_step_is_the_distance_between_the_ends_of_two_steps_work() -> None:
     assert [(one["step"], one["start_ns"], one["end_ns"]) for one in steps] == [
         (step, last[step - 1], last[step]) for step in sorted(last) if step - 1 in last
     ]
-    assert [one["number"] for one in steps] == [int(marks[one["step"]]["name"].split("#")[1]) for one in steps]
+    assert [one["number"] for one in steps] == [
+        int(marks[one["step"]]["name"].split("#")[1]) for one in steps
+    ]
     assert [one["host_ns"] for one in steps] == [ns(marks[one["step"]]["dur"]) for one in steps]
     for one in steps:
-        assert sum(one[f"{part}_ns"] for part in PARTS) == one["pitch_ns"] == one["end_ns"] - one["start_ns"]
+        assert (
+            sum(one[f"{part}_ns"] for part in PARTS)
+            == one["pitch_ns"]
+            == one["end_ns"] - one["start_ns"]
+        )
 
 
 def test_findings_are_the_diagnosis() -> None:
     run = load(DEMO, 65.48, cache=False)
     found = rows(run, "findings")
-    assert [one["code"] for one in found] == [one.code for one in run.diagnosis.findings] == ["serial-loader"]
+    assert (
+        [one["code"] for one in found]
+        == [one.code for one in run.diagnosis.findings]
+        == ["serial-loader"]
+    )
     assert found[0]["predicted_step_ns"] == round(run.diagnosis.findings[0].predicted_step_ms * 1e6)
     assert found[0]["line"] is None, "no stacks were recorded"
 
@@ -169,18 +197,31 @@ def test_two_ranks_share_their_collectives() -> None:
         wanted = [one for one in of(path, "kernel") if "nccl" in one["name"].lower()]
         assert len(mine) == len(wanted) > 0
         assert sum(one["dur_ns"] for one in mine) == sum(ns(one["dur"]) for one in wanted)
-        assert Counter(one["sequence"] for one in mine) == Counter(arg(one, "Seq") for one in wanted)
-        assert Counter(one["group_size"] for one in mine) == Counter(arg(one, "Group size") for one in wanted)
+        assert Counter(one["sequence"] for one in mine) == Counter(
+            arg(one, "Seq") for one in wanted
+        )
+        assert Counter(one["group_size"] for one in mine) == Counter(
+            arg(one, "Group size") for one in wanted
+        )
         assert all(0 <= one["wait_ns"] <= one["dur_ns"] for one in mine)
     pairs = Counter((one["meeting"], one["op"], one["size_bytes"]) for one in found)
-    assert set(pairs.values()) == {2}, "the two ranks of one exchange have its number, operation and size in common"
-    assert all(min(one["wait_ns"] for one in found if one["meeting"] == meeting) == 0 for meeting, _, _ in pairs)
+    assert set(pairs.values()) == {2}, (
+        "the two ranks of one exchange have its number, operation and size in common"
+    )
+    assert all(
+        min(one["wait_ns"] for one in found if one["meeting"] == meeting) == 0
+        for meeting, _, _ in pairs
+    )
 
 
 @needs_shared
 def test_one_rank_alone_tells_no_waits() -> None:
     run = load(STRAGGLER[0], cache=False)
-    assert {one["meeting"] for one in rows(run, "collectives")} == {one["wait_ns"] for one in rows(run, "collectives")} == {None}
+    assert (
+        {one["meeting"] for one in rows(run, "collectives")}
+        == {one["wait_ns"] for one in rows(run, "collectives")}
+        == {None}
+    )
     steps = rows(run, "steps")
     assert steps
     assert all(one["comms_wait_ns"] is None and one["comms_transfer_ns"] > 0 for one in steps)
@@ -201,14 +242,24 @@ def test_waits_of_a_step_are_those_of_the_diagnosis() -> None:
 def test_stacks_give_line_and_module(tmp_path: Path) -> None:
     events = [
         event(cat="python_function", name="train.py(3): step", ts=1, dur=90, args={"Python id": 1}),
-        event(cat="python_function", name="nn.Module: Linear_0", ts=2, dur=80, args={"Python id": 2}),
+        event(
+            cat="python_function", name="nn.Module: Linear_0", ts=2, dur=80, args={"Python id": 2}
+        ),
         event(name="aten::linear", ts=3, dur=50, args={"External id": 5}),
-        event(cat="cuda_runtime", name="cudaLaunchKernel", ts=4, dur=4, args={"correlation": 77, "External id": 5}),
+        event(
+            cat="cuda_runtime",
+            name="cudaLaunchKernel",
+            ts=4,
+            dur=4,
+            args={"correlation": 77, "External id": 5},
+        ),
         kernel(77, 100, 20),
     ]
     path = write(tmp_path / "a.json", trace_text(events))
     found = rows(load(path, cache=False), "kernels")
-    assert [(one["line"], one["module"], one["op"]) for one in found] == [("train.py:3 in step", "Linear_0", "aten::linear")]
+    assert [(one["line"], one["module"], one["op"]) for one in found] == [
+        ("train.py:3 in step", "Linear_0", "aten::linear")
+    ]
 
 
 def test_what_was_not_recorded_is_missing_not_zero(tmp_path: Path) -> None:
@@ -226,11 +277,21 @@ def test_what_was_not_recorded_is_missing_not_zero(tmp_path: Path) -> None:
         "registers",
     ):
         assert found[column] is None, column
-    for column in ("shared_bytes", "occupancy_pct", "precision", "tensor_core", "flops", "traffic_bytes", "floor_ns"):
+    for column in (
+        "shared_bytes",
+        "occupancy_pct",
+        "precision",
+        "tensor_core",
+        "flops",
+        "traffic_bytes",
+        "floor_ns",
+    ):
         assert found[column] is None, column
 
 
-@pytest.mark.parametrize("events", [[], [event(cat="kernel", name="k", ts=1, dur=0)], step_events()])
+@pytest.mark.parametrize(
+    "events", [[], [event(cat="kernel", name="k", ts=1, dur=0)], step_events()]
+)
 def test_every_table_is_built_from_little(tmp_path: Path, events: list[Row]) -> None:
     run = load(write(tmp_path / "a.json", trace_text(events)), cache=False)
     for name, spec in TABLES.items():
@@ -240,7 +301,12 @@ def test_every_table_is_built_from_little(tmp_path: Path, events: list[Row]) -> 
 
 
 def test_every_column_is_of_its_kind() -> None:
-    kinds = {INT: "int64", FLOAT: "double", BOOL: "bool", TEXT: "dictionary<values=string, indices=int32, ordered=0>"}
+    kinds = {
+        INT: "int64",
+        FLOAT: "double",
+        BOOL: "bool",
+        TEXT: "dictionary<values=string, indices=int32, ordered=0>",
+    }
     for name, spec in TABLES.items():
         types = [str(one) for one in demo().tables[name].to_arrow().schema.types]
         assert types == [kinds[column.kind] for column in spec.columns]
@@ -259,13 +325,20 @@ def test_the_page_has_every_table_and_column() -> None:
     for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         columns = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", section, re.MULTILINE)
         told[section.split("\n")[0]] = columns
-    assert told == {name: [(c.name, c.kind, c.about) for c in spec.columns] for name, spec in TABLES.items()}
+    assert told == {
+        name: [(c.name, c.kind, c.about) for c in spec.columns] for name, spec in TABLES.items()
+    }
 
 
 def test_steps_without_a_device_count_from_the_host(tmp_path: Path) -> None:
-    marks = [event(cat="user_annotation", name=f"ProfilerStep#{n}", ts=100 * n, dur=100) for n in range(4, 7)]
+    marks = [
+        event(cat="user_annotation", name=f"ProfilerStep#{n}", ts=100 * n, dur=100)
+        for n in range(4, 7)
+    ]
     ops = [event(name="aten::mm", ts=100 * n + 10, dur=30) for n in range(4, 7)]
-    found = rows(load(write(tmp_path / "a.json", trace_text(marks + ops, header={})), cache=False), "steps")
+    found = rows(
+        load(write(tmp_path / "a.json", trace_text(marks + ops, header={})), cache=False), "steps"
+    )
     assert [(one["step"], one["number"], one["pitch_ns"], one["busy_ns"]) for one in found] == [
         (0, 4, 100_000, None),
         (1, 5, 100_000, None),

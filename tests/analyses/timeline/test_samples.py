@@ -17,7 +17,10 @@ def record(folder: Path, *samples: dict[str, Any], **notes: Any) -> RankRecord:
 
 
 def test_samples_are_kept_from_the_last_before_to_the_first_after(tmp_path: Path) -> None:
-    told = record(tmp_path, *(sample(at, at, devices=[{"device": 0, "gpu_power_w": 100.0 + at}]) for at in range(10)))
+    told = record(
+        tmp_path,
+        *(sample(at, at, devices=[{"device": 0, "gpu_power_w": 100.0 + at}]) for at in range(10)),
+    )
     found = {one.name: one for one in sampled_series(told, wall(4.5), wall(6.5))}
     assert found["device 0: gpu_power_w"].time_ns.tolist() == [wall(at) for at in (4, 5, 6, 7)]
     assert found["device 0: gpu_power_w"].value.tolist() == [104.0, 105.0, 106.0, 107.0]
@@ -28,8 +31,15 @@ def test_samples_are_kept_from_the_last_before_to_the_first_after(tmp_path: Path
 
 def test_what_is_no_number_is_no_counter(tmp_path: Path) -> None:
     odd = {"name": "x", "flag": True, "nothing": None, "list": [1], "gpu_util_percent": 3}
-    told = record(tmp_path, sample(1, 1, **odd), sample(2, 2, devices=[{"device": 1, "throttle_reasons": []}, 7]))
-    assert [one.name for one in sampled_series(told, wall(1), wall(2))] == ["gpu_util_percent", "rss_bytes"]
+    told = record(
+        tmp_path,
+        sample(1, 1, **odd),
+        sample(2, 2, devices=[{"device": 1, "throttle_reasons": []}, 7]),
+    )
+    assert [one.name for one in sampled_series(told, wall(1), wall(2))] == [
+        "gpu_util_percent",
+        "rss_bytes",
+    ]
 
 
 def test_samples_from_another_hour_say_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The timeline of one step: its gaps are the partition's, its slices the trace's, and thinning loses no time."""
+"""The timeline of one step: its gaps are the partition's, its slices the trace's, and thinning
+loses no time."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ from tests.shared_data import DEMO, SHARED, needs_shared
 from tests.tracing import call, copy, kernel, mark, op, python, trace_of
 
 US = 1000
-LAB = ("lab/single/sync_item.slow", "lab/single/recompiles.slow", "lab/ranks2/fsdp_even.slow.rank0", "lab/formats/ddp_even_rank0")
+LAB = (
+    "lab/single/sync_item.slow",
+    "lab/single/recompiles.slow",
+    "lab/ranks2/fsdp_even.slow.rank0",
+    "lab/formats/ddp_even_rank0",
+)
 
 
 def read(path: Path) -> tuple[Trace, RankFacts]:
@@ -48,7 +54,9 @@ def demo() -> tuple[Trace, RankFacts]:
 def assert_gaps_are_the_partition(timeline: Timeline, facts: RankFacts) -> None:
     assert facts.partition is not None
     assert timeline.window == facts.steps.windows[timeline.step]
-    assert {part: timeline.part_ns(part) for part in PARTS} == {p: facts.partition.parts[p][timeline.step] for p in PARTS}
+    assert {part: timeline.part_ns(part) for part in PARTS} == {
+        p: facts.partition.parts[p][timeline.step] for p in PARTS
+    }
 
 
 def test_gaps_per_cause_sum_to_the_partition_of_the_window(demo: tuple[Trace, RankFacts]) -> None:
@@ -64,7 +72,9 @@ def test_gaps_per_cause_sum_to_the_partition_of_recorded_runs(name: str) -> None
     assert_gaps_are_the_partition(drawn(trace, facts), facts)
 
 
-def test_gaps_too_many_to_draw_keep_their_sums(demo: tuple[Trace, RankFacts], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_too_many_to_draw_keep_their_sums(
+    demo: tuple[Trace, RankFacts], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = drawn(*demo)
     monkeypatch.setattr(timeline_gaps, "MAX_PIECES", 100)
     monkeypatch.setattr(timeline_gaps, "NUM_BINS", 50)
@@ -86,25 +96,33 @@ def test_slices_of_the_device_are_the_work_of_the_trace(demo: tuple[Trace, RankF
     slices = timeline.slices
     found = sorted(
         (int(s), int(d), what.name)
-        for s, d, what in zip(slices.start_ns, slices.dur_ns, (timeline.whats[w] for w in slices.what), strict=True)
+        for s, d, what in zip(
+            slices.start_ns, slices.dur_ns, (timeline.whats[w] for w in slices.what), strict=True
+        )
         if what.kind in ("kernel", "copy", "set")
     )
     assert found == wanted
     assert timeline.num_left_out == 0
 
 
-def test_every_kernel_points_to_the_call_with_its_correlation(demo: tuple[Trace, RankFacts]) -> None:
+def test_every_kernel_points_to_the_call_with_its_correlation(
+    demo: tuple[Trace, RankFacts],
+) -> None:
     trace, facts = demo
     timeline = drawn(trace, facts)
     calls = {int(c): i for i, c in enumerate(trace.correlation) if trace.kind[i] == Kind.RUNTIME}
     by_start = {
-        (int(trace.start_ns[i]), trace.names[trace.name[i]]): int(trace.correlation[i]) for i in np.flatnonzero(trace.device_work)
+        (int(trace.start_ns[i]), trace.names[trace.name[i]]): int(trace.correlation[i])
+        for i in np.flatnonzero(trace.device_work)
     }
     slices, num = timeline.slices, 0
     for i in np.flatnonzero(slices.launch != NONE).tolist():
         launch = slices.launch[i]
         at = calls[by_start[int(slices.start_ns[i]), str(timeline.whats[slices.what[i]].name)]]
-        assert (slices.start_ns[launch], slices.dur_ns[launch]) == (trace.start_ns[at], trace.dur_ns[at])
+        assert (slices.start_ns[launch], slices.dur_ns[launch]) == (
+            trace.start_ns[at],
+            trace.dur_ns[at],
+        )
         assert timeline.whats[slices.what[launch]].name == trace.names[trace.name[at]]
         num += 1
     kinds = [timeline.whats[w].kind for w in slices.what]
@@ -131,10 +149,19 @@ def test_thinning_keeps_the_time_of_every_row(demo: tuple[Trace, RankFacts], mos
 def test_thinning_takes_the_short_and_deep_first(demo: tuple[Trace, RankFacts]) -> None:
     whole, thin = drawn(*demo), drawn(*demo, most=1000)
     alone = thin.slices.count == 1
-    kept = set(zip(thin.slices.row[alone].tolist(), thin.slices.start_ns[alone].tolist(), strict=True))
-    weight = np.concatenate([np.arange(lane.num_rows) + 2 if lane.kind == "host" else [1] for lane in whole.lanes])
+    kept = set(
+        zip(thin.slices.row[alone].tolist(), thin.slices.start_ns[alone].tolist(), strict=True)
+    )
+    weight = np.concatenate(
+        [np.arange(lane.num_rows) + 2 if lane.kind == "host" else [1] for lane in whole.lanes]
+    )
     rank = np.argsort(-whole.slices.dur_ns / weight[whole.slices.row])[:30]
-    assert all(key in kept for key in zip(whole.slices.row[rank].tolist(), whole.slices.start_ns[rank].tolist(), strict=True))
+    assert all(
+        key in kept
+        for key in zip(
+            whole.slices.row[rank].tolist(), whole.slices.start_ns[rank].tolist(), strict=True
+        )
+    )
     stream = next(lane for lane in whole.lanes if lane.kind == "stream")
     on_stream = thin.slices.row == stream.first_row
     depth_three = thin.slices.row == whole.lanes[0].first_row + 3
@@ -182,9 +209,16 @@ def test_a_kernel_names_who_launched_it() -> None:
     )
     assert slices.start_ns[slices.launch[named["gemm"]]] == 900 * US
     assert slices.size_bytes[named["Memcpy DtoH"]] == 64
-    assert slices.size_bytes[named["gemm"]] == slices.size_bytes[named["ncclDevKernel_AllReduce"]] == NONE
+    assert (
+        slices.size_bytes[named["gemm"]]
+        == slices.size_bytes[named["ncclDevKernel_AllReduce"]]
+        == NONE
+    )
     assert timeline.whats[slices.what[named["ncclDevKernel_AllReduce"]]].category == "all_reduce"
-    depth = {name: int(slices.row[named[name]]) for name in ("ProfilerStep#2", "aten::linear", "aten::addmm")}
+    depth = {
+        name: int(slices.row[named[name]])
+        for name in ("ProfilerStep#2", "aten::linear", "aten::addmm")
+    }
     assert depth == {"ProfilerStep#2": 0, "aten::linear": 1, "aten::addmm": 2}
     assert timeline.num_frames == 2
     assert "train.py(7): step" not in named
@@ -267,7 +301,9 @@ def test_rows_hold_no_two_events_at_once(drawn_events: list[tuple[int, int]]) ->
 
 
 @given(intervals, st.integers(1, 30))
-def test_blocks_are_runs_of_one_row_and_not_more_than_asked(drawn_events: list[tuple[int, int]], most: int) -> None:
+def test_blocks_are_runs_of_one_row_and_not_more_than_asked(
+    drawn_events: list[tuple[int, int]], most: int
+) -> None:
     events = sorted(drawn_events, key=lambda e: (e[0], -e[1]))
     start = np.array([s for s, _ in events], np.int64)
     end = np.array([s + d for s, d in events], np.int64)

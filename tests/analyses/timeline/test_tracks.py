@@ -39,7 +39,9 @@ US = 1000
 
 def lengths(spans: Spans) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for start, end, name in zip(spans.start_ns.tolist(), spans.end_ns.tolist(), spans.name.tolist(), strict=True):
+    for start, end, name in zip(
+        spans.start_ns.tolist(), spans.end_ns.tolist(), spans.name.tolist(), strict=True
+    ):
         found[spans.names[name]] += end - start
     return dict(found)
 
@@ -51,14 +53,25 @@ def test_the_parts_of_the_demo_are_the_reports_and_fill_its_steps() -> None:
     spans.self_check()
     steps.self_check()
     assert facts.partition is not None
-    assert lengths(spans) == {part: sum(values) for part, values in facts.partition.parts.items() if sum(values)}
-    assert sum(lengths(spans).values()) == int((steps.end_ns - steps.start_ns).sum()) == sum(facts.steps.step_intervals)
+    assert lengths(spans) == {
+        part: sum(values) for part, values in facts.partition.parts.items() if sum(values)
+    }
+    assert (
+        sum(lengths(spans).values())
+        == int((steps.end_ns - steps.start_ns).sum())
+        == sum(facts.steps.step_intervals)
+    )
 
 
 @needs_shared
 def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
-    paths = [SHARED / f"lab/ranks2/ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
-    found = [build_context(read_trace(Source(path=path, label=str(path)), use_cache=False), None) for path in paths]
+    paths = [
+        SHARED / f"lab/ranks2/ddp_straggler.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)
+    ]
+    found = [
+        build_context(read_trace(Source(path=path, label=str(path)), use_cache=False), None)
+        for path in paths
+    ]
     rank_records = [collective_records_of(one, rank) for rank, one in enumerate(found)]
     matched = match(rank_records)
     waited = 0
@@ -67,7 +80,9 @@ def test_waiting_for_another_rank_is_told_apart_as_in_the_report() -> None:
         spans = partition_spans(one, rank_records[rank], matched)
         spans.self_check()
         assert facts.partition is not None
-        assert lengths(spans) == {part: sum(values) for part, values in facts.partition.parts.items() if sum(values)}
+        assert lengths(spans) == {
+            part: sum(values) for part, values in facts.partition.parts.items() if sum(values)
+        }
         waited += lengths(spans).get("comms_wait", 0)
     assert waited > 0
 
@@ -116,7 +131,9 @@ def test_copies_under_way_together_add_up() -> None:
 
 def test_a_collective_moves_its_message_in_its_time() -> None:
     found = collective_bandwidth(
-        collective_records(0, [Call(at=10, end=14, bytes=8_000_000), Call(at=20, end=30, bytes=None)], num_steps=1)
+        collective_records(
+            0, [Call(at=10, end=14, bytes=8_000_000), Call(at=20, end=30, bytes=None)], num_steps=1
+        )
     )
     assert found is not None
     assert found.value.tolist() == pytest.approx([2e9, 0.0])
@@ -129,9 +146,14 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size
 @given(INTERVALS)
 def test_slices_of_a_lane_nest_and_open_and_close_in_turn(raw: list[tuple[int, int]]) -> None:
     slices = sorted(((at, at + dur) for at, dur in raw), key=lambda one: (one[0], -one[1]))
-    start, end = np.array([s for s, _ in slices], np.int64), np.array([e for _, e in slices], np.int64)
+    start, end = (
+        np.array([s for s, _ in slices], np.int64),
+        np.array([e for _, e in slices], np.int64),
+    )
     nested = nest(start, end)
-    assert sorted(i if i >= 0 else ~i for i in nested.order.tolist()) == sorted([*range(len(slices))] * 2)
+    assert sorted(i if i >= 0 else ~i for i in nested.order.tolist()) == sorted(
+        [*range(len(slices))] * 2
+    )
     stacks: dict[int, list[int]] = {}
     times: dict[int, int] = {}
     for one in nested.order.tolist():
@@ -164,7 +186,9 @@ def head(rank: int, off_ns: int, base_ns: int, calls: list[Call] | None = CALLS)
         for name in ("start_ns", "end_ns", "exposed_start_ns", "exposed_end_ns"):
             getattr(mine, name)[:] += off_ns
         object.__setattr__(mine, "base_ns", base_ns)
-    return RankClock(rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine)
+    return RankClock(
+        rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine
+    )
 
 
 def test_ranks_are_placed_so_that_their_collectives_end_together() -> None:
@@ -186,8 +210,9 @@ def test_a_rank_without_collectives_stands_by_its_wall_clock_and_a_note_says_so(
     placed = align(heads, room_ns=100)
     assert placed.shift_ns == (100, 100, 140)
     assert placed.origin_wall_ns == 10**15 - 100
-    assert (
-        placed.notes[0] == "clocks: 2 ranks stand on rank 0's, unmoved: the collectives they share say that their clocks are one"
+    assert placed.notes[0] == (
+        "clocks: 2 ranks stand on rank 0's, unmoved: the collectives they share say that "
+        "their clocks are one"
     )
     assert "nothing ties rank(s) 2 to the others" in placed.notes[-1]
 

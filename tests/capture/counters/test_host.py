@@ -6,13 +6,28 @@ from pathlib import Path
 import pytest
 
 from stepscope.capture.counters.children import ChildCounters
-from stepscope.capture.counters.host import FabricCounters, MachineCounters, NetworkCounters, ThreadCounters, ThrottleCounters
+from stepscope.capture.counters.host import (
+    FabricCounters,
+    MachineCounters,
+    NetworkCounters,
+    ThreadCounters,
+    ThrottleCounters,
+)
 from stepscope.capture.counters.rates import CounterRates
 from tests.capture.fakes import Clock, write
 
 
 def stat(cpu_ticks: int, parent: int, threads: int = 1) -> str:
-    words = ["S", str(parent), *["0"] * 9, str(cpu_ticks), "0", *["0"] * 4, str(threads), *["0"] * 5]
+    words = [
+        "S",
+        str(parent),
+        *["0"] * 9,
+        str(cpu_ticks),
+        "0",
+        *["0"] * 4,
+        str(threads),
+        *["0"] * 5,
+    ]
     return f"7 (a) b (c)) {' '.join(words)}"
 
 
@@ -27,15 +42,25 @@ def test_rates_are_growth_per_second_and_skip_the_first_and_the_reset() -> None:
 def test_thread_counters(tmp_path: Path) -> None:
     own = f"proc/self/task/{os.getpid()}/stat"
     tick = os.sysconf("SC_CLK_TCK")
-    io = "rchar: {0}\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {0}\nwrite_bytes: 0\ncancelled_write_bytes: 0\n"
-    write(tmp_path, {own: stat(0, 1, 9), "proc/self/statm": "10 3 1 1 0 1 0", "proc/self/io": io.format(0)})
+    io = (
+        "rchar: {0}\nwchar: 0\nsyscr: 0\nsyscw: 0\nread_bytes: {0}\nwrite_bytes: "
+        "0\ncancelled_write_bytes: 0\n"
+    )
+    write(
+        tmp_path,
+        {own: stat(0, 1, 9), "proc/self/statm": "10 3 1 1 0 1 0", "proc/self/io": io.format(0)},
+    )
     counters = ThreadCounters(tmp_path, Clock())
     write(tmp_path, {own: stat(tick // 2, 1, 9), "proc/self/io": io.format(4096)})
     sample = counters.take()
     assert sample["num_threads"] == 9
     assert sample["rss_bytes"] == 3 * os.sysconf("SC_PAGE_SIZE")
     assert sample["main_thread_cores"] == 0.5
-    assert (sample["disk_read_bytes_s"], sample["disk_write_bytes_s"], sample["read_bytes_s"]) == (4096, 0, 4096)
+    assert (sample["disk_read_bytes_s"], sample["disk_write_bytes_s"], sample["read_bytes_s"]) == (
+        4096,
+        0,
+        4096,
+    )
 
 
 def test_child_counters_follow_children_and_forget_the_dead(tmp_path: Path) -> None:
@@ -46,15 +71,28 @@ def test_child_counters_follow_children_and_forget_the_dead(tmp_path: Path) -> N
     counters = ChildCounters(tmp_path, Clock())
     write(tmp_path, {"proc/71/stat": stat(tick, me), "proc/72/stat": stat(tick // 4, me)})
     sample = counters.take()
-    assert (sample["num_children"], sample["children_cores"], sample["busiest_child_cores"]) == (2, 1.25, 1.0)
+    assert (sample["num_children"], sample["children_cores"], sample["busiest_child_cores"]) == (
+        2,
+        1.25,
+        1.0,
+    )
     # 72 has ended, and its number is that of somebody else's process now.
-    write(tmp_path, {children: "71 ", "proc/71/stat": stat(tick, me), "proc/72/stat": stat(50 * tick, 1)})
+    write(
+        tmp_path,
+        {children: "71 ", "proc/71/stat": stat(tick, me), "proc/72/stat": stat(50 * tick, 1)},
+    )
     sample = counters.take()
     assert (sample["num_children"], sample["children_cores"]) == (1, 0.0)
 
 
 def test_machine_counters(tmp_path: Path) -> None:
-    write(tmp_path, {"proc/stat": "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1", "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2 kB\n"})
+    write(
+        tmp_path,
+        {
+            "proc/stat": "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1",
+            "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   2 kB\n",
+        },
+    )
     counters = MachineCounters(tmp_path, Clock())
     write(tmp_path, {"proc/stat": "cpu  50 0 10 30 10 0 0 0 0 0\n"})
     sample = counters.take()
@@ -73,7 +111,14 @@ def test_network_counters_leave_the_loopback_out(tmp_path: Path) -> None:
 
 def test_throttle_counters(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/"
-    write(tmp_path, {"proc/self/cgroup": "0::/\n", group + "cpu.max": "100000 100000", group + "cpu.stat": "throttled_usec 0\n"})
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/\n",
+            group + "cpu.max": "100000 100000",
+            group + "cpu.stat": "throttled_usec 0\n",
+        },
+    )
     counters = ThrottleCounters(tmp_path, Clock())
     write(tmp_path, {group + "cpu.stat": "usage_usec 5\nthrottled_usec 250000\n"})
     assert counters.take() == {"cgroup_throttled_s_per_s": 0.25}
@@ -85,4 +130,6 @@ def test_fabric_counters_are_read_seldom_and_in_words(tmp_path: Path) -> None:
     counters = FabricCounters(tmp_path, Clock())
     write(tmp_path, {port + "port_rcv_data": "100", port + "port_xmit_data": "50"})
     samples = [counters.take() for _ in range(10)]
-    assert [sample for sample in samples if sample] == [{"ib_rx_bytes_s": 400, "ib_tx_bytes_s": 200}]
+    assert [sample for sample in samples if sample] == [
+        {"ib_rx_bytes_s": 400, "ib_tx_bytes_s": 200}
+    ]

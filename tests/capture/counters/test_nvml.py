@@ -21,8 +21,16 @@ def test_nvml_device_tells_everything_with_units() -> None:
     asked = device(fake)
     sample = asked.take()
     assert (sample["gpu_util_percent"], sample["gpu_memory_util_percent"]) == (97, 40)
-    assert (sample["sm_clock_mhz"], sample["memory_clock_mhz"], sample["max_sm_clock_mhz"]) == (1500, 2600, 1980)
-    assert (sample["gpu_power_w"], sample["gpu_power_limit_w"], sample["gpu_temperature_c"]) == (650.5, 700.0, 61)
+    assert (sample["sm_clock_mhz"], sample["memory_clock_mhz"], sample["max_sm_clock_mhz"]) == (
+        1500,
+        2600,
+        1980,
+    )
+    assert (sample["gpu_power_w"], sample["gpu_power_limit_w"], sample["gpu_temperature_c"]) == (
+        650.5,
+        700.0,
+        61,
+    )
     assert sample["throttle_reasons"] == ["sw_power_cap", "sw_thermal_slowdown"]
     assert (sample["gpu_memory_used_bytes"], sample["gpu_memory_total_bytes"]) == (5, 9)
     assert (sample["pcie_tx_bytes_s"], sample["pcie_rx_bytes_s"]) == (11_000, 22_000)
@@ -31,7 +39,9 @@ def test_nvml_device_tells_everything_with_units() -> None:
     # The clock is looked at twice a sample: for the energy and for the links.
     assert sample["gpu_mean_power_w"] == 300.0
     assert sample["nvlink_rx_bytes_s"] == 1536
-    assert asked.notes == ["not measured: nvmlDeviceGetCurrPcieLinkGeneration: this driver has no such function"]
+    assert asked.notes == [
+        "not measured: nvmlDeviceGetCurrPcieLinkGeneration: this driver has no such function"
+    ]
 
 
 def test_nvml_pcie_is_asked_every_tenth_time() -> None:
@@ -57,11 +67,16 @@ def test_nvml_question_that_is_refused_is_not_asked_again() -> None:
     [
         ({"uuid": "1234"}, b"GPU-1234"),
         ({"uuid": "1234"}, b"MIG-1234"),
-        ({"uuid": "1234", "pci_bus_id": 0x1B, "pci_device_id": 0, "pci_domain_id": 0}, b"00000000:1b:00.0"),
+        (
+            {"uuid": "1234", "pci_bus_id": 0x1B, "pci_device_id": 0, "pci_domain_id": 0},
+            b"00000000:1b:00.0",
+        ),
         ({}, 3),
     ],
 )
-def test_nvml_handle_is_found_by_uuid_or_bus_or_number(properties: dict[str, Any], known: Any) -> None:
+def test_nvml_handle_is_found_by_uuid_or_bus_or_number(
+    properties: dict[str, Any], known: Any
+) -> None:
     fake = FakeNvml()
     fake.known = known
     handle = Nvml(fake).handle(SimpleNamespace(**properties), 1, {"CUDA_VISIBLE_DEVICES": "2,3"})

@@ -10,7 +10,12 @@ import pytest
 
 from stepscope.capture.counters.nvml import Nvml
 from stepscope.capture.counters.samples import Sampler
-from stepscope.capture.counters.torch_devices import AllocatorCounters, DeviceCounters, DynamoCounters, devices_in_use
+from stepscope.capture.counters.torch_devices import (
+    AllocatorCounters,
+    DeviceCounters,
+    DynamoCounters,
+    devices_in_use,
+)
 from tests.capture.fakes import FakeNvml
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -67,7 +72,10 @@ def test_sampler_starts_anew_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def fake_torch(reserved: list[int], **cuda: Any) -> SimpleNamespace:
-    stats = {"allocated_bytes": {"all": {"current": 3, "peak": 4}}, "reserved_bytes": {"all": {"current": 5, "peak": 6}}}
+    stats = {
+        "allocated_bytes": {"all": {"current": 3, "peak": 4}},
+        "reserved_bytes": {"all": {"current": 5, "peak": 6}},
+    }
     return SimpleNamespace(
         version=SimpleNamespace(hip=None),
         cuda=SimpleNamespace(
@@ -97,7 +105,12 @@ def test_allocator_and_device_counters_wait_for_the_job(monkeypatch: pytest.Monk
     assert allocators.take() == devices.take() == {}
     monkeypatch.setitem(sys.modules, "torch", fake_torch([0, 8]))
     row = allocators.take()["allocators"][0]
-    assert (row["device"], row["allocated_bytes"], row["peak_reserved_bytes"], row["num_alloc_retries"]) == (1, 3, 6, 2)
+    assert (
+        row["device"],
+        row["allocated_bytes"],
+        row["peak_reserved_bytes"],
+        row["num_alloc_retries"],
+    ) == (1, 3, 6, 2)
     row = devices.take()["devices"][0]
     assert (row["device"], row["gpu_power_w"]) == (1, 650.5)
     assert devices.notes[0].startswith("device 1: not measured")
@@ -118,11 +131,21 @@ def test_device_counters_without_the_library_are_dropped(monkeypatch: pytest.Mon
 def test_dynamo_counters_are_read_and_not_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
     counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
     counters["frames"]["total"] = 3
-    utils = SimpleNamespace(counters=counters, cumulative_time_spent_ns={"entire_frame_compile": 2e9})
+    utils = SimpleNamespace(
+        counters=counters, cumulative_time_spent_ns={"entire_frame_compile": 2e9}
+    )
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)
-    monkeypatch.setitem(sys.modules, "torch._dynamo.convert_frame", SimpleNamespace(FRAME_COMPILE_COUNTER={0: 3, 1: 1}))
+    monkeypatch.setitem(
+        sys.modules,
+        "torch._dynamo.convert_frame",
+        SimpleNamespace(FRAME_COMPILE_COUNTER={0: 3, 1: 1}),
+    )
     sample = DynamoCounters().take()
-    assert (sample["dynamo_frames"], sample["dynamo_recompiles"], sample["dynamo_compile_s"]) == (3, 2, 2.0)
+    assert (sample["dynamo_frames"], sample["dynamo_recompiles"], sample["dynamo_compile_s"]) == (
+        3,
+        2,
+        2.0,
+    )
     assert sample["dynamo_graph_breaks"] == 0
     assert list(counters) == ["frames"]
     monkeypatch.delitem(sys.modules, "torch._dynamo.utils")

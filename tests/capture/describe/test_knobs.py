@@ -38,7 +38,9 @@ class Trap:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -56,7 +58,9 @@ def test_live_notes_find_the_job_and_can_be_written() -> None:
     notes = json.loads(json.dumps(live_notes(feeding)))
     assert [row["batch_size"] for row in notes["loaders"] if row["is_feeding"]] == [4]
     assert notes["loaders"][0]["is_feeding"]
-    assert {"class": "AdamW", "foreach": True, "num_params": 3}.items() <= notes["optimizers"][0].items()
+    assert {"class": "AdamW", "foreach": True, "num_params": 3}.items() <= notes["optimizers"][
+        0
+    ].items()
     assert "Net" in [model["class"] for model in notes["models"]]
     assert notes["checkpointing"]["gradient_checkpointing"] >= 1
     assert notes["num_objects_seen"] == notes["num_objects"]
@@ -78,11 +82,19 @@ def test_find_sees_each_object_once_and_holds_none_longer() -> None:
     found = knobs.find_live_objects(torch)
     assert sum(one is net for one in found.modules) == 1
     del found
-    assert not any(type(holder) is list and holder is not gc.garbage for holder in gc.get_referrers(net))
+    assert not any(
+        type(holder) is list and holder is not gc.garbage for holder in gc.get_referrers(net)
+    )
 
 
 def test_loader_notes_tell_what_was_given() -> None:
-    given = loader(batch_size=2, num_workers=2, prefetch_factor=3, persistent_workers=True, multiprocessing_context="spawn")
+    given = loader(
+        batch_size=2,
+        num_workers=2,
+        prefetch_factor=3,
+        persistent_workers=True,
+        multiprocessing_context="spawn",
+    )
     notes = knobs.loader_notes(given)
     assert notes["num_workers"] == 2
     assert notes["prefetch_factor"] == 3
@@ -129,12 +141,18 @@ def test_optimizer_notes_of_a_wrapper_name_what_it_wraps() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_ddp_notes() -> None:
-    ddp = nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=10, find_unused_parameters=True, gradient_as_bucket_view=True)
+    ddp = nn.parallel.DistributedDataParallel(
+        Net(), bucket_cap_mb=10, find_unused_parameters=True, gradient_as_bucket_view=True
+    )
     notes = wrappers.wrapper_notes(torch, [ddp, *ddp.modules()])["ddp"][0]
     assert notes["bucket_cap_mb"] == 10
     assert notes["find_unused_parameters"] is True
     assert notes["gradient_as_bucket_view"] is True
-    assert (notes["static_graph"], notes["broadcast_buffers"], notes["require_backward_grad_sync"]) == (False, True, True)
+    assert (
+        notes["static_graph"],
+        notes["broadcast_buffers"],
+        notes["require_backward_grad_sync"],
+    ) == (False, True, True)
     assert notes["process_group_size"] == 1
 
 
@@ -146,7 +164,9 @@ def test_fsdp2_notes() -> None:
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
     fsdp.fully_shard(net.first, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     fsdp.fully_shard(net, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    rows = {row["class"]: row for row in wrappers.wrapper_notes(torch, list(net.modules()))["fsdp2"]}
+    rows = {
+        row["class"]: row for row in wrappers.wrapper_notes(torch, list(net.modules()))["fsdp2"]
+    }
     assert rows["Linear"]["reshard_after_forward"] is False
     assert rows["Net"]["reshard_after_forward"] is True
     assert (rows["Net"]["param_dtype"], rows["Net"]["reduce_dtype"]) == ("bfloat16", "float32")
@@ -175,7 +195,10 @@ def test_fsdp_notes_of_the_older_one() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compiled_notes() -> None:
-    wrapped = [torch.compile(Net(), backend="eager", fullgraph=True), torch.compile(Net(), mode="reduce-overhead")]
+    wrapped = [
+        torch.compile(Net(), backend="eager", fullgraph=True),
+        torch.compile(Net(), mode="reduce-overhead"),
+    ]
     in_place = nn.Linear(2, 2)
     in_place.compile(backend="eager")
     rows = wrappers.compiled_notes([*wrapped, in_place])

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from stepscope.capture.describe.environment import environment_notes
-from stepscope.capture.describe.machine import cpu_quota, device_notes, machine_notes, memory_limit, throttle_file
+from stepscope.capture.describe.machine import (
+    cpu_quota,
+    device_notes,
+    machine_notes,
+    memory_limit,
+    throttle_file,
+)
 from stepscope.protocol.secrets import MASK, looks_secret
 
 
@@ -36,7 +42,10 @@ def test_cpu_quota_is_the_tightest_of_the_group_and_its_parents(tmp_path: Path) 
 
 
 def test_cpu_quota_in_a_container_is_read_from_the_top_folder(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"proc/self/cgroup": "0::/kubepods/pod1\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"})
+    root = tree(
+        tmp_path,
+        {"proc/self/cgroup": "0::/kubepods/pod1\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"},
+    )
     assert cpu_quota(root) == 2.0
 
 
@@ -49,7 +58,9 @@ def test_cpu_quota_of_the_first_version(tmp_path: Path) -> None:
             "sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us": "100000\n",
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/cpu/docker/x/cpu.stat": "nr_periods 3\nnr_throttled 1\nthrottled_time 5000000\n",
+            "sys/fs/cgroup/cpu/docker/x/cpu.stat": (
+                "nr_periods 3\nnr_throttled 1\nthrottled_time 5000000\n"
+            ),
             "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "9223372036854771712\n",
         },
     )
@@ -78,9 +89,13 @@ def test_devices_are_asked_only_once_cuda_is_set_up() -> None:
 
     def properties(index: int) -> Any:
         asked.append(index)
-        return SimpleNamespace(name="H200", major=9, minor=0, total_memory=1 << 37, multi_processor_count=132)
+        return SimpleNamespace(
+            name="H200", major=9, minor=0, total_memory=1 << 37, multi_processor_count=132
+        )
 
-    cuda = SimpleNamespace(is_initialized=lambda: False, device_count=lambda: 2, get_device_properties=properties)
+    cuda = SimpleNamespace(
+        is_initialized=lambda: False, device_count=lambda: 2, get_device_properties=properties
+    )
     assert device_notes(SimpleNamespace(cuda=cuda)) == []
     assert asked == []
     cuda.is_initialized = lambda: True
@@ -102,7 +117,10 @@ def test_environment_tells_only_what_bears_on_speed() -> None:
     assert environment_notes(environ) == {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "8", "RANK": "3"}
 
 
-@pytest.mark.parametrize("name", ["TORCH_API_KEY", "PYTHON_KEYRING_BACKEND", "NCCL_AUTH", "TORCH_HUB_TOKEN", "CUDA_PASSWORD"])
+@pytest.mark.parametrize(
+    "name",
+    ["TORCH_API_KEY", "PYTHON_KEYRING_BACKEND", "NCCL_AUTH", "TORCH_HUB_TOKEN", "CUDA_PASSWORD"],
+)
 def test_environment_masks_names_that_sound_secret(name: str) -> None:
     assert environment_notes({name: "1"}) == {name: MASK}
 
@@ -150,11 +168,21 @@ def test_process_notes_are_plain_and_carry_both_clocks(monkeypatch: pytest.Monke
     pytest.importorskip("torch")
     from stepscope.capture.describe.rank import process_notes
 
-    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}.items():
+    for name, value in {
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.argv", ["/home/me/train.py", "--token", "hunter2"])
     notes = json.loads(json.dumps(process_notes()))
-    assert (notes["rank"], notes["local_rank"], notes["world_size"], notes["local_world_size"]) == (5, 1, 8, 4)
+    assert (notes["rank"], notes["local_rank"], notes["world_size"], notes["local_world_size"]) == (
+        5,
+        1,
+        8,
+        4,
+    )
     assert notes["perf_ns"] > 0
     assert notes["wall_ns"] > 0
     assert notes["program"] == "train.py"

@@ -79,6 +79,8 @@ def test_flags_are_read_without_a_warning() -> None:
 
 def test_flags_of_an_old_torch_fall_back_to_its_switch() -> None:
     old = SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True))
-    notes = flags.flag_notes(SimpleNamespace(backends=SimpleNamespace(cuda=old, cudnn=SimpleNamespace(allow_tf32=False))))
+    notes = flags.flag_notes(
+        SimpleNamespace(backends=SimpleNamespace(cuda=old, cudnn=SimpleNamespace(allow_tf32=False)))
+    )
     assert (notes["matmul_tf32"], notes["conv_tf32"]) == (True, False)
     assert notes["sdp_flash"] is None

@@ -24,7 +24,9 @@ def torch_of(version: str | None) -> Any:
     return SimpleNamespace(version=SimpleNamespace(cuda=version))
 
 
-@pytest.mark.parametrize(("version", "is_asked"), [("13.0", True), ("12.6", True), ("12.4", False), (None, False)])
+@pytest.mark.parametrize(
+    ("version", "is_asked"), [("13.0", True), ("12.6", True), ("12.4", False), (None, False)]
+)
 def test_cupti_leaves_from_cuda_12_6_on(version: str | None, is_asked: bool) -> None:
     cupti.leave_cupti_after(torch_of(version))
     assert (os.environ.get(cupti.VARIABLE) == "1") is is_asked
@@ -43,7 +45,9 @@ def test_a_process_that_the_job_starts_takes_our_setting_out() -> None:
     assert cupti.VARIABLE not in os.environ
 
 
-def test_at_the_end_cuda_is_called_where_cupti_was_asked_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_end_cuda_is_called_where_cupti_was_asked_to_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
     stream = SimpleNamespace(query=lambda: calls.append(1))
     torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: stream))

@@ -31,7 +31,9 @@ def kineto_lines(text: str) -> list[str]:
 def test_a_recording_adds_nothing_to_the_jobs_stderr(tmp_path: Path) -> None:
     """The job's own profiler, after ours, says what it says without us."""
     words = [sys.executable, str(script(tmp_path, JOB, "plain.py"))]
-    plain = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment())
+    plain = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=False, env=environment()
+    )
     ended = record(tmp_path, JOB, "--start-step", "8", "--steps", "2")
     (rank,) = ended.run.ranks
     assert list(rank.windows) == [8], "else this says nothing"
@@ -40,7 +42,9 @@ def test_a_recording_adds_nothing_to_the_jobs_stderr(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("setting", "is_quiet"), [(None, True), ("", True), ("4", False)])
-def test_a_threshold_that_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch, setting: str | None, is_quiet: bool) -> None:
+def test_a_threshold_that_the_user_has_set_stays(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, is_quiet: bool
+) -> None:
     level = quiet._level(torch.__file__)
     if level is None:
         pytest.skip("this torch does not show Kineto's threshold")

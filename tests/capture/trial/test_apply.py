@@ -50,8 +50,15 @@ def lay() -> Iterator[Lay]:
 
 def test_loaders_get_legal_combinations(lay: Lay) -> None:
     applied = lay(num_workers=0, prefetch_factor=4, batch_size=8)
-    loader = DataLoader(DATA, 2, num_workers=3, persistent_workers=True, timeout=5, multiprocessing_context="fork")
-    assert (loader.num_workers, loader.batch_size, loader.prefetch_factor, loader.timeout) == (0, 8, None, 0)
+    loader = DataLoader(
+        DATA, 2, num_workers=3, persistent_workers=True, timeout=5, multiprocessing_context="fork"
+    )
+    assert (loader.num_workers, loader.batch_size, loader.prefetch_factor, loader.timeout) == (
+        0,
+        8,
+        None,
+        0,
+    )
     assert [len(batch) for (batch,) in loader] == [8] * 4
     own = DataLoader(DATA, batch_sampler=[[0, 1], [2]])
     assert [len(batch) for (batch,) in own] == [2, 1]
@@ -62,10 +69,16 @@ def test_loaders_get_legal_combinations(lay: Lay) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "prefetch", "workers", "depth"), [(0, None, 4, 8), (2, None, 4, 8), (4, 8, 4, 8), (12, 4, 12, 8), (12, 16, 12, 16)]
+    ("own", "prefetch", "workers", "depth"),
+    [(0, None, 4, 8), (2, None, 4, 8), (4, 8, 4, 8), (12, 4, 12, 8), (12, 16, 12, 16)],
 )
-def test_a_setting_that_is_to_raise_never_takes_a_job_down(own: int, prefetch: int | None, workers: int, depth: int) -> None:
-    guard, applied = Guard(), Applied({"num_workers": 4, "prefetch_factor": 8}, {"num_workers", "prefetch_factor"})
+def test_a_setting_that_is_to_raise_never_takes_a_job_down(
+    own: int, prefetch: int | None, workers: int, depth: int
+) -> None:
+    guard, applied = (
+        Guard(),
+        Applied({"num_workers": 4, "prefetch_factor": 8}, {"num_workers", "prefetch_factor"}),
+    )
     apply_to_loaders(guard, torch, applied)
     try:
         loader = DataLoader(DATA, 2, num_workers=own, prefetch_factor=prefetch)
@@ -74,7 +87,9 @@ def test_a_setting_that_is_to_raise_never_takes_a_job_down(own: int, prefetch: i
     assert (loader.num_workers, loader.prefetch_factor) == (workers, depth)
     assert applied.counts == {"num_workers": int(own <= 4), "prefetch_factor": int(depth == 8)}
     if own > 4:
-        assert applied.reasons["num_workers"] == "the job has 12 of its own, and 4 would not be more"
+        assert (
+            applied.reasons["num_workers"] == "the job has 12 of its own, and 4 would not be more"
+        )
 
 
 def test_a_setting_by_its_value_is_what_was_asked_for(lay: Lay) -> None:
@@ -100,8 +115,11 @@ def test_a_loader_that_the_job_gets_wrong_raises_what_it_would(lay: Lay) -> None
         DataLoader()  # type: ignore[call-arg]
 
 
-def test_a_loader_that_fails_at_its_end_is_made_as_the_job_asked(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch warns of many workers when all else is set; where warnings are errors, that is a failure."""
+def test_a_loader_that_fails_at_its_end_is_made_as_the_job_asked(
+    lay: Lay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch warns of many workers when all else is set; where warnings are errors, that is a
+    failure."""
     applied = lay(num_workers=7)
 
     def check(loader: DataLoader[Any]) -> None:
@@ -157,7 +175,9 @@ def test_an_optimizer_that_cannot_be_fused_is_made_as_it_was_asked_for(lay: Lay)
     assert not exact.param_groups[0]["fused"]
     assert exact.param_groups[0]["params"][0] is learned
     assert "RuntimeError" in applied.reasons["fused_optimizer"]
-    whole = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.int32), requires_grad=False)], lr=0.1)
+    whole = torch.optim.SGD(
+        [nn.Parameter(torch.zeros(3, dtype=torch.int32), requires_grad=False)], lr=0.1
+    )
     assert not whole.param_groups[0]["fused"]
     assert "that has no fused kernels" in applied.reasons["fused_optimizer"]
     assert applied.counts["fused_optimizer"] == 0
@@ -183,7 +203,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return told
 
 
-def test_models_are_compiled_where_the_job_does_not(lay: Lay, compiled: list[dict[str, Any]]) -> None:
+def test_models_are_compiled_where_the_job_does_not(
+    lay: Lay, compiled: list[dict[str, Any]]
+) -> None:
     applied = lay(compile_mode="reduce-overhead")
     model: Any = nn.Sequential(nn.Linear(4, 4))
     untrained: Any = nn.Linear(4, 4)
@@ -264,7 +286,9 @@ def flags() -> Iterator[Callable[..., tuple[Flags, Applied]]]:
 
 
 @pytest.mark.parametrize(("wanted", "was"), [(True, False), (False, False), (True, True)])
-def test_anomaly_mode_is_told_by_what_the_job_had(wanted: bool, was: bool, flags: Callable[..., tuple[Flags, Applied]]) -> None:
+def test_anomaly_mode_is_told_by_what_the_job_had(
+    wanted: bool, was: bool, flags: Callable[..., tuple[Flags, Applied]]
+) -> None:
     torch.set_anomaly_enabled(was)
     laid, applied = flags(anomaly_mode=wanted)
     laid.settle()
@@ -281,27 +305,55 @@ def test_a_variable_that_the_job_sets_itself_did_not_take_hold(
     laid, applied = flags(launch_blocking=False)
     laid.settle()
     assert applied.counts["launch_blocking"] == 0
-    assert applied.reasons["launch_blocking"] == "CUDA_LAUNCH_BLOCKING was set to something else in the job"
+    assert (
+        applied.reasons["launch_blocking"]
+        == "CUDA_LAUNCH_BLOCKING was set to something else in the job"
+    )
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
     laid.settle()
     assert (applied.counts["launch_blocking"], applied.reasons) == (1, {})
 
 
 def test_all_hooks_go_when_the_capture_does() -> None:
-    held = [DataLoader.__init__, torch.optim.AdamW.__init__, torch.optim.Optimizer.__init__, torch.compile]
-    guard, applied = Guard(), Applied({"num_workers": 1, "fused_optimizer": True, "compile_mode": "default"})
+    held = [
+        DataLoader.__init__,
+        torch.optim.AdamW.__init__,
+        torch.optim.Optimizer.__init__,
+        torch.compile,
+    ]
+    guard, applied = (
+        Guard(),
+        Applied({"num_workers": 1, "fused_optimizer": True, "compile_mode": "default"}),
+    )
     for part in (apply_to_loaders, apply_to_optimizers, apply_to_models):
         part(guard, torch, applied)
-    mine = [DataLoader.__init__, torch.optim.AdamW.__init__, torch.optim.Optimizer.__init__, torch.compile]
+    mine = [
+        DataLoader.__init__,
+        torch.optim.AdamW.__init__,
+        torch.optim.Optimizer.__init__,
+        torch.compile,
+    ]
     assert not any(one is other for one, other in zip(held, mine, strict=True))
     guard.off()
-    assert [DataLoader.__init__, torch.optim.AdamW.__init__, torch.optim.Optimizer.__init__, torch.compile] == held
+    assert [
+        DataLoader.__init__,
+        torch.optim.AdamW.__init__,
+        torch.optim.Optimizer.__init__,
+        torch.compile,
+    ] == held
 
 
 @pytest.mark.parametrize(
-    ("options", "kind"), [(Options(), Session), (Options(max_steps=4), TrialSession), (Options(trial=True), TrialSession)]
+    ("options", "kind"),
+    [
+        (Options(), Session),
+        (Options(max_steps=4), TrialSession),
+        (Options(trial=True), TrialSession),
+    ],
 )
-def test_a_plain_run_has_nothing_of_a_trial(options: Options, kind: type[Session], tmp_path: Path) -> None:
+def test_a_plain_run_has_nothing_of_a_trial(
+    options: Options, kind: type[Session], tmp_path: Path
+) -> None:
     session = begin(tmp_path, options)
     try:
         assert type(session) is kind

@@ -36,7 +36,9 @@ def losses(tmp_path: Path) -> Iterator[Losses]:
 
 def kept(losses: Losses, folder: Path) -> list[Any]:
     losses.ended()
-    told = json.loads((folder / LOSSES_FILE).read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    told = json.loads(
+        (folder / LOSSES_FILE).read_text(encoding="utf-8"), parse_constant=pytest.fail
+    )
     assert len(told["ns"]) == len(told["loss"])
     assert told["ns"] == sorted(told["ns"])
     return list(told["loss"])
@@ -49,7 +51,9 @@ def test_each_pass_is_kept_and_what_is_not_finite_is_a_word(losses: Losses, tmp_
     assert kept(losses, tmp_path) == [2.0, "nan", "inf", "-inf", 1.0]
 
 
-def test_a_scaled_loss_is_kept_unscaled_and_one_of_many_numbers_is_not(losses: Losses, tmp_path: Path) -> None:
+def test_a_scaled_loss_is_kept_unscaled_and_one_of_many_numbers_is_not(
+    losses: Losses, tmp_path: Path
+) -> None:
     weight = nn.Parameter(torch.ones(2))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     torch.autograd.backward(scaler.scale(weight.sum()))
@@ -92,7 +96,9 @@ def test_a_number_on_a_device_is_copied_there_and_fetched_at_the_end(
     assert kept(losses, tmp_path) == [float(number) for number in range(10)]
 
 
-def test_many_passes_are_thinned_and_keep_their_order(losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_passes_are_thinned_and_keep_their_order(
+    losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(losses_module, "MOST", 8)
     weight = nn.Parameter(torch.tensor(1.0))
     for number in range(40):

@@ -95,7 +95,10 @@ def test_a_step_of_several_passes_has_their_mean(numerics: Numerics, tmp_path: P
     numerics.stepped(1)
     numerics.stepped(2)
     numerics.ended()
-    one, two = [json.loads(line) for line in (tmp_path / NUMERICS_FILE).read_text(encoding="utf-8").splitlines()]
+    one, two = [
+        json.loads(line)
+        for line in (tmp_path / NUMERICS_FILE).read_text(encoding="utf-8").splitlines()
+    ]
     assert one == [1, pytest.approx((7 + 21) / 2), pytest.approx(32**0.5), None, None]
     # A step without a pass has no loss, which is not a loss of 0.
     assert two[:3] == [2, None, None]
@@ -115,8 +118,11 @@ def test_a_scaled_loss_is_told_unscaled(numerics: Numerics, tmp_path: Path) -> N
     assert row[2] == pytest.approx(2**0.5)
 
 
-def test_a_loss_that_is_no_number_is_told_and_is_still_json(numerics: Numerics, tmp_path: Path) -> None:
-    """Training that diverged is what the check of numerics is there to find: null would be "no loss was seen"."""
+def test_a_loss_that_is_no_number_is_told_and_is_still_json(
+    numerics: Numerics, tmp_path: Path
+) -> None:
+    """Training that diverged is what the check of numerics is there to find: null would be "no loss
+    was seen"."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     numerics.began(tmp_path)
@@ -136,7 +142,14 @@ def test_a_loss_that_is_no_number_is_told_and_is_still_json(numerics: Numerics, 
 
 def test_rows_of_numerics_that_are_none_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / NUMERICS_FILE
-    lines = ['["x", 1.0, 1.0, null, null]', '[1, {}, "much", 7, true]', "[2, NaN, 1e999, null, -1]", "[3,", "7", "[" * 9999]
+    lines = [
+        '["x", 1.0, 1.0, null, null]',
+        '[1, {}, "much", 7, true]',
+        "[2, NaN, 1e999, null, -1]",
+        "[3,",
+        "7",
+        "[" * 9999,
+    ]
     path.write_text("\n".join(lines), encoding="utf-8")
     first, second = _numerics(path)
     assert (first.loss, first.grad_norm, first.parameters) == (None, None, None)
@@ -144,7 +157,9 @@ def test_rows_of_numerics_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert second.grad_norm == math.inf
 
 
-def test_compiled_code_is_told_to_draw_as_uncompiled_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_is_told_to_draw_as_uncompiled_code_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else dropout makes every loss of a compiled model another one."""
     config: Any = importlib.import_module("torch._inductor.config")
     assert not config.fallback_random

@@ -1,4 +1,5 @@
-"""`stepscope plan` as a user runs it: answers that add up, reasons for what cannot be, and a run carried to other widths."""
+"""`stepscope plan` as a user runs it: answers that add up, reasons for what cannot be, and a run
+carried to other widths."""
 
 from __future__ import annotations
 
@@ -37,7 +38,14 @@ ROW: dict[str, Any] = {
     "seq_len": 2048,
     "global_batch": 512,
     "cluster": {"gpu": "A100", "gpu_mem_gb": 80, "num_gpus": 32, "gpus_per_node": 8},
-    "layout": {"tp": 1, "pp": 1, "dp": 32, "micro_batch": 16, "precision": "fp16", "recompute": "full"},
+    "layout": {
+        "tp": 1,
+        "pp": 1,
+        "dp": 32,
+        "micro_batch": 16,
+        "precision": "fp16",
+        "recompute": "full",
+    },
     "framework": "megatron 2021",
 }
 
@@ -70,7 +78,11 @@ def test_the_options_name_what_the_planner_knows() -> None:
     assert command.PRECISIONS == PRECISIONS
     assert tuple(each.name for each in FRAMEWORKS) == command.FRAMEWORKS
     assert tuple(OPTIMIZERS) == command.OPTIMIZERS
-    assert (command.RECOMPUTE, command.SCHEDULES, command.OFFLOAD) == (RECOMPUTE, SCHEDULES, OFFLOAD)
+    assert (command.RECOMPUTE, command.SCHEDULES, command.OFFLOAD) == (
+        RECOMPUTE,
+        SCHEDULES,
+        OFFLOAD,
+    )
 
 
 def test_the_json_is_the_contract_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +90,9 @@ def test_the_json_is_the_contract_and_adds_up(capsys: pytest.CaptureFixture[str]
     assert set(found) == KEYS
     assert found["schema"] == "stepscope.plan/1"
     assert found["best"] == found["layouts"][0]
-    assert [each["step_s"] for each in found["layouts"]] == sorted(each["step_s"] for each in found["layouts"])
+    assert [each["step_s"] for each in found["layouts"]] == sorted(
+        each["step_s"] for each in found["layouts"]
+    )
     assert len(found["layouts"]) == 10
     for each in found["layouts"]:
         layout = each["layout"]
@@ -86,25 +100,56 @@ def test_the_json_is_the_contract_and_adds_up(capsys: pytest.CaptureFixture[str]
         assert layout["dp"] * layout["micro_batch"] * layout["num_micro"] == 16
         assert each["fits"]
         assert each["memory_bytes"] <= found["job"]["cluster"]["memory_bytes"]
-        assert sum(each["memory_parts_bytes"].values()) == pytest.approx(each["memory_bytes"], rel=1e-9)
+        assert sum(each["memory_parts_bytes"].values()) == pytest.approx(
+            each["memory_bytes"], rel=1e-9
+        )
         assert sum(each["time_parts_s"].values()) == pytest.approx(each["step_s"], rel=1e-9)
         assert each["tokens_per_s"] * each["step_s"] == pytest.approx(16 * 8192, rel=1e-9)
     front = [(each["memory_bytes"], each["step_s"]) for each in found["pareto"]]
-    assert all(memory > other and step < slower for (memory, step), (other, slower) in pairwise(front))
+    assert all(
+        memory > other and step < slower for (memory, step), (other, slower) in pairwise(front)
+    )
 
 
-def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    pins = ("--tp", "2", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--zero", "1", "--sp", "--recompute", "full")
+def test_pins_hold_and_a_whole_layout_is_the_estimate_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pins = (
+        "--tp",
+        "2",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+        "--micro-batch",
+        "1",
+        "--zero",
+        "1",
+        "--sp",
+        "--recompute",
+        "full",
+    )
     found = planned(capsys, *SMALL, *pins)
-    layout = Layout(tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full")
+    layout = Layout(
+        tp=2, dp=4, num_micro=4, zero_stage=1, is_sequence_parallel=True, recompute="full"
+    )
     assert [each["name"] for each in found["layouts"]] == [str(layout)]
-    job = TrainingJob(model=find_model("llama3-8b"), cluster=parse_cluster("1x8xH100"), seq_len=8192, global_batch=16)
+    job = TrainingJob(
+        model=find_model("llama3-8b"),
+        cluster=parse_cluster("1x8xH100"),
+        seq_len=8192,
+        global_batch=16,
+    )
     made = estimate_one(job, layout)
     assert found["best"]["step_s"] == pytest.approx(float(made.step_s[0]), rel=1e-12)
     assert found["best"]["memory_bytes"] == pytest.approx(float(made.memory_bytes[0]), rel=1e-12)
     assert found["best"]["hfu"] == pytest.approx(found["best"]["mfu"] * 4 / 3)
-    assert all(each["layout"]["tp"] == 4 for each in planned(capsys, *SMALL, "--tp", "4")["layouts"])
-    assert all(not each["layout"]["is_flash"] for each in planned(capsys, *SMALL, "--no-flash")["layouts"])
+    assert all(
+        each["layout"]["tp"] == 4 for each in planned(capsys, *SMALL, "--tp", "4")["layouts"]
+    )
+    assert all(
+        not each["layout"]["is_flash"] for each in planned(capsys, *SMALL, "--no-flash")["layouts"]
+    )
 
 
 def test_a_budget_is_the_pace_times_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,11 +164,25 @@ def test_a_budget_is_the_pace_times_the_tokens(capsys: pytest.CaptureFixture[str
 
 
 def test_what_ifs_scaling_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--what-if", "device=B200", "--what-if", "batch=0.5x", "--scaling", "4,8,16", "--largest", "--smallest")
+    asked = (
+        "--what-if",
+        "device=B200",
+        "--what-if",
+        "batch=0.5x",
+        "--scaling",
+        "4,8,16",
+        "--largest",
+        "--smallest",
+    )
     found = planned(capsys, *SMALL, *asked)
     newer, half = found["what_ifs"]
     assert newer["best"]["tokens_per_s"] > 1.5 * found["best"]["tokens_per_s"]
-    assert half["best"]["layout"]["dp"] * half["best"]["layout"]["micro_batch"] * half["best"]["layout"]["num_micro"] == 8
+    assert (
+        half["best"]["layout"]["dp"]
+        * half["best"]["layout"]["micro_batch"]
+        * half["best"]["layout"]["num_micro"]
+        == 8
+    )
     assert [each["num_devices"] for each in found["scaling"]] == [4, 8, 16]
     assert found["scaling"][1]["best"]["step_s"] == found["best"]["step_s"]
     assert found["smallest"]["num_devices"] <= 8
@@ -134,8 +193,12 @@ def test_what_ifs_scaling_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("--seq" in note for note in alone["assumptions"])
 
 
-def test_the_terminal_has_the_answer_the_bars_and_the_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, *SMALL, "--tokens", "15T", "--scaling", "8,16", "--what-if", "network=2x")
+def test_the_terminal_has_the_answer_the_bars_and_the_reasons(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(
+        capsys, *SMALL, "--tokens", "15T", "--scaling", "8,16", "--what-if", "network=2x"
+    )
     best = planned(capsys, *SMALL)["best"]
     verdict = " ".join(text.split("\n\n")[1].split())
     assert verdict.startswith(f"{best['name']}: {best['step_s']:.2f} s a step")
@@ -172,7 +235,19 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
     found = planned(capsys, *wanted, code=command.NOTHING_FITS)
     assert found["best"] is None
     assert found["layouts"] == []
-    pinned = printed(capsys, *SMALL, "--zero", "0", "--tp", "1", "--pp", "1", "--cp", "1", code=command.NOTHING_FITS)
+    pinned = printed(
+        capsys,
+        *SMALL,
+        "--zero",
+        "0",
+        "--tp",
+        "1",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+        code=command.NOTHING_FITS,
+    )
     assert "under what is pinned" in " ".join(pinned.split())
     assert "(ZeRO-3)" in pinned
     offloaded = planned(capsys, *wanted, "--allow-offload", "--host-memory", "256")
@@ -182,21 +257,35 @@ def test_what_does_not_fit_is_told_with_what_would_help(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((*SMALL, "--tp", "7"), "32 heads (8 of keys and values) cannot be shared by 7 tensor ranks; 4 or 8 can"),
+        (
+            (*SMALL, "--tp", "7"),
+            "32 heads (8 of keys and values) cannot be shared by 7 tensor ranks; 4 or 8 can",
+        ),
         ((*SMALL, "--dp", "8", "--global-batch", "17"), "16 or 24 would be"),
         ((*SMALL, "--explain", "tp2-foo3"), "'foo3' in the layout"),
         ((*SMALL, "--explain", "tp3-dp2"), "cannot run"),
         ((*SMALL, "--precision", "fp4"), "no unit for 'fp4'"),
         ((*SMALL, "--what-if", "colour=red"), "KEY=VALUE"),
-        (("--model", "llama3-8bb", "--cluster", "8xH100", "--seq", "8", "--global-batch", "8"), "llama3-8b"),
-        (("--model", "llama3-8b", "--cluster", "8xH1000", "--seq", "8", "--global-batch", "8"), "near it"),
+        (
+            ("--model", "llama3-8bb", "--cluster", "8xH100", "--seq", "8", "--global-batch", "8"),
+            "llama3-8b",
+        ),
+        (
+            ("--model", "llama3-8b", "--cluster", "8xH1000", "--seq", "8", "--global-batch", "8"),
+            "near it",
+        ),
         (("--model", "llama3-8b", "--cluster", "8xH100"), "--seq and --global-batch must be given"),
         (("--rows", "nothing.jsonl"), "--format json"),
         (("--from", str(DEMO)), "--nodes"),
-        (("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"), "--cluster and --seq and --global-batch must be given"),
+        (
+            ("--from", str(DEMO), "--nodes", "2", "--model", "llama3-8b"),
+            "--cluster and --seq and --global-batch must be given",
+        ),
     ],
 )
-def test_bad_input_gets_a_reason_and_a_way_on(arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_gets_a_reason_and_a_way_on(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert told in failed(capsys, *arguments)
 
 
@@ -211,7 +300,9 @@ def test_numbers_are_checked(word: str, capsys: pytest.CaptureFixture[str]) -> N
 # Measured rates.
 
 
-def test_a_hardware_file_stands_in_for_the_datasheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hardware_file_stands_in_for_the_datasheet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fit = {
         "precision": "bf16", "peak_flops": 989.4e12, "peak_source": "datasheet", "efficiency": 0.35, "half_k": 130.0,
         "tile_m": None, "tile_n": None, "num_sms": 132, "bandwidth_bytes_per_s": 4e12, "floor_s": 4e-6, "median_misfit": 1.02,
@@ -219,9 +310,34 @@ def test_a_hardware_file_stands_in_for_the_datasheet(tmp_path: Path, capsys: pyt
     }  # fmt: skip
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(hardware_told() | {"gemm_fits": [fit]}))
-    asked = ("--model", "llama3-8b", "--cluster", "1x8xH200", "--seq", "8192", "--global-batch", "16")
-    pins = ("--tp", "2", "--pp", "1", "--cp", "1", "--micro-batch", "1", "--zero", "1", "--sp", "--recompute", "none")
-    usual, slow = (planned(capsys, *asked, *pins, *more) for more in ((), ("--hardware", str(path))))
+    asked = (
+        "--model",
+        "llama3-8b",
+        "--cluster",
+        "1x8xH200",
+        "--seq",
+        "8192",
+        "--global-batch",
+        "16",
+    )
+    pins = (
+        "--tp",
+        "2",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+        "--micro-batch",
+        "1",
+        "--zero",
+        "1",
+        "--sp",
+        "--recompute",
+        "none",
+    )
+    usual, slow = (
+        planned(capsys, *asked, *pins, *more) for more in ((), ("--hardware", str(path)))
+    )
     assert slow["judged_by"] == {"kind": "calibrated", "hardware": str(path)}
     assert usual["judged_by"] == {"kind": "datasheet", "hardware": None}
     # Half the usual share of the peak: products take about twice as long.
@@ -245,20 +361,53 @@ def test_the_environments_hardware_file_is_used_for_its_own_device_alone(
     monkeypatch.setenv("STEPSCOPE_HARDWARE", str(path))
     asked = ("--model", "llama3-8b", "--seq", "8192", "--global-batch", "16", "--cluster")
     own, other = (planned(capsys, *asked, word) for word in ("1x8xH200", "1x8xH100"))
-    assert own["job"]["cluster"]["tiers"][0]["bytes_per_s"] * DEFAULT.link_share == pytest.approx(350e9)
+    assert own["job"]["cluster"]["tiers"][0]["bytes_per_s"] * DEFAULT.link_share == pytest.approx(
+        350e9
+    )
     assert other["job"]["cluster"]["tiers"][0]["bytes_per_s"] == 450e9
-    assert any("was measured on NVIDIA H200" in note and "not used" in note for note in other["assumptions"])
+    assert any(
+        "was measured on NVIDIA H200" in note and "not used" in note
+        for note in other["assumptions"]
+    )
 
 
-def test_the_published_layout_is_among_the_best_under_the_constraints_of_its_time(capsys: pytest.CaptureFixture[str]) -> None:
-    job = ("--model", "gpt3-175b", "--cluster", "128x8xA100", "--seq", "2048", "--global-batch", "1536", "--precision", "fp16")
-    then = planned(capsys, *job, "--framework", "megatron", "--recompute", "full", "--no-flash", "--layouts", "15")
+def test_the_published_layout_is_among_the_best_under_the_constraints_of_its_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = (
+        "--model",
+        "gpt3-175b",
+        "--cluster",
+        "128x8xA100",
+        "--seq",
+        "2048",
+        "--global-batch",
+        "1536",
+        "--precision",
+        "fp16",
+    )
+    then = planned(
+        capsys,
+        *job,
+        "--framework",
+        "megatron",
+        "--recompute",
+        "full",
+        "--no-flash",
+        "--layouts",
+        "15",
+    )
     now = planned(capsys, *job)
     # Narayanan et al. 2021: tensor ranks fill a node, stages go over nodes.
-    cuts = [(each["layout"]["tp"], each["layout"]["pp"], each["layout"]["dp"]) for each in then["layouts"]]
+    cuts = [
+        (each["layout"]["tp"], each["layout"]["pp"], each["layout"]["dp"])
+        for each in then["layouts"]
+    ]
     published = then["layouts"][cuts.index((8, 8, 16))]
     assert published["step_s"] < 1.12 * then["best"]["step_s"]
-    assert {each["layout"]["zero_stage"] for each in then["layouts"]} == {0}, "nobody sharded states then"
+    assert {each["layout"]["zero_stage"] for each in then["layouts"]} == {0}, (
+        "nobody sharded states then"
+    )
     assert now["best"]["step_s"] < 0.75 * then["best"]["step_s"]
 
 
@@ -272,7 +421,9 @@ def rows_of(capsys: pytest.CaptureFixture[str], path: Path) -> list[dict[str, An
     return [json.loads(line) for line in captured.out.splitlines()]
 
 
-def test_rows_are_predicted_in_order_and_never_by_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_predicted_in_order_and_never_by_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "rows.jsonl"
     rows: list[dict[str, Any]] = [
         ROW | {"measured": {"step_s": 1.0}},
@@ -284,14 +435,37 @@ def test_rows_are_predicted_in_order_and_never_by_what_was_measured(tmp_path: Pa
     assert [first["id"], unsupported["id"], third["id"]] == ["r1", "r2", "r3"]
     assert first == predict(ROW)
     assert "no such model" in unsupported["unsupported"]
-    assert set(first) == {"id", "step_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "memory_gb", "fits"}
-    path.write_text("".join(f"{json.dumps(row | {'measured': {'step_s': 99.0, 'oom_or_crash': True}})}\n" for row in rows))
+    assert set(first) == {
+        "id",
+        "step_s",
+        "tokens_per_s_per_gpu",
+        "tflops_per_gpu",
+        "mfu",
+        "hfu",
+        "memory_gb",
+        "fits",
+    }
+    path.write_text(
+        "".join(
+            f"{json.dumps(row | {'measured': {'step_s': 99.0, 'oom_or_crash': True}})}\n"
+            for row in rows
+        )
+    )
     assert rows_of(capsys, path) == [first, unsupported, third]
-    assert main(["plan", "--rows", str(path), "--format", "json", "-o", str(tmp_path / "out.jsonl")]) == 0
-    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [first, unsupported, third]
+    assert (
+        main(["plan", "--rows", str(path), "--format", "json", "-o", str(tmp_path / "out.jsonl")])
+        == 0
+    )
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [
+        first,
+        unsupported,
+        third,
+    ]
 
 
-def test_a_row_that_is_no_json_is_named_by_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_is_no_json_is_named_by_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("not json\n")
     assert main(["plan", "--rows", str(path), "--format", "json"]) == 2
@@ -310,9 +484,15 @@ def carried(capsys: pytest.CaptureFixture[str], case: str, *arguments: str) -> d
 def test_a_measured_run_is_carried_to_more_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     found = carried(capsys, "ranks2/ddp_straggler.fixed", "--nodes", "1,2", "--global-batch", "32")
     measured, derived = found["widths"]
-    assert (measured["width"], measured["source"], derived["width"], derived["source"]) == (2, "measured", 4, "derived")
+    assert (measured["width"], measured["source"], derived["width"], derived["source"]) == (
+        2,
+        "measured",
+        4,
+        "derived",
+    )
     assert sum(measured["parts_s"].values()) == pytest.approx(measured["step_s"])
-    # The four all-reduces of the trace, a ring of four over one of two: 2 * 3/4 over 2 * 1/2 of the volume.
+    # The four all-reduces of the trace, a ring of four over one of two: 2 * 3/4 over 2 * 1/2 of the
+    # volume.
     moved = (43_638_123 + 34_639_981 + 19_157_727 + 17_021_329) / 1e9
     assert derived["step_s"] - measured["step_s"] == pytest.approx(moved * 0.5, rel=0.01)
     assert derived["parts_s"]["compute"] == measured["parts_s"]["compute"]
@@ -321,8 +501,11 @@ def test_a_measured_run_is_carried_to_more_ranks(capsys: pytest.CaptureFixture[s
 
 
 @needs_shared
-def test_ranks_that_share_one_device_are_carried_too_low(capsys: pytest.CaptureFixture[str]) -> None:
-    """The lab's four ranks take turns on one GPU, and so do its sockets: what we say is 65 to 70 % below what was measured."""
+def test_ranks_that_share_one_device_are_carried_too_low(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The lab's four ranks take turns on one GPU, and so do its sockets: what we say is 65 to 70 %
+    below what was measured."""
     derived = carried(capsys, "ranks2/ddp_straggler.fixed", "--nodes", "2")["widths"][1]
     real = carried(capsys, "ranks4/ddp_straggler.fixed", "--nodes", "1")["widths"][0]
     assert derived["width"] == real["width"] == 4
@@ -330,7 +513,9 @@ def test_ranks_that_share_one_device_are_carried_too_low(capsys: pytest.CaptureF
 
 
 @needs_shared
-def test_strong_scaling_shrinks_compute_and_not_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strong_scaling_shrinks_compute_and_not_gradients(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     weak = carried(capsys, "ranks2/fsdp_even.slow", "--nodes", "4")["widths"][1]
     strong = carried(capsys, "ranks2/fsdp_even.slow", "--nodes", "4", "--strong")["widths"][1]
     assert strong["parts_s"]["compute"] == pytest.approx(weak["parts_s"]["compute"] / 4)
@@ -343,7 +528,16 @@ def test_a_run_without_collectives_says_so(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = ("--model", "llama3-8b", "--cluster", "1x8xH200", "--seq", "8192", "--global-batch", "64")
+    wanted = (
+        "--model",
+        "llama3-8b",
+        "--cluster",
+        "1x8xH200",
+        "--seq",
+        "8192",
+        "--global-batch",
+        "64",
+    )
     plain = planned(capsys, *wanted)
     told = planned(capsys, *wanted, "--from", str(DEMO), "--no-cache")
     assert told["judged_by"]["kind"] == "calibrated"
@@ -354,19 +548,43 @@ def test_a_runs_own_rates_stand_in_for_the_datasheet(capsys: pytest.CaptureFixtu
 
     rows = measure([str(DEMO)], Options(use_cache=False, jobs=1)).facts.median_rank.kernels
     flops, ns = (
-        sum(values) for values in zip(*((r.flops, r.total_ns) for r in rows if r.category == "gemm" and r.flops), strict=True)
+        sum(values)
+        for values in zip(
+            *((r.flops, r.total_ns) for r in rows if r.category == "gemm" and r.flops), strict=True
+        )
     )
     assert f"bf16 products at {flops / ns / 1e3:.0f} TFLOP/s" in line
     assert told["best"]["step_s"] != plain["best"]["step_s"]
 
 
-def test_a_recorded_run_at_other_widths_is_a_page_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_run_at_other_widths_is_a_page_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.html"
-    assert main(["plan", "--from", str(DEMO), "--no-cache", "--nodes", "1,2,4", "--format", "html", "--out", str(path)]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--from",
+                str(DEMO),
+                "--no-cache",
+                "--nodes",
+                "1,2,4",
+                "--format",
+                "html",
+                "--out",
+                str(path),
+            ]
+        )
+        == 0
+    )
     capsys.readouterr()
     text = path.read_text(encoding="utf-8")
     assert "default-src &#39;none&#39;" in text
-    assert main(["plan", "--from", str(DEMO), "--no-cache", "--nodes", "1,2,4", "--format", "json"]) == 0
+    assert (
+        main(["plan", "--from", str(DEMO), "--no-cache", "--nodes", "1,2,4", "--format", "json"])
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     rows = re.findall(r'<tr><td class="n">(\d+)</td>', text)
     assert rows == [str(each["width"]) for each in told["widths"]]

@@ -1,4 +1,5 @@
-"""`stepscope plan --beside`: the plan's memory compared with recordings, and reasons where it cannot be."""
+"""`stepscope plan --beside`: the plan's memory compared with recordings, and reasons where it
+cannot be."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LAB_MODEL = {
     "model_type": "gpt2", "n_embd": 1024, "n_layer": 6, "n_head": 16, "n_positions": 1024, "vocab_size": 32000,
     "tie_word_embeddings": False,
 }  # fmt: skip
-"""What the lab's memory was recorded of (lab.py's GPT, six layers): 4 sequences of 1024 under autocast, plain AdamW."""
+"""What the lab's memory was recorded of (lab.py's GPT, six layers): 4 sequences of 1024 under
+autocast, plain AdamW."""
 
 
 @pytest.fixture
@@ -53,7 +55,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @needs_shared
-def test_the_plan_of_the_labs_model_is_near_what_was_recorded(job: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
+    job: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The counters of the same run tell peak and reserved independently of the snapshot."""
     counters = json.loads((FORMATS / "memory_stats.json").read_text())
     found = told(capsys, *job, "--beside", str(FORMATS / "memory_snapshot.pickle.gz"))
@@ -66,7 +70,8 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(job: list[str], ca
     assert rows["optimizer"]["planned_bytes"] == pytest.approx(8 * num_params, rel=1e-3)
     for part in ("gradients", "optimizer"):
         assert rows[part]["ratio"] == pytest.approx(1, abs=0.01)
-    # Four bytes of a weight are recorded, six are planned: autocast's copy is one of the forward pass's tensors.
+    # Four bytes of a weight are recorded, six are planned: autocast's copy is one of the forward
+    # pass's tensors.
     assert rows["weights"]["ratio"] == pytest.approx(1.5, abs=0.02)
     assert any("autocast's half-precision copies" in note for note in found["beside"]["notes"])
     assert rows["gradients"]["at_peak_bytes"] < 0.01 * rows["gradients"]["most_bytes"]
@@ -75,17 +80,28 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(job: list[str], ca
     assert rows["reserved"]["ratio"] == pytest.approx(1, abs=0.1)
 
 
-def test_parts_are_the_accounts_and_add_up(job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_are_the_accounts_and_add_up(
+    job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = told(capsys, *job, "--beside", snapshot)
     beside, memory = found["beside"], found["explained"]["memory_parts_bytes"]
     assert (beside["layout"], beside["recordings"]) == (LAYOUT, [snapshot])
     rows = {row["part"]: row for row in beside["rows"]}
     assert rows["weights"]["planned_bytes"] == pytest.approx(memory["weights"], abs=1)
-    assert rows["activations"]["planned_bytes"] == pytest.approx(memory["activations"] + memory["logits"], abs=1)
+    assert rows["activations"]["planned_bytes"] == pytest.approx(
+        memory["activations"] + memory["logits"], abs=1
+    )
     parts = sum(rows[part]["planned_bytes"] for part in PARTS[:5])
     assert rows["peak"]["planned_bytes"] == parts
-    assert rows["reserved"]["planned_bytes"] == pytest.approx(found["explained"]["memory_bytes"] - memory["context"], abs=9)
-    assert [rows[part]["most_bytes"] for part in PARTS[:4]] == [100 * MB, 100 * MB, 200 * MB, 300 * MB]
+    assert rows["reserved"]["planned_bytes"] == pytest.approx(
+        found["explained"]["memory_bytes"] - memory["context"], abs=9
+    )
+    assert [rows[part]["most_bytes"] for part in PARTS[:4]] == [
+        100 * MB,
+        100 * MB,
+        200 * MB,
+        300 * MB,
+    ]
     assert rows["weights"]["ratio"] == pytest.approx(memory["weights"] / (100 * MB))
     assert rows["others"]["ratio"] is None
     assert rows["peak"]["at_peak_bytes"] == 764 * MB
@@ -99,8 +115,20 @@ def test_the_best_layout_stands_beside_where_none_is_asked_about(
     assert "beside" not in told(capsys, *job)
 
 
-def test_nothing_planned_is_nothing_not_zero(snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
-    job = ("plan", "--model", "llama3-70b", "--cluster", "1xH100", "--seq", "8192", "--global-batch", "1")
+def test_nothing_planned_is_nothing_not_zero(
+    snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = (
+        "plan",
+        "--model",
+        "llama3-70b",
+        "--cluster",
+        "1xH100",
+        "--seq",
+        "8192",
+        "--global-batch",
+        "1",
+    )
     beside = told(capsys, *job, "--beside", snapshot, code=1)["beside"]
     assert beside["layout"] is None
     assert {row["planned_bytes"] for row in beside["rows"]} == {None}
@@ -108,30 +136,40 @@ def test_nothing_planned_is_nothing_not_zero(snapshot: str, capsys: pytest.Captu
     assert beside["rows"][0]["most_bytes"] == 100 * MB
 
 
-def test_counters_tell_the_whole_and_no_part(job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_tell_the_whole_and_no_part(
+    job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "memory_stats.json"
-    path.write_text(json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30}))
+    path.write_text(
+        json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30})
+    )
     beside = told(capsys, *job, "--beside", str(path))["beside"]
     rows = {row["part"]: row for row in beside["rows"]}
     assert list(rows) == PARTS
     assert [rows[part]["most_bytes"] for part in PARTS] == [None] * 5 + [4 << 30, 5 << 30]
     assert rows["peak"]["ratio"] == pytest.approx(rows["peak"]["planned_bytes"] / (4 << 30))
     assert [rows[part]["ratio"] for part in PARTS[:5]] == [None] * 5
-    assert beside["notes"] == ["what the memory was used for is not recorded: a memory snapshot with stacks tells it"]
+    assert beside["notes"] == [
+        "what the memory was used for is not recorded: a memory snapshot with stacks tells it"
+    ]
 
 
 def test_a_peak_of_another_file_is_said(
     job: list[str], snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "memory_stats.json"
-    path.write_text(json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30}))
+    path.write_text(
+        json.dumps({"allocated_bytes.all.peak": 4 << 30, "reserved_bytes.all.peak": 5 << 30})
+    )
     beside = told(capsys, *job, "--beside", snapshot, str(path))["beside"]
     rows = {row["part"]: row for row in beside["rows"]}
     assert (rows["weights"]["most_bytes"], rows["peak"]["most_bytes"]) == (100 * MB, 4 << 30)
     assert f"the parts are those of {snapshot}, the peak is that of {path}" in beside["notes"]
 
 
-def test_what_nobody_can_name_has_no_ratio(job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_can_name_has_no_ratio(
+    job: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     story = Story()
     story.alloc(90 * MB, LOOP)
     story.alloc(10 * MB, FORWARD)
@@ -142,7 +180,9 @@ def test_what_nobody_can_name_has_no_ratio(job: list[str], tmp_path: Path, capsy
     assert any("of unknown use" in note for note in beside["notes"])
 
 
-def test_the_table_is_in_the_terminal_and_on_the_page(job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_is_in_the_terminal_and_on_the_page(
+    job: list[str], snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*job, "--beside", snapshot]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -159,7 +199,11 @@ def test_the_table_is_in_the_terminal_and_on_the_page(job: list[str], snapshot: 
 
 @pytest.mark.parametrize("style", ["terminal", "html"])
 def test_a_hostile_files_name_is_text(
-    job: list[str], tmp_path: Path, style: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    job: list[str],
+    tmp_path: Path,
+    style: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "<script>x[bold]\x1b[31m.pickle"
     path.write_bytes(pickled(training(2).snapshot()))
@@ -175,8 +219,15 @@ def test_what_is_no_recording_of_memory_is_refused_in_words(
     job: list[str], snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "smi.csv"
-    log.write_text("timestamp, index, name, memory.used [MiB]\n2026/11/15 02:01:04.497, 0, NVIDIA H200, 1 MiB\n")
-    for wrong, word in ((DEMO, ". Give"), (tmp_path / "config.json", ". Give"), (log, "its format is nvidia-smi")):
+    log.write_text(
+        "timestamp, index, name, memory.used [MiB]\n2026/11/15 02:01:04.497, 0, NVIDIA H200, 1 "
+        "MiB\n"
+    )
+    for wrong, word in (
+        (DEMO, ". Give"),
+        (tmp_path / "config.json", ". Give"),
+        (log, "its format is nvidia-smi"),
+    ):
         message = refused(capsys, *job, "--beside", snapshot, str(wrong))
         assert str(wrong) in message
         assert "no recording of memory" in message
@@ -200,8 +251,14 @@ def test_other_files_of_a_folder_are_left_out_and_counted(
     assert any(note.startswith("1 other file(s)") for note in beside["notes"])
 
 
-def test_it_needs_a_model(snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "give --model" in refused(capsys, "plan", "--from", str(DEMO), "--nodes", "2", "--beside", snapshot)
+def test_it_needs_a_model(
+    snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "give --model" in refused(
+        capsys, "plan", "--from", str(DEMO), "--nodes", "2", "--beside", snapshot
+    )
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
-    assert "--beside" in refused(capsys, "plan", "--rows", str(rows), "--format", "json", "--beside", snapshot)
+    assert "--beside" in refused(
+        capsys, "plan", "--rows", str(rows), "--format", "json", "--beside", snapshot
+    )

@@ -33,7 +33,12 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def hostile_trace(folder: Path) -> str:
-    return str(write(folder / "a.json", trace_text([kernel(70 + i, 10 + 30 * i, 20, name) for i, name in enumerate(HOSTILE)])))
+    return str(
+        write(
+            folder / "a.json",
+            trace_text([kernel(70 + i, 10 + 30 * i, 20, name) for i, name in enumerate(HOSTILE)]),
+        )
+    )
 
 
 def test_text_is_a_table_with_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,10 +48,14 @@ def test_text_is_a_table_with_the_answer(capsys: pytest.CaptureFixture[str]) -> 
     assert lines[-1].endswith(" rows)")
     found = json.loads(asked(capsys, str(DEMO), BY_OP, "--format", "json"))
     assert found["columns"] == ["op", "sum(dur_ns)"]
-    assert [row[1] for row in found["rows"]] == sorted((row[1] for row in found["rows"]), reverse=True)
+    assert [row[1] for row in found["rows"]] == sorted(
+        (row[1] for row in found["rows"]), reverse=True
+    )
     assert len(found["rows"]) == len(lines) - 3
     assert lines[2].split()[1] == str(found["rows"][0][1])
-    assert [None, *(row[1] for row in found["rows"] if row[0] is None)][1:] != [], "what no operator launched is null"
+    assert [None, *(row[1] for row in found["rows"] if row[0] is None)][1:] != [], (
+        "what no operator launched is null"
+    )
 
 
 def test_rows_can_be_fewer_or_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,12 +80,16 @@ def test_csv_and_parquet_hold_the_same(tmp_path: Path, capsys: pytest.CaptureFix
         assert row["blocking"] == str(wanted["blocking"]).lower()
 
 
-def test_hostile_names_survive_files_and_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_survive_files_and_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, sql = hostile_trace(tmp_path), "select name from kernels order by start_ns"
     text = asked(capsys, path, sql, "--to", "csv")
     guarded = ["'=1+1" if name == "=1+1" else name for name in HOSTILE]
     assert [row[0] for row in csv.reader(io.StringIO(text, newline=""))] == ["name", *guarded]
-    assert [row[0] for row in json.loads(asked(capsys, path, sql, "--format", "json"))["rows"]] == HOSTILE
+    assert [
+        row[0] for row in json.loads(asked(capsys, path, sql, "--format", "json"))["rows"]
+    ] == HOSTILE
     asked(capsys, path, sql, "-o", str(tmp_path / "b.parquet"))
     assert parquet.read_table(tmp_path / "b.parquet").column("name").to_pylist() == HOSTILE
     shown = asked(capsys, path, sql)
@@ -102,7 +115,9 @@ def test_csv_on_a_terminal_is_harmless(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    shown = asked(capsys, hostile_trace(tmp_path), "select name from kernels order by start_ns", "--to", "csv")
+    shown = asked(
+        capsys, hostile_trace(tmp_path), "select name from kernels order by start_ns", "--to", "csv"
+    )
     assert "?[31mred" in shown
     assert "\x1b" not in shown
 
@@ -110,7 +125,10 @@ def test_csv_on_a_terminal_is_harmless(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["select * from read_text('/etc/passwd')"], "Queries see the run's tables and nothing else"),
+        (
+            ["select * from read_text('/etc/passwd')"],
+            "Queries see the run's tables and nothing else",
+        ),
         (["select * from kernelz"], "The tables are events, kernels"),
         (["select opp from kernels"], '"op"'),
         (["select from where"], "the SQL cannot be run"),
@@ -123,7 +141,9 @@ def test_csv_on_a_terminal_is_harmless(
         ([".schema nothing at all"], ".schema TABLE"),
     ],
 )
-def test_mistakes_are_one_message_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_message_and_exit_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["query", str(DEMO), *words, "--no-cache"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("stepscope: ")
@@ -143,7 +163,10 @@ def test_sql_comes_from_standard_input_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("select count(*) as n\nfrom copies;\n"))
-    assert json.loads(asked(capsys, str(DEMO), "--format", "json")) == {"columns": ["n"], "rows": [[327]]}
+    assert json.loads(asked(capsys, str(DEMO), "--format", "json")) == {
+        "columns": ["n"],
+        "rows": [[327]],
+    }
 
 
 def test_the_last_word_is_sql_unless_it_is_a_file(tmp_path: Path) -> None:
@@ -159,8 +182,13 @@ def test_the_last_word_is_sql_unless_it_is_a_file(tmp_path: Path) -> None:
 
 @needs_shared
 def test_two_ranks_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [str(SHARED / "lab" / "ranks2" / f"ddp_even.slow.rank{rank}.pt.trace.json.gz") for rank in (0, 1)]
-    found = json.loads(asked(capsys, *paths, "select rank, world_size from ranks", "--format", "json"))
+    paths = [
+        str(SHARED / "lab" / "ranks2" / f"ddp_even.slow.rank{rank}.pt.trace.json.gz")
+        for rank in (0, 1)
+    ]
+    found = json.loads(
+        asked(capsys, *paths, "select rank, world_size from ranks", "--format", "json")
+    )
     assert found["rows"] == [[0, 2], [1, 2]]
 
 
@@ -225,7 +253,9 @@ def test_a_terminal_gets_a_prompt() -> None:
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "query.md").read_text(encoding="utf-8")
-    example = re.search(r"    stepscope query traces/ (\".*?\" --rows 4)\n\n```text\n(.*?)```", text, re.DOTALL)
+    example = re.search(
+        r"    stepscope query traces/ (\".*?\" --rows 4)\n\n```text\n(.*?)```", text, re.DOTALL
+    )
     assert example is not None
     assert asked(capsys, str(DEMO), *shlex.split(example[1])) == example[2]
 

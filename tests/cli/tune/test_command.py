@@ -41,21 +41,55 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
         folder.mkdir(parents=True)
         workers = int(change.knobs.get("num_workers", 0))
         if workers == 5:
-            return Trial(folder="", change=change, exit_code=1, step_ns=(), wall_s=1.0, tail="\x1b[31mValueError: \u202efive|<b>")
-        steps = tuple(int(1e7 * (1 + abs(workers - 3)) * (1 + i % 3 / 100)) for i in range(options["max_steps"]))
-        setup = Setup(device="cpu", versions={"torch": "2.13"}, batch_size=8, num_batches=1.0, world_size=1)
+            return Trial(
+                folder="",
+                change=change,
+                exit_code=1,
+                step_ns=(),
+                wall_s=1.0,
+                tail="\x1b[31mValueError: \u202efive|<b>",
+            )
+        steps = tuple(
+            int(1e7 * (1 + abs(workers - 3)) * (1 + i % 3 / 100))
+            for i in range(options["max_steps"])
+        )
+        setup = Setup(
+            device="cpu", versions={"torch": "2.13"}, batch_size=8, num_batches=1.0, world_size=1
+        )
         taken = dict.fromkeys(change.knobs, 1)
-        return Trial(folder="", change=change, exit_code=0, step_ns=steps, wall_s=1.0, is_cut=True, setup=setup, taken=taken)
+        return Trial(
+            folder="",
+            change=change,
+            exit_code=0,
+            step_ns=steps,
+            wall_s=1.0,
+            is_cut=True,
+            setup=setup,
+            taken=taken,
+        )
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
 
 
 def searched(tmp_path: Path, *words: str) -> int:
-    return tune.run(parse("--knob", "num_workers=0..6", "--trials", "8", "--out", str(tmp_path / "out"), *words, *COMMAND))
+    return tune.run(
+        parse(
+            "--knob",
+            "num_workers=0..6",
+            "--trials",
+            "8",
+            "--out",
+            str(tmp_path / "out"),
+            *words,
+            *COMMAND,
+        )
+    )
 
 
 @pytest.mark.usefixtures("made_up")
-def test_the_answer_as_json_keeps_the_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_as_json_keeps_the_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert searched(tmp_path, "--format", "json", "--cache", str(tmp_path / "tuned.jsonl")) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
@@ -83,7 +117,9 @@ def test_the_answer_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("made_up")
-def test_the_answer_as_markdown_obeys_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_as_markdown_obeys_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert searched(tmp_path, "--format", "markdown", "--no-verify") == 1
     out = capsys.readouterr().out
     assert out.startswith("## stepscope tune: Not proven")
@@ -99,8 +135,14 @@ def test_the_answer_as_markdown_obeys_nobody(tmp_path: Path, capsys: pytest.Capt
         (["--knob", "num_workers=0..4", "--", "no-such-command-here"], "PATH"),
         (["--knob", "num_workers=0-4", "--", "python"], "num_workers=0..4"),
         (["--knob", "batch_size=1,2", "--", "python"], "--free batch"),
-        (["--knob", "num_workers=0..4", "--as", "x=--x={}", "--", "python"], "no knob has that name"),
-        (["--knob", "x=1,2", "--as", "x=--x={}", "--as", "x=--y={}", "--", "python"], "--as x is given twice"),
+        (
+            ["--knob", "num_workers=0..4", "--as", "x=--x={}", "--", "python"],
+            "no knob has that name",
+        ),
+        (
+            ["--knob", "x=1,2", "--as", "x=--x={}", "--as", "x=--y={}", "--", "python"],
+            "--as x is given twice",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], said: str) -> None:
@@ -123,13 +165,33 @@ def test_a_diagnosis_is_where_it_starts(tmp_path: Path, capsys: pytest.CaptureFi
     assert "from the diagnosis: num_workers=" in capsys.readouterr().err
     file.write_text("[]")
     with pytest.raises(InputError, match="not a diagnosis"):
-        tune.run(parse("--knob", "num_workers=0..6", "--from", str(file), "--out", str(tmp_path / "two"), *COMMAND))
+        tune.run(
+            parse(
+                "--knob",
+                "num_workers=0..6",
+                "--from",
+                str(file),
+                "--out",
+                str(tmp_path / "two"),
+                *COMMAND,
+            )
+        )
 
 
-def test_the_cache_is_listed_exported_merged_and_forgotten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_is_listed_exported_merged_and_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, other = str(tmp_path / "tuned.jsonl"), str(tmp_path / "other.jsonl")
-    key = CacheKey(what="train.py\x1b[2J", shapes="batch=8", dtype="float32", device="cpu", versions={"torch": "2.13"})
-    TuningCache(path).add(CacheEntry(key=key, settings={"num_workers": 3}, ns=1e7, baseline_ns=4e7, checked=True))
+    key = CacheKey(
+        what="train.py\x1b[2J",
+        shapes="batch=8",
+        dtype="float32",
+        device="cpu",
+        versions={"torch": "2.13"},
+    )
+    TuningCache(path).add(
+        CacheEntry(key=key, settings={"num_workers": 3}, ns=1e7, baseline_ns=4e7, checked=True)
+    )
 
     def run(*words: str) -> int:
         return tune.run(parse("cache", "--cache", path, *words))
@@ -193,7 +255,11 @@ ENDS_ITS_PARENT = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM
 @pytest.mark.parametrize("is_in_job", [False, True])
 @pytest.mark.parametrize("at", [4, 12])
 def test_sigterm_ends_it_as_ctrl_c_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_in_job: bool, at: int
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_in_job: bool,
+    at: int,
 ) -> None:
     from stepscope.experiments.trials import trial
 
@@ -219,11 +285,28 @@ def test_sigterm_ends_it_as_ctrl_c_does(
 
 
 def test_a_knob_that_cannot_take_effect_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_up: None
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    made_up: None,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    words = ["--trials", "2", "--no-verify", "--out", str(tmp_path / "out"), "--format", "json", "--", sys.executable, "train.py"]
-    assert tune.run(parse("--knob", "num_workers=2,3", "--knob", "tf32=on,off", *words)) == tune.UNPROVEN_CODE
+    words = [
+        "--trials",
+        "2",
+        "--no-verify",
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "json",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
+    assert (
+        tune.run(parse("--knob", "num_workers=2,3", "--knob", "tf32=on,off", *words))
+        == tune.UNPROVEN_CODE
+    )
     told = json.loads(capsys.readouterr().out)
     assert [knob["name"] for knob in told["knobs"]] == ["num_workers"]
     assert "tf32 was left out of the search" in told["notes"][0]
@@ -231,7 +314,9 @@ def test_a_knob_that_cannot_take_effect_is_left_out(
         tune.run(parse("--knob", "tf32=on,off", *words))
 
 
-def test_the_division_of_a_budget_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], made_up: None) -> None:
+def test_the_division_of_a_budget_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made_up: None
+) -> None:
     assert searched(tmp_path, "--budget", "1000", "--format", "json") == tune.PROVEN_CODE
     said = capsys.readouterr()
     budget = json.loads(said.out)["budget"]
@@ -250,19 +335,25 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
+    runner = tune.Runner(
+        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
+    )
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
     assert seen == [limit, limit]
 
 
-def test_a_job_that_leaves_by_itself_is_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_that_leaves_by_itself_is_no_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def run_trial(*_words: Any, **_options: Any) -> Trial:
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
+    runner = tune.Runner(
+        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
+    )
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3
@@ -277,14 +368,26 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "pause = float(sys.argv[-1].partition('=')[2] or 0.03) if len(sys.argv) > 1 else 0.03\n"
         "for _ in range(60):\n"
-        "    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step(); time.sleep(pause)\n"
+        "    optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step(); "
+        "time.sleep(pause)\n"
     )
     code = (
         "import argparse, sys\nfrom stepscope.cli.tune import command as tune\n"
         "parser = argparse.ArgumentParser()\ntune.add_arguments(parser)\n"
         "sys.exit(tune.run(parser.parse_args()))"
     )
-    words = ["--knob", "pause=0.001,0.03", "--as", "pause=--pause={}", "--trials", "2", "--steps", "12", "--warm-up", "5"]
+    words = [
+        "--knob",
+        "pause=0.001,0.03",
+        "--as",
+        "pause=--pause={}",
+        "--trials",
+        "2",
+        "--steps",
+        "12",
+        "--warm-up",
+        "5",
+    ]
     ran = subprocess.run(
         [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out", "--", sys.executable, "train.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -1,4 +1,5 @@
-"""`tune kernel` from its arguments to what it prints, with kernels that hang and die in processes of their own."""
+"""`tune kernel` from its arguments to what it prints, with kernels that hang and die in processes
+of their own."""
 
 from __future__ import annotations
 
@@ -93,7 +94,10 @@ def test_mistakes_are_told_with_what_to_do() -> None:
         (("nowhere_at_all:f", "--shapes", "4"), "cannot import nowhere_at_all"),
         ((f"{BLOCKED}:sofmax", "--shapes", "4"), "no 'sofmax'.*softmax"),
         ((f"{BLOCKED}:softmax",), "give the shapes"),
-        ((f"{BLOCKED}:matmul", "--shapes", "4x4", "--config", "SPLIT=1,2"), "cannot be called without SPLIT"),
+        (
+            (f"{BLOCKED}:matmul", "--shapes", "4x4", "--config", "SPLIT=1,2"),
+            "cannot be called without SPLIT",
+        ),
     ],
 )
 def test_mistakes_in_the_target_are_told_by_its_process(
@@ -137,7 +141,8 @@ def made() -> KernelTuning:
 
     return KernelTuning(
         what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda", versions={"torch": "2.11"}, by="device",
-        caches="warm", has_gradients=False, gradients_checked=True, roofs="datasheet of NVIDIA H200", tolerance=4.0,
+        caches="warm", has_gradients=False, gradients_checked=True, roofs="datasheet of NVIDIA "
+"H200", tolerance=4.0,
         allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
         tryings=(
             Trying(settings={}, outcome=RIGHT, num_checks=2),
@@ -157,7 +162,10 @@ def made() -> KernelTuning:
 
 def test_the_terminal_says_the_winner_its_gain_and_what_was_wrong() -> None:
     text = " ".join(to_text(kernel_tuning_document(made())).split())
-    assert "4096x1000 bfloat16: BLOCK=1024, 4.00x faster (3.90-4.10), 5.00 us, 68 % of the memory floor's speed." in text
+    assert (
+        "4096x1000 bfloat16: BLOCK=1024, 4.00x faster (3.90-4.10), 5.00 us, 68 % of the memory "
+        "floor's speed."
+    ) in text
     assert "output is off by 0.5 (rms; 0.01 allowed) at 1x1 bfloat16" in text
     assert "10.0 us 2.0 % 2.00x 34 % the reference" in text
     assert "\x1b" not in text
@@ -191,7 +199,10 @@ def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:
     arithmetic = floor_of(roofs, "float16", 1, 1e12, cache_bytes=0, allows_tf32=False)
     assert arithmetic.bound == "arithmetic"
     assert arithmetic.ns == pytest.approx(1e21 / roofs.peak_flops["fp16"])
-    plain, tensor = (floor_of(roofs, "float32", 1, 1e12, cache_bytes=9, allows_tf32=allowed).ns for allowed in (False, True))
+    plain, tensor = (
+        floor_of(roofs, "float32", 1, 1e12, cache_bytes=9, allows_tf32=allowed).ns
+        for allowed in (False, True)
+    )
     assert plain is not None
     assert tensor is not None
     assert plain / tensor == pytest.approx(roofs.peak_flops["tf32"] / roofs.peak_flops["fp32"])
@@ -199,7 +210,9 @@ def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:
     assert floor_of(nothing, "float32", 1000, 5e9, cache_bytes=0, allows_tf32=False).ns == 1000
 
 
-def test_a_file_that_is_no_cache_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_cache_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n")
     assert main(["tune", "kernel", "math:sqrt", "--cache", str(script)]) == 2

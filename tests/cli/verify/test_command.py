@@ -104,8 +104,20 @@ def _fits(value: Any, schema: dict[str, Any], at: str) -> bool:
 
 def trial(step_ms: float, **more: Any) -> Trial:
     steps = tuple(round(step_ms * 1e6 * (1 + 0.01 * (i % 3))) for i in range(20))
-    rows = tuple(NumericRow(step=i, loss=2.0 / i, grad_norm=1.0, parameters="d", parameter_norm=3.0) for i in range(1, 21))
-    made = Trial(folder="f", change=Change(), exit_code=0, step_ns=steps, wall_s=1.0, is_cut=True, setup=SETUP, numerics=rows)
+    rows = tuple(
+        NumericRow(step=i, loss=2.0 / i, grad_norm=1.0, parameters="d", parameter_norm=3.0)
+        for i in range(1, 21)
+    )
+    made = Trial(
+        folder="f",
+        change=Change(),
+        exit_code=0,
+        step_ns=steps,
+        wall_s=1.0,
+        is_cut=True,
+        setup=SETUP,
+        numerics=rows,
+    )
     return replace(made, **more)
 
 
@@ -139,7 +151,14 @@ def test_two_commands_are_measured_in_turn_and_the_gain_is_told(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = faked(faster)
-    code = run("--baseline", f"{sys.executable} old.py", "--candidate", f"{sys.executable} new.py", "--out", str(tmp_path / "o"))
+    code = run(
+        "--baseline",
+        f"{sys.executable} old.py",
+        "--candidate",
+        f"{sys.executable} new.py",
+        "--out",
+        str(tmp_path / "o"),
+    )
     assert code == 0
     sides = "".join("A" if "baseline" in folder.name else "B" for folder in folders)
     assert sides == "AB" + "ABBA" + "BAAB"
@@ -156,7 +175,17 @@ def test_json_keeps_to_its_schema(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faked(faster)
-    words = ["--apply", "num_workers=4", "--predicted", "1.2", "--check", "--format", "json", "--out", str(tmp_path / "o")]
+    words = [
+        "--apply",
+        "num_workers=4",
+        "--predicted",
+        "1.2",
+        "--check",
+        "--format",
+        "json",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     assert run(*words, "--", sys.executable, "train.py") == 0
     told = json.loads(capsys.readouterr().out)
     conforms(told, SCHEMA)
@@ -171,7 +200,10 @@ def test_json_keeps_to_its_schema(
 
 
 def test_a_code_says_which_values_it_tries_and_why(
-    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    faked: Callable[[Faker], list[Path]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stepscope.experiments.fix_values.own_cores", lambda: 6)
     seen: list[Change] = []
@@ -181,14 +213,28 @@ def test_a_code_says_which_values_it_tries_and_why(
         return faster(side, number, change)
 
     faked(fake)
-    words = ["--apply", "starved-loader", "--apply", "gc=freeze", "--format", "json", "--out", str(tmp_path / "o")]
+    words = [
+        "--apply",
+        "starved-loader",
+        "--apply",
+        "gc=freeze",
+        "--format",
+        "json",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     assert run(*words, "--", sys.executable, "t.py") == 0
     printed = capsys.readouterr()
-    said = "--apply starved-loader tries num_workers=6: the 6 cores that this process may use, between 2 and 16; a job that has"
+    said = (
+        "--apply starved-loader tries num_workers=6: the 6 cores that this process may use, "
+        "between 2 and 16; a job that has"
+    )
     assert f"stepscope: {said}" in printed.err
     assert any(note.startswith(said) for note in json.loads(printed.out)["notes"])
     assert "--apply starved-loader tries prefetch_factor=4: twice PyTorch's own, 2" in printed.err
-    assert {change.raised for change in seen if change.knobs} == {frozenset({"num_workers", "prefetch_factor"})}
+    assert {change.raised for change in seen if change.knobs} == {
+        frozenset({"num_workers", "prefetch_factor"})
+    }
 
 
 def test_every_code_that_can_be_applied_says_why() -> None:
@@ -197,7 +243,9 @@ def test_every_code_that_can_be_applied_says_why() -> None:
     for code in codes:
         said = verify.applied_words([code])
         assert len(said) == len(fixes(code) or {})
-        assert all(re.fullmatch(rf"--apply {code} tries \w+=\S+: .{{10,}}", line) for line in said), said
+        assert all(
+            re.fullmatch(rf"--apply {code} tries \w+=\S+: .{{10,}}", line) for line in said
+        ), said
 
 
 def test_a_value_that_is_given_is_no_bound() -> None:
@@ -209,7 +257,12 @@ def test_a_change_of_nothing_is_no_gain_and_fails(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faked(lambda side, number, change: trial(20 * (1 + 0.004 * (number % 3))))
-    assert run("--candidate-env", "X=1", "--out", str(tmp_path / "o"), "--", sys.executable, "train.py") == 1
+    assert (
+        run(
+            "--candidate-env", "X=1", "--out", str(tmp_path / "o"), "--", sys.executable, "train.py"
+        )
+        == 1
+    )
     assert "No gain: " in capsys.readouterr().out
 
 
@@ -230,11 +283,15 @@ def test_a_change_of_nothing_is_no_gain_and_fails(
         (replace(SETUP, data="e", batch_size=4), Change(), "a different number of samples"),
     ],
 )
-def test_numbers_of_other_data_are_not_compared_and_the_reason_is_the_runs_own(setup: Setup, change: Change, why: str) -> None:
+def test_numbers_of_other_data_are_not_compared_and_the_reason_is_the_runs_own(
+    setup: Setup, change: Change, why: str
+) -> None:
     given = trial(20, setup=replace(SETUP, data="d"))
     other = trial(20, setup=setup, change=change)
     sides: list[tuple[Side, Trial]] = [(BASELINE, given), (BASELINE, given), (CANDIDATE, other)]
-    check = check_of([Measured(side=side, round=None, trial=one, pace_ns=2e7) for side, one in sides], None)
+    check = check_of(
+        [Measured(side=side, round=None, trial=one, pace_ns=2e7) for side, one in sides], None
+    )
     assert check.verdict == "not comparable"
     assert why in check.because
     assert ("worker" in check.because) is bool(change.knobs)
@@ -245,9 +302,13 @@ def test_a_gain_whose_numbers_were_not_compared_says_so(
 ) -> None:
     faked(faster)
     said = "whether the two compute the same was not looked at"
-    for number, (words, is_said) in enumerate([([], True), (["--check"], False), (["--allow", "numerics"], False)]):
+    for number, (words, is_said) in enumerate(
+        [([], True), (["--check"], False), (["--allow", "numerics"], False)]
+    ):
         out = tmp_path / str(number)
-        assert run("--apply", "amp=bf16", *words, "--out", str(out), "--", sys.executable, "t.py") == 0
+        assert (
+            run("--apply", "amp=bf16", *words, "--out", str(out), "--", sys.executable, "t.py") == 0
+        )
         assert (said in " ".join(capsys.readouterr().out.split())) is is_said
         kept = json.loads((out / "verification.json").read_text(encoding="utf-8"))
         assert any(said in note for note in kept["notes"]) is is_said
@@ -258,7 +319,10 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
 ) -> None:
     def other(side: str, number: int, change: Change) -> Trial:
         made = faster(side, number, change)
-        rows = tuple(replace(row, loss=9.0 if side == "candidate" and row.step > 4 else row.loss) for row in made.numerics)
+        rows = tuple(
+            replace(row, loss=9.0 if side == "candidate" and row.step > 4 else row.loss)
+            for row in made.numerics
+        )
         return replace(made, numerics=rows)
 
     faked(other)
@@ -266,8 +330,22 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "the loss differs from step 5 on" in told
-    assert " after. But the two do not compute the same. The whole" in told, "the verdict itself says it"
-    assert run(*words, "--allow", "numerics", "--out", str(tmp_path / "b"), "--", sys.executable, "t.py") == 0
+    assert " after. But the two do not compute the same. The whole" in told, (
+        "the verdict itself says it"
+    )
+    assert (
+        run(
+            *words,
+            "--allow",
+            "numerics",
+            "--out",
+            str(tmp_path / "b"),
+            "--",
+            sys.executable,
+            "t.py",
+        )
+        == 0
+    )
 
 
 def test_a_crash_is_shown_and_leaves_no_verdict(
@@ -275,7 +353,19 @@ def test_a_crash_is_shown_and_leaves_no_verdict(
 ) -> None:
     last = "Traceback\n  \x1b[31mValueError: [bold]wrong[/bold]"
     faked(lambda side, number, change: trial(1, step_ns=(), exit_code=3, is_cut=False, tail=last))
-    assert run("--candidate-env", "X=1", "--check", "--out", str(tmp_path / "o"), "--", sys.executable, "t.py") == 2
+    assert (
+        run(
+            "--candidate-env",
+            "X=1",
+            "--check",
+            "--out",
+            str(tmp_path / "o"),
+            "--",
+            sys.executable,
+            "t.py",
+        )
+        == 2
+    )
     printed = capsys.readouterr().out
     assert "Refused: the baseline failed with exit code 3" in printed
     assert "[bold]wrong[/bold]" in printed
@@ -287,9 +377,16 @@ def test_a_crash_is_shown_and_leaves_no_verdict(
 
 @pytest.mark.parametrize("style", ["text", "markdown"])
 def test_refusals_name_both_values(
-    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], style: str
+    faked: Callable[[Faker], list[Path]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    style: str,
 ) -> None:
-    faked(lambda side, number, change: trial(9, setup=replace(SETUP, batch_size=16 if side == "baseline" else 32)))
+    faked(
+        lambda side, number, change: trial(
+            9, setup=replace(SETUP, batch_size=16 if side == "baseline" else 32)
+        )
+    )
     words = ["--apply", "num_workers=1", "--format", style, "--out", str(tmp_path / "o")]
     assert run(*words, "--", sys.executable, "t.py") == 2
     printed = " ".join(capsys.readouterr().out.split())
@@ -301,7 +398,17 @@ def test_markdown_has_a_row_for_each_side(
 ) -> None:
     faked(faster)
     assert (
-        run("--apply", "serial-loader", "--format", "markdown", "--out", str(tmp_path / "o"), "--", sys.executable, "a|b*.py")
+        run(
+            "--apply",
+            "serial-loader",
+            "--format",
+            "markdown",
+            "--out",
+            str(tmp_path / "o"),
+            "--",
+            sys.executable,
+            "a|b*.py",
+        )
         == 0
     )
     printed = capsys.readouterr().out
@@ -319,17 +426,29 @@ def test_markdown_has_a_row_for_each_side(
     [
         ([], "no command was given"),
         (["--", "python", "t.py"], "the two sides are the same"),
-        (["--baseline", "python a.py", "--apply", "tf32=true", "--", "python", "b.py"], "given twice"),
+        (
+            ["--baseline", "python a.py", "--apply", "tf32=true", "--", "python", "b.py"],
+            "given twice",
+        ),
         (["--baseline", "python 'a.py", "--candidate", "python b.py"], "not a command line"),
         (["--apply", "slow-model", "--", "python", "t.py"], "not a finding whose fix can be set"),
-        (["--apply", "num_workers", "--", "python", "t.py"], "with its value: --apply num_workers=..."),
+        (
+            ["--apply", "num_workers", "--", "python", "t.py"],
+            "with its value: --apply num_workers=...",
+        ),
         (["--apply", "num_workers=lots", "--", "python", "t.py"], "num_workers cannot be 'lots'"),
         (["--apply", "num_wokers=2", "--", "python", "t.py"], "num_wokers is not a setting"),
         (["--apply", "num_wokers=2", "--", "python", "t.py"], "did you mean num_workers? "),
         (["--apply", "serial-loadr", "--", "python", "t.py"], "did you mean serial-loader? "),
-        (["--apply", "num_workers=2", "--apply", "num_workers=3", "--", "python", "t.py"], "both 2 and 3"),
+        (
+            ["--apply", "num_workers=2", "--apply", "num_workers=3", "--", "python", "t.py"],
+            "both 2 and 3",
+        ),
         (["--candidate-env", "X", "--", "python", "t.py"], "write NAME=VALUE"),
-        (["--candidate-env", "X=1", "--candidate-env", "X=2", "--", "python", "t.py"], "X would be both '1' and '2'"),
+        (
+            ["--candidate-env", "X=1", "--candidate-env", "X=2", "--", "python", "t.py"],
+            "X would be both '1' and '2'",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
@@ -341,8 +460,17 @@ def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trials, "run_trial", lambda *_, **__: pytest.fail("the baseline was run"))
-    words = ["--baseline", f"{sys.executable} a.py", "--candidate", "no-such-command-here b.py", "--out", str(tmp_path / "o")]
-    with pytest.raises(UsageError, match="no-such-command-here, with which the candidate begins, is not a command"):
+    words = [
+        "--baseline",
+        f"{sys.executable} a.py",
+        "--candidate",
+        "no-such-command-here b.py",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    with pytest.raises(
+        UsageError, match="no-such-command-here, with which the candidate begins, is not a command"
+    ):
         run(*words)
     assert capsys.readouterr().err == ""
 
@@ -364,7 +492,9 @@ def test_options_that_make_no_sense_are_refused(words: list[str]) -> None:
 
 
 def test_shares_are_written_either_way() -> None:
-    assert parsed("--precision", "5%").precision == pytest.approx(parsed("--precision", "0.05").precision)
+    assert parsed("--precision", "5%").precision == pytest.approx(
+        parsed("--precision", "0.05").precision
+    )
 
 
 def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None:
@@ -376,7 +506,9 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
 class Jobs:
     """Jobs on a clock of their own: each takes so long, or is ended when its time is over."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, run_s: float, step_ms: float = 10.0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, run_s: float, step_ms: float = 10.0
+    ) -> None:
         self.now_s, self.run_s, self.step_ms = 1000.0, run_s, step_ms
         self.limits: list[float | None] = []
         self.num_ended = 0
@@ -392,20 +524,36 @@ class Jobs:
         assert math.isfinite(wall_s), "a job that never ends, and that nobody ends"
         self.now_s += wall_s
         self.num_ended += is_ended
-        made = trial(self.step_ms * (1 if change.is_none else 0.5) * (1 + 0.004 * (len(self.limits) % 3)), wall_s=wall_s)
-        ended: dict[str, Any] = {"is_timed_out": True, "is_cut": False, "exit_code": 143, "step_ns": made.step_ns[:3]}
-        return replace(made, change=change, taken=dict.fromkeys(change.knobs, 1), **(ended if is_ended else {}))
+        made = trial(
+            self.step_ms * (1 if change.is_none else 0.5) * (1 + 0.004 * (len(self.limits) % 3)),
+            wall_s=wall_s,
+        )
+        ended: dict[str, Any] = {
+            "is_timed_out": True,
+            "is_cut": False,
+            "exit_code": 143,
+            "step_ns": made.step_ns[:3],
+        }
+        return replace(
+            made, change=change, taken=dict.fromkeys(change.knobs, 1), **(ended if is_ended else {})
+        )
 
 
-def test_no_run_may_take_longer_than_what_is_left_of_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     jobs = Jobs(monkeypatch, 20.0)
-    arguments = parsed("--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py")
+    arguments = parsed(
+        "--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py"
+    )
     budget = Budget(arguments.budget, lambda: jobs.now_s)
     runner = verify.Runner(read_asked(arguments), tmp_path, measuring_of(arguments), budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
-    with pytest.raises(SpentError, match="the budget was spent before another run of the candidate"):
+    with pytest.raises(
+        SpentError, match="the budget was spent before another run of the candidate"
+    ):
         runner.measure("candidate")
 
 
@@ -420,9 +568,20 @@ def test_the_budget_is_for_the_whole_command(
     run_s: float,
     budget_s: int,
 ) -> None:
-    """Whatever a run takes, and be it a job that never ends: what was measured until then is told."""
+    """Whatever a run takes, and be it a job that never ends: what was measured until then is
+    told."""
     jobs = Jobs(monkeypatch, run_s)
-    out = ["--out", str(tmp_path / "out"), "--format", "json", "--budget", str(budget_s), "--apply", "num_workers=2", *words]
+    out = [
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "json",
+        "--budget",
+        str(budget_s),
+        "--apply",
+        "num_workers=2",
+        *words,
+    ]
     code = run(*out, "--", "python", "train.py")
     told = json.loads(capsys.readouterr().out)
     assert jobs.now_s - 1000.0 <= budget_s
@@ -436,13 +595,30 @@ def test_the_budget_is_for_the_whole_command(
         assert told["so_far"]["baseline"]["steps"] > 0
 
 
-def test_a_job_that_never_ends_is_ended_with_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_never_ends_is_ended_with_the_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A real one, which starts another that does not hear SIGTERM."""
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
     script = tmp_path / "train.py"
-    script.write_text(f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {deaf!r}])\ntime.sleep(1000)\n")
+    script.write_text(
+        "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', "
+        f"{deaf!r}])\ntime.sleep(1000)\n"
+    )
     out = tmp_path / "out"
-    words = ["--budget", "2", "--candidate-env", "X=1", "--format", "json", "--out", str(out), "--", sys.executable, str(script)]
+    words = [
+        "--budget",
+        "2",
+        "--candidate-env",
+        "X=1",
+        "--format",
+        "json",
+        "--out",
+        str(out),
+        "--",
+        sys.executable,
+        str(script),
+    ]
     assert run(*words) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "not settled"
@@ -458,13 +634,23 @@ def test_secrets_of_a_command_are_not_written_down(
 ) -> None:
     faked(faster)
     out = tmp_path / "out"
-    environment = ["--candidate-env", "WANDB_API_KEY=hush-hush", "--candidate-env", "OMP_NUM_THREADS=1"]
-    verify.run(parsed("--out", str(out), *environment, "--", "python", "train.py", "--token", "hush-hush"))
+    environment = [
+        "--candidate-env",
+        "WANDB_API_KEY=hush-hush",
+        "--candidate-env",
+        "OMP_NUM_THREADS=1",
+    ]
+    verify.run(
+        parsed("--out", str(out), *environment, "--", "python", "train.py", "--token", "hush-hush")
+    )
     written = (out / verify.RESULT_FILE).read_text()
     assert "hush-hush" not in written + capsys.readouterr().out
     told = json.loads(written)
     assert told["baseline"]["command"] == "python train.py --token '(masked)'"
-    assert told["candidate"]["change"]["environment"] == {"WANDB_API_KEY": "(masked)", "OMP_NUM_THREADS": "1"}
+    assert told["candidate"]["change"]["environment"] == {
+        "WANDB_API_KEY": "(masked)",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def test_a_signal_that_ends_it_leaves_what_was_measured(
@@ -479,7 +665,19 @@ def test_a_signal_that_ends_it_leaves_what_was_measured(
 
     faked(fake)
     out = tmp_path / "out"
-    code = verify.run(parsed("--out", str(out), "--format", "json", "--apply", "num_workers=2", "--", "python", "train.py"))
+    code = verify.run(
+        parsed(
+            "--out",
+            str(out),
+            "--format",
+            "json",
+            "--apply",
+            "num_workers=2",
+            "--",
+            "python",
+            "train.py",
+        )
+    )
     told = json.loads(capsys.readouterr().out)
     assert code == 1
     assert told["verdict"] == "not settled"
@@ -490,7 +688,10 @@ def test_a_signal_that_ends_it_leaves_what_was_measured(
 
 @pytest.mark.parametrize("words", [[], ["--check"]])
 def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
-    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+    faked: Callable[[Faker], list[Path]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
 ) -> None:
     def fake(side: str, number: int, change: Change) -> Trial:
         if number > 2:
@@ -499,18 +700,26 @@ def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
 
     faked(fake)
     out = ["--out", str(tmp_path / "out"), "--format", "json"]
-    assert verify.run(parsed(*out, *words, "--apply", "num_workers=2", "--", "python", "train.py")) == 1
+    assert (
+        verify.run(parsed(*out, *words, "--apply", "num_workers=2", "--", "python", "train.py"))
+        == 1
+    )
     told = json.loads(capsys.readouterr().out)
     conforms(told, SCHEMA)
     assert (told["verdict"], told["speedup"], told["interrupted"]) == ("not settled", None, True)
     assert told["so_far"]["baseline"]["steps"] == 20 * told["so_far"]["baseline"]["runs"]
-    assert (told["so_far"]["candidate"] is None) == bool(words), "--check runs the baseline twice first"
+    assert (told["so_far"]["candidate"] is None) == bool(words), (
+        "--check runs the baseline twice first"
+    )
     assert "the baseline took 20.2\u00a0ms a step (the median of" in told["because"]
     assert json.loads((tmp_path / "out" / verify.RESULT_FILE).read_text()) == told
 
 
 def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
-    faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    faked: Callable[[Faker], list[Path]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folders = faked(faster)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -523,14 +732,32 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
     assert not folders
     assert not (tmp_path / "out").exists()
     # With something else beside it, there is a thing to measure; and a GPU may be elsewhere.
-    assert verify.run(parsed(*out, "--apply", "tf32=on", "--apply", "num_workers=2", "--", "python", "train.py")) == 0
-    other = ["--out", str(tmp_path / "other"), "--apply", "tf32=on", "--", "srun", "python", "train.py"]
+    assert (
+        verify.run(
+            parsed(
+                *out, "--apply", "tf32=on", "--apply", "num_workers=2", "--", "python", "train.py"
+            )
+        )
+        == 0
+    )
+    other = [
+        "--out",
+        str(tmp_path / "other"),
+        "--apply",
+        "tf32=on",
+        "--",
+        "srun",
+        "python",
+        "train.py",
+    ]
     assert verify.run(parsed(*other)) == 0
 
 
 def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
     asked = read_asked(arguments)
-    return read_prediction(options_of(arguments).predicted, asked.codes, asked.changes["candidate"].knobs)
+    return read_prediction(
+        options_of(arguments).predicted, asked.codes, asked.changes["candidate"].knobs
+    )
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
@@ -550,7 +777,10 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     for words, problem in (
         (["--from", str(file)], "--finding CODE .*: serial-loader"),
         (["--finding", "serial-loader"], "--from says where it stands"),
-        (["--from", str(file), "--finding", "small-batch"], "no finding small-batch; it has serial-loader"),
+        (
+            ["--from", str(file), "--finding", "small-batch"],
+            "no finding small-batch; it has serial-loader",
+        ),
     ):
         arguments = parsed(*own, *words)
         with pytest.raises(UsageError, match=problem):
@@ -566,21 +796,52 @@ def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
         prediction_of(arguments)
 
 
-def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_training_is_refused_a_knob_that_it_has_no_use_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        TRAIN.replace("DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4)", "torch.randn(1000, 1, 4, 8)")
+        TRAIN.replace(
+            "DataLoader(TensorDataset(torch.randn(4000, 8)), batch_size=4)",
+            "torch.randn(1000, 1, 4, 8)",
+        )
     )
-    words = ["--apply", "num_workers=2", "--steps", "5", "--warm-up", "5", "--out", str(tmp_path / "o"), "--timeout", "120"]
+    words = [
+        "--apply",
+        "num_workers=2",
+        "--steps",
+        "5",
+        "--warm-up",
+        "5",
+        "--out",
+        str(tmp_path / "o"),
+        "--timeout",
+        "120",
+    ]
     assert run(*words, "--", sys.executable, str(script)) == 2
     assert "num_workers did not take effect" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_real_training_computes_the_same_with_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three real runs with what they compute written down; the rounds that follow are of no interest here."""
+def test_a_real_training_computes_the_same_with_a_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three real runs with what they compute written down; the rounds that follow are of no
+    interest here."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    words = ["--apply", "num_workers=1", "--steps", "6", "--warm-up", "5", "--timeout", "120", "--", sys.executable, str(script)]
+    words = [
+        "--apply",
+        "num_workers=1",
+        "--steps",
+        "6",
+        "--warm-up",
+        "5",
+        "--timeout",
+        "120",
+        "--",
+        sys.executable,
+        str(script),
+    ]
     arguments = parsed(*words)
     asked, measuring = read_asked(arguments), measuring_of(arguments)
     runner = verify.Runner(asked, tmp_path / "o", measuring, Budget(None, time.monotonic))

@@ -71,7 +71,9 @@ def fetch(port: int, path: str = "/metrics") -> str:
         return str(answer.read().decode())
 
 
-def test_off_a_terminal_one_frame_is_printed(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_off_a_terminal_one_frame_is_printed(
+    ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for more in ([], ["--once"]):
         assert main(["watch", str(ended), *more]) == 0
         printed = capsys.readouterr().out
@@ -96,7 +98,9 @@ def test_the_newest_run_is_watched_where_none_is_named(
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
-def test_what_is_no_run_is_refused_in_words(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run_is_refused_in_words(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["watch", str(tmp_path / name)]) == 2
     assert "name the folder that `stepscope run` told of" in capsys.readouterr().err
 
@@ -115,7 +119,9 @@ def test_alerts_are_said_kept_and_posted(
     assert "step 7, rank 3: silent for 11 s" in capsys.readouterr().out
 
 
-def test_a_webhook_that_fails_is_said_once_without_its_token(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_webhook_that_fails_is_said_once_without_its_token(
+    ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sinks = Sinks(ended, f"http://127.0.0.1:{free_port()}/hook?token=secret")
     sinks.tell([ALERT, ALERT])
     sinks.close()
@@ -132,7 +138,9 @@ def test_a_webhook_is_http(url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "not an address that can be posted to" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_said_and_no_more(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_said_and_no_more(
+    ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -170,14 +178,21 @@ def test_a_fault_of_ours_switches_the_watching_off(
 
 def test_a_running_job_is_watched_and_served(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    path = script(tmp_path, "train(100000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)")
+    path = script(
+        tmp_path,
+        "train(100000, at_step=lambda s: sys.exit(0) if os.path.exists(sys.argv[1]) else None)",
+    )
     run, stop, port = tmp_path / "run", tmp_path / "stop", free_port()
     words = ["run", "--no-diagnose", "--out", str(run), "--prometheus", str(port)]
-    process = subprocess.Popen(stepscope(*words, "--", sys.executable, str(path), str(stop)), env=environment())
+    process = subprocess.Popen(
+        stepscope(*words, "--", sys.executable, str(path), str(stop)), env=environment()
+    )
     try:
         until((run / "rank-0" / "samples.jsonl").is_file)
         until(lambda: 'stepscope_step_seconds{rank="0"}' in fetch(port))
-        told = subprocess.run(stepscope("watch", str(run), "--once"), capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            stepscope("watch", str(run), "--once"), capture_output=True, text=True, check=True
+        )
         assert "Running for " in told.stdout
         assert "steps/s" in told.stdout
     finally:

@@ -1,4 +1,5 @@
-"""buffer-broadcast: large ones at each forward cost; small ones give nothing, others are not DDP's."""
+"""buffer-broadcast: large ones at each forward cost; small ones give nothing, others are not
+DDP's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""data-parallel-module: one process that drives several devices; DDP and one device are something else."""
+"""data-parallel-module: one process that drives several devices; DDP and one device are something
+else."""
 
 from __future__ import annotations
 
@@ -36,6 +37,8 @@ def test_data_parallel_is_a_range() -> None:
     assert 1.1 < gain(job, said) < job.speedup(said.hopeful(job.job_graph))
 
 
-@pytest.mark.parametrize(("name", "devices"), [("DistributedDataParallel.forward", 2), ("DataParallel.forward", 1)])
+@pytest.mark.parametrize(
+    ("name", "devices"), [("DistributedDataParallel.forward", 2), ("DataParallel.forward", 1)]
+)
 def test_other_modules_and_one_device_are_left_alone(name: str, devices: int) -> None:
     assert propose_job(driving(name, devices)) is None

@@ -1,4 +1,5 @@
-"""exposed-collectives: exchanges after the compute that could hide them; hidden ones say nothing."""
+"""exposed-collectives: exchanges after the compute that could hide them; hidden ones say
+nothing."""
 
 from __future__ import annotations
 

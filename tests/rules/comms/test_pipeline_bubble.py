@@ -1,4 +1,5 @@
-"""pipeline-bubble: stages that wait for one another as the formula says; data-parallel waiting and full pipelines do not."""
+"""pipeline-bubble: stages that wait for one another as the formula says; data-parallel waiting and
+full pipelines do not."""
 
 from __future__ import annotations
 
@@ -7,13 +8,15 @@ from tests.rules.job_cases import Fleet, gain
 
 
 def one_f_one_b(micro: int, us: float, steps: int = 4) -> Fleet:
-    """1F1B on two stages: forward takes `us`, backward as long; each hand-over is a round that both take part in."""
+    """1F1B on two stages: forward takes `us`, backward as long; each hand-over is a round that both
+    take part in."""
     fleet = Fleet()
     for _ in range(steps):
         fleet.compute([us, 0])
         fleet.collective("sendrecv", 1 << 20, 10, told=False)
         for at in range(micro):
-            # The last stage does this micro-batch while the first does the next one's forward and the last one's backward.
+            # The last stage does this micro-batch while the first does the next one's forward and
+            # the last one's backward.
             fleet.compute([us if at + 1 < micro else 0, us])
             fleet.compute([0, us], backward=True)
             fleet.collective("sendrecv", 1 << 20, 10, told=False)
@@ -36,7 +39,8 @@ def test_more_micro_batches_leave_less_to_gain() -> None:
 
 
 def test_launches_of_smaller_micro_batches_count() -> None:
-    """A host that takes as long as the device: four times the launches make it slower, not faster."""
+    """A host that takes as long as the device: four times the launches make it slower, not
+    faster."""
     fleet = Fleet()
     for _ in range(4):
         for at in range(2):

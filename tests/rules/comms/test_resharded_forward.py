@@ -22,10 +22,20 @@ def sharded(*, again: tuple[int, ...]) -> Fleet:
             fleet.collective("all_gather", size, 400)
             fleet.compute(100)
         for size in again:
-            fleet.collective("all_gather", size, 400, inside=[NODE.format("RegisterPostBackwardFunctionBackward")])
+            fleet.collective(
+                "all_gather",
+                size,
+                400,
+                inside=[NODE.format("RegisterPostBackwardFunctionBackward")],
+            )
             fleet.compute(200, backward=True)
         for size in SIZES:
-            fleet.collective("reduce_scatter", size, 100, inside=[NODE.format("RegisterPostBackwardFunctionBackward")])
+            fleet.collective(
+                "reduce_scatter",
+                size,
+                100,
+                inside=[NODE.format("RegisterPostBackwardFunctionBackward")],
+            )
         fleet.step()
     return fleet
 
@@ -45,7 +55,14 @@ def test_gathered_once_or_something_else_is_right(again: tuple[int, ...]) -> Non
 
 def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
     """The allocator's events of a device, and one of the host, which says nothing of it."""
-    device = DeviceProperties(index=0, name="made up", memory_bytes=whole, num_sms=1, compute_capability=None, warp_size=None)
+    device = DeviceProperties(
+        index=0,
+        name="made up",
+        memory_bytes=whole,
+        num_sms=1,
+        compute_capability=None,
+        warp_size=None,
+    )
     rows = np.array([reserved // 2, reserved, 1 << 50], np.int64)
     events = MemoryEvents(
         time_ns=np.arange(3),
@@ -56,7 +73,9 @@ def with_memory(trace: Trace, reserved: int, whole: int) -> Trace:
         device_type=np.array([1, 1, 0], np.int16),
         device=np.zeros(3, np.int16),
     )
-    return replace(trace, memory=events, meta=replace(trace.meta, devices=(device,), has_memory=True))
+    return replace(
+        trace, memory=events, meta=replace(trace.meta, devices=(device,), has_memory=True)
+    )
 
 
 def test_without_the_allocators_events_memory_is_not_known() -> None:

@@ -1,4 +1,5 @@
-"""slow-link: large messages far under any link's rate; small ones, fast ones and waiting say nothing of it."""
+"""slow-link: large messages far under any link's rate; small ones, fast ones and waiting say
+nothing of it."""
 
 from __future__ import annotations
 
@@ -44,14 +45,21 @@ def test_waiting_for_a_late_rank_is_no_slow_link() -> None:
 
 
 def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
-    """Four devices whose all-reduces of 1 GB reach this; a small one, and one over nodes, must not count."""
+    """Four devices whose all-reduces of 1 GB reach this; a small one, and one over nodes, must not
+    count."""
 
     def point(tier: str, size: int, rate: float) -> CollectivePoint:
         seconds = size * 1.5 / rate
         time = Timing(seconds=seconds, low_s=seconds, high_s=seconds, repeats=9)
-        return CollectivePoint(kind="all_reduce", backend="nccl", tier=tier, group_size=4, size_bytes=size, time=time)
+        return CollectivePoint(
+            kind="all_reduce", backend="nccl", tier=tier, group_size=4, size_bytes=size, time=time
+        )
 
-    points = (point("node", 10**9, bus_bytes_per_s), point("node", 10**3, 1e6), point("across", 10**9, 3e9))
+    points = (
+        point("node", 10**9, bus_bytes_per_s),
+        point("node", 10**3, 1e6),
+        point("across", 10**9, 3e9),
+    )
     return Calibrated(
         schema=SCHEMA,
         made_by="test",
@@ -64,12 +72,18 @@ def machine(bus_bytes_per_s: float, **told: object) -> Calibrated:
 
 def knowing(job: JobCase, measured: Calibrated) -> JobCase:
     spec = next(each for each in load_specs() if "H200" in each.name)
-    cases = [replace(case, context=replace(case.context, roofs=DevicePeaks(spec=spec, measured=measured))) for case in job.cases]
+    cases = [
+        replace(
+            case, context=replace(case.context, roofs=DevicePeaks(spec=spec, measured=measured))
+        )
+        for case in job.cases
+    ]
     return replace(job, cases=tuple(cases))
 
 
 def test_a_calibrated_machine_expects_what_its_own_collectives_reached() -> None:
-    # 10 MB in 200 us over two ranks: 50 GB/s, fast for a port and slow for links that were seen to reach 350.
+    # 10 MB in 200 us over two ranks: 50 GB/s, fast for a port and slow for links that were seen to
+    # reach 350.
     job = exchanging(10_000_000, 200).job()
     assert propose_job(job) is None
     said = propose_job(knowing(job, machine(350e9)))
@@ -89,7 +103,11 @@ def test_ranks_on_more_devices_than_a_node_has_are_held_against_the_network() ->
 def test_the_ledger_names_the_measured_link() -> None:
     job = knowing(exchanging(10_000_000, 200).job(), machine(350e9))
     found = job.cases[0].context
-    assert collective_records_of(found, 0).link == ("nvlink", 450e9, collective_records_of(found, 0).link[2])  # type: ignore[index]
+    assert collective_records_of(found, 0).link == (
+        "nvlink",
+        450e9,
+        collective_records_of(found, 0).link[2],
+    )  # type: ignore[index]
     known = replace(found, trace=replace(found.trace, meta=replace(found.trace.meta, world_size=2)))
     name, rate, source = collective_records_of(known, 0).link or ("", 0.0, "")
     assert name == "collectives"

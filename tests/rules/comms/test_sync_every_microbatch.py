@@ -1,4 +1,5 @@
-"""sync-every-microbatch: exchanges that the last one makes useless; one exchange a step is right."""
+"""sync-every-microbatch: exchanges that the last one makes useless; one exchange a step is
+right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""tiny-buckets: many small gradient messages cost their latency; default buckets and tensor-parallel exchanges do not count."""
+"""tiny-buckets: many small gradient messages cost their latency; default buckets and
+tensor-parallel exchanges do not count."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ def test_exchanges_that_the_next_layer_needs_are_no_buckets() -> None:
             fleet.collective("all_reduce", SMALL, 300)
         for _ in range(20):
             fleet.compute(100, backward=True)
-            fleet.collective("all_reduce", SMALL, 300, inside=["autograd::engine::evaluate_function: ReduceBackward"])
+            fleet.collective(
+                "all_reduce",
+                SMALL,
+                300,
+                inside=["autograd::engine::evaluate_function: ReduceBackward"],
+            )
         fleet.step()
     assert propose_job(fleet.job()) is None
 

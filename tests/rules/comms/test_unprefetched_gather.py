@@ -1,4 +1,5 @@
-"""unprefetched-gather: gathers with nothing beside them could be under way a layer earlier; those that are say nothing."""
+"""unprefetched-gather: gathers with nothing beside them could be under way a layer earlier; those
+that are say nothing."""
 
 from __future__ import annotations
 

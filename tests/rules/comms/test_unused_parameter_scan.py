@@ -1,4 +1,5 @@
-"""unused-parameter-scan: a walk that the device waits for costs; one behind the device's work gives nothing."""
+"""unused-parameter-scan: a walk that the device waits for costs; one behind the device's work gives
+nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from stepscope.rules.comms.unused_parameter_scan import propose_job
 from tests.rules.job_cases import Fleet, gain
 
 
-def scanning(us: float, walk_us: float, name: str = "torch.distributed.ddp.reducer::search_unused_parameters") -> Fleet:
+def scanning(
+    us: float, walk_us: float, name: str = "torch.distributed.ddp.reducer::search_unused_parameters"
+) -> Fleet:
     fleet = Fleet()
     for _ in range(4):
         for _ in range(10):
@@ -19,7 +22,13 @@ def scanning(us: float, walk_us: float, name: str = "torch.distributed.ddp.reduc
         for _ in range(10):
             fleet.compute(us, backward=True)
         fleet.collective("all_reduce", 1 << 20, 50)
-        fleet.collective("all_reduce", 400, 20, inside=["autograd::engine::evaluate_function: AccumulateGrad"], dtype="Int")
+        fleet.collective(
+            "all_reduce",
+            400,
+            20,
+            inside=["autograd::engine::evaluate_function: AccumulateGrad"],
+            dtype="Int",
+        )
         fleet.step()
     return fleet
 

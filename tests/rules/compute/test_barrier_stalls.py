@@ -14,11 +14,19 @@ STANDS = {"barrier": 0.9, "selected": 0.05, "short_scoreboard": 0.05}
 def test_warps_at_a_barrier() -> None:
     (advice,) = advise(beside(kernel(stalls=STANDS, block=(32, 32, 1))))
     assert advice.code == "barrier-stalls"
-    assert advice.evidence == ("k (100%): 90% of the warps' time at barriers, blocks of 1024 threads",)
+    assert advice.evidence == (
+        "k (100%): 90% of the warps' time at barriers, blocks of 1024 threads",
+    )
 
 
 @pytest.mark.parametrize(
-    "fields", [{"stalls": {"barrier": 0.2, "selected": 0.8}}, {"l1_throughput": 0.8}, {"issue": 0.9}, {"stalls": {}}]
+    "fields",
+    [
+        {"stalls": {"barrier": 0.2, "selected": 0.8}},
+        {"l1_throughput": 0.8},
+        {"issue": 0.9},
+        {"stalls": {}},
+    ],
 )
 def test_silent_below_the_bound_and_at_a_roof(fields: dict[str, object]) -> None:
     assert advise(beside(kernel(**({"stalls": STANDS} | fields)))) == ()

@@ -14,7 +14,9 @@ def test_fp32_matmul_promises_tensor_core_rates() -> None:
     proposal = fp32_matmul.propose(case)
     assert isinstance(proposal, Proposal)
     finding = finding_of(case, proposal)
-    assert 10 < finding.predicted_speedup < 16  # 275 GFLOP: 5.4 ms at 51 TFLOP/s, 0.36 ms at 770, and the casts
+    assert (
+        10 < finding.predicted_speedup < 16
+    )  # 275 GFLOP: 5.4 ms at 51 TFLOP/s, 0.36 ms at 770, and the casts
     assert 4 < finding.predicted_low < 8  # TF32
     assert finding.changes_numerics
 
@@ -22,12 +24,20 @@ def test_fp32_matmul_promises_tensor_core_rates() -> None:
 def test_fp32_matmul_gives_nothing_where_the_host_is_the_limit() -> None:
     case = case_of_steps(*[launch("aten::mm", SGEMM, 6.0, *TINY)] * 40, host_us=30.0)
     proposal = fp32_matmul.propose(case)
-    assert proposal is None or (isinstance(proposal, Proposal) and finding_of(case, proposal).predicted_speedup < 1.02)
+    assert proposal is None or (
+        isinstance(proposal, Proposal) and finding_of(case, proposal).predicted_speedup < 1.02
+    )
 
 
 def test_fp32_matmul_is_silent_on_tensor_core_kernels() -> None:
     tf32 = launch("aten::mm", "cutlass_80_tensorop_s1688gemm_128x256_nt_align4", 700.0, *WIDE)
-    half = launch("aten::mm", "nvjet_sm90_tst_256x128_64x4", 360.0, WIDE[0], '["c10::BFloat16", "c10::BFloat16"]')
+    half = launch(
+        "aten::mm",
+        "nvjet_sm90_tst_256x128_64x4",
+        360.0,
+        WIDE[0],
+        '["c10::BFloat16", "c10::BFloat16"]',
+    )
     assert fp32_matmul.propose(case_of_steps(*[tf32, half] * 3)) is None
 
 
@@ -39,5 +49,7 @@ def test_fp32_matmul_asks_for_shapes() -> None:
 
 def test_fp32_matmul_leaves_depthwise_convolutions_alone() -> None:
     dims, types = "[[64, 96, 56, 56], [96, 1, 3, 3]]", '["float", "float"]'
-    depthwise = launch("aten::_conv_depthwise2d", "conv_depthwise2d_forward_kernel", 900.0, dims, types)
+    depthwise = launch(
+        "aten::_conv_depthwise2d", "conv_depthwise2d_forward_kernel", 900.0, dims, types
+    )
     assert fp32_matmul.propose(case_of_steps(*[depthwise] * 6)) is None

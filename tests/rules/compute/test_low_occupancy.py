@@ -13,16 +13,27 @@ from tests.shared_data import needs_shared
     ("limiters", "words"),
     [
         (("shared memory",), "200 KiB of shared memory a block"),
-        (("registers", "shared memory"), "168 registers a thread and 200 KiB of shared memory a block"),
+        (
+            ("registers", "shared memory"),
+            "168 registers a thread and 200 KiB of shared memory a block",
+        ),
         (("blocks",), "blocks"),
     ],
 )
 def test_limiter_is_named(limiters: tuple[str, ...], words: str) -> None:
-    few = kernel(occupancy=0.06, theoretical_occupancy=0.0625, limiters=limiters, registers=168, shared_bytes=200 * 1024)
+    few = kernel(
+        occupancy=0.06,
+        theoretical_occupancy=0.0625,
+        limiters=limiters,
+        registers=168,
+        shared_bytes=200 * 1024,
+    )
     (advice,) = advise(beside(few))
     assert advice.code == "low-occupancy"
     assert limiters[0].split()[0] in advice.summary.lower()
-    assert advice.evidence == (f"k (100%): 6% of the warps held, 6% allowed by its launch; {words}",)
+    assert advice.evidence == (
+        f"k (100%): 6% of the warps held, 6% allowed by its launch; {words}",
+    )
     assert advice.weight == 1
     assert advice.weight_of == "the kernels that were measured"
 
@@ -31,7 +42,12 @@ def test_small_grid_is_its_own_cause() -> None:
     small = kernel(grid=(32, 1, 1), waves=0.12, occupancy=0.5, active=0.21)
     (advice,) = advise(beside(small))
     assert "grid" in advice.summary
-    assert advice.evidence == ("k (100%): 32 blocks on 132 multiprocessors, 0.12 waves; these have work in 21% of its time",)
+    assert advice.evidence == (
+        (
+            "k (100%): 32 blocks on 132 multiprocessors, 0.12 waves; these have work in 21% of its "
+            "time"
+        ),
+    )
 
 
 def test_a_grid_that_nearly_fills_the_device_is_not_small() -> None:
@@ -48,7 +64,14 @@ def test_warps_that_end_early() -> None:
 
 def test_causes_are_told_apart_and_weighed() -> None:
     both = (
-        kernel("a", duration_ns=3000.0, occupancy=0.1, theoretical_occupancy=0.1, limiters=("registers",), registers=255),
+        kernel(
+            "a",
+            duration_ns=3000.0,
+            occupancy=0.1,
+            theoretical_occupancy=0.1,
+            limiters=("registers",),
+            registers=255,
+        ),
         kernel("b", occupancy=0.1, waves=0.5),
     )
     first, second = advise(beside(*both))
@@ -71,7 +94,12 @@ def test_causes_are_told_apart_and_weighed() -> None:
     ],
 )
 def test_silent_where_it_does_not_matter_or_is_not_known(fields: dict[str, object]) -> None:
-    few = {"occupancy": 0.1, "theoretical_occupancy": 0.1, "limiters": ("registers",), "registers": 255}
+    few = {
+        "occupancy": 0.1,
+        "theoretical_occupancy": 0.1,
+        "limiters": ("registers",),
+        "registers": 255,
+    }
     assert advise(beside(kernel(**few))), "the same kernel without that"
     assert advise(beside(kernel(**(few | fields)))) == ()
 

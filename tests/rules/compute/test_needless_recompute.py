@@ -12,7 +12,9 @@ def product(rows: int = 8192, **more: object) -> Launch:
 
 def test_needless_recompute_drops_the_second_run() -> None:
     case = case_of_steps(
-        product(sequence=5), product(sequence=9, node="MmBackward0", again=True), product(sequence=5, node="MmBackward0")
+        product(sequence=5),
+        product(sequence=9, node="MmBackward0", again=True),
+        product(sequence=5, node="MmBackward0"),
     )
     proposal = needless_recompute.propose(case)
     assert isinstance(proposal, Proposal)
@@ -22,7 +24,12 @@ def test_needless_recompute_drops_the_second_run() -> None:
 
 
 def test_needless_recompute_is_silent_without_a_second_run() -> None:
-    assert needless_recompute.propose(case_of_steps(product(sequence=5), product(sequence=5, node="MmBackward0"))) is None
+    assert (
+        needless_recompute.propose(
+            case_of_steps(product(sequence=5), product(sequence=5, node="MmBackward0"))
+        )
+        is None
+    )
 
 
 def test_needless_recompute_promises_only_what_fits() -> None:

@@ -1,4 +1,5 @@
-"""register-pressure: spills, by their instructions, or by local memory where these were not counted."""
+"""register-pressure: spills, by their instructions, or by local memory where these were not
+counted."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ SECTORS = {"global_load_sectors": 500.0, "global_store_sectors": 500.0}
 def test_spill_instructions() -> None:
     (advice,) = advise(beside(kernel(spill_instructions=120.0, instructions=1000.0, registers=32)))
     assert advice.code == "register-pressure"
-    assert advice.evidence == ("k (100%): 12.0% of its instructions spill registers or fetch them back, 32 registers a thread",)
+    assert advice.evidence == (
+        (
+            "k (100%): 12.0% of its instructions spill registers or fetch them back, 32 registers "
+            "a "
+            "thread"
+        ),
+    )
 
 
 def test_a_few_spills_and_counted_zero_are_nothing() -> None:

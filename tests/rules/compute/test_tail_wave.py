@@ -12,7 +12,9 @@ from tests.shared_data import needs_shared
 def test_a_little_more_than_a_wave() -> None:
     (advice,) = advise(beside(kernel(waves=140 / 132, active=0.53)))
     assert advice.code == "tail-wave"
-    assert advice.evidence == ("k (100%): 1.06 waves take the time of 2: 47% of their room is empty",)
+    assert advice.evidence == (
+        "k (100%): 1.06 waves take the time of 2: 47% of their room is empty",
+    )
     assert advise(beside(kernel(waves=1.1, active=None, occupancy=0.5, theoretical_occupancy=1.0)))
 
 

@@ -5,7 +5,10 @@ from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 DIMS = "[[64, 256, 28, 28], [256, 256, 3, 3], [], [], [], [], [], [], []]"
-HALF = '["c10::BFloat16", "c10::BFloat16", "ScalarList", "ScalarList", "ScalarList", "Scalar", "Scalar", "Scalar", "Scalar"]'
+HALF = (
+    '["c10::BFloat16", "c10::BFloat16", "ScalarList", "ScalarList", "ScalarList", "Scalar", '
+    '"Scalar", "Scalar", "Scalar"]'
+)
 STRIDES = "[[200704, 1, 7168, 256], [2304, 1, 768, 256], [], [], [], [], [], [], []]"
 
 
@@ -13,7 +16,9 @@ def conv(us: float, *, benchmark: bool) -> Launch:
     """59 GFLOP: 80 us when well made."""
     concrete = f'["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "{benchmark}", "False", "True"]'
     name = "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc"
-    return launch("aten::cudnn_convolution", name, us, DIMS, HALF, strides=STRIDES, concrete=concrete)
+    return launch(
+        "aten::cudnn_convolution", name, us, DIMS, HALF, strides=STRIDES, concrete=concrete
+    )
 
 
 def test_untuned_convolution_promises_a_range_that_begins_at_nothing() -> None:
@@ -36,12 +41,22 @@ def test_untuned_convolution_is_silent_about_good_ones() -> None:
 
 def test_untuned_convolution_asks_for_shapes() -> None:
     some = launch("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm", 400.0)
-    assert isinstance(untuned_convolution.propose(case_of_steps(*[some] * 3, shapes=False)), Abstention)
+    assert isinstance(
+        untuned_convolution.propose(case_of_steps(*[some] * 3, shapes=False)), Abstention
+    )
 
 
 def miopen(us: float, *, benchmark: bool) -> Launch:
     concrete = f'["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "{benchmark}", "False"]'
-    return launch("aten::miopen_convolution", "igemm_fwd_gtcx3_nhwc_bf16", us, DIMS, HALF, strides=STRIDES, concrete=concrete)
+    return launch(
+        "aten::miopen_convolution",
+        "igemm_fwd_gtcx3_nhwc_bf16",
+        us,
+        DIMS,
+        HALF,
+        strides=STRIDES,
+        concrete=concrete,
+    )
 
 
 def test_untuned_convolution_says_of_miopen_that_no_search_was_tried() -> None:

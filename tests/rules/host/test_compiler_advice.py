@@ -1,4 +1,5 @@
-"""What recompilation and graph-breaks advise from recordings of the compiler, and when they keep silent."""
+"""What recompilation and graph-breaks advise from recordings of the compiler, and when they keep
+silent."""
 
 from __future__ import annotations
 
@@ -23,12 +24,17 @@ def again(*guards: str, number: int = 1, **told: object) -> Compile:
     return Compile(id=f"0/{number}", function="f", place="m.py:3", guards=found, **told)  # type: ignore[arg-type]
 
 
-def beside(*compiles: Compile, breaks: tuple[Break, ...] = (), counted: tuple[Counted, ...] = ()) -> Auxiliary:
+def beside(
+    *compiles: Compile, breaks: tuple[Break, ...] = (), counted: tuple[Counted, ...] = ()
+) -> Auxiliary:
     return Auxiliary(compiler=compiler_report(compiles=compiles, breaks=breaks, counted=counted))
 
 
 def size(number: int) -> Compile:
-    return again(f"0/0: tensor 'x' size mismatch at index 1. expected {number + 7}, actual {number + 8}", number=number)
+    return again(
+        f"0/0: tensor 'x' size mismatch at index 1. expected {number + 7}, actual {number + 8}",
+        number=number,
+    )
 
 
 @needs_shared
@@ -36,14 +42,21 @@ def test_the_real_log_names_function_guard_dimension_and_limit() -> None:
     path = SHARED / "lab" / "formats" / "torch_logs.txt"
     given = Auxiliary(compiler=torch_logs.read([Source(path=path, label="torch_logs.txt")]))
     (advice,) = recompilation.advise(given)
-    assert advice.summary.startswith("f (train/artifacts.py:59) was compiled again 21 times, 14 of them pieces")
+    assert advice.summary.startswith(
+        "f (train/artifacts.py:59) was compiled again 21 times, 14 of them pieces"
+    )
     assert "torch._dynamo.mark_dynamic(x, 0)" in advice.action
-    assert advice.evidence[0].startswith("f (train/artifacts.py:59) hit torch._dynamo's recompile_limit (8): calls")
+    assert advice.evidence[0].startswith(
+        "f (train/artifacts.py:59) hit torch._dynamo's recompile_limit (8): calls"
+    )
     assert "size of tensor x at dimension 0: 8, 16, 24" in advice.evidence[1]
     assert (advice.weight, advice.bound) == (None, "host")
     item, printed = graph_breaks.advise(given)
     assert item.summary == "torch.compile broke off at train/artifacts.py:61."
-    assert item.evidence[0] == "graph break at train/artifacts.py:61 (if y.sum().item() > 0:); 8 times while compiling"
+    assert (
+        item.evidence[0]
+        == "graph break at train/artifacts.py:61 (if y.sum().item() > 0:); 8 times while compiling"
+    )
     assert "torch.where" in item.action
     assert "capture_scalar_outputs = True" in item.action
     assert 'train/artifacts.py:63 (print("break"))' in printed.evidence[0]
@@ -56,7 +69,10 @@ def test_one_recompilation_is_how_a_size_becomes_dynamic() -> None:
 
 
 def test_ranks_side_by_side_are_not_several_recompilations() -> None:
-    told = [Compile(rank=rank, id="0/1", function="f", place="m.py:3", guards=(guard_of("n == 1"),)) for rank in range(8)]
+    told = [
+        Compile(rank=rank, id="0/1", function="f", place="m.py:3", guards=(guard_of("n == 1"),))
+        for rank in range(8)
+    ]
     assert recompilation.advise(beside(*told)) == ()
 
 
@@ -77,12 +93,21 @@ def test_the_weight_is_the_share_of_compiling_that_was_done_again() -> None:
 @pytest.mark.parametrize(
     ("guard", "words"),
     [
-        ("0/0: tensor 'L['x']' size mismatch at index 2. expected 8, actual 9", "mark_dynamic(x, 2)"),
-        ("0/0: tensor 'batch['ids']' size mismatch at index 0. expected 8, actual 9", "dimension 0 of batch['ids']"),
+        (
+            "0/0: tensor 'L['x']' size mismatch at index 2. expected 8, actual 9",
+            "mark_dynamic(x, 2)",
+        ),
+        (
+            "0/0: tensor 'batch['ids']' size mismatch at index 0. expected 8, actual 9",
+            "dimension 0 of batch['ids']",
+        ),
         ("0/0: L['self'].k == 3", "keep self.k out of compiled code"),
         ("0/0: ___stack0 == -0.97   # if y.item():  # m.py:9 in f", "graph break at m.py:9"),
         ("0/0: tensor 'x' stride mismatch at index 0. expected 1, actual 2", "x.contiguous()"),
-        ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "training and evaluation"),
+        (
+            "0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0",
+            "training and evaluation",
+        ),
         ("0/0: GLOBAL_STATE changed: grad_mode ", "grad_mode changed between calls"),
         ("0/0: len(xs) == 3", "xs over with one length"),
         ("0/0: what no version printed", "TORCH_LOGS=recompiles"),
@@ -96,7 +121,9 @@ def test_each_kind_of_guard_has_its_own_action(guard: str, words: str) -> None:
 
 def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
     def piece(name: str, place: str, frame: int, number: int = 1) -> Compile:
-        return Compile(id=f"{frame}/{number}", function=name, place=place, guards=(guard_of("y == 1"),))
+        return Compile(
+            id=f"{frame}/{number}", function=name, place=place, guards=(guard_of("y == 1"),)
+        )
 
     told = [
         Compile(id="0/0", function="forward", place="m.py:3"),
@@ -107,11 +134,16 @@ def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
     assert recompilation.advise(beside(*told)) == (), "each piece learned once that y changes"
     told.append(piece("torch_dynamo_resume_in_forward_at_36", "m.py:36", 3, number=2))
     (advice,) = recompilation.advise(beside(*told))
-    assert advice.summary.startswith("forward (m.py:30) was compiled again 3 times, 3 of them pieces")
+    assert advice.summary.startswith(
+        "forward (m.py:30) was compiled again 3 times, 3 of them pieces"
+    )
 
 
 def test_logs_without_ids_count_by_name() -> None:
-    told = [Compile(id=f"?{n}/0", function="f", place="m.py:3", guards=(guard_of("y == 1"),)) for n in (1, 2)]
+    told = [
+        Compile(id=f"?{n}/0", function="f", place="m.py:3", guards=(guard_of("y == 1"),))
+        for n in (1, 2)
+    ]
     assert len(recompilation.advise(beside(*told))) == 1
     assert recompilation.advise(beside(told[0])) == ()
 
@@ -121,12 +153,16 @@ def test_a_limit_that_counters_alone_tell_is_said_without_a_name() -> None:
     (advice,) = recompilation.advise(given)
     assert "hit 2 times" in advice.summary
     assert recompilation.advise(beside(counted=(Counted(path="c.json", limit_hits=0),))) == ()
-    (named,) = recompilation.advise(beside(again("n == 1", limit="recompile_limit (8)"), counted=given.compiler.counted))  # type: ignore[union-attr]
+    (named,) = recompilation.advise(
+        beside(again("n == 1", limit="recompile_limit (8)"), counted=given.compiler.counted)
+    )  # type: ignore[union-attr]
     assert "given up at recompile_limit (8)" in named.summary
 
 
 def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
-    breaks = tuple(Break(id="0/0", place=f"m.py:{n}", reason="No", hints=("Do it.",)) for n in range(10, 25))
+    breaks = tuple(
+        Break(id="0/0", place=f"m.py:{n}", reason="No", hints=("Do it.",)) for n in range(10, 25)
+    )
     advice = graph_breaks.advise(beside(breaks=breaks))
     assert len(advice) == graph_breaks.POLICY.most_advice
     assert advice[-1].evidence[-1].startswith("graph breaks at 11 more places: m.py:14, m.py:15")
@@ -135,12 +171,20 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "code"),
-    [("Tensor.item", ""), ("call_method TensorVariable() item [] {}", ""), ("no reason told", "if x.sum().item() > 0:")],
+    [
+        ("Tensor.item", ""),
+        ("call_method TensorVariable() item [] {}", ""),
+        ("no reason told", "if x.sum().item() > 0:"),
+    ],
 )
 def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> None:
-    (advice,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason=reason, code=code),)))
+    (advice,) = graph_breaks.advise(
+        beside(breaks=(Break(id="0/0", place="m.py:1", reason=reason, code=code),))
+    )
     assert advice.action.startswith("keep the value on the device")
-    (other,) = graph_breaks.advise(beside(breaks=(Break(id="0/0", place="m.py:1", reason="No", code=code),)))
+    (other,) = graph_breaks.advise(
+        beside(breaks=(Break(id="0/0", place="m.py:1", reason="No", code=code),))
+    )
     assert other.action.startswith("remove it")
 
 

@@ -72,7 +72,8 @@ def test_one_check_of_ones_own_is_not_a_mode() -> None:
 
 
 def training(stack_us: int) -> Case:
-    """Forward operators that autograd records, each `stack_us` longer before its launch, and a backward pass that checks."""
+    """Forward operators that autograd records, each `stack_us` longer before its launch, and a
+    backward pass that checks."""
     events: list[Event] = []
     now = free = number = 0
 

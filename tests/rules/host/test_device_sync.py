@@ -19,8 +19,20 @@ def reading(*, kernel_us: float, host_us: float, items: int = 10, probe: bool = 
             for _ in range(4):
                 run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us)
             if probe:
-                run.launch("aten::abs", kernel_us=kernel_us, host_us=host_us, sequence=sequence, fwd_thread=0)
-                run.launch("aten::max", kernel_us=kernel_us, host_us=host_us, sequence=sequence + 1, fwd_thread=0)
+                run.launch(
+                    "aten::abs",
+                    kernel_us=kernel_us,
+                    host_us=host_us,
+                    sequence=sequence,
+                    fwd_thread=0,
+                )
+                run.launch(
+                    "aten::max",
+                    kernel_us=kernel_us,
+                    host_us=host_us,
+                    sequence=sequence + 1,
+                    fwd_thread=0,
+                )
                 sequence += 2
             run.item(sequence=sequence, fwd_thread=0, detail=inputs("[[]]", '["float"]'))
         run.launch("aten::relu_backward", kernel_us=5, sequence=10_000, fwd_thread=1)

@@ -12,7 +12,11 @@ from tests.tracing import python
 
 
 def collecting(
-    frame: str | None, *, pause_us: float = 3000, kernel_us: float = 20, steps: tuple[int, ...] = (0, 1, 2, 3)
+    frame: str | None,
+    *,
+    pause_us: float = 3000,
+    kernel_us: float = 20,
+    steps: tuple[int, ...] = (0, 1, 2, 3),
 ) -> Recorder:
     run = Recorder()
     for number in range(4):

@@ -16,8 +16,11 @@ def compiled_piece(run: Recorder, kernel_us: float) -> None:
     run.span("CompiledFunction", began, kind=op)
 
 
-def training(*, pieces: int, eager: int = 10, nested: bool = True, kernel_us: float = 5) -> Recorder:
-    """A forward in pieces with eager operators after each but the last; resumed pieces stand inside the one before."""
+def training(
+    *, pieces: int, eager: int = 10, nested: bool = True, kernel_us: float = 5
+) -> Recorder:
+    """A forward in pieces with eager operators after each but the last; resumed pieces stand inside
+    the one before."""
     run = Recorder()
     for number in range(4):
         start, opened = run.now, []

@@ -12,7 +12,12 @@ def launching(*, kernel_us: float, host_us: float, changing: bool = False) -> Re
     for number in range(3):
         start = run.now
         for i in range(50):
-            run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us, kernel_name=f"gemm_{i + number * 50 if changing else i}")
+            run.launch(
+                "aten::mm",
+                kernel_us=kernel_us,
+                host_us=host_us,
+                kernel_name=f"gemm_{i + number * 50 if changing else i}",
+            )
         run.step(number, start)
     return run
 

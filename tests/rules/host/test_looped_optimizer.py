@@ -1,4 +1,5 @@
-"""looped-optimizer: a loop over parameters costs a host that is the limit, and nothing behind a busy device."""
+"""looped-optimizer: a loop over parameters costs a host that is the limit, and nothing behind a
+busy device."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def test_a_loop_the_host_is_held_up_by_gains() -> None:
 
 
 def test_a_loop_behind_a_busy_device_gains_nothing() -> None:
-    """The host launches the whole loop while the device still works on the model: its own short kernels are all it costs."""
+    """The host launches the whole loop while the device still works on the model: its own short
+    kernels are all it costs."""
     case = training(parameters=10, model_us=2000).case()
     assert gain(case, looped_optimizer.propose(case)) < 1.02
 

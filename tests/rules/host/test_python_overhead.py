@@ -9,7 +9,9 @@ from tests.rules.recorder import Recorder, gain
 from tests.tracing import mark, python
 
 
-def computing(*, between_us: float, kernel_us: float = 10, frame: str | None = None, around: str | None = None) -> Recorder:
+def computing(
+    *, between_us: float, kernel_us: float = 10, frame: str | None = None, around: str | None = None
+) -> Recorder:
     """Twenty operators a step with Python after each."""
     run = Recorder()
     for number in range(4):
@@ -53,6 +55,14 @@ def test_python_the_device_does_not_wait_for_gives_nothing() -> None:
 
 
 def test_loader_optimizer_and_collector_are_not_python_overhead() -> None:
-    for name in ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Optimizer.step#AdamW.step"):
+    for name in (
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "Optimizer.step#AdamW.step",
+    ):
         assert python_overhead.propose(computing(between_us=300, around=name).case()) is None
-    assert python_overhead.propose(computing(between_us=300, frame="<built-in function collect>").case()) is None
+    assert (
+        python_overhead.propose(
+            computing(between_us=300, frame="<built-in function collect>").case()
+        )
+        is None
+    )

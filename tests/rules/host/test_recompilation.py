@@ -34,6 +34,7 @@ def test_a_run_that_compiles_nothing_is_left_alone() -> None:
 
 
 def test_compiling_while_the_device_is_busy_gives_nothing() -> None:
-    """A millisecond of device work is queued: a short compile is over before the device has run dry."""
+    """A millisecond of device work is queued: a short compile is over before the device has run
+    dry."""
     case = compiling(1, 2, 3, compile_us=100).case()
     assert gain(case, recompilation.propose(case)) < 1.02

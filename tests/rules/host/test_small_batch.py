@@ -12,7 +12,13 @@ from tests.tracing import op, trace_of
 
 
 def accumulating(
-    *, rounds: int, kernel_us: float, blocks: int, host_us: float = 20, alike: bool = True, sync_us: float = 0
+    *,
+    rounds: int,
+    kernel_us: float,
+    blocks: int,
+    host_us: float = 20,
+    alike: bool = True,
+    sync_us: float = 0,
 ) -> Case:
     run = Recorder()
     for number in range(3):
@@ -23,19 +29,46 @@ def accumulating(
                 run.item()
                 run.work(sync_us)
             for i in range(10):
-                run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us, kernel_name=f"forward_{i}{suffix}")
+                run.launch(
+                    "aten::mm",
+                    kernel_us=kernel_us,
+                    host_us=host_us,
+                    kernel_name=f"forward_{i}{suffix}",
+                )
             began = run.now
             for i in range(10):
-                run.launch("aten::mm", kernel_us=kernel_us, host_us=host_us, kernel_name=f"backward_{i}{suffix}")
+                run.launch(
+                    "aten::mm",
+                    kernel_us=kernel_us,
+                    host_us=host_us,
+                    kernel_name=f"backward_{i}{suffix}",
+                )
             run.span("autograd::engine::evaluate_function: MmBackward0", began, kind=op)
         began = run.now
         run.launch("aten::_fused_adamw_", kernel_us=10)
         run.span("Optimizer.step#AdamW.step", began)
         run.step(number, start)
-    shape = Launch(grid=(blocks, 1, 1), block=(128, 1, 1), registers=None, shared_bytes=None, occupancy_pct=None)
+    shape = Launch(
+        grid=(blocks, 1, 1),
+        block=(128, 1, 1),
+        registers=None,
+        shared_bytes=None,
+        occupancy_pct=None,
+    )
     events = [e if e.device < 0 else type(e)(**{**vars(e), "detail": shape}) for e in run.events]
-    device = DeviceProperties(index=0, name="a GPU", memory_bytes=None, num_sms=100, compute_capability=None, warp_size=None)
-    return case_of(build_context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), None), 0, None)
+    device = DeviceProperties(
+        index=0,
+        name="a GPU",
+        memory_bytes=None,
+        num_sms=100,
+        compute_capability=None,
+        warp_size=None,
+    )
+    return case_of(
+        build_context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), None),
+        0,
+        None,
+    )
 
 
 def test_kernels_that_leave_the_device_empty_gain() -> None:

@@ -21,7 +21,9 @@ def computing(*, threads: int, own_us: float = 0) -> Recorder:
         if own_us:
             run.span("aten::addmm", began, kind=op)
         for thread in range(threads):
-            run.events.append(op("aten::stack", start, start + 2000 * US, thread=f"worker {thread}"))
+            run.events.append(
+                op("aten::stack", start, start + 2000 * US, thread=f"worker {thread}")
+            )
         run.work(3000 - own_us)
         run.launch("aten::mm", kernel_us=100)
         run.step(number, start)

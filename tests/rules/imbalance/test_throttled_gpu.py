@@ -1,4 +1,5 @@
-"""throttled-gpu: the same kernels slower by one factor; other kernels, other counts or a few slow ones are no throttle."""
+"""throttled-gpu: the same kernels slower by one factor; other kernels, other counts or a few slow
+ones are no throttle."""
 
 from __future__ import annotations
 

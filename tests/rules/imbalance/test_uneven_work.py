@@ -1,4 +1,5 @@
-"""uneven-work: unlike kernels on the ranks; a slow host, an even run and a slow device are something else."""
+"""uneven-work: unlike kernels on the ranks; a slow host, an even run and a slow device are
+something else."""
 
 from __future__ import annotations
 

@@ -20,11 +20,15 @@ def cast(us: float = 100.0, dims: str = WEIGHT) -> Launch:
 
 def product(us: float = 200.0) -> Launch:
     dims, types = "[[1024, 4096], [4096, 16384]]", '["c10::BFloat16", "c10::BFloat16"]'
-    return launch("aten::mm", "nvjet_sm90_tst_256x128_64x4", us, dims, types, strides="[[4096, 1], [1, 4096]]")
+    return launch(
+        "aten::mm", "nvjet_sm90_tst_256x128_64x4", us, dims, types, strides="[[4096, 1], [1, 4096]]"
+    )
 
 
 def back(us: float = 200.0) -> Launch:
-    return launch("aten::copy_", "direct_copy_kernel_cuda", us, WEIGHT, BACK, node="ToCopyBackward0")
+    return launch(
+        "aten::copy_", "direct_copy_kernel_cuda", us, WEIGHT, BACK, node="ToCopyBackward0"
+    )
 
 
 def gathering(launches: list[Launch], gathers: int, shape: str = "[[16384, 4096]]") -> Case:
@@ -36,7 +40,9 @@ def gathering(launches: list[Launch], gathers: int, shape: str = "[[16384, 4096]
         for one in launches:
             number += 1
             if one.node is not None:
-                events.append(op(f"autograd::engine::evaluate_function: {one.node}", host, host + US))
+                events.append(
+                    op(f"autograd::engine::evaluate_function: {one.node}", host, host + US)
+                )
             events.append(op(one.op, host + 10, host + US - 10, detail=one.detail))
             events.append(call("cudaLaunchKernel", host + 20, host + US - 20, number))
             free = max(free, host + US) + int(one.us * US)
@@ -61,7 +67,9 @@ def test_dtype_casts_keeps_one_cast_of_a_weight_used_again_and_again() -> None:
     proposal = dtype_casts.propose(case)
     assert isinstance(proposal, Proposal)
     finding = finding_of(case, proposal)
-    assert 1.9 < finding.predicted_speedup < 2.2  # 4000 us; 7 of 8 casts (700) and of their gradients' (1400) go
+    assert (
+        1.9 < finding.predicted_speedup < 2.2
+    )  # 4000 us; 7 of 8 casts (700) and of their gradients' (1400) go
     assert finding.predicted_high > finding.predicted_speedup  # weights in 16 bits
 
 
@@ -89,5 +97,7 @@ def test_dtype_casts_leaves_activations_alone() -> None:
 
 
 def test_dtype_casts_asks_for_shapes() -> None:
-    word = dtype_casts.propose(case_of_steps(*[launch("aten::copy_", "direct_copy_kernel", 500.0)] * 4, shapes=False))
+    word = dtype_casts.propose(
+        case_of_steps(*[launch("aten::copy_", "direct_copy_kernel", 500.0)] * 4, shapes=False)
+    )
     assert isinstance(word, Abstention)

@@ -1,4 +1,5 @@
-"""low-l2-hits: data that are used again and come from DRAM again; passes that read once are left alone."""
+"""low-l2-hits: data that are used again and come from DRAM again; passes that read once are left
+alone."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ ROW_BY_ROW: dict[str, Any] = GATHER | {
     "dram_read_bytes": 2_013_952_512.0,
     "dram_write_bytes": 2_487_040.0,
 }
-"""Recorded on the same: blocks that share a strip of one operand and sweep the other, four times the L2, 8 times. 445 us."""
+"""Recorded on the same: blocks that share a strip of one operand and sweep the other, four times
+the L2, 8 times. 445 us."""
 COLUMN_BY_COLUMN: dict[str, Any] = ROW_BY_ROW | {
     "l1_throughput": 0.3606,
     "compute_throughput": 0.2367,
@@ -71,19 +73,31 @@ def test_recorded_gather_may_read_again() -> None:
     assert advice.code == "low-l2-hits"
     assert "may bring the same data" in advice.summary
     assert advice.action.startswith("if its inputs are smaller than what it read: ")
-    words = "0.94 GB read from DRAM, at 88% of its peak; the multiprocessors got 1.3 times that from the L2"
+    words = (
+        "0.94 GB read from DRAM, at 88% of its peak; the multiprocessors got 1.3 times that from "
+        "the L2"
+    )
     assert advice.evidence == (f"k (100%): {words}",)
 
 
 def test_a_product_in_a_bad_order_speaks_though_two_thirds_of_its_reads_hit() -> None:
-    """One operand shared by the blocks of a row, the other, twice as wide a tile, different for each."""
-    bad = GATHER | {"l2_hits": 0.66, "l2_read_bytes": 2.9e9, "dram_read_bytes": 1e9, "dram_throughput": 0.9}
+    """One operand shared by the blocks of a row, the other, twice as wide a tile, different for
+    each."""
+    bad = GATHER | {
+        "l2_hits": 0.66,
+        "l2_read_bytes": 2.9e9,
+        "dram_read_bytes": 1e9,
+        "dram_throughput": 0.9,
+    }
     assert len(advise(beside(kernel(**bad)))) == 1
 
 
 def test_recorded_blocks_in_a_bad_order_speak_and_in_a_good_one_do_not() -> None:
     (advice,) = advise(beside(kernel(**ROW_BY_ROW)))
-    words = "2.01 GB read from DRAM, at 94% of its peak; the multiprocessors got 1.5 times that from the L2"
+    words = (
+        "2.01 GB read from DRAM, at 94% of its peak; the multiprocessors got 1.5 times that from "
+        "the L2"
+    )
     assert advice.evidence == (f"k (100%): {words}",)
     assert advise(beside(kernel(**COLUMN_BY_COLUMN))) == ()
 
@@ -96,7 +110,10 @@ def test_recorded_blocks_in_a_bad_order_speak_and_in_a_good_one_do_not() -> None
         {"tensor_pipe": 0.7},
         {"l2_served": 0.8},  # The L2 has none.
         {"compute_throughput": 0.85},
-        {"dram_read_bytes": 50e6, "l2_read_bytes": 200e6},  # It fits the L2: whatever came, came for the first time.
+        {
+            "dram_read_bytes": 50e6,
+            "l2_read_bytes": 200e6,
+        },  # It fits the L2: whatever came, came for the first time.
         {"dram_write_bytes": 500e6},  # A pass with a small operand beside.
         {"dram_throughput": None},
         {"dram_read_bytes": None},
@@ -106,7 +123,9 @@ def test_recorded_blocks_in_a_bad_order_speak_and_in_a_good_one_do_not() -> None
         {"l2_size_bytes": None},
     ],
 )
-def test_silent_for_a_pass_a_roof_elsewhere_and_what_was_not_measured(fields: dict[str, object]) -> None:
+def test_silent_for_a_pass_a_roof_elsewhere_and_what_was_not_measured(
+    fields: dict[str, object],
+) -> None:
     assert advise(beside(kernel(**(GATHER | fields)))) == ()
 
 
@@ -116,11 +135,20 @@ def test_recorded_copy_and_healthy_gemm() -> None:
 
 
 def test_reading_more_than_there_is_proves_it() -> None:
-    """Several passes over a large buffer: nothing is ever found in the L2, and the memory recording tells how large it can be."""
-    passes = kernel(**(COPY | {"dram_read_bytes": 8e9, "l2_read_bytes": 8e9, "dram_write_bytes": 1e9}))
+    """Several passes over a large buffer: nothing is ever found in the L2, and the memory recording
+    tells how large it can be."""
+    passes = kernel(
+        **(COPY | {"dram_read_bytes": 8e9, "l2_read_bytes": 8e9, "dram_write_bytes": 1e9})
+    )
     (advice,) = advise(held(2.0, passes))
     assert "come from DRAM several times" in advice.summary
-    assert advice.evidence == ("k (100%): 8.00 GB read from DRAM, at 86% of its peak; all tensors together held 2.00 GB at most",)
+    assert advice.evidence == (
+        (
+            "k (100%): 8.00 GB read from DRAM, at 86% of its peak; all tensors together held 2.00 "
+            "GB "
+            "at most"
+        ),
+    )
     assert advise(held(8.0, passes)) == ()
     assert advise(beside(passes)) == ()
 

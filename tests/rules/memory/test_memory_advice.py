@@ -1,4 +1,5 @@
-"""What the memory rules say of recordings: one story where each fires, one look-alike where it stays silent."""
+"""What the memory rules say of recordings: one story where each fires, one look-alike where it
+stays silent."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def only_record(beside: Auxiliary) -> MemoryRecord:
 
 
 def counters(**fields: Any) -> Auxiliary:
-    return Auxiliary(memory=memory_report(replace(MemoryRecord(format="memory-stats", label="s", peak_bytes=0), **fields)))
+    return Auxiliary(
+        memory=memory_report(
+            replace(MemoryRecord(format="memory-stats", label="s", peak_bytes=0), **fields)
+        )
+    )
 
 
 def only(advice: Advice | None) -> Advice:
@@ -60,16 +65,31 @@ def test_running_out_names_what_holds_the_peak(tmp_path: Path) -> None:
     story = training(2)
     story.oom(9000 * MB, device_free=10 * MB)
     advice = only(memory_pressure.advise(told(tmp_path, story)))
-    assert advice.summary == "memory ran out once, with 0.8 GB held at the peak; the last one asked for 9.44 GB"
+    assert (
+        advice.summary
+        == "memory ran out once, with 0.8 GB held at the peak; the last one asked for 9.44 GB"
+    )
     assert "checkpoint activations" in advice.action
     assert advice.weight == pytest.approx(300 / 764)
     assert advice.weight_of == "the peak"
-    assert "what holds the peak of 0.80 GB: activations 39%, optimizer 26%, weights 13%, gradients 13%" in advice.evidence
-    assert any(line.startswith("forward (job/train.py:20): 0.31 GB of activations") for line in advice.evidence)
+    assert (
+        "what holds the peak of 0.80 GB: activations 39%, optimizer 26%, weights 13%, gradients 13%"
+        in advice.evidence
+    )
+    assert any(
+        line.startswith("forward (job/train.py:20): 0.31 GB of activations")
+        for line in advice.evidence
+    )
 
 
 def test_retries_and_fullness_are_pressure_and_their_absence_is_none() -> None:
-    calm = {"peak_bytes": 70 * MB, "reserved_bytes": 75 * MB, "capacity_bytes": 80 * MB, "num_retries": 0, "num_ooms": 0}
+    calm = {
+        "peak_bytes": 70 * MB,
+        "reserved_bytes": 75 * MB,
+        "capacity_bytes": 80 * MB,
+        "num_retries": 0,
+        "num_ooms": 0,
+    }
     assert memory_pressure.advise(counters(**calm)) is None
     retried = only(memory_pressure.advise(counters(**{**calm, "num_retries": 5})))
     assert "asked the driver again 5 times" in retried.summary
@@ -78,11 +98,16 @@ def test_retries_and_fullness_are_pressure_and_their_absence_is_none() -> None:
     assert retried.weight_of == "the device's memory"
     full = only(memory_pressure.advise(counters(**{**calm, "peak_bytes": 75 * MB})))
     assert full.summary.endswith("at the peak (94%)")
-    assert memory_pressure.advise(counters(peak_bytes=75 * MB)) is None  # How large the device is was not recorded.
+    assert (
+        memory_pressure.advise(counters(peak_bytes=75 * MB)) is None
+    )  # How large the device is was not recorded.
 
 
 def monitored(beside: Auxiliary, *totals_mb: float | None) -> Auxiliary:
-    devices = (DeviceSeries(index=i, memory_total_bytes=None if mb is None else mb * MB) for i, mb in enumerate(totals_mb))
+    devices = (
+        DeviceSeries(index=i, memory_total_bytes=None if mb is None else mb * MB)
+        for i, mb in enumerate(totals_mb)
+    )
     return replace(beside, system=system_report(devices=tuple(devices)))
 
 
@@ -94,9 +119,14 @@ def test_the_monitor_says_how_large_the_device_is_where_the_recording_does_not()
     assert full.weight_of == "the device's memory"
     assert memory_pressure.advise(monitored(unknown, 100)) is None
     assert memory_pressure.advise(monitored(unknown, None)) is None
-    assert memory_pressure.advise(monitored(unknown, 80, 100)) is None  # Which of them it was is not known.
+    assert (
+        memory_pressure.advise(monitored(unknown, 80, 100)) is None
+    )  # Which of them it was is not known.
     # What the recording itself tells goes first.
-    assert memory_pressure.advise(monitored(counters(peak_bytes=75 * MB, capacity_bytes=100 * MB), 80)) is None
+    assert (
+        memory_pressure.advise(monitored(counters(peak_bytes=75 * MB, capacity_bytes=100 * MB), 80))
+        is None
+    )
 
 
 def test_the_log_of_nvidia_smi_says_how_large_the_device_is(tmp_path: Path) -> None:
@@ -105,7 +135,10 @@ def test_the_log_of_nvidia_smi_says_how_large_the_device_is(tmp_path: Path) -> N
     log += b"2026/11/15 02:01:04.497, 0, NVIDIA H200, 136000 MiB, 143771 MiB\n" * 2
     system = read_monitor([source_of(tmp_path / "smi.csv", log)])
     full = replace(counters(peak_bytes=136_000 * MB), system=system)
-    assert only(memory_pressure.advise(full)).summary == "tensors hold 142.6 of 150.8 GB at the peak (95%)"
+    assert (
+        only(memory_pressure.advise(full)).summary
+        == "tensors hold 142.6 of 150.8 GB at the peak (95%)"
+    )
     assert memory_pressure.advise(replace(counters(peak_bytes=130_000 * MB), system=system)) is None
 
 
@@ -118,9 +151,12 @@ def test_free_memory_in_small_pieces_is_fragmentation(tmp_path: Path) -> None:
         story.free(first, FORWARD)
     story.oom(50 * MB, device_free=0)
     advice = only(fragmentation.advise(told(tmp_path, story)))
-    assert advice.summary.startswith("memory ran out for 0.05 GB with 0.19 GB free, in pieces too small")
+    assert advice.summary.startswith(
+        "memory ran out for 0.05 GB with 0.19 GB free, in pieces too small"
+    )
     assert "expandable_segments:True" in advice.action
-    # At the peak of tensors 200 MB are reserved: nine blocks of 2 MB are left, and the last pair has 12.
+    # At the peak of tensors 200 MB are reserved: nine blocks of 2 MB are left, and the last pair
+    # has 12.
     assert advice.weight == pytest.approx(1 - 30 / 200)
     assert "0.18 GB free at the peak of tensors, the largest block 0.01 GB" in advice.evidence[0]
 
@@ -141,7 +177,9 @@ def test_a_cache_that_is_in_nobodys_way_is_not_fragmentation() -> None:
     assert fragmentation.advise(counters(peak_bytes=60 * GB, reserved_bytes=70 * GB)) is None
     assert fragmentation.advise(counters(peak_bytes=60 * GB)) is None
     few = {"peak_bytes": 400 * MB, "reserved_bytes": 1300 * MB}
-    assert fragmentation.advise(counters(**few)) is None, "less than a gigabyte, on a device of which nothing is known"
+    assert fragmentation.advise(counters(**few)) is None, (
+        "less than a gigabyte, on a device of which nothing is known"
+    )
     assert fragmentation.advise(counters(**few, capacity_bytes=2000 * MB)) is not None
 
 
@@ -181,12 +219,27 @@ def test_memory_that_ran_out_beside_a_graphs_pool_is_not_fragmentation(tmp_path:
 
 
 def test_of_several_recordings_the_one_in_trouble_is_named_and_its_peak_told() -> None:
-    calm = MemoryRecord(format="memory-snapshot", label="rank0.pickle", peak_bytes=9 * GB, held={"weights": 9 * GB}, num_ooms=0)
-    out = replace(calm, label="rank1.pickle", device=1, peak_bytes=8 * GB, held={"activations": 8 * GB}, num_ooms=1)
+    calm = MemoryRecord(
+        format="memory-snapshot",
+        label="rank0.pickle",
+        peak_bytes=9 * GB,
+        held={"weights": 9 * GB},
+        num_ooms=0,
+    )
+    out = replace(
+        calm,
+        label="rank1.pickle",
+        device=1,
+        peak_bytes=8 * GB,
+        held={"activations": 8 * GB},
+        num_ooms=1,
+    )
     advice = only(memory_pressure.advise(Auxiliary(memory=memory_report(calm, out))))
     assert advice.summary.endswith("held at the peak (rank1.pickle, device 1)")
     assert "checkpoint activations" in advice.action
-    assert any("of 8.59 GB (rank1.pickle, device 1): activations 100%" in line for line in advice.evidence)
+    assert any(
+        "of 8.59 GB (rank1.pickle, device 1): activations 100%" in line for line in advice.evidence
+    )
 
 
 def test_expandable_segments_that_are_on_are_not_advised() -> None:
@@ -198,14 +251,21 @@ def test_each_step_keeping_its_loss_is_growth(tmp_path: Path) -> None:
     story = training(6, kept_mb=8)
     story.oom(1 << 40, device_free=400 * MB)
     advice = only(memory_growth.advise(told(tmp_path, story)))
-    assert advice.summary == f"each step leaves {8 * MB / 1e6:.1f} MB more in use than the one before"
+    assert (
+        advice.summary == f"each step leaves {8 * MB / 1e6:.1f} MB more in use than the one before"
+    )
     assert any(
-        line.startswith(f"loss_of (job/train.py:33) made {40 * MB / 1e6:.1f} MB of it, in 5 tensors") for line in advice.evidence
+        line.startswith(
+            f"loss_of (job/train.py:33) made {40 * MB / 1e6:.1f} MB of it, in 5 tensors"
+        )
+        for line in advice.evidence
     )
     assert any(line.startswith("the device is full after") for line in advice.evidence)
     assert advice.weight == pytest.approx(32 / (764 + 6 * 8))
 
 
 @pytest.mark.parametrize(("num_steps", "kept_mb"), [(6, 0), (3, 8)])
-def test_steady_steps_and_too_few_are_not_growth(tmp_path: Path, num_steps: int, kept_mb: int) -> None:
+def test_steady_steps_and_too_few_are_not_growth(
+    tmp_path: Path, num_steps: int, kept_mb: int
+) -> None:
     assert memory_growth.advise(told(tmp_path, training(num_steps, kept_mb=kept_mb))) is None

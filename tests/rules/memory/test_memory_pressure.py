@@ -20,13 +20,20 @@ def training() -> Run:
 
 
 def test_a_full_device_is_told() -> None:
-    said = memory_pressure.propose(training().case(allocator([1, 2], [100 * GB, 135 * GB], [138 * GB, 138 * GB])))
+    said = memory_pressure.propose(
+        training().case(allocator([1, 2], [100 * GB, 135 * GB], [138 * GB, 138 * GB]))
+    )
     assert isinstance(said, Remark)
     assert "135.0 of 140.0 GB" in said.text
 
 
 def test_a_large_cache_is_not_pressure() -> None:
-    assert memory_pressure.propose(training().case(allocator([1, 2], [60 * GB, 90 * GB], [138 * GB, 138 * GB]))) is None
+    assert (
+        memory_pressure.propose(
+            training().case(allocator([1, 2], [60 * GB, 90 * GB], [138 * GB, 138 * GB]))
+        )
+        is None
+    )
 
 
 def test_without_the_allocators_events_it_abstains() -> None:

@@ -15,7 +15,9 @@ CONFLICTS = {"mio_throttle": 0.3, "short_scoreboard": 0.2, "long_scoreboard": 0.
 def test_latency_with_idle_memory() -> None:
     (advice,) = advise(beside(kernel(stalls=WAITS)))
     assert advice.code == "memory-stalls"
-    assert advice.evidence == ("k (100%): 60% of the warps' time waits for loads, with 30% of the DRAM's peak in use",)
+    assert advice.evidence == (
+        "k (100%): 60% of the warps' time waits for loads, with 30% of the DRAM's peak in use",
+    )
 
 
 def test_a_kernel_that_stays_on_its_multiprocessors_is_judged() -> None:
@@ -38,7 +40,9 @@ def test_one_stall_alone_is_enough_where_no_other_can_be_more() -> None:
         {"stalls": {}},
         {"stalls": {"long_scoreboard": 0.25, "wait": 0.2, "selected": 0.55}},
         {"stalls": {"long_scoreboard": 0.35, "barrier": 0.45, "selected": 0.2}},
-        {"stalls": {"long_scoreboard": 0.35}},  # What the rest is was not collected: it may be more.
+        {
+            "stalls": {"long_scoreboard": 0.35}
+        },  # What the rest is was not collected: it may be more.
         {"dram_throughput": None},
     ],
 )
@@ -51,7 +55,9 @@ def test_bank_conflicts_are_told_even_where_they_keep_the_l1_busy() -> None:
     (advice,) = advise(beside(kernel(stalls=CONFLICTS, l1_throughput=0.95, **wavefronts)))
     assert "Bank conflicts" in advice.summary
     assert "16.5 times the passes" in advice.evidence[0]
-    padded = kernel(stalls=CONFLICTS, l1_throughput=0.95, shared_wavefronts=220.0, shared_wavefronts_ideal=200.0)
+    padded = kernel(
+        stalls=CONFLICTS, l1_throughput=0.95, shared_wavefronts=220.0, shared_wavefronts_ideal=200.0
+    )
     assert advise(beside(padded)) == ()
     elsewhere = kernel(stalls={"barrier": 0.5, "selected": 0.5}, l1_throughput=0.95, **wavefronts)
     assert advise(beside(elsewhere)) == ()

@@ -23,7 +23,14 @@ def turn(us: float) -> Launch:
 
 
 def conv(us: float) -> Launch:
-    return launch("aten::cudnn_convolution", "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", us, IMAGES, TYPES, strides=NCHW)
+    return launch(
+        "aten::cudnn_convolution",
+        "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc",
+        us,
+        IMAGES,
+        TYPES,
+        strides=NCHW,
+    )
 
 
 def test_nchw_layout_removes_transposes_and_speeds_norms_up() -> None:
@@ -34,7 +41,8 @@ def test_nchw_layout_removes_transposes_and_speeds_norms_up() -> None:
 
 
 def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
-    """9 calls of 200 us of host time as recorded: more than the device then needs, or not, by what recording took of it."""
+    """9 calls of 200 us of host time as recorded: more than the device then needs, or not, by what
+    recording took of it."""
     case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0)] * 3, host_us=200.0)
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
@@ -46,7 +54,8 @@ def test_nchw_layout_says_how_far_the_host_could_keep_up() -> None:
 
 
 def test_what_another_fix_made_of_a_norm_stays() -> None:
-    """Fused with what follows it, it is neither brought back nor made shorter once more; the transposes go."""
+    """Fused with what follows it, it is neither brought back nor made shorter once more; the
+    transposes go."""
     small = launch("aten::relu", "vectorized_elementwise_kernel", 60.0, IMAGES, TYPES, strides=NCHW)
     case = case_of_steps(*[turn(300.0), conv(100.0), norm(NCHW, 760.0), small] * 3)
     fusing, turning = unfused_pointwise.propose(case), nchw_layout.propose(case)
@@ -56,7 +65,11 @@ def test_what_another_fix_made_of_a_norm_stays() -> None:
     fused = fusing.change(case.graph)
     both = turning.change(fused)
     is_turn = np.arange(len(case.graph)) % 4 == 0
-    assert both.task_ns[~is_turn].tolist() == fused.task_ns[~is_turn].tolist() != case.graph.task_ns[~is_turn].tolist()
+    assert (
+        both.task_ns[~is_turn].tolist()
+        == fused.task_ns[~is_turn].tolist()
+        != case.graph.task_ns[~is_turn].tolist()
+    )
     assert both.task_ns[is_turn].sum() == 0 < fused.task_ns[is_turn].sum()
 
 
@@ -65,7 +78,9 @@ def test_nchw_layout_is_silent_in_channels_last() -> None:
 
 
 def test_nchw_layout_knows_that_group_norm_gets_slower() -> None:
-    group = launch("aten::native_group_norm", "RowwiseMomentsCUDAKernel", 200.0, IMAGES, TYPES, strides=NCHW)
+    group = launch(
+        "aten::native_group_norm", "RowwiseMomentsCUDAKernel", 200.0, IMAGES, TYPES, strides=NCHW
+    )
     case = case_of_steps(*[turn(30.0), conv(100.0), group] * 3)
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
@@ -88,7 +103,11 @@ def thin(name: str, us: float, *, side: int, dtype: str = "float") -> Launch:
 
 def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
     case = case_of_steps(
-        *[thin("aten::_conv_depthwise2d", 240.0, side=3), thin("aten::convolution_backward", 1000.0, side=3)] * 4
+        *[
+            thin("aten::_conv_depthwise2d", 240.0, side=3),
+            thin("aten::convolution_backward", 1000.0, side=3),
+        ]
+        * 4
     )
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
@@ -97,7 +116,11 @@ def test_nchw_layout_sees_depthwise_convolutions_that_nothing_turns() -> None:
 
 def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> None:
     case = case_of_steps(
-        *[thin("aten::_conv_depthwise2d", 320.0, side=7), thin("aten::convolution_backward", 1100.0, side=7)] * 4
+        *[
+            thin("aten::_conv_depthwise2d", 320.0, side=7),
+            thin("aten::convolution_backward", 1100.0, side=7),
+        ]
+        * 4
     )
     proposal = nchw_layout.propose(case)
     if proposal is not None:
@@ -108,9 +131,21 @@ def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> N
 
 
 def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:
-    turned = launch("aten::cudnn_convolution", "nchwToNhwcKernel", 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)
+    turned = launch(
+        "aten::cudnn_convolution", "nchwToNhwcKernel", 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES
+    )
     kernel = "sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_nhwc"
-    case = case_of_steps(*[turned, launch("aten::cudnn_convolution", kernel, 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES)] * 4)
+    case = case_of_steps(
+        *[
+            turned,
+            launch(
+                "aten::cudnn_convolution", kernel, 100.0, FULL, FULL_TYPES, strides=FULL_STRIDES
+            ),
+        ]
+        * 4
+    )
     proposal = nchw_layout.propose(case)
     assert isinstance(proposal, Proposal)
-    assert 1.15 < finding_of(case, proposal).predicted_speedup < 1.3  # 200 us to 162: the pass stays as a copy
+    assert (
+        1.15 < finding_of(case, proposal).predicted_speedup < 1.3
+    )  # 200 us to 162: the pass stays as a copy

@@ -1,4 +1,5 @@
-"""uncoalesced-access: sectors that are moved and not used; what the L1 keeps for neighbours is not waste."""
+"""uncoalesced-access: sectors that are moved and not used; what the L1 keeps for neighbours is not
+waste."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def test_without_the_bytes_only_what_no_width_explains() -> None:
     assert advise(beside(copy(32, None)))
 
 
-@pytest.mark.parametrize("fields", [{"global_load_sectors": None, "global_store_sectors": None}, {"load_sectors": None}])
+@pytest.mark.parametrize(
+    "fields", [{"global_load_sectors": None, "global_store_sectors": None}, {"load_sectors": None}]
+)
 def test_silent_where_sectors_were_not_counted(fields: dict[str, object]) -> None:
     assert advise(beside(copy(32, 4, **fields))) == ()
 
@@ -66,4 +69,6 @@ def test_healthy_gemm() -> None:
 
 @needs_shared
 def test_recorded_step_has_none() -> None:
-    assert advise(recorded()) == (), "its cast touches sectors twice, and the L1 serves the second time"
+    assert advise(recorded()) == (), (
+        "its cast touches sectors twice, and the L1 serves the second time"
+    )

@@ -5,16 +5,32 @@ from tests.rules.judging import finding_of
 from tests.rules.steps import Launch, case_of_steps, launch
 
 
-def attention(batch: int, tokens: int, dim: int, dtype: str, times: tuple[float, ...], gemm: str = "nvjet_a") -> list[Launch]:
-    scores, tall, wide = (f"[{batch}, {rows}, {columns}]" for rows, columns in ((tokens, tokens), (tokens, dim), (dim, tokens)))
+def attention(
+    batch: int, tokens: int, dim: int, dtype: str, times: tuple[float, ...], gemm: str = "nvjet_a"
+) -> list[Launch]:
+    scores, tall, wide = (
+        f"[{batch}, {rows}, {columns}]"
+        for rows, columns in ((tokens, tokens), (tokens, dim), (dim, tokens))
+    )
     pair, vector = f'["{dtype}", "{dtype}"]', "vectorized_elementwise_kernel"
     softmax = f'["{dtype}", "Scalar", "Scalar"]'
     return [
         launch("aten::bmm", gemm, times[0], f"[{tall}, {wide}]", pair),
         launch("aten::mul", vector, times[1], f"[{scores}, []]", f'["{dtype}", "double"]'),
-        launch("aten::masked_fill_", vector, times[1], f"[{scores}, [{tokens}, {tokens}], []]", f'["{dtype}", "bool", "Scalar"]'),
         launch(
-            "aten::_softmax", "softmax_warp_forward", times[1], f"[{scores}, [], []]", softmax, concrete='["", "-1", "False"]'
+            "aten::masked_fill_",
+            vector,
+            times[1],
+            f"[{scores}, [{tokens}, {tokens}], []]",
+            f'["{dtype}", "bool", "Scalar"]',
+        ),
+        launch(
+            "aten::_softmax",
+            "softmax_warp_forward",
+            times[1],
+            f"[{scores}, [], []]",
+            softmax,
+            concrete='["", "-1", "False"]',
         ),
         launch("aten::bmm", gemm, times[2], f"[{scores}, {tall}]", pair),
     ]
@@ -25,12 +41,16 @@ def test_unfused_attention_becomes_one_kernel() -> None:
     proposal = unfused_attention.propose(case)
     assert isinstance(proposal, Proposal)
     finding = finding_of(case, proposal)
-    assert 8 < finding.predicted_speedup < 16  # 1090 us for each; a fused causal one takes about 85, another 153
+    assert (
+        8 < finding.predicted_speedup < 16
+    )  # 1090 us for each; a fused causal one takes about 85, another 153
     assert finding.predicted_low < finding.predicted_speedup
 
 
 def test_unfused_attention_in_plain_fp32_gains_little() -> None:
-    case = case_of_steps(*attention(128, 1024, 64, "float", (515.0, 130.0, 420.0), "sm80_simt_sgemm") * 3)
+    case = case_of_steps(
+        *attention(128, 1024, 64, "float", (515.0, 130.0, 420.0), "sm80_simt_sgemm") * 3
+    )
     proposal = unfused_attention.propose(case)
     assert isinstance(proposal, Proposal)
     assert finding_of(case, proposal).predicted_low < 1.5
@@ -42,17 +62,39 @@ def test_unfused_attention_in_tf32_gets_slower() -> None:
     assert isinstance(proposal, Proposal)
     assert case.graph is not None
     assert proposal.cautious is not None
-    assert case.speedup(proposal.cautious(case.graph)) < 1.0  # measured: 1029 us fused, 180 + 150 for the products
+    assert (
+        case.speedup(proposal.cautious(case.graph)) < 1.0
+    )  # measured: 1029 us fused, 180 + 150 for the products
     assert finding_of(case, proposal).predicted_low == 1.0
 
 
 def test_unfused_attention_leaves_other_softmaxes_alone() -> None:
-    experts = launch("aten::_softmax", "softmax_warp_forward", 30.0, "[[4, 2048, 8], [], []]", '["float", "Scalar", "Scalar"]')
-    mm = launch("aten::mm", "nvjet_a", 300.0, "[[8192, 1024], [1024, 4096]]", '["c10::BFloat16", "c10::BFloat16"]')
-    bmm = launch("aten::bmm", "nvjet_b", 300.0, "[[8, 1024, 1024], [8, 1024, 4096]]", '["c10::BFloat16", "c10::BFloat16"]')
+    experts = launch(
+        "aten::_softmax",
+        "softmax_warp_forward",
+        30.0,
+        "[[4, 2048, 8], [], []]",
+        '["float", "Scalar", "Scalar"]',
+    )
+    mm = launch(
+        "aten::mm",
+        "nvjet_a",
+        300.0,
+        "[[8192, 1024], [1024, 4096]]",
+        '["c10::BFloat16", "c10::BFloat16"]',
+    )
+    bmm = launch(
+        "aten::bmm",
+        "nvjet_b",
+        300.0,
+        "[[8, 1024, 1024], [8, 1024, 4096]]",
+        '["c10::BFloat16", "c10::BFloat16"]',
+    )
     assert unfused_attention.propose(case_of_steps(mm, experts, bmm, mm)) is None
 
 
 def test_unfused_attention_asks_for_shapes() -> None:
     softmax = launch("aten::_softmax", "softmax_warp_forward", 300.0)
-    assert isinstance(unfused_attention.propose(case_of_steps(*[softmax] * 3, shapes=False)), Abstention)
+    assert isinstance(
+        unfused_attention.propose(case_of_steps(*[softmax] * 3, shapes=False)), Abstention
+    )

@@ -15,27 +15,42 @@ VECTOR = "vectorized_elementwise_kernel"
 
 
 def test_unfused_pointwise_run_reads_once_and_writes_once() -> None:
-    chain = [launch("aten::mul", VECTOR, 190.0, *TWO), *[launch("aten::neg", VECTOR, 127.0, *ONE)] * 5]
+    chain = [
+        launch("aten::mul", VECTOR, 190.0, *TWO),
+        *[launch("aten::neg", VECTOR, 127.0, *ONE)] * 5,
+    ]
     case = case_of_steps(*chain)
     proposal = unfused_pointwise.propose(case)
     assert isinstance(proposal, Proposal)
-    assert 3.8 < finding_of(case, proposal).predicted_speedup < 4.5  # 825 us; two read and one written take 194
+    assert (
+        3.8 < finding_of(case, proposal).predicted_speedup < 4.5
+    )  # 825 us; two read and one written take 194
 
 
 def test_unfused_pointwise_does_not_fuse_across_a_product() -> None:
-    gemm = launch("aten::mm", "nvjet_a", 700.0, "[[65536, 1024], [1024, 1024]]", '["float", "float"]')
-    assert unfused_pointwise.propose(case_of_steps(*[launch("aten::neg", VECTOR, 127.0, *ONE), gemm] * 4)) is None
+    gemm = launch(
+        "aten::mm", "nvjet_a", 700.0, "[[65536, 1024], [1024, 1024]]", '["float", "float"]'
+    )
+    assert (
+        unfused_pointwise.propose(
+            case_of_steps(*[launch("aten::neg", VECTOR, 127.0, *ONE), gemm] * 4)
+        )
+        is None
+    )
 
 
 def test_unfused_pointwise_keeps_functions_at_their_arithmetic() -> None:
     case = case_of_steps(*[launch("aten::sin", VECTOR, 128.0, *ONE)] * 10)
     proposal = unfused_pointwise.propose(case)
     assert isinstance(proposal, Proposal)
-    assert finding_of(case, proposal).predicted_speedup < 4  # 10 x 20 instructions an element: 400 us, not 127
+    assert (
+        finding_of(case, proposal).predicted_speedup < 4
+    )  # 10 x 20 instructions an element: 400 us, not 127
 
 
 def test_where_the_hosts_time_is_open_the_range_says_so() -> None:
-    """1002 us on the device of which a chain is left, and a recorded host of 600: what recording took of that is not known."""
+    """1002 us on the device of which a chain is left, and a recorded host of 600: what recording
+    took of that is not known."""
     case = case_of_steps(*[launch("aten::neg", VECTOR, 167.0, *ONE)] * 6, host_us=100.0)
     proposal = unfused_pointwise.propose(case)
     assert isinstance(proposal, Proposal)
@@ -46,13 +61,21 @@ def test_where_the_hosts_time_is_open_the_range_says_so() -> None:
     assert finding.predicted_high >= alone.predicted_high
 
 
-def pictures(channels: int, *, weight: str | None = None, height: int = 112, operator: str = "aten::cudnn_convolution") -> Case:
+def pictures(
+    channels: int,
+    *,
+    weight: str | None = None,
+    height: int = 112,
+    operator: str = "aten::cudnn_convolution",
+) -> Case:
     """A convolution whose tensors are turned for it, then four operations on what it gives."""
     dims = f"[[64, {channels}, {height}, 112], {weight or f'[{channels}, {channels}, 3, 3]'}]"
     strides = f"[[{channels * height * 112}, {height * 112}, 112, 1], [{channels * 9}, 9, 3, 1]]"
     types = '["c10::BFloat16", "c10::BFloat16"]'
     turn = launch(operator, "nchwToNhwcKernel", 300.0, dims, types, strides=strides)
-    product = launch(operator, "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", 200.0, dims, types, strides=strides)
+    product = launch(
+        operator, "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc", 200.0, dims, types, strides=strides
+    )
     small = launch("aten::neg", VECTOR, 127.0, *ONE)
     return case_of_steps(turn, product, *[small] * 4)
 
@@ -64,7 +87,8 @@ def predicted(case: Case) -> float:
 
 
 def test_the_compiler_turns_pictures_too() -> None:
-    """Of 1008 us the four become one of about 130; what turned the tensors goes with it where the compiler chooses the layout."""
+    """Of 1008 us the four become one of about 130; what turned the tensors goes with it where the
+    compiler chooses the layout."""
     assert predicted(pictures(128)) == pytest.approx(1008 / 330, rel=0.05)
 
 

@@ -9,16 +9,37 @@ HALF = "c10::BFloat16"
 
 
 def head(us: float = 2800.0) -> Launch:
-    return launch("aten::mm", "nvjet_sm90_tst_192x192", us, "[[8192, 1024], [1024, 128256]]", f'["{HALF}", "{HALF}"]')
+    return launch(
+        "aten::mm",
+        "nvjet_sm90_tst_192x192",
+        us,
+        "[[8192, 1024], [1024, 128256]]",
+        f'["{HALF}", "{HALF}"]',
+    )
 
 
 def loss(logits: str = LOGITS) -> list[Launch]:
     """As eager PyTorch computes a cross entropy over bf16 logits."""
     one, two = f"[{logits}, [], []]", f"[{logits}, {logits}, []]"
     return [
-        launch("aten::copy_", "direct_copy_kernel_cuda", 3000.0, two, f'["float", "{HALF}", "Scalar"]'),
-        launch("aten::_log_softmax", "cunn_SoftMaxForward", 4000.0, one, '["float", "Scalar", "Scalar"]'),
-        launch("aten::fill_", "FillFunctor", 900.0, f"[{logits}, []]", '["float", "Scalar"]', node="NllLossBackward0"),
+        launch(
+            "aten::copy_", "direct_copy_kernel_cuda", 3000.0, two, f'["float", "{HALF}", "Scalar"]'
+        ),
+        launch(
+            "aten::_log_softmax",
+            "cunn_SoftMaxForward",
+            4000.0,
+            one,
+            '["float", "Scalar", "Scalar"]',
+        ),
+        launch(
+            "aten::fill_",
+            "FillFunctor",
+            900.0,
+            f"[{logits}, []]",
+            '["float", "Scalar"]',
+            node="NllLossBackward0",
+        ),
         launch(
             "aten::_log_softmax_backward_data",
             "cunn_SoftMaxBackward",
@@ -27,7 +48,14 @@ def loss(logits: str = LOGITS) -> list[Launch]:
             '["float", "float", "Scalar", "Scalar"]',
             node="LogSoftmaxBackward0",
         ),
-        launch("aten::copy_", "bfloat16_copy_kernel", 1500.0, two, f'["{HALF}", "float", "Scalar"]', node="ToCopyBackward0"),
+        launch(
+            "aten::copy_",
+            "bfloat16_copy_kernel",
+            1500.0,
+            two,
+            f'["{HALF}", "float", "Scalar"]',
+            node="ToCopyBackward0",
+        ),
     ]
 
 
@@ -47,7 +75,9 @@ def test_wide_logits_are_found_where_the_loss_leaves_tokens_out() -> None:
 
 
 def test_wide_logits_is_silent_about_a_classifier() -> None:
-    narrow = launch("aten::mm", "nvjet_sm90_tst", 50.0, "[[8192, 2048], [2048, 1000]]", f'["{HALF}", "{HALF}"]')
+    narrow = launch(
+        "aten::mm", "nvjet_sm90_tst", 50.0, "[[8192, 2048], [2048, 1000]]", f'["{HALF}", "{HALF}"]'
+    )
     assert wide_logits.propose(case_of_steps(narrow, *loss("[8192, 1000]"))) is None
 
 
@@ -57,11 +87,17 @@ def test_wide_logits_is_silent_about_a_softmax_that_follows_no_product() -> None
 
 def test_wide_logits_is_silent_about_a_fused_loss() -> None:
     fused = launch(
-        "triton_red_fused__log_softmax__to_copy", "triton_red_fused__log_softmax", 1500.0, f"[{LOGITS}]", f'["{HALF}"]'
+        "triton_red_fused__log_softmax__to_copy",
+        "triton_red_fused__log_softmax",
+        1500.0,
+        f"[{LOGITS}]",
+        f'["{HALF}"]',
     )
     assert wide_logits.propose(case_of_steps(head(), fused, head(), head())) is None
 
 
 def test_wide_logits_asks_for_shapes() -> None:
     softmax = launch("aten::_log_softmax", "cunn_SoftMaxForward", 4000.0)
-    assert isinstance(wide_logits.propose(case_of_steps(softmax, softmax, shapes=False)), Abstention)
+    assert isinstance(
+        wide_logits.propose(case_of_steps(softmax, softmax, shapes=False)), Abstention
+    )

@@ -1,4 +1,5 @@
-"""What PyTorch said becomes advice of the rule whose fault it is, with the line; a topology speaks where collectives weigh."""
+"""What PyTorch said becomes advice of the rule whose fault it is, with the line; a topology speaks
+where collectives weigh."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:
 
 @pytest.mark.parametrize("kind", job_words.ADVICE)
 def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
-    found = advise(beside_of(Said(kind=kind, text="the text", line=7, num=3, ranks=(0, 1, 2), numbers=(64, 16))))
+    found = advise(
+        beside_of(
+            Said(kind=kind, text="the text", line=7, num=3, ranks=(0, 1, 2), numbers=(64, 16))
+        )
+    )
     (one,) = found
     assert one.code == job_words.ADVICE[kind][0].CODE
     assert one.evidence == ("job.log:7: the text (3 times, rank 0-2)",)
@@ -58,7 +63,12 @@ def test_a_warning_is_advice_with_its_line_and_no_weight(kind: str) -> None:
 
 def test_what_is_no_fault_is_no_advice() -> None:
     quiet = [kind for kind in said.KINDS if kind not in job_words.ADVICE]
-    assert advise(beside_of(*(Said(kind=kind, text="x", line=1, num=1, numbers=(1,)) for kind in quiet))) == ()
+    assert (
+        advise(
+            beside_of(*(Said(kind=kind, text="x", line=1, num=1, numbers=(1,)) for kind in quiet))
+        )
+        == ()
+    )
     assert advise(Auxiliary()) == ()
 
 
@@ -73,7 +83,10 @@ def test_beside_a_finding_its_line_is_evidence() -> None:
 def test_memory_that_is_full_and_memory_in_pieces_are_two_faults() -> None:
     (full,) = advise(beside_of(failures=(FAILED,)))
     assert full.code == "memory-pressure"
-    assert full.summary == "Memory ran out: 2.00 GB could not be had, with 70.00 GB of 80.00 GB in tensors."
+    assert (
+        full.summary
+        == "Memory ran out: 2.00 GB could not be had, with 70.00 GB of 80.00 GB in tensors."
+    )
     assert full.weight == pytest.approx(70 / 80)
     assert full.weight_of == "the device's memory"
     assert full.action.startswith("a smaller batch")
@@ -82,37 +95,60 @@ def test_memory_that_is_full_and_memory_in_pieces_are_two_faults() -> None:
     assert pieces.code == "fragmentation"
     assert pieces.weight == pytest.approx(20 / 80)
     assert "expandable_segments:True" in pieces.action
-    (stuck,) = advise(beside_of(Said(kind=said.NO_EXPANSION, text="", line=1, num=1), failures=(apart,)))
+    (stuck,) = advise(
+        beside_of(Said(kind=said.NO_EXPANSION, text="", line=1, num=1), failures=(apart,))
+    )
     assert "expandable_segments" not in stuck.action
 
 
 def test_others_on_the_device_are_named_first() -> None:
-    (one,) = advise(beside_of(failures=(replace(FAILED, own_bytes=30 * GB, allocated_bytes=25 * GB),)))
+    (one,) = advise(
+        beside_of(failures=(replace(FAILED, own_bytes=30 * GB, allocated_bytes=25 * GB),))
+    )
     assert one.action.startswith("49.00 GB of the device are other processes'")
     (unknown,) = advise(beside_of(failures=(replace(FAILED, own_bytes=None),)))
     assert unknown.action.startswith("a smaller batch")
 
 
 def test_the_rank_that_did_not_come_is_the_late_one() -> None:
-    hang = Hang(line=4, op="ALLREDUCE", sequence=1580, timeout_s=600.0, waiting=(0, 1, 3), behind=(2,))
+    hang = Hang(
+        line=4, op="ALLREDUCE", sequence=1580, timeout_s=600.0, waiting=(0, 1, 3), behind=(2,)
+    )
     (named,) = advise(beside_of(hangs=(hang,)))
     assert named.code == "late-rank"
-    assert named.summary == "Rank 2 did not come to ALLREDUCE number 1580: the others waited 600 s and gave up."
-    assert named.evidence == ("job.log:4: rank 0-1, 3 waited 600 s in ALLREDUCE number 1580; rank 2 had not enqueued it",)
+    assert (
+        named.summary
+        == "Rank 2 did not come to ALLREDUCE number 1580: the others waited 600 s and gave up."
+    )
+    assert named.evidence == (
+        "job.log:4: rank 0-1, 3 waited 600 s in ALLREDUCE number 1580; rank 2 had not enqueued it",
+    )
     (unnamed,) = advise(beside_of(hangs=(replace(hang, behind=()),)))
     assert "no line says which rank" in unnamed.summary
 
 
 def topology(link: str) -> Auxiliary:
-    devices = (DeviceLinks(name="GPU0", peers={"GPU1": link}), DeviceLinks(name="GPU1", peers={"GPU0": link}))
-    return Auxiliary(system=system_report(topologies=(Topology(path="topo.txt", tool="nvidia-smi topo", devices=devices),)))
+    devices = (
+        DeviceLinks(name="GPU0", peers={"GPU1": link}),
+        DeviceLinks(name="GPU1", peers={"GPU0": link}),
+    )
+    return Auxiliary(
+        system=system_report(
+            topologies=(Topology(path="topo.txt", tool="nvidia-smi topo", devices=devices),)
+        )
+    )
 
 
 def test_a_way_through_the_host_matters_where_collectives_weigh() -> None:
     shares = {NCCL_KERNEL: 0.3, "sm90_gemm": 0.5}
     (one,) = slow_link.advise(replace(topology("SYS"), kernel_shares=shares))
     assert isinstance(one, Advice)
-    assert (one.code, one.weight, one.weight_of, one.kernels) == ("slow-link", 0.3, "the step", (NCCL_KERNEL,))
+    assert (one.code, one.weight, one.weight_of, one.kernels) == (
+        "slow-link",
+        0.3,
+        "the step",
+        (NCCL_KERNEL,),
+    )
     assert one.summary == "1 of 1 pairs of devices reach each other through the host alone."
     assert slow_link.advise(replace(topology("NV18"), kernel_shares=shares)) == []
     assert slow_link.advise(replace(topology("SYS"), kernel_shares={NCCL_KERNEL: 0.01})) == []
@@ -120,19 +156,24 @@ def test_a_way_through_the_host_matters_where_collectives_weigh() -> None:
 
 
 def test_what_miopen_says_is_told_and_its_faults_are_advice(tmp_path: Path) -> None:
-    """Lines as MIOpen prints them: src/conv/solver_finders.cpp, src/ocl/convolutionocl.cpp, src/include/miopen/sqlite_db.hpp."""
+    """Lines as MIOpen prints them: src/conv/solver_finders.cpp, src/ocl/convolutionocl.cpp,
+    src/include/miopen/sqlite_db.hpp."""
     path = tmp_path / "job.log"
     path.write_text(
         "MIOpen(HIP): Info [GetFindModeValueImpl] MIOPEN_FIND_MODE = FAST(2)\n"
-        "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_36.kdb Performance may degrade. Please ...\n"
-        "MIOpen(HIP): Warning [IsEnoughWorkspace] [GetSolutionsFallback WTI] Solver <GemmFwdRest>, workspace required: 25657344,"
+        "MIOpen(HIP): Warning [SQLiteBase] Missing system database file: gfx1030_36.kdb "
+        "Performance may degrade. Please ...\n"
+        "MIOpen(HIP): Warning [IsEnoughWorkspace] [GetSolutionsFallback WTI] Solver "
+        "<GemmFwdRest>, workspace required: 25657344,"
         " provided ptr: 0 size: 0\n"
         + "".join(
-            f"MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <GemmFwdRest>, workspace required: {size},"
+            "MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <GemmFwdRest>, "
+            f"workspace required: {size},"
             " provided ptr: 0x7f0f15e00000 size: 4096\n"
             for size in (25657344, 59867136, 1234567)
         )
-        + "MIOpen(HIP): Info [FindConvFwdAlgorithm] FW Chosen Algorithm: ConvDirectNaiveConvFwd , 0, 1.2\n"
+        + "MIOpen(HIP): Info [FindConvFwdAlgorithm] FW Chosen Algorithm: ConvDirectNaiveConvFwd "
+        ", 0, 1.2\n"
         "MIOpen(HIP): Info [FindConvFwdAlgorithm] FW Chosen Algorithm: GemmFwdRest , 7225344, 0.4\n"
         "MIOpen(HIP): Warning [Monitor] ConvAsm1x1U: Searching the best solution among 1234...\n"
     )

@@ -32,7 +32,8 @@ def args(sent: str | None, received: str | None) -> CollectiveArgs:
 
 
 def experts(*, even: bool) -> Fleet:
-    """Tokens travel to the experts, which rank 0 has the most work of, and back; the optimizer is everyone's alike."""
+    """Tokens travel to the experts, which rank 0 has the most work of, and back; the optimizer is
+    everyone's alike."""
     fleet = Fleet()
     for _ in range(4):
         fleet.collective("all_to_all", 64, 20, splits=EVEN)

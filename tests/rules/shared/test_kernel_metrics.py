@@ -15,7 +15,15 @@ from stepscope.rules.shared.kernel_metrics import plain_name
 from tests.rules.kernels import beside, kernel, recorded
 from tests.shared_data import SHARED, needs_shared
 
-RULES = (barrier_stalls, low_l2_hits, low_occupancy, memory_stalls, register_pressure, tail_wave, uncoalesced_access)
+RULES = (
+    barrier_stalls,
+    low_l2_hits,
+    low_occupancy,
+    memory_stalls,
+    register_pressure,
+    tail_wave,
+    uncoalesced_access,
+)
 SLOW = {"long_scoreboard": 0.6, "selected": 0.4}
 TRACE = SHARED / "lab/formats/big_with_stack.pt.trace.json.gz"
 
@@ -28,11 +36,15 @@ def test_weight_is_of_the_step_where_a_trace_tells_it() -> None:
     )
     traced = "void at::native::f<float, 2ul, false>(float*)"
     (advice,) = advise(beside(*kernels, shares={traced: 0.4, "gemm": 0.5}))
-    assert advice.weight == pytest.approx(0.4 * 1000 / 4000), "of its launches, those with the fault; `other` is not in the step"
+    assert advice.weight == pytest.approx(0.4 * 1000 / 4000), (
+        "of its launches, those with the fault; `other` is not in the step"
+    )
     assert advice.weight_of == "the step"
     assert advice.kernels == (traced, "other")
     (elsewhere,) = advise(beside(*kernels, shares={"gemm": 0.5}))
-    assert elsewhere.weight_of == "the kernels that were measured", "a trace with none of them says nothing of them"
+    assert elsewhere.weight_of == "the kernels that were measured", (
+        "a trace with none of them says nothing of them"
+    )
     (alone,) = advise(beside(*kernels))
     assert alone.weight == pytest.approx(2000 / 5000)
     assert alone.weight_of == "the kernels that were measured"
@@ -66,13 +78,19 @@ def test_names_that_differ_stay_apart() -> None:
 
 @needs_shared
 def test_every_recorded_kernel_is_found_in_a_trace_of_the_same_model() -> None:
-    traced = set(re.findall(r'"cat": "kernel", "name": "([^"]+)"', gzip.decompress(TRACE.read_bytes()).decode()))
+    traced = set(
+        re.findall(
+            r'"cat": "kernel", "name": "([^"]+)"', gzip.decompress(TRACE.read_bytes()).decode()
+        )
+    )
     by_name = {plain_name(name): name for name in traced}
     assert len(by_name) == len(traced) == 43, "no two of a trace become one"
     report = recorded().kernels
     assert report is not None
     assert all(plain_name(one.name) in by_name for one in report.kernels)
-    assert sum(one.name in traced for one in report.kernels) < len(report.kernels), "spelled alike they would prove nothing"
+    assert sum(one.name in traced for one in report.kernels) < len(report.kernels), (
+        "spelled alike they would prove nothing"
+    )
 
 
 @needs_shared

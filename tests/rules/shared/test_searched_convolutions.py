@@ -1,6 +1,8 @@
-"""A trace's convolutions beside MIOpen's find-db: which entry each is, which solver it ran, and what the fastest would give.
+"""A trace's convolutions beside MIOpen's find-db: which entry each is, which solver it ran, and
+what the fastest would give.
 
-Kernels are named as in ROCm/MIOpen's src/solver/conv; operators and their arguments as PyTorch records them on ROCm."""
+Kernels are named as in ROCm/MIOpen's src/solver/conv; operators and their arguments as PyTorch
+records them on ROCm."""
 
 from __future__ import annotations
 
@@ -45,7 +47,14 @@ def searched(*lines: str) -> SearchedConvolutions:
     return whole
 
 
-def forward(name: str, us: float, *, strides: list[list[int]] = PLAIN, benchmark: bool = False, fixed: bool = False) -> Launch:
+def forward(
+    name: str,
+    us: float,
+    *,
+    strides: list[list[int]] = PLAIN,
+    benchmark: bool = False,
+    fixed: bool = False,
+) -> Launch:
     concrete = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", str(benchmark), str(fixed)]
     return launch(
         "aten::miopen_convolution",
@@ -65,7 +74,9 @@ def backward(name: str, us: float, mask: str = "[True, True, False]") -> Launch:
         name,
         us,
         json.dumps([DIMS[0], *DIMS, *[[]] * 8]),
-        json.dumps([*["c10::BFloat16"] * 3, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", ""]),
+        json.dumps(
+            [*["c10::BFloat16"] * 3, *["ScalarList"] * 4, "Scalar", "ScalarList", "Scalar", ""]
+        ),
         strides=json.dumps([PLAIN[0], *PLAIN, *[[]] * 8]),
         concrete=json.dumps(concrete),
     )
@@ -85,18 +96,25 @@ def looked_up(known: SearchedConvolutions, *launches: Launch) -> ConvolutionLook
 
 def test_a_slower_solver_than_the_fastest_is_a_finding_with_a_derived_gain() -> None:
     best = solver("ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC", 0.1, 2_000_000, "ImplicitGEMM")
-    case = case_with(searched(line(PLAIN_KEY, best, GEMM, NAIVE)), *[forward(GEMM_KERNEL, 400.0)] * 6)
+    case = case_with(
+        searched(line(PLAIN_KEY, best, GEMM, NAIVE)), *[forward(GEMM_KERNEL, 400.0)] * 6
+    )
     proposal = untuned_convolution.propose(case)
     assert isinstance(proposal, Proposal)
-    assert (
-        proposal.summary == "2.4 ms of convolutions a step run slower solvers than MIOpen's find-db has (gain derived from it)."
+    assert proposal.summary == (
+        "2.4 ms of convolutions a step run slower solvers than MIOpen's find-db has (gain "
+        "derived from it)."
     )
     assert proposal.evidence[0] == (
-        "3x3, 256 -> 256 channels, 28x28, batch 64, BF16, NCHW, forward: 2.40 ms a step by GemmFwdRest (0.400 ms a call,"
-        " 0.400 in the find-db); ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC takes 0.100 there with 2.0 MB of workspace, 1/4.0"
+        "3x3, 256 -> 256 channels, 28x28, batch 64, BF16, NCHW, forward: 2.40 ms a step by "
+        "GemmFwdRest (0.400 ms a call,"
+        " 0.400 in the find-db); ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC takes 0.100 there "
+        "with 2.0 MB of workspace, 1/4.0"
     )
     assert proposal.evidence[1].startswith("derived from my.ufdb.txt")
-    assert proposal.action.startswith("torch.backends.cudnn.benchmark = True, or see that the job reads this find-db")
+    assert proposal.action.startswith(
+        "torch.backends.cudnn.benchmark = True, or see that the job reads this find-db"
+    )
     finding = finding_of(case, proposal)
     assert finding.predicted_low <= 1.0
     assert finding.predicted_speedup == pytest.approx(4.0, rel=0.05)
@@ -104,46 +122,66 @@ def test_a_slower_solver_than_the_fastest_is_a_finding_with_a_derived_gain() -> 
 
 def test_the_fastest_solver_is_no_finding() -> None:
     known = searched(line(PLAIN_KEY, NAIVE.replace("4.0", "0.41"), GEMM))
-    assert untuned_convolution.propose(case_with(known, *[forward(NAIVE_KERNEL, 400.0)] * 6)) is None, "nearly as fast"
+    assert (
+        untuned_convolution.propose(case_with(known, *[forward(NAIVE_KERNEL, 400.0)] * 6)) is None
+    ), "nearly as fast"
     assert untuned_convolution.propose(case_with(known, *[forward(GEMM_KERNEL, 400.0)] * 6)) is None
 
 
 def test_times_of_another_device_promise_nothing() -> None:
-    remark = untuned_convolution.propose(case_with(searched(line(PLAIN_KEY, IGEMM, GEMM)), *[forward(GEMM_KERNEL, 4000.0)] * 6))
+    remark = untuned_convolution.propose(
+        case_with(searched(line(PLAIN_KEY, IGEMM, GEMM)), *[forward(GEMM_KERNEL, 4000.0)] * 6)
+    )
     assert isinstance(remark, Remark)
     assert "1 convolutions take over 4 times as long or short as in the find-db" in remark.text
 
 
 def test_deterministic_algorithms_promise_nothing() -> None:
     launches = [forward(GEMM_KERNEL, 400.0, fixed=True)] * 6
-    remark = untuned_convolution.propose(case_with(searched(line(PLAIN_KEY, IGEMM, GEMM)), *launches))
+    remark = untuned_convolution.propose(
+        case_with(searched(line(PLAIN_KEY, IGEMM, GEMM)), *launches)
+    )
     assert isinstance(remark, Remark)
     assert "deterministic ones were asked for" in remark.text
 
 
 def test_what_is_not_in_the_find_db_is_a_remark() -> None:
     other = PLAIN_KEY.replace("-64-1x1", "-32-1x1")
-    remark = untuned_convolution.propose(case_with(searched(line(other, IGEMM)), *[forward(GEMM_KERNEL, 400.0)] * 6))
+    remark = untuned_convolution.propose(
+        case_with(searched(line(other, IGEMM)), *[forward(GEMM_KERNEL, 400.0)] * 6)
+    )
     assert isinstance(remark, Remark)
-    assert remark.text.startswith("1 of 1 convolutions are not in the find-db, such as 3x3, 256 -> 256 channels, 28x28, batch 64")
+    assert remark.text.startswith(
+        "1 of 1 convolutions are not in the find-db, such as 3x3, 256 -> 256 channels, 28x28, "
+        "batch 64"
+    )
     assert "These take 2.4 ms a step." in remark.text
     assert "benchmark = True" in remark.text
 
 
 def test_a_layout_that_may_be_either_is_not_judged() -> None:
     both = searched(line(PLAIN_KEY, IGEMM, GEMM), line(LAST_KEY, IGEMM, GEMM))
-    assert [one.searched.problem.layout for one in looked_up(both, forward(GEMM_KERNEL, 400.0)).used] == ["NCHW"]
+    assert [
+        one.searched.problem.layout for one in looked_up(both, forward(GEMM_KERNEL, 400.0)).used
+    ] == ["NCHW"]
     unsure = looked_up(both, forward(GEMM_KERNEL, 400.0, strides=LAST))
     assert (len(unsure.used), len(unsure.unsure)) == (0, 1)
-    remark = untuned_convolution.propose(case_with(both, *[forward(GEMM_KERNEL, 400.0, strides=LAST)] * 6))
+    remark = untuned_convolution.propose(
+        case_with(both, *[forward(GEMM_KERNEL, 400.0, strides=LAST)] * 6)
+    )
     assert isinstance(remark, Remark)
     assert "1 of 1 fit several of its entries or solvers" in remark.text
-    one = looked_up(searched(line(LAST_KEY, IGEMM, GEMM)), forward(GEMM_KERNEL, 400.0, strides=LAST))
+    one = looked_up(
+        searched(line(LAST_KEY, IGEMM, GEMM)), forward(GEMM_KERNEL, 400.0, strides=LAST)
+    )
     assert [used.solver.name for used in one.used] == ["GemmFwdRest"]
 
 
 def test_a_kernel_of_two_listed_solvers_is_not_judged() -> None:
-    twins = [solver("ConvBinWinogradRxSf2x3", 0.3, 0, "Winograd"), solver("ConvBinWinogradRxSf2x3g1", 0.2, 0, "Winograd")]
+    twins = [
+        solver("ConvBinWinogradRxSf2x3", 0.3, 0, "Winograd"),
+        solver("ConvBinWinogradRxSf2x3g1", 0.2, 0, "Winograd"),
+    ]
     unsure = looked_up(searched(line(PLAIN_KEY, IGEMM, *twins)), forward(WINOGRAD_KERNEL, 400.0))
     assert (len(unsure.used), len(unsure.unsure)) == (0, 1)
     sure = looked_up(searched(line(PLAIN_KEY, IGEMM, twins[0])), forward(WINOGRAD_KERNEL, 400.0))
@@ -152,7 +190,9 @@ def test_a_kernel_of_two_listed_solvers_is_not_judged() -> None:
 
 def test_the_gradients_are_told_apart_by_their_kernels() -> None:
     data = line(
-        PLAIN_KEY[:-1] + "B", solver("ConvDirectNaiveConvBwd", 4.0, 0, "Direct", "B"), solver("GemmBwdRest", 0.5, 1, "GEMM", "B")
+        PLAIN_KEY[:-1] + "B",
+        solver("ConvDirectNaiveConvBwd", 4.0, 0, "Direct", "B"),
+        solver("GemmBwdRest", 0.5, 1, "GEMM", "B"),
     )
     weights = line(
         PLAIN_KEY[:-1] + "W",
@@ -162,14 +202,23 @@ def test_the_gradients_are_told_apart_by_their_kernels() -> None:
     known = searched(line(PLAIN_KEY, GEMM), data, weights)
     first = forward(GEMM_KERNEL, 400.0)
     found = looked_up(
-        known, first, backward("naive_conv_ab_nonpacked_wrw_nchw_ushort_double_ushort", 3000.0, "[False, True, False]")
+        known,
+        first,
+        backward(
+            "naive_conv_ab_nonpacked_wrw_nchw_ushort_double_ushort", 3000.0, "[False, True, False]"
+        ),
     )
-    assert [(used.searched.problem.direction, used.solver.name, round(used.slower, 1)) for used in found.used] == [
+    assert [
+        (used.searched.problem.direction, used.solver.name, round(used.slower, 1))
+        for used in found.used
+    ] == [
         ("W", "ConvDirectNaiveConvWrw", 2.0),
         ("F", "GemmFwdRest", 1.0),
     ]
     both = looked_up(known, first, backward(GEMM_KERNEL, 900.0))
-    assert {one.direction for one in both.unsure} == {"B", "W"}, "a product may be of either gradient"
+    assert {one.direction for one in both.unsure} == {"B", "W"}, (
+        "a product may be of either gradient"
+    )
 
 
 def test_convolutions_by_cudnn_are_not_looked_up() -> None:
@@ -199,12 +248,20 @@ def trace_of_rocm(steps: int = 4, calls: int = 6) -> str:
         began = host
         for _ in range(calls):
             number += 1
-            events.append(event(name=one.op, ts=host, dur=9.0, args={"External id": number} | shapes))
+            events.append(
+                event(name=one.op, ts=host, dur=9.0, args={"External id": number} | shapes)
+            )
             launched = {"correlation": number, "External id": number}
-            events.append(event(cat="cuda_runtime", name="hipLaunchKernel", ts=host + 1, dur=5.0, args=launched))
+            events.append(
+                event(
+                    cat="cuda_runtime", name="hipLaunchKernel", ts=host + 1, dur=5.0, args=launched
+                )
+            )
             events.append(kernel(number, device, one.us, one.kernel))
             device, host = device + one.us, host + 10.0
-        events.append(event(name=f"ProfilerStep#{step}", cat="user_annotation", ts=began, dur=host - began))
+        events.append(
+            event(name=f"ProfilerStep#{step}", cat="user_annotation", ts=began, dur=host - began)
+        )
         host += 1.0
     device_of = {
         "id": 0,
@@ -214,11 +271,18 @@ def trace_of_rocm(steps: int = 4, calls: int = 6) -> str:
         "computeMajor": 9,
         "computeMinor": 4,
     }
-    header = {"schemaVersion": 1, "deviceProperties": [device_of], "record_shapes": 1, "with_stack": 0}
+    header = {
+        "schemaVersion": 1,
+        "deviceProperties": [device_of],
+        "record_shapes": 1,
+        "with_stack": 0,
+    }
     return json.dumps(header | {"traceEvents": events})
 
 
-def test_diagnose_matches_a_trace_with_the_find_db_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_matches_a_trace_with_the_find_db_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "trace.json").write_text(trace_of_rocm())
     (tmp_path / "gfx942130.HIP.3_3_0.ufdb.txt").write_text(line(PLAIN_KEY, IGEMM, GEMM, NAIVE))
     assert main(["diagnose", str(tmp_path), "--no-cache", "--format", "json"]) == 0

@@ -10,7 +10,8 @@ MB = 1_000_000
 
 
 def offloading(out: int, back: int) -> Run:
-    """A kernel of 10 ms, gradients out in 2 ms, 5 ms of update on the host, parameters back in 2 ms."""
+    """A kernel of 10 ms, gradients out in 2 ms, 5 ms of update on the host, parameters back in 2
+    ms."""
     run = Run()
     for _ in range(4):
         run.step()

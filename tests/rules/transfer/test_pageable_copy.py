@@ -19,7 +19,8 @@ def images(size: int, copy_us: int, compute_us: int = 10_000, host_us: int = 4_0
 
 
 def test_large_pageable_copies_give_what_pinned_ones_on_the_same_stream_save() -> None:
-    # 16 ms of copy, 4 of host work with the device idle, 10 of kernel; pinned, 160 MB take 160 / (64 * 0.8) = 3.1 ms.
+    # 16 ms of copy, 4 of host work with the device idle, 10 of kernel; pinned, 160 MB take 160 /
+    # (64 * 0.8) = 3.1 ms.
     finding = images(160_000_000, 16_000).finding("pageable-copy")
     assert finding is not None
     assert finding.predicted_speedup == pytest.approx(30 / 13.1, rel=0.05)

@@ -25,7 +25,13 @@ or than this part of the distance to the next of their kind."""
 
 
 def align_lists(
-    time: Int64, token: Int64, near: Int64, list_ns: Int64, list_token: Int64, ordinal: Int64, list_ordinal: Int64
+    time: Int64,
+    token: Int64,
+    near: Int64,
+    list_ns: Int64,
+    list_token: Int64,
+    ordinal: Int64,
+    list_ordinal: Int64,
 ) -> Int64:
     """Per entry, its position in a list of the same kinds sorted by time,
     in order and within `near`; else NONE.
@@ -35,7 +41,10 @@ def align_lists(
     """
     position = np.full(len(time), NONE, np.int64)
     wide = np.where(ordinal != NONE, np.maximum(near, MAX_NS), near)
-    low, high = np.searchsorted(list_ns, time - wide, "left"), np.searchsorted(list_ns, time + wide, "right")
+    low, high = (
+        np.searchsorted(list_ns, time - wide, "left"),
+        np.searchsorted(list_ns, time + wide, "right"),
+    )
     count = high - low
     of = np.repeat(np.arange(len(time)), count)
     to = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
@@ -78,8 +87,13 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     order = np.lexsort((list_ns, list_token))
     neighbour = np.full((2, len(list_ns)), NONE, np.int64)
     alike = np.diff(list_token[order]) == 0
-    neighbour[0, order[:-1][alike]], neighbour[1, order[1:][alike]] = order[1:][alike], order[:-1][alike]
-    gaps = np.where(neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS)
+    neighbour[0, order[:-1][alike]], neighbour[1, order[1:][alike]] = (
+        order[1:][alike],
+        order[:-1][alike],
+    )
+    gaps = np.where(
+        neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS
+    )
     slipped = distance > np.maximum(gaps.min(axis=0) // SPARSE, max(LONE * usual, MIN_NS))
     in_kind = np.lexsort((list_ns[to], list_token[to]))
     follows = np.diff(list_token[to][in_kind]) == 0
@@ -100,10 +114,16 @@ def _is_dense(distance: Int64, list_ns: Int64, list_token: Int64) -> bool:
     that the noise of their ends hides which is which."""
     order = np.lexsort((list_ns, list_token))
     gaps = np.diff(list_ns[order])[np.diff(list_token[order]) == 0]
-    return len(gaps) > 0 and len(distance) > 0 and float(np.median(distance)) * DENSE > float(np.median(gaps))
+    return (
+        len(gaps) > 0
+        and len(distance) > 0
+        and float(np.median(distance)) * DENSE > float(np.median(gaps))
+    )
 
 
-def ordinals(token: Int64, number: Int64, list_token: Int64, list_number: Int64) -> tuple[Int64, Int64]:
+def ordinals(
+    token: Int64, number: Int64, list_token: Int64, list_number: Int64
+) -> tuple[Int64, Int64]:
     """For both lists, which of its kind and step each one is, in one numbering;
     NONE where the lists hold unequally many.
 
@@ -121,7 +141,10 @@ def ordinals(token: Int64, number: Int64, list_token: Int64, list_number: Int64)
     which = which.reshape(-1).astype(np.int64)
     cut = len(token)
     size = int(which.max()) + 1 if len(which) else 0
-    mine, theirs = np.bincount(which[:cut], minlength=size), np.bincount(which[cut:], minlength=size)
+    mine, theirs = (
+        np.bincount(which[:cut], minlength=size),
+        np.bincount(which[cut:], minlength=size),
+    )
     first = np.cumsum(np.maximum(mine, theirs)) - np.maximum(mine, theirs)
     even = mine == theirs
     usable = even[which] & (both[1] != NONE)
@@ -131,7 +154,9 @@ def ordinals(token: Int64, number: Int64, list_token: Int64, list_number: Int64)
     counted &= (mine > 0) & (theirs > 0)
     if not counted.any() or float(even[counted].mean()) < EVEN:
         usable[:] = False
-    ordinal = np.where(usable, first[which] + np.concatenate((nth(which[:cut]), nth(which[cut:]))), NONE)
+    ordinal = np.where(
+        usable, first[which] + np.concatenate((nth(which[:cut]), nth(which[cut:]))), NONE
+    )
     return ordinal[:cut], ordinal[cut:]
 
 
@@ -146,7 +171,9 @@ def nth(key: Int64) -> Int64:
     return result
 
 
-def fill_gaps(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64) -> Int64:
+def fill_gaps(
+    position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: Int64, list_token: Int64
+) -> Int64:
     """Positions also for entries between the same neighbours
     in both lists and of equal kinds one by one.
 
@@ -164,14 +191,20 @@ def fill_gaps(position: Int64, time: Int64, token: Int64, firm: Int64, list_ns: 
         first = position[low] + 1 if low >= 0 else 0
         stop = position[high] if high < len(position) else len(list_ns)
         mine, theirs = _between(low, high, int(first), int(stop), len(position))
-        if not len(mine) or len(mine) != len(theirs) or bool((token[mine] != list_token[theirs]).any()):
+        if (
+            not len(mine)
+            or len(mine) != len(theirs)
+            or bool((token[mine] != list_token[theirs]).any())
+        ):
             continue
         if low >= 0 and high < len(position):
             span = np.full(len(mine), list_ns[stop] - list_ns[first - 1])
         else:
             span = 2 * np.abs(list_ns[theirs] - list_ns[stop if low < 0 else first - 1])
         # The span is of two gaps, and more where several stray.
-        limit = np.minimum(np.minimum(span // 5, MAX_NS // 2), np.maximum(least, span // (2 * SPARSE)))
+        limit = np.minimum(
+            np.minimum(span // 5, MAX_NS // 2), np.maximum(least, span // (2 * SPARSE))
+        )
         near: Bool = np.abs(time[mine] - list_ns[theirs]) <= np.where(firm[mine] == 1, limit, span)
         position[mine[near]] = theirs[near]
     return position

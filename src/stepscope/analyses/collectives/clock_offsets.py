@@ -104,7 +104,9 @@ def common(a: Track, b: Track, only_firm: bool, within_steps: bool) -> tuple[End
         in_a, in_b = in_a & (a.number != NONE), in_b & (b.number != NONE)
     if only_firm:
         in_a, in_b = in_a & (a.firm == 1), in_b & (b.firm == 1)
-    return _ends(key_a[in_a], a.end_ns[in_a], a.step[in_a]), _ends(key_b[in_b], b.end_ns[in_b], b.step[in_b])
+    return _ends(key_a[in_a], a.end_ns[in_a], a.step[in_a]), _ends(
+        key_b[in_b], b.end_ns[in_b], b.step[in_b]
+    )
 
 
 def _ends(key: Int64, time: Int64, step: Int64) -> Ends:
@@ -164,7 +166,9 @@ def shifts(a: Ends, b: Ends, offset: int, window: int) -> list[int]:
     return offsets
 
 
-def nearest(key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64]:
+def nearest(
+    key: Int64, time: Int64, in_key: Int64, in_time: Int64, window: int
+) -> tuple[Int64, Int64]:
     """For each of the first, the nearest in time of the same key
     among the second (sorted by key and time), each taken once.
 
@@ -201,7 +205,9 @@ def _squeezed(time: Int64, in_time: Int64, window: int) -> tuple[Int64, Int64, i
     both = np.concatenate((time, in_time))
     order = np.argsort(both, kind="stable")
     flat = np.empty(len(both), np.int64)
-    flat[order] = np.cumsum(np.minimum(np.diff(both[order], prepend=both[order[0]]), 2 * window + 1))
+    flat[order] = np.cumsum(
+        np.minimum(np.diff(both[order], prepend=both[order[0]]), 2 * window + 1)
+    )
     return flat[: len(time)], flat[len(time) :], int(flat.max()) + 2 * window + 1
 
 
@@ -222,17 +228,23 @@ def judge(a: Ends, b: Ends, offset: int, window: int) -> Offset | None:
     if num < _MIN_SHARE * min(inside_a, inside_b):
         return None
     residual = np.abs(difference - offset)
-    width = (np.abs(_without_drift(difference - offset, a.time[of_a])) + np.median(residual) + _FLOOR_NS) * (1 + 4 / num)
+    width = (
+        np.abs(_without_drift(difference - offset, a.time[of_a])) + np.median(residual) + _FLOOR_NS
+    ) * (1 + 4 / num)
     lost = inside_a + inside_b - 2 * num
     score = (float(np.log1p(a.gap[of_a] / width).sum()) - _LOST_COST * lost) / (num + lost / 2)
     # One agreement is spent on the offset itself; recordings mostly cover the same steps.
-    score *= (num - 1) / num * float(np.sqrt(num / min(len(a.time), len(b.time)))) if num > 1 else 0.2
+    score *= (
+        (num - 1) / num * float(np.sqrt(num / min(len(a.time), len(b.time)))) if num > 1 else 0.2
+    )
     has_step = (a.step[of_a] != NONE) & (b.step[of_b] != NONE)
     if has_step.any():
         score += _STEP_BONUS * float((a.step[of_a][has_step] == b.step[of_b][has_step]).mean())
     far = _FAR_PENALTY * float(np.log1p(abs(offset) / 1_000_000))
     gap = int(np.median(a.gap[of_a]))
-    return Offset(ns=offset, reach_ns=reach_of(residual), num=num, score=score - far, fit=score, gap_ns=gap)
+    return Offset(
+        ns=offset, reach_ns=reach_of(residual), num=num, score=score - far, fit=score, gap_ns=gap
+    )
 
 
 def reach_of(residual: Int64) -> int:

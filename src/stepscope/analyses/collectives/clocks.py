@@ -79,7 +79,10 @@ class Clocks:
             return False
         root = int(self.root[other])
         self.partner[index], self.root[index] = other, root
-        self.offset_ns[index], self.reach_ns[index] = self.offset_ns[other] + offset.ns, offset.reach_ns
+        self.offset_ns[index], self.reach_ns[index] = (
+            self.offset_ns[other] + offset.ns,
+            offset.reach_ns,
+        )
         self.reach_ns[root] = max(self.reach_ns[root], offset.reach_ns)
         self.numbered[index] = self.numbered[other] and offset.numbered
         return True
@@ -123,9 +126,14 @@ def _by_sequence(a: Track, b: Track) -> Offset | None:
     difference = a.end_ns[entry_a] - b.end_ns[entry_b]
     offset = centre(difference)
     has_number = (a.number[entry_a] != NONE) & (b.number[entry_b] != NONE)
-    alike = bool(has_number.any()) and float((a.number[entry_a][has_number] == b.number[entry_b][has_number]).mean()) > _ALIKE
+    alike = (
+        bool(has_number.any())
+        and float((a.number[entry_a][has_number] == b.number[entry_b][has_number]).mean()) > _ALIKE
+    )
     reach = int(np.abs(difference - offset).max())
-    return Offset(ns=offset, reach_ns=reach, num=len(entry_a), score=np.inf, fit=np.inf, numbered=alike)
+    return Offset(
+        ns=offset, reach_ns=reach, num=len(entry_a), score=np.inf, fit=np.inf, numbered=alike
+    )
 
 
 def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
@@ -140,7 +148,9 @@ def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
     offsets: list[Offset] = []
     for window in WINDOWS_NS:
         results = [
-            offset for candidate in candidates(first, second, window) if (offset := judge(first, second, candidate, window))
+            offset
+            for candidate in candidates(first, second, window)
+            if (offset := judge(first, second, candidate, window))
         ]
         most = max((offset.num for offset in results), default=0)
         # A few ends at the rims of two recordings can agree
@@ -155,7 +165,9 @@ def _by_ends(a: Track, b: Track, *, within_steps: bool) -> Offset | None:
     if same := _one_clock(offsets, best, is_same_node=is_same_node, within_steps=within_steps):
         return replace(same, numbered=within_steps)
     for shift in shifts(first, second, best.ns, WINDOWS_NS[-1]):
-        offsets += [offset for window in WINDOWS_NS if (offset := judge(first, second, shift, window))]
+        offsets += [
+            offset for window in WINDOWS_NS if (offset := judge(first, second, shift, window))
+        ]
     rivals = [offset.fit for offset in offsets if abs(offset.ns - best.ns) > best.gap_ns // 2]
     ahead = best.fit - max(rivals, default=-np.inf)
     return replace(best, settled=ahead * np.sqrt(best.num) >= _MARGIN, numbered=within_steps)
@@ -174,13 +186,19 @@ def _by_order(a: Ends, b: Ends) -> Offset | None:
     return replace(judged, ns=offset, reach_ns=reach_of(np.abs(difference - offset)), numbered=True)
 
 
-def _one_clock(offsets: list[Offset], best: Offset, *, is_same_node: bool, within_steps: bool) -> Offset | None:
+def _one_clock(
+    offsets: list[Offset], best: Offset, *, is_same_node: bool, within_steps: bool
+) -> Offset | None:
     """The best of those that say the clocks are one,
     where that is known or as likely as the best of all."""
     near = [offset for offset in offsets if abs(offset.ns) <= DOUBT_NS]
     if not is_same_node:
         near = [offset for offset in near if offset.num >= best.num]
-        near = [offset for offset in near if offset.score * _SAME_FACTOR >= best.score or offset.reach_ns <= best.reach_ns]
+        near = [
+            offset
+            for offset in near
+            if offset.score * _SAME_FACTOR >= best.score or offset.reach_ns <= best.reach_ns
+        ]
     if not is_same_node and not within_steps:
         # Where collectives follow each other closely, some wrong offset always lies near zero.
         near = [offset for offset in near if abs(offset.ns) <= offset.gap_ns // _CHANCE]

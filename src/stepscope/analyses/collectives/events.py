@@ -22,7 +22,9 @@ HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
 
 def library_collectives(trace: Trace) -> Bool:
     """Mask of the kernels of a communication library, or marked as a collective by the recorder."""
-    mask: Bool = trace.is_kind(Kind.KERNEL) & (matching(trace, LIBRARY_KERNEL) | (trace.collective != NONE))
+    mask: Bool = trace.is_kind(Kind.KERNEL) & (
+        matching(trace, LIBRARY_KERNEL) | (trace.collective != NONE)
+    )
     return mask
 
 

@@ -18,7 +18,9 @@ MIN_ALIKE = 0.5
 PHASES = {FORWARD: "forward", BACKWARD: "backward"}
 
 
-def buckets(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> Buckets | None:
+def buckets(
+    rank_records: Sequence[CollectiveRecords], families: Families, family: Family
+) -> Buckets | None:
     """The all-reduces of backward passes in the order they fire;
     None when most steps do not have the same ones."""
     seen: list[tuple[tuple[int | None, ...], list[int], int, int]] = []
@@ -45,7 +47,9 @@ def buckets(rank_records: Sequence[CollectiveRecords], families: Families, famil
     )
 
 
-def gathers(rank_records: Sequence[CollectiveRecords], families: Families, family: Family) -> tuple[Gathers, ...]:
+def gathers(
+    rank_records: Sequence[CollectiveRecords], families: Families, family: Family
+) -> tuple[Gathers, ...]:
     """The all-gathers of sharded parameters, in forward and in backward."""
     rows = []
     for phase, name in PHASES.items():
@@ -63,7 +67,10 @@ def gathers(rank_records: Sequence[CollectiveRecords], families: Families, famil
             total += float(lasted.sum())
             hidden += float(np.maximum(lasted - exposed, 0).sum())
             count.append(len(chosen) / len(records.windows))
-            size.append(sum(records.kinds[kind].bytes or 0 for kind in records.kind[chosen].tolist()) / len(records.windows))
+            size.append(
+                sum(records.kinds[kind].bytes or 0 for kind in records.kind[chosen].tolist())
+                / len(records.windows)
+            )
             if len(records.ahead):
                 ahead += records.ahead[chosen][records.ahead[chosen] != NONE].tolist()
         if count and total:
@@ -80,7 +87,9 @@ def gathers(rank_records: Sequence[CollectiveRecords], families: Families, famil
     return tuple(rows)
 
 
-def _of(records: CollectiveRecords, families: Families, family: Family, op: str, phase: int) -> Bool:
+def _of(
+    records: CollectiveRecords, families: Families, family: Family, op: str, phase: int
+) -> Bool:
     """Mask of the measured entries of one operation in one family,
     launched in one part of the step."""
     mask = np.zeros(len(records), np.bool_)

@@ -68,7 +68,11 @@ class Families:
         """Its description, else the name of its only group."""
         if family.description or family.name:
             return family.description or family.name
-        names = [group.name for group in self._by_name.values() if tuple(sorted(group.ranks)) in self.groups[family]]
+        names = [
+            group.name
+            for group in self._by_name.values()
+            if tuple(sorted(group.ranks)) in self.groups[family]
+        ]
         return names[0] if len(self.groups[family]) == 1 and names else ""
 
     def _add(self, description: str, ranks: tuple[int, ...], size: int | None, name: str) -> Family:

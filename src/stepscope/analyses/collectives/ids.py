@@ -39,10 +39,14 @@ class CollectiveIds:
         self.ids[self.base[i] + rows] = numbers
 
 
-def assign_ids(tracks: Sequence[Track], clocks: Clocks, members: Sequence[tuple[int, ...]]) -> CollectiveIds:
+def assign_ids(
+    tracks: Sequence[Track], clocks: Clocks, members: Sequence[tuple[int, ...]]
+) -> CollectiveIds:
     """Number the entries group by group; each number has entries of two ranks or more."""
     base = np.concatenate(([0], np.cumsum([len(t.entry) for t in tracks]))).astype(np.int64)
-    collective_ids = CollectiveIds(tracks=tracks, clocks=clocks, base=base, ids=np.full(int(base[-1]), NONE, np.int64))
+    collective_ids = CollectiveIds(
+        tracks=tracks, clocks=clocks, base=base, ids=np.full(int(base[-1]), NONE, np.int64)
+    )
     for group, parts in sorted(_by_group(tracks).items()):
         plain = [(i, mine) for i, rows in parts if len(mine := rows[tracks[i].side[rows] == 0])]
         sided = [(i, mine) for i, rows in parts if len(mine := rows[tracks[i].side[rows] != 0])]
@@ -65,7 +69,9 @@ def _by_group(tracks: Sequence[Track]) -> dict[int, list[TrackPart]]:
     for i, track in enumerate(tracks):
         order = np.argsort(track.group, kind="stable")
         groups, first = np.unique(track.group[order], return_index=True)
-        for group, rows in zip(groups.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True):
+        for group, rows in zip(
+            groups.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True
+        ):
             per_group[group].append((i, rows))
     return per_group
 
@@ -85,13 +91,17 @@ def _by_sequence(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         return
     keys = []
     for i, rows in parts:
-        both = np.stack((collective_ids.tracks[i].token[rows], collective_ids.tracks[i].sequence[rows]))
+        both = np.stack(
+            (collective_ids.tracks[i].token[rows], collective_ids.tracks[i].sequence[rows])
+        )
         _, same = np.unique(both, axis=1, return_inverse=True)
         keys.append(np.concatenate((both, [nth(same.reshape(-1).astype(np.int64))])))
     number: Int64
     _, number = np.unique(np.concatenate(keys, axis=1), axis=1, return_inverse=True)
     number = number.reshape(-1) + collective_ids.next_id
-    for part, mine in zip(parts, np.split(number, np.cumsum([len(rows) for _, rows in parts])[:-1]), strict=True):
+    for part, mine in zip(
+        parts, np.split(number, np.cumsum([len(rows) for _, rows in parts])[:-1]), strict=True
+    ):
         collective_ids.assign(part, mine)
     collective_ids.next_id = int(number.max()) + 1
 
@@ -125,9 +135,15 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
     collectives = _Collectives(time=none, token=none, number=none, id=none)
     for i, rows in parts:
         track = collective_ids.tracks[i]
-        time, token, firm = track.end_ns[rows] + clocks.offset_ns[i], track.token[rows], track.firm[rows]
+        time, token, firm = (
+            track.end_ns[rows] + clocks.offset_ns[i],
+            track.token[rows],
+            track.firm[rows],
+        )
         number = track.number[rows] if clocks.numbered[i] else np.full(len(rows), NONE, np.int64)
-        tolerance = int(np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS))
+        tolerance = int(
+            np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS)
+        )
         near = np.where(firm == 1, tolerance, max(tolerance, _LOOSE_NS))
         ordinal = ordinals(token, number, collectives.token, collectives.number)
         position = align_lists(time, token, near, collectives.time, collectives.token, *ordinal)
@@ -142,16 +158,26 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
         matched_time = np.zeros(len(rows), np.int64)
         matched_time[matched] = collectives.time[position[matched]]
         low = np.maximum.accumulate(np.where(matched, matched_time, np.iinfo(np.int64).min))
-        high = np.minimum.accumulate(np.where(matched, matched_time, np.iinfo(np.int64).max)[::-1])[::-1]
+        high = np.minimum.accumulate(np.where(matched, matched_time, np.iinfo(np.int64).max)[::-1])[
+            ::-1
+        ]
         new = ~matched
         collectives = collectives.joined(
-            _Collectives(time=np.clip(time, low, high)[new], token=token[new], number=number[new], id=fresh)
+            _Collectives(
+                time=np.clip(time, low, high)[new], token=token[new], number=number[new], id=fresh
+            )
         )
 
 
-def _by_ends(collective_ids: CollectiveIds, parts: list[TrackPart], members: tuple[int, ...]) -> bool:
+def _by_ends(
+    collective_ids: CollectiveIds, parts: list[TrackPart], members: tuple[int, ...]
+) -> bool:
     """Sends with receives whose other rank is not recorded; whether some are left over."""
-    ids, offsets, first = collective_ids.ids, collective_ids.clocks.offset_ns, collective_ids.next_id
+    ids, offsets, first = (
+        collective_ids.ids,
+        collective_ids.clocks.offset_ns,
+        collective_ids.next_id,
+    )
     send, recv = pairs_in(collective_ids.tracks, parts, offsets, collective_ids.base, members)
     ids[send] = ids[recv] = np.arange(first, first + len(send))
     collective_ids.next_id += len(send)

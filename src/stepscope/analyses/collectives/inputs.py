@@ -37,7 +37,12 @@ class CollectiveInputs:
     @property
     def group_size(self) -> int | None:
         """Of gathers and scatters: how many times the smaller side goes into the larger."""
-        if not self.in_elements or not self.out_elements or "to_all" in self.name or self.in_elements == self.out_elements:
+        if (
+            not self.in_elements
+            or not self.out_elements
+            or "to_all" in self.name
+            or self.in_elements == self.out_elements
+        ):
             return None
         low, high = sorted((self.in_elements, self.out_elements))
         return high // low if high % low == 0 else None
@@ -59,11 +64,18 @@ def inputs_around(context: RankContext, start: int) -> CollectiveInputs | None:
         name: str = trace.names[trace.name[event]]
         if inputs is None and (match := RANGE.match(name)):
             dims, dtype = _tensors(context, event)
-            inputs = CollectiveInputs(name=match[1], dtype=dtype, in_elements=sum(dims) if dims else None)
+            inputs = CollectiveInputs(
+                name=match[1], dtype=dtype, in_elements=sum(dims) if dims else None
+            )
         elif inputs is not None and OUT_AND_IN.match(name):
             dims, dtype = _tensors(context, event)
             if len(dims) >= 2:
-                return CollectiveInputs(name=inputs.name, dtype=dtype or inputs.dtype, out_elements=dims[0], in_elements=dims[1])
+                return CollectiveInputs(
+                    name=inputs.name,
+                    dtype=dtype or inputs.dtype,
+                    out_elements=dims[0],
+                    in_elements=dims[1],
+                )
         event = int(parent[event])
     return inputs
 
@@ -80,7 +92,11 @@ def _tensors(context: RankContext, event: int) -> tuple[list[int], str | None]:
         return [], None
     if not isinstance(dims, list) or not isinstance(types, list):
         return [], None
-    shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)]
+    shapes = [
+        d
+        for d in dims
+        if isinstance(d, list) and d and all(isinstance(n, int) and n >= 0 for n in d)
+    ]
     dtypes = [DTYPES[t] for t in types if isinstance(t, str) and t in DTYPES]
     sizes = [math.prod(shape) for shape in shapes]
     return [size for size in sizes if size <= MAX_ELEMENTS], dtypes[0] if dtypes else None

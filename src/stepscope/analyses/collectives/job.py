@@ -41,7 +41,10 @@ def job_comms(
     world, noise = families.world_size, noise_ns(rank_records, matched)
     return CommsFacts(
         world_size=world,
-        rows=tuple(replace(row, crosses_nodes=_crosses(row.num_ranks, world, nccl)) for _, row in rows[:MAX_ROWS]),
+        rows=tuple(
+            replace(row, crosses_nodes=_crosses(row.num_ranks, world, nccl))
+            for _, row in rows[:MAX_ROWS]
+        ),
         num_rows_left_out=max(0, len(rows) - MAX_ROWS),
         fits=link_fits(rows),
         ranks=_ranks(facts, rank_records, matched, late, replayed, noise),
@@ -72,7 +75,9 @@ def _ranks(
     is_compared = len(rank_records) > 1
     tied = {rank for rank, ids in matched.of.items() if is_compared and bool((ids != NONE).any())}
     lateness = {rank_late.rank: rank_late for rank_late in late if rank_late.rank in tied}
-    most_read = 2 * len(rank_records) > max((records.world_size or 0 for records in rank_records), default=0)
+    most_read = 2 * len(rank_records) > max(
+        (records.world_size or 0 for records in rank_records), default=0
+    )
     rows = []
     for rank in sorted(facts, key=lambda rank: rank.rank):
         parts, mine = rank.typical_parts_ns, lateness.get(rank.rank)
@@ -88,7 +93,10 @@ def _ranks(
                 offset_ns=matched.offset_ns[rank.rank] if is_aligned else None,
                 overlap_efficiency=overlap_efficiency(rank),
                 replayed=rank.rank in replayed,
-                is_straggler=most_read and mine is not None and mine.share_last > OFTEN and mine.median_ns > noise,
+                is_straggler=most_read
+                and mine is not None
+                and mine.share_last > OFTEN
+                and mine.median_ns > noise,
             )
         )
     return tuple(rows)

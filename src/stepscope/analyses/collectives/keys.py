@@ -33,7 +33,9 @@ class CollectiveKeys:
             for kind in records.kinds:
                 if kind.group_ranks:
                     by_name[kind.group].add(tuple(sorted(kind.group_ranks)))
-        self._only = {name: next(iter(ranks)) for name, ranks in by_name.items() if len(ranks) == 1 and name}
+        self._only = {
+            name: next(iter(ranks)) for name, ranks in by_name.items() if len(ranks) == 1 and name
+        }
         for records in rank_records:
             for kind in records.kinds:
                 seen[self._group(kind)].add(records.rank)
@@ -56,7 +58,9 @@ class CollectiveKeys:
         number = np.full(len(order), NONE, np.int64)
         if len(records.step_number):
             number = records.step_number[order]
-        group, token, side, firm, counted = (rows[records.kind[order], column] for column in range(5))
+        group, token, side, firm, counted = (
+            rows[records.kind[order], column] for column in range(5)
+        )
         return Track(
             rank=records.rank,
             entry=order,
@@ -88,7 +92,13 @@ class CollectiveKeys:
         token = self._tokens.setdefault((group_id, op, kind.on_device, *size), len(self._tokens))
         # A rank counts all its sends and receives in a group together,
         # so with three ranks the two ends count differently.
-        return group_id, token, side, int(kind.op in FIRM), int(kind.op not in _P2P or len(members) == 2)
+        return (
+            group_id,
+            token,
+            side,
+            int(kind.op in FIRM),
+            int(kind.op not in _P2P or len(members) == 2),
+        )
 
 
 def _direction(kind: Collective, rank: int, members: tuple[int, ...]) -> tuple[int, int] | None:

@@ -79,7 +79,9 @@ def _measured(rank_records: Sequence[CollectiveRecords], matched: Matched) -> Bo
     return inside
 
 
-def _arrivals(rank_records: Sequence[CollectiveRecords], matched: Matched, chosen: Bool) -> _Arrivals:
+def _arrivals(
+    rank_records: Sequence[CollectiveRecords], matched: Matched, chosen: Bool
+) -> _Arrivals:
     parts = [np.empty((4, 0), np.int64)]
     for i, records in enumerate(rank_records):
         ids = matched.of[records.rank]
@@ -89,7 +91,12 @@ def _arrivals(rank_records: Sequence[CollectiveRecords], matched: Matched, chose
         parts.append(np.stack((ids[mine], np.full(len(mine), i), records.step[mine], arrival)))
     number, row, step, at_ns = np.concatenate(parts, axis=1)
     order = np.lexsort((row, at_ns, number))
-    return _Arrivals(number=number[order], row=row[order], step=step[order], at_ns=at_ns[order].astype(np.float64))
+    return _Arrivals(
+        number=number[order],
+        row=row[order],
+        step=step[order],
+        at_ns=at_ns[order].astype(np.float64),
+    )
 
 
 def _compared(arrivals: _Arrivals, noise: int) -> tuple[Float64, Bool]:
@@ -102,7 +109,9 @@ def _compared(arrivals: _Arrivals, noise: int) -> tuple[Float64, Bool]:
     middle = (arrivals.at_ns[first + (count - 1) // 2] + arrivals.at_ns[first + count // 2]) / 2
     is_last = np.zeros(len(fresh), np.bool_)
     final = first + count - 1
-    is_last[final] = (count > 1) & (arrivals.at_ns[final] - arrivals.at_ns[np.maximum(final - 1, 0)] > noise)
+    is_last[final] = (count > 1) & (
+        arrivals.at_ns[final] - arrivals.at_ns[np.maximum(final - 1, 0)] > noise
+    )
     return arrivals.at_ns - np.repeat(middle, count), is_last
 
 

@@ -21,7 +21,14 @@ MIN_SPREAD = 2.0
 """Largest over smallest size: closer ones do not separate latency from bandwidth."""
 MIN_GOODNESS = 0.5
 """Below this a constant time fits nearly as well, and the line says nothing."""
-RING_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1, "broadcast": 1, "reduce": 1}
+RING_STEPS = {
+    "all_reduce": 2,
+    "all_gather": 1,
+    "reduce_scatter": 1,
+    "all_to_all": 1,
+    "broadcast": 1,
+    "reduce": 1,
+}
 """Times n - 1; the rest are one step."""
 
 SLOWEST_LINK_BYTES_PER_NS = 1.25
@@ -55,10 +62,19 @@ def ring_steps(op: str, n: int) -> int:
 def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Line | None:
     """The line through (size, time);
     None with fewer than three sizes, sizes too close, or when no line makes sense of them."""
-    if n < 2 or len(set(sizes)) < MIN_SIZES or min(sizes) <= 0 or max(sizes) < MIN_SPREAD * min(sizes) or min(times_ns) <= 0:
+    if (
+        n < 2
+        or len(set(sizes)) < MIN_SIZES
+        or min(sizes) <= 0
+        or max(sizes) < MIN_SPREAD * min(sizes)
+        or min(times_ns) <= 0
+    ):
         return None
     time = np.array(times_ns, np.float64)
-    steps, volume = np.full(len(time), float(ring_steps(op, n))), np.array(sizes, np.float64) * bus_factor(op, n)
+    steps, volume = (
+        np.full(len(time), float(ring_steps(op, n))),
+        np.array(sizes, np.float64) * bus_factor(op, n),
+    )
     alpha, slope = _line(steps, volume, time)
     if alpha < 0:
         share = volume / time
@@ -72,7 +88,13 @@ def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Lin
     if goodness < MIN_GOODNESS:
         return None
     worst = int(misfit.argmax())
-    return Line(alpha_ns=alpha, beta=1e9 / slope, goodness=goodness, worst=float(misfit[worst]), worst_bytes=sizes[worst])
+    return Line(
+        alpha_ns=alpha,
+        beta=1e9 / slope,
+        goodness=goodness,
+        worst=float(misfit[worst]),
+        worst_bytes=sizes[worst],
+    )
 
 
 def _line(steps: Float64, volume: Float64, took_ns: Float64) -> tuple[float, float]:
@@ -111,4 +133,8 @@ def cost_of(size_bytes: Float64, took_ns: Float64) -> Cost | None:
         if alpha >= 0 and slope * float(size.max()) > alpha:
             return Cost(alpha_ns=alpha, beta_bytes_per_ns=1.0 / slope, measured=True)
     beta = max(SLOWEST_LINK_BYTES_PER_NS, float((size / took).max()))
-    return Cost(alpha_ns=max(float(np.median(took - size / beta)), 0.0), beta_bytes_per_ns=beta, measured=False)
+    return Cost(
+        alpha_ns=max(float(np.median(took - size / beta)), 0.0),
+        beta_bytes_per_ns=beta,
+        measured=False,
+    )

@@ -81,12 +81,16 @@ def _settled(collective_ids: CollectiveIds) -> Int64:
         if i == other:
             continue
         mine, theirs = ids[base[i] : base[i + 1]], ids[base[other] : base[other + 1]]
-        _, own, others = np.intersect1d(np.where(mine == NONE, -2, mine), theirs, return_indices=True)
+        _, own, others = np.intersect1d(
+            np.where(mine == NONE, -2, mine), theirs, return_indices=True
+        )
         firm = tracks[i].firm[own] == 1
         if firm.any():
             own, others = own[firm], others[firm]
         if len(own):
-            settled[i] = settled[other] + centre(tracks[other].end_ns[others] - tracks[i].end_ns[own])
+            settled[i] = settled[other] + centre(
+                tracks[other].end_ns[others] - tracks[i].end_ns[own]
+            )
     return settled
 
 
@@ -104,7 +108,10 @@ def _medians(number: Int64, values: Int64) -> Int64:
 
 
 def _assemble(
-    rank_records: Sequence[CollectiveRecords], collective_ids: CollectiveIds, keys: CollectiveKeys, offsets: Int64
+    rank_records: Sequence[CollectiveRecords],
+    collective_ids: CollectiveIds,
+    keys: CollectiveKeys,
+    offsets: Int64,
 ) -> Matched:
     ids, base = collective_ids.ids, collective_ids.base
     num = int(ids.max()) + 1 if len(ids) else 0
@@ -144,7 +151,9 @@ def _assemble(
     )
 
 
-def _notes(rank_records: Sequence[CollectiveRecords], collective_ids: CollectiveIds, keys: CollectiveKeys) -> tuple[str, ...]:
+def _notes(
+    rank_records: Sequence[CollectiveRecords], collective_ids: CollectiveIds, keys: CollectiveKeys
+) -> tuple[str, ...]:
     clocks, first = collective_ids.clocks, rank_records[0].rank if rank_records else 0
     outside = [i for i, root in enumerate(clocks.root.tolist()) if root != 0]
     vague = [rank_records[i].rank for i in outside if i in clocks.vague]
@@ -164,7 +173,8 @@ def _notes(rank_records: Sequence[CollectiveRecords], collective_ids: Collective
     if collective_ids.lone:
         ranks = sorted({rank for group in collective_ids.lone for rank in keys.members[group]})
         notes.append(
-            f"sends and receives between ranks {named_ranks(ranks)} do not say which other rank is meant: some were not matched"
+            f"sends and receives between ranks {named_ranks(ranks)} do not say which other rank "
+            "is meant: some were not matched"
         )
     return tuple(notes)
 

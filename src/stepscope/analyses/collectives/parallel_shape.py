@@ -30,7 +30,13 @@ from stepscope.core.comms_facts import Dimension
 from stepscope.core.trace import NONE
 
 DESCRIBED = (
-    ("data", re.compile(r"data_parallel|(^|_)(dp|ddp|fsdp|hsdp)($|_)|dp_(shard|replicate)|data_modulo|zero", re.IGNORECASE)),
+    (
+        "data",
+        re.compile(
+            r"data_parallel|(^|_)(dp|ddp|fsdp|hsdp)($|_)|dp_(shard|replicate)|data_modulo|zero",
+            re.IGNORECASE,
+        ),
+    ),
     ("pipeline", re.compile(r"pipeline|(^|_)pp($|_)|embedding_group", re.IGNORECASE)),
     ("expert", re.compile(r"expert|(^|_)(ep|moe)($|_)", re.IGNORECASE)),
     ("tensor", re.compile(r"tensor|(^|_)tp($|_)|sequence_parallel|(^|_)sp($|_)", re.IGNORECASE)),
@@ -52,7 +58,9 @@ Pattern = Counter[tuple[str, int]]
 """How often each operation ran in each part of the steps."""
 
 
-def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families) -> list[tuple[Family, Dimension]]:
+def parallel_shape(
+    rank_records: Sequence[CollectiveRecords], families: Families
+) -> list[tuple[Family, Dimension]]:
     """A dimension for each family of groups that divides the job;
     groups of one rank and mere broadcasts do not."""
     patterns, uneven = _patterns(rank_records, families)
@@ -75,16 +83,24 @@ def parallel_shape(rank_records: Sequence[CollectiveRecords], families: Families
     return sorted(dimensions, key=lambda row: (-(row[1].size or 0), row[1].kind))
 
 
-def _patterns(rank_records: Sequence[CollectiveRecords], families: Families) -> tuple[dict[Family, Pattern], dict[Family, bool]]:
+def _patterns(
+    rank_records: Sequence[CollectiveRecords], families: Families
+) -> tuple[dict[Family, Pattern], dict[Family, bool]]:
     patterns: dict[Family, Pattern] = {}
     uneven: dict[Family, bool] = {}
     for records in rank_records:
         if not len(records):
             continue
         homes = [families.of(kind) for kind in records.kinds]
-        large = {home for home, kind in zip(homes, records.kinds, strict=True) if (kind.bytes or 0) >= SMALL_BYTES}
+        large = {
+            home
+            for home, kind in zip(homes, records.kinds, strict=True)
+            if (kind.bytes or 0) >= SMALL_BYTES
+        }
         part = records.phase if len(records.phase) else np.full(len(records), NONE, np.int64)
-        count = np.bincount(records.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(records.kinds))
+        count = np.bincount(
+            records.kind * len(PARTS) + part - NONE, minlength=len(PARTS) * len(records.kinds)
+        )
         for code in np.flatnonzero(count).tolist():
             which, phase, times = code // len(PARTS), code % len(PARTS) + NONE, int(count[code])
             kind, home = records.kinds[which], homes[which]
@@ -108,7 +124,11 @@ def _judged(family: Family, pattern: Pattern, uneven: bool) -> tuple[str | None,
         if kind != described:
             scheme = None
         described_text = f"its groups are called {family.description}"
-        return described, scheme, f"{described_text}; {because}" if because and kind == described else described_text
+        return (
+            described,
+            scheme,
+            f"{described_text}; {because}" if because and kind == described else described_text,
+        )
     return kind, scheme, because
 
 
@@ -145,14 +165,24 @@ def _regular(pattern: Pattern) -> Pattern:
     total: Counter[str] = Counter()
     for (op, _), times in pattern.items():
         total[op] += times
-    return Counter({(op, phase): times for (op, phase), times in pattern.items() if times >= EXCEPTION * total[op]})
+    return Counter(
+        {
+            (op, phase): times
+            for (op, phase), times in pattern.items()
+            if times >= EXCEPTION * total[op]
+        }
+    )
 
 
 def _sharded(gather: set[int], scatter: set[int], reason: str) -> tuple[str, str | None, str]:
     if FORWARD in scatter and FORWARD in gather:
         return "tensor", "with sequence parallelism", reason
     if scatter == {BACKWARD} and FORWARD in gather:
-        return "data", "FSDP (ZeRO-3)" if BACKWARD in gather else "FSDP without resharding (ZeRO-2)", reason
+        return (
+            "data",
+            "FSDP (ZeRO-3)" if BACKWARD in gather else "FSDP without resharding (ZeRO-2)",
+            reason,
+        )
     if scatter == {BACKWARD} and OPTIMIZER in gather:
         return "data", "ZeRO-1/2", reason
     return "not known", None, reason

@@ -30,7 +30,9 @@ def gathers_ahead(context: RankContext, around: Int64) -> Int64:
     """Per launch of a collective, how many modules further it was prefetched;
     NONE where FSDP did not mark it."""
     trace = context.trace
-    gather = ancestor_with(context.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK))
+    gather = ancestor_with(
+        context.links.parent, around, matching(trace, GATHER) & trace.is_kind(Kind.MARK)
+    )
     ahead = np.full(len(around), NONE, np.int64)
     if not (gather != NONE).any():
         return ahead
@@ -42,10 +44,19 @@ def gathers_ahead(context: RankContext, around: Int64) -> Int64:
     launched = _compute_launches(context)
     for i in np.flatnonzero(gather != NONE).tolist():
         begun, done = int(trace.start_ns[gather[i]]), int(trace.end_ns[gather[i]])
-        mine = [start for start in of_module[_module(GATHER, trace.names[trace.name[gather[i]]])] if start >= done]
+        mine = [
+            start
+            for start in of_module[_module(GATHER, trace.names[trace.name[gather[i]]])]
+            if start >= done
+        ]
         if mine:
-            first, own = np.searchsorted(used, begun, "right"), np.searchsorted(used, min(mine), "left")
-            computes = np.searchsorted(launched, done, "left") < np.searchsorted(launched, used[first], "left")
+            first, own = (
+                np.searchsorted(used, begun, "right"),
+                np.searchsorted(used, min(mine), "left"),
+            )
+            computes = np.searchsorted(launched, done, "left") < np.searchsorted(
+                launched, used[first], "left"
+            )
             ahead[i] = own - first + int(computes)
     return ahead
 

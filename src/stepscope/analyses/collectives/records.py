@@ -75,7 +75,9 @@ def collective_records_of(context: RankContext, rank: int) -> CollectiveRecords:
         end_ns=trace.end_ns[events],
         launch_ns=np.where(launch != NONE, trace.start_ns[np.maximum(launch, 0)], NONE),
         stream=trace.stream[events].astype(np.int64),
-        sequence=np.array([NONE if a is None or a.sequence is None else a.sequence for a in args], np.int64),
+        sequence=np.array(
+            [NONE if a is None or a.sequence is None else a.sequence for a in args], np.int64
+        ),
         step=step,
         exposed_start_ns=exposed_start,
         exposed_end_ns=exposed_end,
@@ -84,7 +86,9 @@ def collective_records_of(context: RankContext, rank: int) -> CollectiveRecords:
         compute_ns=int(lengths_in(*bounds(windows), context.sets.compute).sum()),
         base_ns=trace.meta.base_ns,
         phase=step_parts(context, events),
-        unevenness=np.array([_unevenness("" if a is None else a.in_split or "") for a in args], np.float64),
+        unevenness=np.array(
+            [_unevenness("" if a is None else a.in_split or "") for a in args], np.float64
+        ),
         ahead=gathers_ahead(context, around),
         backward=backward_spans(context),
         groups=_groups(trace),
@@ -101,7 +105,9 @@ def _groups(trace: Trace) -> tuple[ProcessGroup, ...]:
     for entry in trace.meta.process_groups:
         name, ranks, size = entry.get("pg_name"), entry.get("ranks"), entry.get("pg_size")
         if isinstance(name, str):
-            listed = tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
+            listed = (
+                tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
+            )
             groups[name] = ProcessGroup(
                 name=name,
                 description=_description(entry.get("pg_desc")),
@@ -144,7 +150,12 @@ def _unevenness(split: str) -> float:
         sizes = parse_json(split)
     except ValueError:
         return float("nan")
-    if not isinstance(sizes, list) or not sizes or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sum(sizes):
+    if (
+        not isinstance(sizes, list)
+        or not sizes
+        or not all(isinstance(n, int) and n >= 0 for n in sizes)
+        or not sum(sizes)
+    ):
         return float("nan")
     return float(max(sizes) * len(sizes) / sum(sizes))
 
@@ -206,7 +217,9 @@ def _kind_from_ranges(context: RankContext, name: str, around: int, on_device: b
     """By the ranges around its launch, else by its kernel's name."""
     inputs = inputs_around(context, around)
     if inputs is None:
-        return Collective(op=op_of(name), group="", group_ranks=(), dtype=None, bytes=None, on_device=on_device)
+        return Collective(
+            op=op_of(name), group="", group_ranks=(), dtype=None, bytes=None, on_device=on_device
+        )
     op = op_of(inputs.name)
     if op == "other":
         # A range such as nccl:coalesced names no operation.
@@ -244,7 +257,9 @@ def _node(path: str) -> str:
 
 def _host_step(context: RankContext, events: Int64) -> Int64:
     """The step in which a collective of the host was called."""
-    step: Int64 = np.searchsorted(context.cut.host_start, context.trace.start_ns[events], side="right") - 1
+    step: Int64 = (
+        np.searchsorted(context.cut.host_start, context.trace.start_ns[events], side="right") - 1
+    )
     return np.where(step >= 0, step, NONE)
 
 

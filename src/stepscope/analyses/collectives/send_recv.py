@@ -24,15 +24,24 @@ _FLOOR_NS = 50_000
 
 
 def pairs_in(
-    tracks: Sequence[Track], parts: Sequence[TrackPart], offsets: Int64, base: Int64, members: tuple[int, ...]
+    tracks: Sequence[Track],
+    parts: Sequence[TrackPart],
+    offsets: Int64,
+    base: Int64,
+    members: tuple[int, ...],
 ) -> tuple[Int64, Int64]:
     """Sends and their receives, counted over all tracks one after the other."""
     index_of = {rank: index for index, rank in enumerate(members)}
-    part_at = {index_of[tracks[part[0]].rank]: part for part in parts if tracks[part[0]].rank in index_of}
+    part_at = {
+        index_of[tracks[part[0]].rank]: part for part in parts if tracks[part[0]].rank in index_of
+    }
     near = []
     for index, part in part_at.items():
         around = {(index - 1) % len(members), (index + 1) % len(members)} - {index}
-        near += [_between(tracks, part, part_at[other], offsets, base) for other in sorted(around & part_at.keys())]
+        near += [
+            _between(tracks, part, part_at[other], offsets, base)
+            for other in sorted(around & part_at.keys())
+        ]
     if not near:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     off, send, recv = (np.concatenate(column) for column in zip(*near, strict=True))
@@ -40,7 +49,9 @@ def pairs_in(
     return send[clear], recv[clear]
 
 
-def _between(tracks: Sequence[Track], a: TrackPart, b: TrackPart, offsets: Int64, base: Int64) -> tuple[Int64, Int64, Int64]:
+def _between(
+    tracks: Sequence[Track], a: TrackPart, b: TrackPart, offsets: Int64, base: Int64
+) -> tuple[Int64, Int64, Int64]:
     """One rank's sends and another's receives: how far apart they end, and which they are."""
     (i, rows), (j, others) = a, b
     rows, others = rows[tracks[i].side[rows] > 0], others[tracks[j].side[others] < 0]

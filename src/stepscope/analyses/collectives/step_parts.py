@@ -29,7 +29,9 @@ def step_parts(context: RankContext, events: Int64) -> Int64:
         part[charges.work] = np.where(context.links.launch[charges.work] != NONE, FORWARD, NONE)
         part[charges.work[charges.backward]] = BACKWARD
         marked = ancestor_with(
-            context.links.parent, context.links.launch[charges.work], matching(context.trace, SHARDED_BACKWARD)
+            context.links.parent,
+            context.links.launch[charges.work],
+            matching(context.trace, SHARDED_BACKWARD),
         )
         part[charges.work[marked != NONE]] = BACKWARD
         part[charges.work[charges.optimizer]] = OPTIMIZER

@@ -49,17 +49,32 @@ class Entries:
     """Per rank."""
 
 
-def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, families: Families) -> Entries:
+def gather_entries(
+    rank_records: Sequence[CollectiveRecords], matched: Matched, families: Families
+) -> Entries:
     """Every entry that ended in its rank's measured windows; all of a rank without windows."""
     keys: dict[Key, int] = {}
     groups: dict[tuple[int, ...] | str, int] = {}
     codes, figures = [np.empty((4, 0), np.int64)], [np.empty((5, 0), np.float64)]
     for index, records in enumerate(rank_records):
         chosen = in_windows(records) if records.windows else np.arange(len(records))
-        kinds = np.array([keys.setdefault(_key(k, families), len(keys)) for k in records.kinds], np.int64)
-        group_codes = np.array([groups.setdefault(families.key(k), len(groups)) for k in records.kinds], np.int64)
+        kinds = np.array(
+            [keys.setdefault(_key(k, families), len(keys)) for k in records.kinds], np.int64
+        )
+        group_codes = np.array(
+            [groups.setdefault(families.key(k), len(groups)) for k in records.kinds], np.int64
+        )
         kind = records.kind[chosen]
-        codes.append(np.stack((kinds[kind], np.full(len(kind), index), matched.of[records.rank][chosen], group_codes[kind])))
+        codes.append(
+            np.stack(
+                (
+                    kinds[kind],
+                    np.full(len(kind), index),
+                    matched.of[records.rank][chosen],
+                    group_codes[kind],
+                )
+            )
+        )
         figures.append(_figures(records, matched)[:, chosen])
     key, rank_index, number, group = np.concatenate(codes, axis=1)
     dur, wait, exposed, size, uneven = np.concatenate(figures, axis=1)
@@ -81,7 +96,9 @@ def gather_entries(rank_records: Sequence[CollectiveRecords], matched: Matched, 
 
 def _figures(records: CollectiveRecords, matched: Matched) -> Float64:
     """Per entry: duration, wait, exposed time, size, unevenness of its splits."""
-    sizes = np.array([np.nan if kind.bytes is None else kind.bytes for kind in records.kinds], np.float64)
+    sizes = np.array(
+        [np.nan if kind.bytes is None else kind.bytes for kind in records.kinds], np.float64
+    )
     rows: Float64 = np.full((5, len(records)), np.nan)
     rows[0] = records.end_ns - records.start_ns
     rows[1] = matched.wait_ns(records)
@@ -101,7 +118,9 @@ def _key(kind: Collective, families: Families) -> Key:
     return kind.op, families.of(kind), kind.dtype, size, kind.on_device
 
 
-def table(entries: Entries, matched: Matched, families: Families) -> list[tuple[Family, CollectiveRow]]:
+def table(
+    entries: Entries, matched: Matched, families: Families
+) -> list[tuple[Family, CollectiveRow]]:
     """A row per kind, most costly first."""
     order = np.argsort(entries.key, kind="stable")
     edges = np.searchsorted(entries.key[order], np.arange(len(entries.keys) + 1))
@@ -113,12 +132,16 @@ def table(entries: Entries, matched: Matched, families: Families) -> list[tuple[
     return sorted(rows, key=lambda row: -(row[1].ns_per_step or row[1].moving_ns))
 
 
-def _row(key: Key, entries: Entries, mine: Int64, matched: Matched, families: Families) -> CollectiveRow:
+def _row(
+    key: Key, entries: Entries, mine: Int64, matched: Matched, families: Families
+) -> CollectiveRow:
     op, family, dtype, _, on_device = key
     n = family.num_ranks
     has_id = entries.number[mine] != NONE
     complete = has_id.copy()
-    complete[has_id] = matched.complete[entries.number[mine][has_id]] & _all_recorded(family, families, len(entries.num_steps))
+    complete[has_id] = matched.complete[entries.number[mine][has_id]] & _all_recorded(
+        family, families, len(entries.num_steps)
+    )
     numbers, moving, size, group = _moved(entries, mine, complete, matched)
     includes_waits = len(numbers) == 0
     if includes_waits:
@@ -184,13 +207,19 @@ def _group_text(label: tuple[int, ...] | str) -> str:
     return number_ranges(label)
 
 
-def _moved(entries: Entries, mine: Int64, complete: Bool, matched: Matched) -> tuple[Int64, Float64, Float64, Int64]:
+def _moved(
+    entries: Entries, mine: Int64, complete: Bool, matched: Matched
+) -> tuple[Int64, Float64, Float64, Int64]:
     """Per collective that all of its ranks recorded:
     its number, the time after the last arrival, its size, its group."""
     which = mine[complete]
-    numbers, first, inverse = np.unique(entries.number[which], return_index=True, return_inverse=True)
+    numbers, first, inverse = np.unique(
+        entries.number[which], return_index=True, return_inverse=True
+    )
     moving = (matched.end_ns[numbers] - matched.last_ns[numbers]).astype(np.float64)
-    size = np.bincount(inverse, entries.bytes[which], len(numbers)) / np.bincount(inverse, minlength=len(numbers))
+    size = np.bincount(inverse, entries.bytes[which], len(numbers)) / np.bincount(
+        inverse, minlength=len(numbers)
+    )
     good = moving > 0
     return numbers[good], moving[good], size[good], entries.group[which][first][good]
 
@@ -239,7 +268,10 @@ def link_fits(rows: Sequence[tuple[Family, CollectiveRow]]) -> tuple[LinkFit, ..
     fits = []
     for (op, family, _), group_rows in points.items():
         line = fit(
-            op, family.num_ranks or 0, [row.bytes or 0 for row in group_rows], [float(row.moving_ns) for row in group_rows]
+            op,
+            family.num_ranks or 0,
+            [row.bytes or 0 for row in group_rows],
+            [float(row.moving_ns) for row in group_rows],
         )
         if line is not None and family.num_ranks is not None:
             fits.append(

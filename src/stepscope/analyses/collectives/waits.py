@@ -36,7 +36,9 @@ def with_waits(facts: RankFacts, records: CollectiveRecords, matched: Matched) -
     if not bool((matched.of[records.rank][inside] != NONE).any()):
         return facts
     exposed = np.array(facts.partition.parts["comms_transfer"], np.int64)
-    waited = np.minimum(lengths_in(*bounds(facts.steps.windows), waiting(records, matched)), exposed)
+    waited = np.minimum(
+        lengths_in(*bounds(facts.steps.windows), waiting(records, matched)), exposed
+    )
     parts = dict(facts.partition.parts)
     parts["comms_wait"] = tuple(waited.tolist())
     parts["comms_transfer"] = tuple((exposed - waited).tolist())

@@ -46,7 +46,12 @@ def call_rows(trace: Trace, mask: Bool) -> tuple[CallRow, ...]:
     np.maximum.at(longest, inverse, trace.dur_ns[events])
     order = np.argsort(-totals, kind="stable")
     return tuple(
-        CallRow(name=trace.names[codes[i]], count=int(counts[i]), total_ns=int(totals[i]), longest_ns=int(longest[i]))
+        CallRow(
+            name=trace.names[codes[i]],
+            count=int(counts[i]),
+            total_ns=int(totals[i]),
+            longest_ns=int(longest[i]),
+        )
         for i in order.tolist()
     )
 
@@ -54,7 +59,9 @@ def call_rows(trace: Trace, mask: Bool) -> tuple[CallRow, ...]:
 def copy_bytes(trace: Trace, links: Links, copies: Int64) -> Int64:
     """The size of each copy, else what its launching call has recorded; NONE where neither has."""
     size, launch = trace.size_bytes[copies], links.launch[copies]
-    return np.where((size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size)
+    return np.where(
+        (size == NONE) & (launch != NONE), trace.size_bytes[np.maximum(launch, 0)], size
+    )
 
 
 def copy_rows(trace: Trace, links: Links, host: HostActivity, work: Int64) -> tuple[CopyRow, ...]:

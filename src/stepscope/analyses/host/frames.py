@@ -12,15 +12,21 @@ import re
 import sys
 from enum import IntEnum
 
-FRAME = re.compile(r"^(?P<path>[^<].*\.pyw?|<ipython-input[^>]*>)\((?P<line>\d+)\): (?P<function>.+)$")
+FRAME = re.compile(
+    r"^(?P<path>[^<].*\.pyw?|<ipython-input[^>]*>)\((?P<line>\d+)\): (?P<function>.+)$"
+)
 RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 """What goes on after torch.compile broke off, named for the line it broke off at."""
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 STANDARD = re.compile(r"(^|/)lib/python3[^/]*/(?!site-packages|dist-packages)")
-TORCH_TREE = re.compile(r"/torch/(_\w+|amp|autograd|cuda|distributed|fx|jit|nn|optim|profiler|utils)[/.]")
+TORCH_TREE = re.compile(
+    r"/torch/(_\w+|amp|autograd|cuda|distributed|fx|jit|nn|optim|profiler|utils)[/.]"
+)
 """A torch that was built from source and lies elsewhere."""
 
-PLUMBING = frozenset({"torch", "functorch", "triton", "numpy", "tqdm", "stepscope", "_pytest", "pluggy", "debugpy"})
+PLUMBING = frozenset(
+    {"torch", "functorch", "triton", "numpy", "tqdm", "stepscope", "_pytest", "pluggy", "debugpy"}
+)
 """Packages whose lines say nothing about the run."""
 LIBRARIES = frozenset({
     "PIL", "accelerate", "apex", "bitsandbytes", "composer", "cv2", "datasets", "deepspeed",
@@ -51,7 +57,12 @@ def owner_of(name: str) -> Owner:
     path = frame["path"].replace("\\", "/")
     inside = INSTALLED.sub("", path)
     top = inside.split("/", 1)[0].removesuffix(".py")
-    if top in PLUMBING or top in sys.stdlib_module_names or STANDARD.search(path) or TORCH_TREE.search(path):
+    if (
+        top in PLUMBING
+        or top in sys.stdlib_module_names
+        or STANDARD.search(path)
+        or TORCH_TREE.search(path)
+    ):
         return Owner.PLUMBING
     return Owner.LIBRARY if inside != path or top in LIBRARIES else Owner.USER
 

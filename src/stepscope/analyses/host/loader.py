@@ -34,7 +34,9 @@ POLICY = Policy()
 def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> Int64:
     """The loader's `__next__` calls of this kind, in order,
     on the threads that drive the device."""
-    return np.flatnonzero(trace.is_kind(Kind.MARK, Kind.OP) & host.driving & matching(trace, pattern))
+    return np.flatnonzero(
+        trace.is_kind(Kind.MARK, Kind.OP) & host.driving & matching(trace, pattern)
+    )
 
 
 def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:

@@ -49,7 +49,9 @@ def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
     """
     overhanging = np.flatnonzero((above != NONE) & (end > end[np.maximum(above, 0)]))
     for mark in overhanging[:MAX_OVERHANGING].tolist():
-        later = slice(int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark])))
+        later = slice(
+            int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark]))
+        )
         inside = above[later]
         outside = (inside == NONE) | (start[np.maximum(inside, 0)] < start[mark])
         inside[outside] = mark

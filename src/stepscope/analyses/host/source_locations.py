@@ -95,7 +95,9 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
     return Origins(frame=np.where(user == NONE, library, user), module=innermost(stacks.module))
 
 
-def source_locations_of(stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int) -> tuple[SourceLocation, ...]:
+def source_locations_of(
+    stacks: Stacks, events: Int64, cost: NDArray[np.float64], most: int
+) -> tuple[SourceLocation, ...]:
     """The lines that most of the events' cost comes from, most costly first,
     each with the modules most of it is in."""
     total = float(cost.sum())
@@ -139,7 +141,9 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
     `GPT_0 > Block_* > Linear_*`, where many are alike."""
     frames, which = np.unique(modules, return_inverse=True)
     spent: dict[tuple[str, ...], float] = defaultdict(float)
-    for path, ns in zip(_paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True):
+    for path, ns in zip(
+        _paths(stacks, frames), np.bincount(which, cost, len(frames)).tolist(), strict=True
+    ):
         spent[path] += ns
     least, shown = COMMON_SHARE * float(cost.sum()), list[str]()
     for depth in range(MAX_DEEP):
@@ -153,7 +157,11 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
             break
         costliest = max(classes[kind], key=lambda name: classes[kind][name])
         shown.append(costliest if classes[kind][costliest] >= ALONE_SHARE * inside else f"{kind}_*")
-        spent = {path: ns for path, ns in spent.items() if len(path) > depth and _class_of(path[depth]) == kind}
+        spent = {
+            path: ns
+            for path, ns in spent.items()
+            if len(path) > depth and _class_of(path[depth]) == kind
+        }
     if len(shown) > MAX_SHOWN:
         shown = [shown[0], "...", *shown[2 - MAX_SHOWN :]]
     return " > ".join(shown) or None

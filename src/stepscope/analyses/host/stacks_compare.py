@@ -36,14 +36,22 @@ BACKWARD = ("_engine_run_backward", "backward")
 
 def compare(stood: Sequence[Stood]) -> Comparison:
     ranks = [standing(process) for process in stood]
-    return _compared(sorted(ranks, key=lambda process: (process.rank is None, process.rank or 0, process.pid)))
+    return _compared(
+        sorted(ranks, key=lambda process: (process.rank is None, process.rank or 0, process.pid))
+    )
 
 
 def standing(stood: Stood) -> Standing:
     """One process by itself."""
     if stood.problem is not None or not stood.stacks:
         return Standing(
-            pid=stood.pid, rank=stood.rank, state="unknown", where=(), inside=None, collective=None, problem=stood.problem
+            pid=stood.pid,
+            rank=stood.rank,
+            state="unknown",
+            where=(),
+            inside=None,
+            collective=None,
+            problem=stood.problem,
         )
     last = [frame for frame in stood.stacks[-1] if not OURS.search(frame.file)]
     user = [frame for frame in last if not LIBRARY.search(frame.file)]
@@ -90,15 +98,22 @@ def _compared(ranks: Sequence[Standing]) -> Comparison:
     in_collective = [rank for rank in seen if rank.collective is not None]
     if 0 < len(in_collective) < len(seen):
         late = {rank.pid for rank in seen if rank.collective is None}
-        return Comparison(ranks=_marked(ranks, late), summary=_late_text(seen, late, in_collective[0].collective or ""))
+        return Comparison(
+            ranks=_marked(ranks, late),
+            summary=_late_text(seen, late, in_collective[0].collective or ""),
+        )
     if len(locations) == 1:
         return Comparison(ranks=tuple(ranks), summary=_together(seen))
     late = {rank.pid for rank in seen if _location(rank) != usual} if num > len(seen) / 2 else set()
     if not late:
         return Comparison(
-            ranks=tuple(ranks), summary=f"The ranks stand in {len(locations)} different places, and most in none of them."
+            ranks=tuple(ranks),
+            summary=f"The ranks stand in {len(locations)} different "
+            "places, and most in none of them.",
         )
-    return Comparison(ranks=_marked(ranks, late), summary=f"{_names(seen, late)} elsewhere than the others.")
+    return Comparison(
+        ranks=_marked(ranks, late), summary=f"{_names(seen, late)} elsewhere than the others."
+    )
 
 
 def _late_text(seen: Sequence[Standing], late: set[int], collective: str) -> str:
@@ -106,16 +121,24 @@ def _late_text(seen: Sequence[Standing], late: set[int], collective: str) -> str
     waiting = f"{len(others)} of {len(seen)} ranks are in {collective}"
     if collective == "backward":
         waiting += ", which reduces gradients"
-    return f"{_names(seen, late)} elsewhere: {waiting} and wait for {'it' if len(late) == 1 else 'them'}."
+    return (
+        f"{_names(seen, late)} elsewhere: {waiting} and wait for "
+        f"{'it' if len(late) == 1 else 'them'}."
+    )
 
 
 def _together(seen: Sequence[Standing]) -> str:
     first = seen[0]
     if first.collective is not None and all(rank.state == "hung" for rank in seen):
-        return f"All {len(seen)} ranks stand in {first.collective}: a rank that is not on this machine, or the link between them."
+        return (
+            f"All {len(seen)} ranks stand in {first.collective}: a rank that is not on this "
+            "machine, or the link between them."
+        )
     verb = "are"
     if len({rank.state for rank in seen}) == 1:
-        verb = {"hung": "stand still", "slow": "stay, using CPU,", "running": "run"}.get(first.state, "are")
+        verb = {"hung": "stand still", "slow": "stay, using CPU,", "running": "run"}.get(
+            first.state, "are"
+        )
     return f"All {len(seen)} ranks {verb} in the same place."
 
 
@@ -147,7 +170,9 @@ def _names(seen: Sequence[Standing], pids: set[int]) -> str:
     chosen = [rank for rank in seen if rank.pid in pids]
     ranks = [rank.rank for rank in chosen if rank.rank is not None]
     if len(ranks) == len(chosen):
-        return f"Rank {ranks[0]} stands" if len(ranks) == 1 else f"Ranks {number_ranges(ranks)} stand"
+        return (
+            f"Rank {ranks[0]} stands" if len(ranks) == 1 else f"Ranks {number_ranges(ranks)} stand"
+        )
     numbers = ", ".join(str(rank.pid) for rank in chosen)
     return f"Process {numbers} stands" if len(chosen) == 1 else f"Processes {numbers} stand"
 

@@ -32,7 +32,9 @@ def device_sets(trace: Trace, collective: Bool) -> DeviceSets:
     copy = covered(trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
     work = trace.device_work
     span = int(trace.end_ns[work].max() - trace.start_ns[work].min()) if work.any() else 0
-    return DeviceSets(compute=compute, comms=comms, copy=copy, busy=join(compute, comms, copy), span_ns=span)
+    return DeviceSets(
+        compute=compute, comms=comms, copy=copy, busy=join(compute, comms, copy), span_ns=span
+    )
 
 
 def device_totals(sets: DeviceSets) -> DeviceTotals:

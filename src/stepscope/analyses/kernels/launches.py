@@ -20,7 +20,9 @@ LAUNCH_CALL = re.compile(r"^(cu|cuda|hip)\w*(LaunchKernel|GraphLaunch)")
 """Calls that always put work on the device."""
 
 
-def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host: HostActivity, window: Window) -> Launches | None:
+def launch_facts(
+    trace: Trace, links: Links, busy: Intervals, work: Int64, host: HostActivity, window: Window
+) -> Launches | None:
     """Delay, queue depth and starvation over the given device work; None when there is none."""
     if len(work) == 0:
         return None
@@ -32,7 +34,9 @@ def launch_facts(trace: Trace, links: Links, busy: Intervals, work: Int64, host:
     if len(call):
         first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0])
         moments = launched[first_of_call]
-    depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(started, moments, side="right")
+    depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(
+        started, moments, side="right"
+    )
     starved = (depth <= 0) & ~contains(busy, moments)
     shared = links.shared[linked]
     kernels = work[trace.kind[work] == Kind.KERNEL]
@@ -62,7 +66,11 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
     launched = np.zeros(len(trace), np.bool_)
     launched[links.launch[links.launch != NONE]] = True
     between = slice(int(calls[0]), int(calls[-1]) + 1)
-    idle = trace.is_kind(Kind.RUNTIME)[between] & matching(trace, LAUNCH_CALL)[between] & ~launched[between]
+    idle = (
+        trace.is_kind(Kind.RUNTIME)[between]
+        & matching(trace, LAUNCH_CALL)[between]
+        & ~launched[between]
+    )
     return int((~by_call).sum()) + int(idle.sum())
 
 

@@ -60,6 +60,10 @@ class DevicePeaks:
         """The least time for the bytes; NaN when not known."""
         return np.nan if size is None else size / self.spec.bandwidth_bytes_per_s.value * 1e9
 
-    def floor_ns(self, flops: float | None, size: float | None, precision: str | None, *, matrix: bool) -> float:
+    def floor_ns(
+        self, flops: float | None, size: float | None, precision: str | None, *, matrix: bool
+    ) -> float:
         """The least time for both: max(FLOPs/peak, bytes/bandwidth); NaN when neither is known."""
-        return float(np.fmax(self.arithmetic_ns(flops, precision, matrix=matrix), self.traffic_ns(size)))
+        return float(
+            np.fmax(self.arithmetic_ns(flops, precision, matrix=matrix), self.traffic_ns(size))
+        )

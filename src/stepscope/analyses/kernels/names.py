@@ -11,13 +11,25 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "collective",
             r"nccl|rccl|oneccl|hccl|msccl|nvshmem|multimem_all|cross_device_reduce|one_shot_all_reduce|two_shot_all_reduce",
         ),
-        ("attention", r"flash|fmha|sdpa|attention|attn_fwd|attn_bwd|bwd_kernel_dk_dv|bwd_kernel_dq|paged_att"),
-        ("optimizer", r"multi_tensor_apply.*(adam|sgd|lamb|optimizer)|fusedoptimizer|fused_adam|adam_?w?_kernel|lamb_stage"),
+        (
+            "attention",
+            r"flash|fmha|sdpa|attention|attn_fwd|attn_bwd|bwd_kernel_dk_dv|bwd_kernel_dq|paged_att",
+        ),
+        (
+            "optimizer",
+            r"multi_tensor_apply.*(adam|sgd|lamb|optimizer)|fusedoptimizer|fused_adam|adam_?w?_kernel|lamb_stage",
+        ),
         ("embedding", r"embedding|vectorized_gather_kernel|index_?select|embs_kernel"),
         ("layout", r"nchwtonhwc|nhwctonchw|tensortransform|batched_transpose|nchw2nhwc"),
         ("norm", r"norm(?!al)|bn_fw|bn_bw|gammabeta|welford"),
-        ("convolution", r"conv(?!ert)|fprop|dgrad|wgrad|winograd|scudnn|igemm|cudnn_(infer|train)_|xdlops.*gnwc"),
-        ("gemm", r"(?<!fb)gemm|nvjet|cutlass|cijk_|gemv|cublas|splitkreduce|wgmma|matmul|_mm_|(^|\W)bmm_|ck::.*gridwise|xe_?tla"),
+        (
+            "convolution",
+            r"conv(?!ert)|fprop|dgrad|wgrad|winograd|scudnn|igemm|cudnn_(infer|train)_|xdlops.*gnwc",
+        ),
+        (
+            "gemm",
+            r"(?<!fb)gemm|nvjet|cutlass|cijk_|gemv|cublas|splitkreduce|wgmma|matmul|_mm_|(^|\W)bmm_|ck::.*gridwise|xe_?tla",
+        ),
         ("softmax", r"softmax"),
         ("loss", r"nll_loss|cross_?entropy"),
         ("dropout", r"dropout"),
@@ -43,7 +55,8 @@ TENSOR_CORE = re.compile(
     re.IGNORECASE,
 )
 VECTOR_UNIT = re.compile(
-    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d", re.IGNORECASE
+    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d",
+    re.IGNORECASE,
 )
 AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma|gtcx", re.IGNORECASE)
 """`gtcx` are MIOpen's implicit GEMMs on the matrix units (generic tensor contraction, xdlops)."""
@@ -70,4 +83,6 @@ def uses_tensor_cores(name: str) -> bool | None:
 def rounds_to_tf32(name: str) -> bool:
     """Whether a matrix kernel over 32-bit floats works in TF32:
     NVIDIA's matrix units know no other way, AMD's do."""
-    return TF32.search(name) is not None or (uses_tensor_cores(name) is True and AMD_MATRIX.search(name) is None)
+    return TF32.search(name) is not None or (
+        uses_tensor_cores(name) is True and AMD_MATRIX.search(name) is None
+    )

@@ -18,7 +18,12 @@ a part of the FLOPs would pass for all of them."""
 
 
 def roofline(
-    trace: Trace, charges: Charges, work: KernelWork, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
+    trace: Trace,
+    charges: Charges,
+    work: KernelWork,
+    roofs: DevicePeaks | None,
+    num_windows: int,
+    step_ns: float | None,
 ) -> Roofline:
     """Per-step FLOPs and their share of the peak.
     FLOPs are the model's: recomputed work counts for HFU alone."""
@@ -28,7 +33,11 @@ def roofline(
     is_modelled = ~np.isnan(work.flops) | ~np.isnan(work.bytes)
     recomputed = charges.recomputed[trace.kind[charges.work] == Kind.KERNEL]
     model = hardware = mfu = hfu = precision = None
-    if num_windows > 0 and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE and bool(matrix.any()):
+    if (
+        num_windows > 0
+        and _coverage(dur, matrix, work) >= MIN_MATRIX_COVERAGE
+        and bool(matrix.any())
+    ):
         first = work.is_matrix & ~recomputed
         model = float(np.nansum(work.flops[first])) / num_windows
         hardware = float(np.nansum(work.hardware_flops[work.is_matrix])) / num_windows
@@ -71,7 +80,12 @@ def _coverage(dur: Int64, matrix: Bool, work: KernelWork) -> float:
 
 
 def _utilisation(
-    work: KernelWork, chosen: Bool, flops: Float64, roofs: DevicePeaks | None, num_windows: int, step_ns: float | None
+    work: KernelWork,
+    chosen: Bool,
+    flops: Float64,
+    roofs: DevicePeaks | None,
+    num_windows: int,
+    step_ns: float | None,
 ) -> float | None:
     """Time the chosen FLOPs need at the dense peaks of their precisions, over the step time."""
     if roofs is None or not step_ns:
@@ -79,7 +93,9 @@ def _utilisation(
     needed = 0.0
     for code in np.unique(work.precision[chosen]).tolist():
         precision = None if code == NONE else work.precisions[code]
-        time = roofs.arithmetic_ns(float(np.nansum(flops[chosen & (work.precision == code)])), precision, matrix=True)
+        time = roofs.arithmetic_ns(
+            float(np.nansum(flops[chosen & (work.precision == code)])), precision, matrix=True
+        )
         if np.isnan(time):
             return None
         needed += time
@@ -116,7 +132,9 @@ def _main_precision(work: KernelWork) -> str | None:
     counted = work.is_matrix & (work.precision != NONE) & ~np.isnan(work.flops)
     if not counted.any():
         return None
-    return work.precisions[int(np.bincount(work.precision[counted], weights=work.flops[counted]).argmax())]
+    return work.precisions[
+        int(np.bincount(work.precision[counted], weights=work.flops[counted]).argmax())
+    ]
 
 
 def _bound_times(work: KernelWork, roofs: DevicePeaks | None) -> tuple[int | None, int | None]:

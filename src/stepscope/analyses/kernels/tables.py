@@ -21,7 +21,18 @@ Float64 = NDArray[np.float64]
 CATEGORY_OF_WORK = {"batched-gemm": "gemm"}
 """Where an operator's kind of work has another name among the categories."""
 TRUSTED_WORK = frozenset(
-    {"gemm", "batched-gemm", "attention", "convolution", "optimizer", "softmax", "embedding", "norm", "pointwise", "reduction"}
+    {
+        "gemm",
+        "batched-gemm",
+        "attention",
+        "convolution",
+        "optimizer",
+        "softmax",
+        "embedding",
+        "norm",
+        "pointwise",
+        "reduction",
+    }
 )
 """Kinds of work that name a kernel better than its own name does."""
 SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
@@ -58,13 +69,17 @@ class KernelWork:
     def only(self, chosen: Bool) -> KernelWork:
         """That of the chosen kernels."""
         columns: dict[str, Any] = {
-            name: value[chosen] for name in self.__slots__ if isinstance(value := getattr(self, name), np.ndarray)
+            name: value[chosen]
+            for name in self.__slots__
+            if isinstance(value := getattr(self, name), np.ndarray)
         }
         return replace(self, **columns)
 
     def of_category(self, *names: str) -> Bool:
         """Mask of the kernels of these categories."""
-        mask: Bool = np.isin(self.category, [i for i, name in enumerate(self.categories) if name in names])
+        mask: Bool = np.isin(
+            self.category, [i for i, name in enumerate(self.categories) if name in names]
+        )
         return mask
 
 
@@ -80,13 +95,17 @@ class _KernelKind:
     floor_ns: float
 
 
-def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DevicePeaks | None) -> KernelWork:
+def kernel_work(
+    trace: Trace, charges: Charges, collective: Bool, roofs: DevicePeaks | None
+) -> KernelWork:
     """Work and category of every kernel in the windows."""
     chosen = trace.kind[charges.work] == Kind.KERNEL
     kernels, op = charges.work[chosen], charges.op[chosen]
     kind_of, kinds = _kernel_kinds(trace, kernels, op, collective, roofs)
     categories = tuple(dict.fromkeys(kind.category for kind in kinds))
-    precisions = tuple(dict.fromkeys(kind.precision for kind in kinds if kind.precision is not None))
+    precisions = tuple(
+        dict.fromkeys(kind.precision for kind in kinds if kind.precision is not None)
+    )
     leads = _leads(op, trace.dur_ns[kernels])
 
     def spread(values: list[float]) -> Float64:
@@ -105,7 +124,9 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
         kernels=kernels,
         category=codes([categories.index(kind.category) for kind in kinds]),
         categories=categories,
-        precision=codes([NONE if kind.precision is None else precisions.index(kind.precision) for kind in kinds]),
+        precision=codes(
+            [NONE if kind.precision is None else precisions.index(kind.precision) for kind in kinds]
+        ),
         precisions=precisions,
         flops=figures("flops"),
         hardware_flops=figures("hardware_flops"),
@@ -113,7 +134,8 @@ def kernel_work(trace: Trace, charges: Charges, collective: Bool, roofs: DeviceP
         floor_ns=spread([kind.floor_ns for kind in kinds]),
         tensor_core=codes([kind.tensor_core for kind in kinds]),
         group_ns=_group_time(op, trace.dur_ns[kernels], leads),
-        is_matrix=leads & (codes([int(work is not None and work.is_matrix) for work in works]) == 1),
+        is_matrix=leads
+        & (codes([int(work is not None and work.is_matrix) for work in works]) == 1),
     )
 
 
@@ -123,7 +145,12 @@ def _kernel_kinds(
     """The distinct kinds of kernel, and which of them each kernel is."""
     launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
     inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
-    key = (trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + launcher + 1) * (len(trace.details) + 1) + inputs + 1
+    key = (
+        (trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + launcher + 1)
+        * (len(trace.details) + 1)
+        + inputs
+        + 1
+    )
     _, first, kind_of = np.unique(key, return_index=True, return_inverse=True)
     kinds = []
     works: dict[tuple[int, int], Work | None] = {}
@@ -131,11 +158,20 @@ def _kernel_kinds(
         pair = (int(launcher[index]), int(inputs[index]))
         if pair not in works:
             works[pair] = None if NONE in pair else _work(trace, *pair)
-        kinds.append(_kernel_kind(trace.names[trace.name[kernels[index]]], works[pair], bool(collective[kernels[index]]), roofs))
+        kinds.append(
+            _kernel_kind(
+                trace.names[trace.name[kernels[index]]],
+                works[pair],
+                bool(collective[kernels[index]]),
+                roofs,
+            )
+        )
     return kind_of, kinds
 
 
-def _kernel_kind(name: str, work: Work | None, collective: bool, roofs: DevicePeaks | None) -> _KernelKind:
+def _kernel_kind(
+    name: str, work: Work | None, collective: bool, roofs: DevicePeaks | None
+) -> _KernelKind:
     precision = work.precision if work is not None else None
     if work is not None and work.is_matrix and precision == "fp32" and rounds_to_tf32(name):
         precision = "tf32"
@@ -167,7 +203,9 @@ def _leads(op: Int64, dur: Int64) -> Bool:
     kernels without an operator lead themselves."""
     leads: Bool = op == NONE
     order = np.lexsort((-dur, op))
-    first = np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
+    first = (
+        np.concatenate([[True], np.diff(op[order]) != 0]) if len(order) else np.zeros(0, np.bool_)
+    )
     leads[order[first]] = True
     return leads
 
@@ -193,7 +231,9 @@ def category_rows(trace: Trace, work: KernelWork) -> tuple[CategoryRow, ...]:
     totals = np.zeros(len(work.categories), np.int64)
     np.add.at(totals, work.category, trace.dur_ns[work.kernels])
     columns = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
-    rows = (CategoryRow(category=name, count=count, total_ns=ns) for name, count, ns in columns if count)
+    rows = (
+        CategoryRow(category=name, count=count, total_ns=ns) for name, count, ns in columns if count
+    )
     return tuple(sorted(rows, key=lambda row: -row.total_ns))
 
 
@@ -206,7 +246,10 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
     dur = trace.dur_ns[work.kernels]
     totals = np.zeros(len(first), np.int64)
     np.add.at(totals, inverse, dur)
-    sums = {name: _sum_known(inverse, getattr(work, name), len(first)) for name in ("flops", "bytes", "floor_ns")}
+    sums = {
+        name: _sum_known(inverse, getattr(work, name), len(first))
+        for name in ("flops", "bytes", "floor_ns")
+    }
     counts = np.bincount(inverse, minlength=len(first))
     precision = np.full(len(first), NONE, np.int64)
     np.maximum.at(precision, inverse, work.precision)

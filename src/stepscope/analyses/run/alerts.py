@@ -65,7 +65,10 @@ class JobAlarms:
             if not has_ended:
                 rank_alerts += alarms.absent(rank, run.wall_ns)
         kinds = dict.fromkeys(alert.kind for alert in rank_alerts)
-        merged = (self._merge(kind, [alert for alert in rank_alerts if alert.kind == kind], run.wall_ns) for kind in kinds)
+        merged = (
+            self._merge(kind, [alert for alert in rank_alerts if alert.kind == kind], run.wall_ns)
+            for kind in kinds
+        )
         return tuple(alert for alert in merged if alert is not None)
 
     def _merge(self, kind: str, rank_alerts: Sequence[_RankAlert], wall_ns: int) -> Alert | None:
@@ -76,7 +79,13 @@ class JobAlarms:
         ranks = tuple(sorted({alert.rank for alert in rank_alerts}))
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
         more = "" if len(ranks) == 1 else f" (rank {first.rank})"
-        return Alert(kind=kind, ranks=ranks, step=step, words=f"{who}: {first.words}{more}", at_wall_ns=wall_ns)
+        return Alert(
+            kind=kind,
+            ranks=ranks,
+            step=step,
+            words=f"{who}: {first.words}{more}",
+            at_wall_ns=wall_ns,
+        )
 
     def _is_new(self, kind: str, step: int) -> bool:
         last = self._last_step.get(kind)
@@ -91,8 +100,12 @@ class JobAlarms:
 class _RankAlarms:
     def __init__(self) -> None:
         self._step = ChangePointDetector(_is_slower)
-        self._stretch = ChangePointDetector(_is_slower, num_reference=NUM_STRETCHES, num_recent=NUM_STRETCHES_RECENT)
-        self._util = ChangePointDetector(_is_idler, num_reference=NUM_UTIL, num_recent=NUM_UTIL_RECENT)
+        self._stretch = ChangePointDetector(
+            _is_slower, num_reference=NUM_STRETCHES, num_recent=NUM_STRETCHES_RECENT
+        )
+        self._util = ChangePointDetector(
+            _is_idler, num_reference=NUM_UTIL, num_recent=NUM_UTIL_RECENT
+        )
         self._memory: dict[str, tuple[Callable[[dict[str, Any]], int | None], TrendDetector]] = {
             "host-memory": (rss_bytes, TrendDetector()),
             "device-memory": (device_bytes, TrendDetector()),
@@ -110,7 +123,9 @@ class _RankAlarms:
                 self._last_step = step
                 alerts += _slower(self._step.add(length), tail.rank, step)
         for stretch in tail.new_stretches:
-            first, num, begun, ended = (stretch[name] for name in ("first_step", "num_steps", "from_ns", "to_ns"))
+            first, num, begun, ended = (
+                stretch[name] for name in ("first_step", "num_steps", "from_ns", "to_ns")
+            )
             if first is not None and num and begun is not None and ended is not None:
                 alerts += _slower(self._stretch.add((ended - begun) / num), tail.rank, first + num)
         for sample in tail.new_samples:
@@ -129,7 +144,9 @@ class _RankAlarms:
             size = size_of(sample)
             growth = None if size is None else detector.add(size)
             if growth is not None:
-                alerts.append(_RankAlert(kind=kind, rank=rank, step=step, words=_growth_words(kind, growth)))
+                alerts.append(
+                    _RankAlert(kind=kind, rank=rank, step=step, words=_growth_words(kind, growth))
+                )
         return alerts
 
     def absent(self, tail: RankTail, wall_ns: int) -> list[_RankAlert]:
@@ -140,10 +157,23 @@ class _RankAlarms:
             return []
         step = tail.samples[-1].get("step") if tail.samples else None
         words = {
-            SILENT: f"silent for {quiet_s:.0f} s: its process is gone, stopped, inside one long call, or cannot write",
-            STALLED: f"no step for {quiet_s:.0f} s, though its process lives. `stepscope attach` says where it stands",
+            SILENT: (
+                f"silent for {quiet_s:.0f} s: its process is gone, stopped, inside one long call, "
+                "or cannot write"
+            ),
+            STALLED: (
+                f"no step for {quiet_s:.0f} s, though its process lives. `stepscope attach` says "
+                "where it stands"
+            ),
         }
-        return [_RankAlert(kind=state, rank=tail.rank, step=step if isinstance(step, int) else None, words=words[state])]
+        return [
+            _RankAlert(
+                kind=state,
+                rank=tail.rank,
+                step=step if isinstance(step, int) else None,
+                words=words[state],
+            )
+        ]
 
 
 def _is_slower(before: float, after: float) -> bool:
@@ -158,7 +188,8 @@ def _slower(shift: ChangePoint | None, rank: int, step: int) -> list[_RankAlert]
     if shift is None:
         return []
     words = (
-        f"steps take {shift.after / 1e6:.3g} ms, {shift.after / shift.before:.2f} times the {shift.before / 1e6:.3g} ms before"
+        f"steps take {shift.after / 1e6:.3g} ms, {shift.after / shift.before:.2f} times the "
+        f"{shift.before / 1e6:.3g} ms before"
     )
     return [_RankAlert(kind="step-time", rank=rank, step=step, words=words)]
 
@@ -166,4 +197,7 @@ def _slower(shift: ChangePoint | None, rank: int, step: int) -> list[_RankAlert]
 def _growth_words(kind: str, growth: Trend) -> str:
     where = "the host's memory" if kind == "host-memory" else "device memory"
     sizes = f"from {growth.first_bytes / GIB:.2f} to {growth.last_bytes / GIB:.2f} GiB"
-    return f"{where} rises steadily, {sizes} over {growth.num_samples} samples, and has not levelled off"
+    return (
+        f"{where} rises steadily, {sizes} over {growth.num_samples} samples, and has not levelled "
+        "off"
+    )

@@ -41,7 +41,13 @@ class ChangePointDetector:
     reported, makes the new level the reference.
     """
 
-    def __init__(self, worse: Callable[[float, float], bool], *, num_reference: int = 100, num_recent: int = 20) -> None:
+    def __init__(
+        self,
+        worse: Callable[[float, float], bool],
+        *,
+        num_reference: int = 100,
+        num_recent: int = 20,
+    ) -> None:
         # Otherwise no block could ever be as far from the reference as Z asks.
         assert num_reference >= 3 * num_recent >= 30
         self._worse = worse

@@ -44,11 +44,16 @@ POLICY = Policy()
 
 def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
     """When the host was saving tensors of the device."""
-    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0))
+    copies = np.flatnonzero(
+        trace.is_kind(Kind.MEMCPY) & (links.launch != NONE) & (trace.size_bytes > 0)
+    )
     fetched = copies[matching(trace, TO_HOST)[copies]]
     sent = copies[matching(trace, TO_DEVICE)[copies]]
     total = int(trace.size_bytes[fetched].sum())
-    if len(fetched) < POLICY.least_copies or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total:
+    if (
+        len(fetched) < POLICY.least_copies
+        or int(trace.size_bytes[sent].sum()) > POLICY.most_back * total
+    ):
         return empty()
     top = _busy(trace, links, driving)
     stretches = [_stretch(trace, series, top) for series in _series(trace, links, fetched)]
@@ -65,7 +70,11 @@ def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
     fetching = size[calls] > 0
     bounds = np.flatnonzero(np.diff(np.concatenate([[False], fetching, [False]]).astype(np.int8)))
     series = [calls[low:high] for low, high in bounds.reshape(-1, 2).tolist()]
-    return [s for s in series if len(s) >= POLICY.least_copies and int(size[s].sum()) >= POLICY.least_bytes]
+    return [
+        s
+        for s in series
+        if len(s) >= POLICY.least_copies and int(size[s].sum()) >= POLICY.least_bytes
+    ]
 
 
 def _busy(trace: Trace, links: Links, driving: Bool) -> Int64:

@@ -38,15 +38,30 @@ def run_curves(run: RunRecord) -> dict[str, Curve]:
     ranks = _shown(run.ranks)
     began = min((_first_ns(rank) for rank in ranks if rank.rows or rank.samples), default=0)
     curves = {
-        "steps": _curve("How long steps took", "ms", [(_name(rank), _steps(rank, began)) for rank in ranks], from_zero=True),
+        "steps": _curve(
+            "How long steps took",
+            "ms",
+            [(_name(rank), _steps(rank, began)) for rank in ranks],
+            from_zero=True,
+        ),
     }
     for name, title, field, unit in COUNTERS:
-        curves[name] = _curve(title, unit, [(_name(r), _samples(r, began, lambda s, f=field: _of_device(s, f))) for r in ranks])
+        curves[name] = _curve(
+            title,
+            unit,
+            [(_name(r), _samples(r, began, lambda s, f=field: _of_device(s, f))) for r in ranks],
+        )
     curves["memory"] = _curve(
-        "Memory that torch holds on the device", "B", [(_name(r), _samples(r, began, _allocated)) for r in ranks], from_zero=True
+        "Memory that torch holds on the device",
+        "B",
+        [(_name(r), _samples(r, began, _allocated)) for r in ranks],
+        from_zero=True,
     )
     curves["cores"] = _curve(
-        "Cores that the rank uses", "cores", [(_name(r), _samples(r, began, _cores)) for r in ranks], from_zero=True
+        "Cores that the rank uses",
+        "cores",
+        [(_name(r), _samples(r, began, _cores)) for r in ranks],
+        from_zero=True,
     )
     return {name: curve for name, curve in curves.items() if curve is not None}
 
@@ -72,7 +87,12 @@ def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
     if memory is None or not windows or not facts.steps.windows:
         return None
     low, high = facts.steps.windows[windows[0]]
-    inside = (memory.time_ns >= low) & (memory.time_ns < high) & (memory.device_type == ON_CUDA) & (memory.allocated_bytes >= 0)
+    inside = (
+        (memory.time_ns >= low)
+        & (memory.time_ns < high)
+        & (memory.device_type == ON_CUDA)
+        & (memory.allocated_bytes >= 0)
+    )
     if not inside.any():
         return None
     devices, counts = np.unique(memory.device[inside], return_counts=True)
@@ -93,7 +113,10 @@ def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
 def _shown(ranks: Sequence[RankRecord]) -> list[RankRecord]:
     if len(ranks) <= MAX_RANKS:
         return list(ranks)
-    typical = {rank.rank: statistics.median([row["dur_ns"] or 0 for row in rank.rows] or [0]) for rank in ranks}
+    typical = {
+        rank.rank: statistics.median([row["dur_ns"] or 0 for row in rank.rows] or [0])
+        for rank in ranks
+    }
     middle = statistics.median(typical.values())
     far = sorted(ranks, key=lambda rank: -abs(typical[rank.rank] - middle))[:MAX_RANKS]
     return sorted(far, key=lambda rank: rank.rank)
@@ -126,15 +149,24 @@ def _samples(rank: RankRecord, began: int, value: Any) -> Iterable[tuple[float, 
 
 
 def _curve(
-    title: str, unit: str, lines: Iterable[tuple[str, Iterable[tuple[float, float]]]], *, from_zero: bool = False
+    title: str,
+    unit: str,
+    lines: Iterable[tuple[str, Iterable[tuple[float, float]]]],
+    *,
+    from_zero: bool = False,
 ) -> Curve | None:
     kept = [(name, tuple(_peaks(list(points)))) for name, points in lines]
     kept = [(name, points) for name, points in kept if len(points) > 1]
     if not kept:
         return None
     values = [value for _, points in kept for _, value in points]
-    words = f"between {_say(min(values), unit)} and {_say(max(values), unit)}, the median {_say(statistics.median(values), unit)}"
-    return Curve(title=title, words=words, x="seconds", unit=unit, lines=tuple(kept), from_zero=from_zero)
+    words = (
+        f"between {_say(min(values), unit)} and {_say(max(values), unit)}, the median "
+        f"{_say(statistics.median(values), unit)}"
+    )
+    return Curve(
+        title=title, words=words, x="seconds", unit=unit, lines=tuple(kept), from_zero=from_zero
+    )
 
 
 def _peaks(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -145,7 +177,10 @@ def _peaks(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     size = -(-len(points) // (MAX_POINTS // 2))
     for first in range(0, len(points), size):
         stretch = points[first : first + size]
-        low, high = min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])
+        low, high = (
+            min(stretch, key=lambda point: point[1]),
+            max(stretch, key=lambda point: point[1]),
+        )
         kept += [low] if low is high else sorted((low, high))
     return kept
 

@@ -46,7 +46,9 @@ class Outcome:
 def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
     """The whole world; where only one of its machines is seen here
     and its launcher numbered its ranks, those of that machine."""
-    world = max((size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0)
+    world = max(
+        (size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0
+    )
     if len({tail.told.get("host") for tail in tails}) != 1:
         return frozenset(range(world))
     local: set[int] = set()
@@ -61,17 +63,36 @@ def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
 def health(outcome: Outcome) -> Health:
     if not outcome.ranks:
         return Health(checks=(_nothing(outcome),))
-    checks = (_ended(outcome), _stepped(outcome), _silent(outcome), _straggler(outcome), _spread(outcome), _devices(outcome))
+    checks = (
+        _ended(outcome),
+        _stepped(outcome),
+        _silent(outcome),
+        _straggler(outcome),
+        _spread(outcome),
+        _devices(outcome),
+    )
     return Health(checks=tuple(check for check in checks if check is not None))
 
 
 def _nothing(outcome: Outcome) -> Check:
     code = outcome.exit_code
     if code:
-        return Check(name="job", state=BAD, words=f"it ended with exit code {code} before any rank made a step")
+        return Check(
+            name="job",
+            state=BAD,
+            words=f"it ended with exit code {code} before any rank made a step",
+        )
     if code == 0:
-        return Check(name="job", state=UNKNOWN, words="it ended without an optimizer step: there is nothing to judge")
-    return Check(name="job", state=UNKNOWN, words="no rank made a step in the time given; it may need more (--timeout), or hang")
+        return Check(
+            name="job",
+            state=UNKNOWN,
+            words="it ended without an optimizer step: there is nothing to judge",
+        )
+    return Check(
+        name="job",
+        state=UNKNOWN,
+        words="no rank made a step in the time given; it may need more (--timeout), or hang",
+    )
 
 
 def _ended(outcome: Outcome) -> Check:
@@ -90,11 +111,17 @@ def _stepped(outcome: Outcome) -> Check:
         return Check(name=name, state=BAD, words=f"{_ranks(missing)} of {expected} made no step")
     behind = [tail.rank for tail in outcome.ranks if (last_step(tail) or 0) < outcome.num_steps]
     if behind and outcome.has_timed_out:
-        return Check(name=name, state=BAD, words=f"{_ranks(behind)} did not reach step {outcome.num_steps} in the time given")
+        return Check(
+            name=name,
+            state=BAD,
+            words=f"{_ranks(behind)} did not reach step {outcome.num_steps} in the time given",
+        )
     if behind:
         reached = min(last_step(tail) or 0 for tail in outcome.ranks)
         return Check(
-            name=name, state=UNKNOWN, words=f"the job made {reached} steps, fewer than {outcome.num_steps}: too few to judge"
+            name=name,
+            state=UNKNOWN,
+            words=f"the job made {reached} steps, fewer than {outcome.num_steps}: too few to judge",
         )
     return Check(name=name, state=OK, words=f"{expected} of {expected} stepped")
 
@@ -104,7 +131,10 @@ def _silent(outcome: Outcome) -> Check:
     if outcome.silent:
         return Check(name="signs of life", state=BAD, words=f"{_ranks(outcome.silent)} went silent")
     if off:
-        words = f"the capture switched itself off on {_ranks([tail.rank for tail in off])}: {off[0].problem}"
+        words = (
+            f"the capture switched itself off on {_ranks([tail.rank for tail in off])}: "
+            f"{off[0].problem}"
+        )
         return Check(name="signs of life", state=UNKNOWN, words=words)
     return Check(name="signs of life", state=OK, words="every rank wrote samples to the end")
 
@@ -114,13 +144,20 @@ def _straggler(outcome: Outcome) -> Check | None:
         return None
     name = "straggler"
     if outcome.findings is None:
-        return Check(name=name, state=UNKNOWN, words=f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}")
+        return Check(
+            name=name,
+            state=UNKNOWN,
+            words=f"not judged: {outcome.not_diagnosed or 'nothing was recorded'}",
+        )
     stragglers = [finding for finding in outcome.findings if finding.code in STRAGGLERS]
     if stragglers:
         return Check(
             name=name,
             state=BAD,
-            words="; ".join(f"{finding.code} ({_ranks(finding.ranks)}): {finding.summary}" for finding in stragglers),
+            words="; ".join(
+                f"{finding.code} ({_ranks(finding.ranks)}): {finding.summary}"
+                for finding in stragglers
+            ),
         )
     return Check(name=name, state=OK, words="no rank keeps the others waiting")
 
@@ -137,7 +174,9 @@ def _spread(outcome: Outcome) -> Check | None:
     far = [rank for rank, share in apart.items() if abs(share) > SPREAD]
     most = max(apart.values(), key=abs)
     words = f"{middle / 1e6:.3g} ms in the middle, {most:+.1%} at most"
-    return Check(name=name, state=BAD if far else OK, words=f"{words}: {_ranks(far)} apart" if far else words)
+    return Check(
+        name=name, state=BAD if far else OK, words=f"{words}: {_ranks(far)} apart" if far else words
+    )
 
 
 def _devices(outcome: Outcome) -> Check:
@@ -152,7 +191,9 @@ def _devices(outcome: Outcome) -> Check:
         words = "; ".join(f"{trouble} ({_ranks(ranks)})" for trouble, ranks in troubles.items())
         return Check(name="devices", state=BAD, words=words)
     return Check(
-        name="devices", state=OK, words="no errors reported" if num_asked else "no device counters here; no errors reported"
+        name="devices",
+        state=OK,
+        words="no errors reported" if num_asked else "no device counters here; no errors reported",
     )
 
 
@@ -171,7 +212,11 @@ def _troubles(sample: dict[str, Any]) -> list[str]:
 def early_step_ns(tail: RankTail) -> float | None:
     """The middle of the steps that no profiler slowed, the very first left out:
     it compiles and allocates."""
-    lengths = [row["dur_ns"] for row in tail.rows if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]]
+    lengths = [
+        row["dur_ns"]
+        for row in tail.rows
+        if row["state"] in (0, 1) and (row["step"] or 0) > 1 and row["dur_ns"]
+    ]
     return median(lengths) if len(lengths) >= MIN_STEPS else None
 
 

@@ -53,7 +53,14 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
         ranks=ranks,
         groups=groups,
         num_outliers_left_out=num_left_out,
-        world_size=max((size for tail in run.ranks if (size := whole(tail.told.get("world_size"))) is not None), default=None),
+        world_size=max(
+            (
+                size
+                for tail in run.ranks
+                if (size := whole(tail.told.get("world_size"))) is not None
+            ),
+            default=None,
+        ),
         bound=_bound(run, ranks),
         alerts=tuple(alerts),
     )
@@ -93,7 +100,9 @@ def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
     """Lengths and waits of the last steps:
     one by one where they are written so, else the mean of the last stretch."""
     stretch = tail.stretches[-1] if tail.stretches else None
-    usual = [row for row in tail.rows if usual_ns(row) is not None] or [row for row in tail.rows if row["state"] == 1][1:]
+    usual = [row for row in tail.rows if usual_ns(row) is not None] or [
+        row for row in tail.rows if row["state"] == 1
+    ][1:]
     rows = usual[-NUM_NOW:]
     last = rows[-1]["step"] or 0 if rows else -1
     num = (stretch["num_steps"] or 0) if stretch else 0
@@ -107,7 +116,11 @@ def _now(tail: RankTail) -> tuple[list[float], list[float], list[Row]]:
 def _sampled_ns(tail: RankTail) -> float | None:
     """By the step numbers of the samples, before the first rows are written."""
     pairs = [(sample.get("at_ns"), sample.get("step")) for sample in tail.samples]
-    timed = [(time_ns, step) for time_ns, step in pairs if isinstance(time_ns, int) and isinstance(step, int)]
+    timed = [
+        (time_ns, step)
+        for time_ns, step in pairs
+        if isinstance(time_ns, int) and isinstance(step, int)
+    ]
     if len(timed) < 2 or timed[-1][1] <= timed[0][1]:
         return None
     return (timed[-1][0] - timed[0][0]) / (timed[-1][1] - timed[0][1])
@@ -116,7 +129,9 @@ def _sampled_ns(tail: RankTail) -> float | None:
 def _batch_size(recorded: dict[str, Any]) -> int | None:
     """Of the loader that feeds the steps, or of the only one."""
     loaders: list[dict[str, Any]] = recorded.get("loaders") or []
-    feeding = [loader for loader in loaders if loader.get("is_feeding")] or (loaders if len(loaders) == 1 else [])
+    feeding = [loader for loader in loaders if loader.get("is_feeding")] or (
+        loaders if len(loaders) == 1 else []
+    )
     return whole(feeding[0].get("batch_size")) if feeding else None
 
 
@@ -148,14 +163,22 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     if len(ranks) <= MAX_LINES:
         return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
-    step, waits = _middle([rank.step_ns for rank in ranks]), _middle([rank.wait_share for rank in ranks])
+    step, waits = (
+        _middle([rank.step_ns for rank in ranks]),
+        _middle([rank.wait_share for rank in ranks]),
+    )
     alike = [rank for rank in ranks if rank.state == state and _is_alike(rank, step, waits)]
     numbers = dict.fromkeys(rank.rank for rank in alike)
     outliers = [rank for rank in ranks if rank.rank not in numbers]
     others = sorted(outliers, key=lambda rank: (rank.state == RUNS, -_distance(rank, step)))
-    middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[len(alike) // 2 : len(alike) // 2 + 1]
+    middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[
+        len(alike) // 2 : len(alike) // 2 + 1
+    ]
     shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
-    shown += [RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True) for rank in others[: MAX_LINES - len(shown)]]
+    shown += [
+        RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True)
+        for rank in others[: MAX_LINES - len(shown)]
+    ]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])
 
 

@@ -18,7 +18,9 @@ STALLED_S = 120.0
 STALLED_STEPS = 20
 
 
-def liveness(tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S) -> tuple[str, float | None]:
+def liveness(
+    tail: RankTail, wall_ns: int, stalled_s: float = STALLED_S
+) -> tuple[str, float | None]:
     """The rank's state, and for how many seconds where that is not `runs`."""
     if tail.problem is not None:
         return SWITCHED_OFF, None

@@ -18,15 +18,35 @@ from stepscope.core.memory_report import (
 NUM_NAMED = 4
 NUM_FRAMES = 3
 REMEDIES = {
-    ACTIVATIONS: "checkpoint activations (torch.utils.checkpoint) where most are made, or a smaller micro-batch, accumulated",
-    OPTIMIZER: "shard the optimizer's state over the ranks (fully_shard, ZeroRedundancyOptimizer), or keep it in 8 bits",
+    ACTIVATIONS: (
+        "checkpoint activations (torch.utils.checkpoint) where most are made, or a smaller "
+        "micro-batch, accumulated"
+    ),
+    OPTIMIZER: (
+        "shard the optimizer's state over the ranks (fully_shard, ZeroRedundancyOptimizer), or "
+        "keep it in 8 bits"
+    ),
     WEIGHTS: "shard the weights over the ranks (fully_shard), or hold them in bf16",
-    GRADIENTS: "shard gradients over the ranks (fully_shard), and let zero_grad free them (set_to_none=True)",
-    TEMPORARY: "split what makes the largest: a fused or chunked loss never holds the logits; torch.compile fuses the rest",
-    AUTOGRAD: "split what makes the largest: a fused or chunked loss never holds the logits; torch.compile fuses the rest",
+    GRADIENTS: (
+        "shard gradients over the ranks (fully_shard), and let zero_grad free them "
+        "(set_to_none=True)"
+    ),
+    TEMPORARY: (
+        "split what makes the largest: a fused or chunked loss never holds the logits; "
+        "torch.compile fuses the rest"
+    ),
+    AUTOGRAD: (
+        "split what makes the largest: a fused or chunked loss never holds the logits; "
+        "torch.compile fuses the rest"
+    ),
     INPUTS: "move fewer batches to the device ahead of their step",
-    WORKSPACE: "give the libraries less: CUBLAS_WORKSPACE_CONFIG, and one stream where there are several",
-    UNKNOWN: "record a snapshot with stacks from the start, to see what it is: _record_memory_history(stacks='all')",
+    WORKSPACE: (
+        "give the libraries less: CUBLAS_WORKSPACE_CONFIG, and one stream where there are several"
+    ),
+    UNKNOWN: (
+        "record a snapshot with stacks from the start, to see what it is: "
+        "_record_memory_history(stacks='all')"
+    ),
 }
 """What to do about each category."""
 
@@ -41,7 +61,10 @@ def breakdown_text(record: MemoryRecord) -> str:
 def frame_lines(record: MemoryRecord) -> tuple[str, ...]:
     """Who made most of it, a line each."""
     return tuple(
-        f"{holder.frame}: {holder.size_bytes / 1e9:.2f} GB of {holder.category} in {holder.num_tensors} tensors"
+        (
+            f"{holder.frame}: {holder.size_bytes / 1e9:.2f} GB of {holder.category} in "
+            f"{holder.num_tensors} tensors"
+        )
         for holder in record.holders[:NUM_FRAMES]
     )
 

@@ -54,9 +54,16 @@ def compare_with_plan(
     record = report.told
     if record is None or record.held is None:
         return ()
-    planned = dict(zip(PARTS, (weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes), strict=True))
+    planned = dict(
+        zip(
+            PARTS, (weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes), strict=True
+        )
+    )
     is_sure = record.held.get(UNKNOWN, 0) <= (1 - SURE_SHARE) * record.peak_bytes
-    rows = [_row(part, size, _at_peak(record, part), _most(record, part), is_sure) for part, size in planned.items()]
+    rows = [
+        _row(part, size, _at_peak(record, part), _most(record, part), is_sure)
+        for part, size in planned.items()
+    ]
     others = record.peak_bytes - sum(row.at_peak_bytes or 0 for row in rows)
     rows.append(_row(OTHERS, None, others, None, is_sure))
     sizes = [size for size in planned.values() if size is not None]
@@ -65,9 +72,13 @@ def compare_with_plan(
     return tuple(rows)
 
 
-def _row(part: str, planned: int | None, at_peak: int | None, most: int | None, is_sure: bool) -> PlanRow:
+def _row(
+    part: str, planned: int | None, at_peak: int | None, most: int | None, is_sure: bool
+) -> PlanRow:
     ratio = planned / most if planned is not None and most and is_sure else None
-    return PlanRow(part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio)
+    return PlanRow(
+        part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
+    )
 
 
 def _at_peak(record: MemoryRecord, part: str) -> int:

@@ -53,9 +53,18 @@ def rank_metadata(record: RankRecord) -> Known:
         num_parameters=whole(model.get("num_params")),
         device=_device(samples),
         has_device=bool(machine.get("devices")),
-        cores_used=_median([_sum(sample, "cpu_user_cores", "cpu_sys_cores", "children_cores") for sample in samples]),
-        busiest_worker_cores=_median([finite(sample.get("busiest_child_cores")) for sample in samples]),
-        held_back_share=_median([finite(sample.get("cgroup_throttled_s_per_s")) for sample in samples]),
+        cores_used=_median(
+            [
+                _sum(sample, "cpu_user_cores", "cpu_sys_cores", "children_cores")
+                for sample in samples
+            ]
+        ),
+        busiest_worker_cores=_median(
+            [finite(sample.get("busiest_child_cores")) for sample in samples]
+        ),
+        held_back_share=_median(
+            [finite(sample.get("cgroup_throttled_s_per_s")) for sample in samples]
+        ),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),
         timed_ns=_total(timed, "dur_ns"),
@@ -67,7 +76,11 @@ def rank_metadata(record: RankRecord) -> Known:
 def _while_timed(record: RankRecord) -> list[Mapping[str, Any]]:
     """Samples taken while no profiler was attached; all of them where none was."""
     spans = [(row["end_ns"] or 0) for row in record.rows if row["state"] == 2]
-    outside = [s for s in record.samples if not spans or not spans[0] <= (whole(s.get("at_ns")) or 0) <= spans[-1]]
+    outside = [
+        s
+        for s in record.samples
+        if not spans or not spans[0] <= (whole(s.get("at_ns")) or 0) <= spans[-1]
+    ]
     return list(outside[1:] or outside)
 
 
@@ -77,7 +90,10 @@ def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:
     iterator = _dict(recorded, "loader_iter")
     if not iterator and not feeding:
         return None
-    knobs = {**(feeding[0] if feeding else {}), **{k: v for k, v in iterator.items() if v is not None}}
+    knobs = {
+        **(feeding[0] if feeding else {}),
+        **{k: v for k, v in iterator.items() if v is not None},
+    }
     return LoaderKnobs(
         num_workers=whole(knobs.get("num_workers")),
         pin_memory=_bool(knobs.get("pin_memory")),

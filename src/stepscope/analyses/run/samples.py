@@ -20,15 +20,21 @@ def rss_bytes(sample: Sample) -> int | None:
 def device_bytes(sample: Sample) -> int | None:
     """Memory that the rank holds on its devices:
     what torch has reserved, else what the driver says is used."""
-    reserved = _sum(whole(allocator.get("reserved_bytes")) for allocator in objects_at(sample, "allocators"))
+    reserved = _sum(
+        whole(allocator.get("reserved_bytes")) for allocator in objects_at(sample, "allocators")
+    )
     if reserved is not None:
         return reserved
-    return _sum(whole(device.get("gpu_memory_used_bytes")) for device in objects_at(sample, "devices"))
+    return _sum(
+        whole(device.get("gpu_memory_used_bytes")) for device in objects_at(sample, "devices")
+    )
 
 
 def device_total_bytes(sample: Sample) -> int | None:
     """All memory of the rank's devices."""
-    return _sum(whole(device.get("gpu_memory_total_bytes")) for device in objects_at(sample, "devices"))
+    return _sum(
+        whole(device.get("gpu_memory_total_bytes")) for device in objects_at(sample, "devices")
+    )
 
 
 def gpu_util(sample: Sample) -> float | None:
@@ -48,7 +54,9 @@ def usual_ns(row: Mapping[str, int | None]) -> int | None:
 
 def last_step(tail: RankTail) -> int | None:
     """The last step that the rank has written down."""
-    steps = [row["step"] for row in tail.rows[-1:]] + [whole(sample.get("step")) for sample in tail.samples[-1:]]
+    steps = [row["step"] for row in tail.rows[-1:]] + [
+        whole(sample.get("step")) for sample in tail.samples[-1:]
+    ]
     return max((step for step in steps if step is not None), default=None)
 
 

@@ -27,13 +27,23 @@ def scale(runs: Sequence[WidthRun], kind: str | None = None) -> Scaling:
     assert len({run.width for run in ordered}) == len(ordered) >= 2
     measured, source, because = infer_kind(ordered)
     chosen = kind or measured
-    gains = tuple(None if run is ordered[0] or chosen is None else gain(ordered[0], run, chosen) for run in ordered)
+    gains = tuple(
+        None if run is ordered[0] or chosen is None else gain(ordered[0], run, chosen)
+        for run in ordered
+    )
     fitted = fit_amdahl(ordered) if chosen == "strong" else None
     notes = [*_doubts(ordered), *_unlike(ordered)]
     if kind is not None and measured is not None and kind != measured:
         notes.append(f"{kind} scaling was asked for; measured, it is {measured}: {because}")
-    if chosen == "strong" and fitted is None and sum(run.step.ns is not None for run in ordered) >= MIN_WIDTHS:
-        notes.append("the step does not shrink with the width: Amdahl's law does not describe it, and no serial share is fitted")
+    if (
+        chosen == "strong"
+        and fitted is None
+        and sum(run.step.ns is not None for run in ordered) >= MIN_WIDTHS
+    ):
+        notes.append(
+            "the step does not shrink with the width: Amdahl's law does not describe it, and no "
+            "serial share is fitted"
+        )
     return Scaling(
         kind=chosen,
         kind_source=source if kind is None else "given",
@@ -52,12 +62,24 @@ def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
     unknown = [run for run in runs if not run.flops]
     if unknown:
         widths = ", ".join(str(run.width) for run in unknown)
-        return None, "not measured", f"the FLOPs of a step were not measured at width {widths} (record_shapes=True records them)"
+        return (
+            None,
+            "not measured",
+            (
+                f"the FLOPs of a step were not measured at width {widths} (record_shapes=True "
+                "records "
+                "them)"
+            ),
+        )
     grown = [run.width / base.width for run in runs[1:]]
     ratios = [(run.flops or 0.0) / (base.flops or 1.0) for run in runs[1:]]
     weak = all(abs(ratio - 1) <= SAME_WORK for ratio in ratios)
-    strong = all(abs(ratio * width - 1) <= SAME_WORK for ratio, width in zip(ratios, grown, strict=True))
-    listed = ", ".join(f"{ratio:.3g}x at width {run.width}" for ratio, run in zip(ratios, runs[1:], strict=True))
+    strong = all(
+        abs(ratio * width - 1) <= SAME_WORK for ratio, width in zip(ratios, grown, strict=True)
+    )
+    listed = ", ".join(
+        f"{ratio:.3g}x at width {run.width}" for ratio, run in zip(ratios, runs[1:], strict=True)
+    )
     ratios_text = f"the FLOPs of a rank's step, against width {base.width}: {listed}"
     if weak and strong:
         return None, "mixed", f"{ratios_text}; the widths are too close to tell"
@@ -91,10 +113,19 @@ def karp_flatt(speedup: float, grown: float) -> float:
     return (1 / speedup - 1 / grown) / (1 - 1 / grown)
 
 
-def _interval(base: WidthRun, run: WidthRun, efficiency: float) -> tuple[float | None, float | None]:
+def _interval(
+    base: WidthRun, run: WidthRun, efficiency: float
+) -> tuple[float | None, float | None]:
     """The ends of both steps' intervals, at their worst and at their best."""
     before, after = base.step, run.step
-    if not (before.ns and before.low_ns and before.high_ns and after.ns and after.low_ns and after.high_ns):
+    if not (
+        before.ns
+        and before.low_ns
+        and before.high_ns
+        and after.ns
+        and after.low_ns
+        and after.high_ns
+    ):
         return None, None
     return (
         efficiency * (before.low_ns / before.ns) * (after.ns / after.high_ns),
@@ -122,7 +153,10 @@ def loss(base: WidthRun, run: WidthRun, kind: str) -> Loss:
 
 
 def _lost_parts(
-    base: Mapping[str, int | None] | None, run: Mapping[str, int | None] | None, over: int, under: int
+    base: Mapping[str, int | None] | None,
+    run: Mapping[str, int | None] | None,
+    over: int,
+    under: int,
 ) -> dict[str, int | None] | None:
     if base is None or run is None:
         return None
@@ -140,7 +174,11 @@ def _lost_parts(
 
 
 def _merged(parts: Mapping[str, int | None]) -> dict[str, int | None]:
-    return {**parts, "comms_transfer": (parts["comms_transfer"] or 0) + (parts["comms_wait"] or 0), "comms_wait": None}
+    return {
+        **parts,
+        "comms_transfer": (parts["comms_transfer"] or 0) + (parts["comms_wait"] or 0),
+        "comms_wait": None,
+    }
 
 
 def _scaled(ns: int, over: int, under: int) -> int:
@@ -166,7 +204,11 @@ def fit_amdahl(runs: Sequence[WidthRun]) -> Amdahl | None:
     if parallel <= 0:
         return None
     misfit = np.abs(terms @ np.array([serial, parallel]) - 1)
-    return Amdahl(serial_fraction=serial / (serial + parallel), worst=float(misfit.max()), num_widths=len(timed))
+    return Amdahl(
+        serial_fraction=serial / (serial + parallel),
+        worst=float(misfit.max()),
+        num_widths=len(timed),
+    )
 
 
 def _doubts(runs: Sequence[WidthRun]) -> Iterator[str]:
@@ -175,7 +217,10 @@ def _doubts(runs: Sequence[WidthRun]) -> Iterator[str]:
     if untimed:
         yield f"no step was measured at width {', '.join(untimed)}: it is compared with nothing"
     if all(run.step.source == "trace" for run in runs):
-        yield "step times are the profiled ones, the profiler's own cost in each: give the real ones, --step-ms once per run"
+        yield (
+            "step times are the profiled ones, the profiler's own cost in each: give the real "
+            "ones, --step-ms once per run"
+        )
         if any(run.step.ns and run.step.low_ns is None for run in runs):
             yield "no intervals: they need seven whole steps or more in every recording"
 
@@ -187,7 +232,10 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
         which = f"widths {base.width} and {run.width}"
         alike = _alike(base.op_shares, run.op_shares)
         if alike is not None and alike < MIN_ALIKE:
-            yield f"{which} seem to run different models: {alike:.0%} of their operators' calls are the same"
+            yield (
+                f"{which} seem to run different models: {alike:.0%} of their operators' calls are "
+                "the same"
+            )
         if base.device_name and run.device_name and base.device_name != run.device_name:
             yield f"{which} ran on different devices: {base.device_name} and {run.device_name}"
     reduced = [run for run in runs if run.gradient_bytes]
@@ -196,7 +244,10 @@ def _unlike(runs: Sequence[WidthRun]) -> Iterator[str]:
         if abs(run_bytes / first_bytes - 1) > SAME_BYTES:
             sizes = f"{first_bytes / 1e6:.3g} and {run_bytes / 1e6:.3g} MB"
             which = f"widths {reduced[0].width} and {run.width}"
-            yield f"{which} seem to run different models, or divide one another way: they reduce {sizes} of gradients a step"
+            yield (
+                f"{which} seem to run different models, or divide one another way: they reduce "
+                f"{sizes} of gradients a step"
+            )
 
 
 def _alike(shares: Mapping[str, float], others: Mapping[str, float]) -> float | None:

@@ -51,7 +51,9 @@ class TrendDetector:
         self._current = []
         trend = self._judge()
         if len(self._bins) >= NUM_BINS:
-            self._bins = [(a + b) / 2 for a, b in zip(self._bins[::2], self._bins[1::2], strict=True)]
+            self._bins = [
+                (a + b) / 2 for a, b in zip(self._bins[::2], self._bins[1::2], strict=True)
+            ]
             self._num_a_bin *= 2
         return trend
 
@@ -63,12 +65,16 @@ class TrendDetector:
         grown = last - first
         third = len(bins) // 3
         late = last - bins[-1 - third]
-        if grown < max(MIN_BYTES, MIN_SHARE * first) or late < LASTING * grown * third / (len(bins) - 1):
+        if grown < max(MIN_BYTES, MIN_SHARE * first) or late < LASTING * grown * third / (
+            len(bins) - 1
+        ):
             return None
         if self._reported_bytes is not None and last < self._reported_bytes:
             return None
         self._reported_bytes = last + grown
-        return Trend(first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin)
+        return Trend(
+            first_bytes=first, last_bytes=last, num_samples=(len(bins) - 1) * self._num_a_bin
+        )
 
 
 def kendall_z(values: list[float]) -> float:

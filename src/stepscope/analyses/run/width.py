@@ -13,11 +13,22 @@ from stepscope.core.scaling import RANK_SPREAD, UNPROFILED, RunStep, WidthRun
 CONFIDENCE = 0.975
 """Of one run's interval: two of them then bound a ratio of two runs with at least 95 %."""
 
-COMMS_OPS = ("record_param_comms", "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "fsdp::", "_c10d_functional::")
+COMMS_OPS = (
+    "record_param_comms",
+    "c10d::",
+    "nccl:",
+    "gloo:",
+    "mpi:",
+    "ucc:",
+    "fsdp::",
+    "_c10d_functional::",
+)
 """How the names of operators begin that a wider run adds to the same model."""
 
 
-def width_run(path: str, facts: Facts, world_size: int | None, notes: Sequence[str] = ()) -> WidthRun:
+def width_run(
+    path: str, facts: Facts, world_size: int | None, notes: Sequence[str] = ()
+) -> WidthRun:
     """What scaling needs of one job.
     `world_size` is what its traces recorded, `notes` what was said of reading them."""
     ranks = facts.ranks
@@ -76,7 +87,9 @@ def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | Non
     split = [(rank, parts) for rank in ranks if (parts := rank.typical_parts_ns) is not None]
     if not split or step.ns is None or step.profiled_ns is None:
         return None
-    mean: dict[str, int | None] = {part: round(sum(parts[part] for _, parts in split) / len(split)) for part in PARTS}
+    mean: dict[str, int | None] = {
+        part: round(sum(parts[part] for _, parts in split) / len(split)) for part in PARTS
+    }
     spread = step.profiled_ns - sum(ns or 0 for ns in mean.values())
     if any(_is_unsplit(rank, parts) for rank, parts in split):
         mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
@@ -85,7 +98,11 @@ def mean_parts(ranks: Sequence[RankFacts], step: RunStep) -> dict[str, int | Non
 
 
 def _is_unsplit(rank: RankFacts, parts: Mapping[str, float]) -> bool:
-    return rank.partition is not None and parts["comms_transfer"] > 0 and not rank.partition.waits_split
+    return (
+        rank.partition is not None
+        and parts["comms_transfer"] > 0
+        and not rank.partition.waits_split
+    )
 
 
 def _flops(ranks: Sequence[RankFacts]) -> float | None:
@@ -124,4 +141,6 @@ def _missing(ranks: Sequence[RankFacts], world_size: int | None) -> tuple[str, .
     """One trace of a wide job: readers name missing ranks only where there are several."""
     if world_size is None or len(ranks) != 1 or world_size <= 1:
         return ()
-    return (f"1 of the job's {world_size} ranks was read: what is said of its parts is that rank's",)
+    return (
+        f"1 of the job's {world_size} ranks was read: what is said of its parts is that rank's",
+    )

@@ -6,7 +6,15 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analyses.host.activity import HostActivity
-from stepscope.analyses.intervals import Intervals, contains, empty, intersect, join, subtract, union
+from stepscope.analyses.intervals import (
+    Intervals,
+    contains,
+    empty,
+    intersect,
+    join,
+    subtract,
+    union,
+)
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Int64, Trace
 
@@ -15,7 +23,9 @@ LAUNCH_LATENCY_NS = 20_000
 the gap is the device's own (inside a CUDA graph, an event)."""
 
 
-def idle_parts(trace: Trace, links: Links, idle: Intervals, host: HostActivity) -> dict[str, Intervals]:
+def idle_parts(
+    trace: Trace, links: Links, idle: Intervals, host: HostActivity
+) -> dict[str, Intervals]:
     """The idle set split by cause; the parts are disjoint and their union is `idle`. A collective
     that the host carries out itself (gloo) is communication, not idling.
 
@@ -65,7 +75,9 @@ def _next_launch(trace: Trace, links: Links, idle: Intervals) -> Int64:
     if len(work) == 0:
         return result
     following = np.searchsorted(trace.start_ns[work], idle.end, side="left")
-    follows = (following < len(work)) & (trace.start_ns[work[np.minimum(following, len(work) - 1)]] == idle.end)
+    follows = (following < len(work)) & (
+        trace.start_ns[work[np.minimum(following, len(work) - 1)]] == idle.end
+    )
     launch = links.launch[work[np.minimum(following, len(work) - 1)]]
     is_linked = follows & (launch != NONE)
     result[is_linked] = trace.start_ns[launch[is_linked]]

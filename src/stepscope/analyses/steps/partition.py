@@ -6,7 +6,17 @@ import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.host.activity import HostActivity
-from stepscope.analyses.intervals import Intervals, bounds, complement, empty, intersect, join, lengths_in, subtract, union
+from stepscope.analyses.intervals import (
+    Intervals,
+    bounds,
+    complement,
+    empty,
+    intersect,
+    join,
+    lengths_in,
+    subtract,
+    union,
+)
 from stepscope.analyses.kernels.device import DeviceSets
 from stepscope.analyses.links import Links
 from stepscope.analyses.steps.idle import idle_parts, idle_without_device
@@ -14,7 +24,9 @@ from stepscope.core.facts import PARTS, Partition, Steps
 from stepscope.core.trace import Kind, Trace
 
 
-def partition(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> Partition | None:
+def partition(
+    trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps
+) -> Partition | None:
     """Each window of the steps split into PARTS; None when there is no window."""
     if not steps.windows:
         return None
@@ -46,7 +58,9 @@ def part_intervals(
     return parts
 
 
-def _parts(trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps) -> dict[str, Intervals]:
+def _parts(
+    trace: Trace, links: Links, sets: DeviceSets, host: HostActivity, steps: Steps
+) -> dict[str, Intervals]:
     if steps.where == "host":
         return _parts_on_host(trace, host, steps)
     low, high = steps.windows[0][0], steps.windows[-1][1]
@@ -70,9 +84,15 @@ def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, 
         ops = trace.is_kind(Kind.MARK, Kind.OTHER) & (trace.dur_ns < max(high - low, 1))
     collective = host_collectives(trace)
     comms = union(trace.start_ns[collective], trace.end_ns[collective])
-    work = subtract(union(trace.start_ns[ops & ~collective], trace.end_ns[ops & ~collective]), host.input)
+    work = subtract(
+        union(trace.start_ns[ops & ~collective], trace.end_ns[ops & ~collective]), host.input
+    )
     exposed = subtract(comms, work)
-    idle = complement(union(np.concatenate([work.start, exposed.start]), np.concatenate([work.end, exposed.end])), low, high)
+    idle = complement(
+        union(np.concatenate([work.start, exposed.start]), np.concatenate([work.end, exposed.end])),
+        low,
+        high,
+    )
     return {
         "compute": work,
         "comms_transfer": intersect(exposed, Intervals(np.array([low]), np.array([high]))),

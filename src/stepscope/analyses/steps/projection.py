@@ -14,7 +14,9 @@ from stepscope.analyses.naming import matching
 from stepscope.core.facts import Phases, RangeRow
 from stepscope.core.trace import NONE, Bool, Int32, Int64, Kind, Trace
 
-BACKWARD_RANGE = re.compile(r"^autograd::engine::evaluate_function|^CompiledFunctionBackward|^## backward|^backward$")
+BACKWARD_RANGE = re.compile(
+    r"^autograd::engine::evaluate_function|^CompiledFunctionBackward|^## backward|^backward$"
+)
 OPTIMIZER_RANGE = re.compile(r"^Optimizer\.(step|zero_grad)#|^## optimizer")
 MODULE_FRAME = re.compile(r"^nn\.Module: ")
 STEP_MARK = re.compile(r"^ProfilerStep")
@@ -65,13 +67,19 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
     """Mask of the operators that autograd recorded as forward (a sequence number, no forward
     thread) while inside backward, and that ran with the same inputs outside it: activation
     checkpointing, not a second derivative."""
-    recorded = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
+    recorded = np.flatnonzero(
+        trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0)
+    )
     mask = np.zeros(len(trace), np.bool_)
     if len(recorded) == 0:
         return mask
     backward_of = ancestor_with(links.parent, recorded, matching(trace, BACKWARD_RANGE))
     inside = backward_of != NONE
-    key = trace.name[recorded].astype(np.int64) * (len(trace.details) + 1) + trace.detail[recorded] + 1
+    key = (
+        trace.name[recorded].astype(np.int64) * (len(trace.details) + 1)
+        + trace.detail[recorded]
+        + 1
+    )
     ran_outside = np.isin(key, np.unique(key[~inside]))
     mask[recorded[inside & ran_outside]] = True
     return mask
@@ -83,7 +91,9 @@ def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward
     if not backward.any():
         return op
     nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
-    forward = forward_of(trace, ancestor_with(links.parent, np.where(backward, launch, NONE), nodes))
+    forward = forward_of(
+        trace, ancestor_with(links.parent, np.where(backward, launch, NONE), nodes)
+    )
     home: Int64 = np.where(forward == NONE, op, forward)
     return home
 
@@ -92,7 +102,9 @@ def forward_of(trace: Trace, nodes: Int64) -> Int64:
     """For each of autograd's nodes, the last forward operator with its sequence number;
     NONE when there is none."""
     result = np.full(len(nodes), NONE, np.int64)
-    forward = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0))
+    forward = np.flatnonzero(
+        trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0)
+    )
     if len(forward) == 0:
         return result
     wanted = np.where(nodes == NONE, NONE, trace.sequence[np.maximum(nodes, 0)])
@@ -132,7 +144,9 @@ def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     return _rows(trace, names, trace.dur_ns[charges.work[has_home]])
 
 
-def inclusive_rows(trace: Trace, links: Links, charges: Charges, ranges: Bool) -> tuple[RangeRow, ...]:
+def inclusive_rows(
+    trace: Trace, links: Links, charges: Charges, ranges: Bool
+) -> tuple[RangeRow, ...]:
     """Device time launched inside each of the given ranges, directly or further down, per name."""
     dur, ancestor = trace.dur_ns[charges.work], charges.home
     ancestor = np.where(ancestor == NONE, links.launch[charges.work], ancestor)
@@ -183,4 +197,6 @@ def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[Range
     nested = parent != NONE
     np.subtract.at(own, parent[nested], trace.dur_ns[ops[nested]])
     totals = _totals(trace, trace.name[ops].astype(np.int64), np.maximum(own[ops], 0))
-    return tuple(RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals)
+    return tuple(
+        RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals
+    )

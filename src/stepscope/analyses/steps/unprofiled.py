@@ -41,7 +41,9 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         return None
     on_device = [row["device_ns"] for row in usual]
     measured = [ns for ns in on_device if ns is not None]
-    whole = len(measured) == len(usual) or len(measured) >= max(LEAST, min(len(usual) // 2, ENOUGH_MARKED))
+    whole = len(measured) == len(usual) or len(measured) >= max(
+        LEAST, min(len(usual) // 2, ENOUGH_MARKED)
+    )
     lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
     mean, error = _trimmed(lengths)
     middle = _middle_rows(usual, "device_ns" if whole else "dur_ns")
@@ -67,8 +69,12 @@ def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
     """A host that is faster than the device runs ahead of it, from the first step or from the last
     wait on, until the device's queue is full. Meanwhile its steps are as long as its own work.
     Those of the warm-up count: nothing else makes them short."""
-    recorded = next((index for index, row in enumerate(rows) if row["state"] == RECORDED), len(rows))
-    lengths = [(_value(row, "dur_ns"), _value(row, "device_ns")) for row in usual_rows(rows[:recorded])]
+    recorded = next(
+        (index for index, row in enumerate(rows) if row["state"] == RECORDED), len(rows)
+    )
+    lengths = [
+        (_value(row, "dur_ns"), _value(row, "device_ns")) for row in usual_rows(rows[:recorded])
+    ]
     ahead = [host for host, device in lengths if 0 < host < AHEAD * min(device, step_ns)]
     return round(statistics.median(ahead)) if len(ahead) >= LEAST else None
 
@@ -96,7 +102,11 @@ def usual_rows(rows: Sequence[Row]) -> list[Row]:
     commonest, num = kinds.most_common(1)[0]
     is_common = num * 2 >= len(rows)
     unsaved = [row for row in rows if not row["save_ns"]]
-    return [row for row in unsaved if not is_common or (row["num_batches"], row["num_backwards"]) == commonest]
+    return [
+        row
+        for row in unsaved
+        if not is_common or (row["num_batches"], row["num_backwards"]) == commonest
+    ]
 
 
 def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
@@ -113,7 +123,9 @@ def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
 def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
     """The rows whose lengths the mean is of:
     a part of the step is a part of the same steps, or it may come out longer."""
-    ordered = sorted((row for row in rows if row[name] is not None), key=lambda row: _value(row, name))
+    ordered = sorted(
+        (row for row in rows if row[name] is not None), key=lambda row: _value(row, name)
+    )
     cut = int(TRIMMED * len(ordered))
     return ordered[cut : len(ordered) - cut]
 

@@ -24,7 +24,8 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 LIBRARY_MARK = re.compile(
     r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:|rccl:|FSDP::"
     r"|DistributedDataParallel|FullyShardedDataParallel"
-    r"|## Call CompiledFxGraph|Torch-Compiled Region|PyTorch Profiler|DataParallel|autograd::|aten::)"
+    r"|## Call CompiledFxGraph|Torch-Compiled Region|PyTorch "
+    r"Profiler|DataParallel|autograd::|aten::)"
 )
 """Marks that libraries write: parts of a step, never the step itself."""
 
@@ -81,7 +82,9 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
     """Find the steps by the best evidence the trace has, and cut them where the work is."""
     work = np.flatnonzero(trace.device_work)
     on_device = len(work) > 0
-    launch_time = _launch_times(trace, links, work) if on_device else trace.start_ns[trace.is_kind(Kind.OP)]
+    launch_time = (
+        _launch_times(trace, links, work) if on_device else trace.start_ns[trace.is_kind(Kind.OP)]
+    )
     host = _host_steps(trace, links, work, launch_time)
     step_of = np.full(len(trace), NONE, np.int64)
     if on_device:
@@ -101,7 +104,11 @@ def cut_steps(trace: Trace, links: Links) -> StepCut:
         host_ns=tuple((host.end - host.start).tolist()),
     )
     return StepCut(
-        steps=steps, step_of=step_of, host_start=host.start, host_end=host.end, host_window=_host_window(host, windows)
+        steps=steps,
+        step_of=step_of,
+        host_start=host.start,
+        host_end=host.end,
+        host_window=_host_window(host, windows),
     )
 
 
@@ -133,7 +140,9 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
     marks = trace.is_kind(Kind.MARK)
     profiler = np.flatnonzero(marks & matching(trace, PROFILER_STEP))
     if len(profiler):
-        return _HostSteps(source="ProfilerStep", start=trace.start_ns[profiler], end=trace.end_ns[profiler])
+        return _HostSteps(
+            source="ProfilerStep", start=trace.start_ns[profiler], end=trace.end_ns[profiler]
+        )
     user = _user_mark(trace, links, marks, launch_time)
     if user is not None:
         return user
@@ -146,7 +155,9 @@ def _host_steps(trace: Trace, links: Links, work: Int64, launch_time: Int64) -> 
         return _HostSteps(source="Optimizer.step", start=start, end=end)
     rounds = _launch_pattern(trace, work, launch_time)
     if rounds is not None:
-        return _HostSteps(source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace)))
+        return _HostSteps(
+            source="launch pattern", start=rounds, end=np.append(rounds[1:], _last_end(trace))
+        )
     events = np.flatnonzero(~trace.is_kind(Kind.OVERHEAD))
     end = np.array([int(trace.end_ns[events].max())] if len(events) else [], np.int64)
     return _HostSteps(source=WHOLE_TRACE, start=trace.start_ns[events[:1]], end=end)
@@ -228,8 +239,13 @@ def _whole_rounds(trace: Trace, work: Int64, launch_time: Int64, anchor: int) ->
     begins: list[int] = []
     while last >= period - slack and last > 0:
         expected = last - period
-        near = sorted(range(max(expected - slack, MIN_PERIOD), expected + slack + 1), key=lambda i: abs(i - expected))
-        begin = next((i for i in near if bool((names[i - MIN_PERIOD : i] == tail).all())), max(expected, 0))
+        near = sorted(
+            range(max(expected - slack, MIN_PERIOD), expected + slack + 1),
+            key=lambda i: abs(i - expected),
+        )
+        begin = next(
+            (i for i in near if bool((names[i - MIN_PERIOD : i] == tail).all())), max(expected, 0)
+        )
         begins.append(0 if expected <= slack and begin <= slack else begin)
         last = begins[-1]
     return times[begins[::-1]]
@@ -240,7 +256,9 @@ def _step_index(times: Int64, edges: Int64) -> Int64:
     return np.searchsorted(edges, times, side="right") - 1
 
 
-def _step_of_work(trace: Trace, links: Links, work: Int64, launch_time: Int64, edges: Int64) -> Int64:
+def _step_of_work(
+    trace: Trace, links: Links, work: Int64, launch_time: Int64, edges: Int64
+) -> Int64:
     """The step that launched each piece of work. Work whose launch was not recorded follows the one
     before it on its stream; what comes before all recorded launches there was launched before the
     recording."""
@@ -265,22 +283,36 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
     inside = step >= 0
     seen = np.unique(step[inside])
     if len(seen) == 0:
-        return _Windows(bounds=((int(start.min()), int(end.max())),), step=(), num_seen=0, is_pitch=False)
+        return _Windows(
+            bounds=((int(start.min()), int(end.max())),), step=(), num_seen=0, is_pitch=False
+        )
     last = np.full(int(seen[-1]) + 1, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(last, step[inside], end[inside])
     finish = np.maximum.accumulate(last[seen])
     following = np.flatnonzero(np.diff(seen) == 1)
     if len(following):
         bounds = tuple(zip(finish[following].tolist(), finish[following + 1].tolist(), strict=True))
-        return _Windows(bounds=bounds, step=tuple(seen[following + 1].tolist()), num_seen=len(seen), is_pitch=True)
+        return _Windows(
+            bounds=bounds,
+            step=tuple(seen[following + 1].tolist()),
+            num_seen=len(seen),
+            is_pitch=True,
+        )
     before = end[~inside]
     first, final = int(seen[0]), int(seen[-1])
     if len(seen) == 1 and len(before) and int(before.max()) < int(finish[0]):
         # Work of the step before was still running when the recording began:
         # its end is the same point of the step before.
-        return _Windows(bounds=((int(before.max()), int(finish[0])),), step=(first,), num_seen=1, is_pitch=True)
+        return _Windows(
+            bounds=((int(before.max()), int(finish[0])),), step=(first,), num_seen=1, is_pitch=True
+        )
     begin = min(int(start[inside].min()), int(edges[first]))
-    return _Windows(bounds=((begin, int(finish[-1])),), step=tuple(range(first, final + 1)), num_seen=len(seen), is_pitch=False)
+    return _Windows(
+        bounds=((begin, int(finish[-1])),),
+        step=tuple(range(first, final + 1)),
+        num_seen=len(seen),
+        is_pitch=False,
+    )
 
 
 def _host_windows(host: _HostSteps) -> _Windows:
@@ -296,4 +328,6 @@ def _host_windows(host: _HostSteps) -> _Windows:
     points = host.end if host.source == "Optimizer.step" else host.start
     bounds = tuple(zip(points[:-1].tolist(), points[1:].tolist(), strict=True))
     first = 1 if host.source == "Optimizer.step" else 0
-    return _Windows(bounds=bounds, step=tuple(range(first, first + n - 1)), num_seen=n, is_pitch=True)
+    return _Windows(
+        bounds=bounds, step=tuple(range(first, first + n - 1)), num_seen=n, is_pitch=True
+    )

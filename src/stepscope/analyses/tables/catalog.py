@@ -8,12 +8,24 @@ from stepscope.core.facts import PARTS
 
 _RANK = ("rank", INT, "the rank it was recorded on")
 _EVENT = ("event", INT, "its number among the rank's events, by start; the key into `events`")
-_START = ("start_ns", INT, "when it began, on the rank's own clock; add `ranks.base_ns` for the time since 1970")
+_START = (
+    "start_ns",
+    INT,
+    "when it began, on the rank's own clock; add `ranks.base_ns` for the time since 1970",
+)
 _DUR = ("dur_ns", INT, "how long it took")
-_STEP = ("step", INT, "the step that launched it, counted from the recording's first; missing outside the steps")
+_STEP = (
+    "step",
+    INT,
+    "the step that launched it, counted from the recording's first; missing outside the steps",
+)
 _DEVICE = ("device", INT, "the device's number")
 _STREAM = ("stream", INT, "the stream's number")
-_CORRELATION = ("correlation", INT, "the recorder's number that ties a call to the work it launched")
+_CORRELATION = (
+    "correlation",
+    INT,
+    "the recorder's number that ties a call to the work it launched",
+)
 _OP = ("op", TEXT, "the innermost operator it was launched in")
 _MODULE = ("module", TEXT, "the innermost nn.Module it comes from; needs recorded stacks")
 _LINE = ("line", TEXT, "the line of training code it comes from; needs recorded stacks")
@@ -27,7 +39,9 @@ _SIZE = ("size_bytes", INT, "bytes moved or set")
 
 def _table(name: str, about: str, *columns: tuple[str, str, str]) -> TableSpec:
     return TableSpec(
-        name=name, about=about, columns=tuple(ColumnSpec(name=n, kind=kind, about=text) for n, kind, text in columns)
+        name=name,
+        about=about,
+        columns=tuple(ColumnSpec(name=n, kind=kind, about=text) for n, kind, text in columns),
     )
 
 
@@ -36,7 +50,15 @@ EVENTS = _table(
     "everything recorded, one row an event",
     _RANK,
     _EVENT,
-    ("kind", TEXT, "op, mark, python, runtime, kernel, memcpy, memset, sync, device_mark, overhead, compile or other"),
+    (
+        "kind",
+        TEXT,
+        (
+            "op, mark, python, runtime, kernel, memcpy, memset, sync, device_mark, overhead, "
+            "compile "
+            "or other"
+        ),
+    ),
     ("name", TEXT, "as recorded"),
     _START,
     _DUR,
@@ -58,7 +80,11 @@ KERNELS = _table(
     _RANK,
     _EVENT,
     ("name", TEXT, "the kernel's full name"),
-    ("category", TEXT, "gemm, attention, pointwise, collective, ...: what it does, by its operator or its name"),
+    (
+        "category",
+        TEXT,
+        "gemm, attention, pointwise, collective, ...: what it does, by its operator or its name",
+    ),
     _OP,
     _MODULE,
     _LINE,
@@ -81,8 +107,16 @@ KERNELS = _table(
     ("occupancy_pct", FLOAT, "the recorder's estimate of achieved occupancy, in percent"),
     ("precision", TEXT, "of its arithmetic, where the operator's inputs say"),
     ("tensor_core", BOOL, "whether it uses tensor cores, where its name says"),
-    ("flops", FLOAT, "floating point operations its operator asks for; on the operator's longest kernel"),
-    ("traffic_bytes", FLOAT, "the least bytes its operator must move; on the operator's longest kernel"),
+    (
+        "flops",
+        FLOAT,
+        "floating point operations its operator asks for; on the operator's longest kernel",
+    ),
+    (
+        "traffic_bytes",
+        FLOAT,
+        "the least bytes its operator must move; on the operator's longest kernel",
+    ),
     ("floor_ns", INT, "the least time that takes on this device; on the operator's longest kernel"),
 )
 LAUNCHES = _table(
@@ -100,7 +134,11 @@ LAUNCHES = _table(
     _THREAD_NAME,
     _CORRELATION,
     ("num_work", INT, "device events it launched: 0 for a wait, many for a graph"),
-    ("delay_ns", INT, "from its start to that of the first of them; missing where it launched none"),
+    (
+        "delay_ns",
+        INT,
+        "from its start to that of the first of them; missing where it launched none",
+    ),
 )
 COPIES = _table(
     "copies",
@@ -130,7 +168,15 @@ COLLECTIVES = _table(
     "exchanges of data between ranks, one row for each rank that takes part",
     _RANK,
     _EVENT,
-    ("op", TEXT, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier, ..., other"),
+    (
+        "op",
+        TEXT,
+        (
+            "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier, "
+            "..., "
+            "other"
+        ),
+    ),
     ("name", TEXT, "the kernel, or the host's range where it has none (gloo)"),
     ("group_name", TEXT, "the process group"),
     ("group_size", INT, "ranks in the group"),
@@ -146,9 +192,21 @@ COLLECTIVES = _table(
     _DUR,
     _LAUNCH,
     _STREAM,
-    ("exposed_ns", INT, "of its duration, with no compute at the same time; missing where the host carries it"),
-    ("meeting", INT, "the same number on all ranks that take part; missing where no other rank's was found"),
-    ("wait_ns", INT, "how long it waited for the last rank to arrive; missing where no other rank's was found"),
+    (
+        "exposed_ns",
+        INT,
+        "of its duration, with no compute at the same time; missing where the host carries it",
+    ),
+    (
+        "meeting",
+        INT,
+        "the same number on all ranks that take part; missing where no other rank's was found",
+    ),
+    (
+        "wait_ns",
+        INT,
+        "how long it waited for the last rank to arrive; missing where no other rank's was found",
+    ),
 )
 STEPS = _table(
     "steps",
@@ -163,7 +221,11 @@ STEPS = _table(
     ("is_median", BOOL, "one of the rank's median steps"),
     ("host_ns", INT, "how long the host spent in it: it runs ahead of the device"),
     ("busy_ns", INT, "with any device work; missing where nothing ran on a device"),
-    ("comms_hidden_ns", INT, "with collectives under compute; missing where nothing ran on a device"),
+    (
+        "comms_hidden_ns",
+        INT,
+        "with collectives under compute; missing where nothing ran on a device",
+    ),
     *((f"{part}_ns", INT, f"the part `{part}` of the step") for part in PARTS),
 )
 RANKS = _table(
@@ -184,10 +246,26 @@ RANKS = _table(
     ("device_compute_ns", INT, "with compute kernels"),
     ("device_comms_ns", INT, "with collectives"),
     ("device_copy_ns", INT, "with copies and sets"),
-    ("late_ns", INT, "its median arrival at collectives against the median rank's, once clocks are aligned"),
-    ("share_last", FLOAT, "of the collectives, those it came last to by more than the clocks' noise, from 0 to 1"),
-    ("base_ns", INT, "added to a time of this rank gives nanoseconds since 1970; missing where not recorded"),
-    ("offset_ns", INT, "added to a time of this rank gives one that can be compared with other ranks'"),
+    (
+        "late_ns",
+        INT,
+        "its median arrival at collectives against the median rank's, once clocks are aligned",
+    ),
+    (
+        "share_last",
+        FLOAT,
+        "of the collectives, those it came last to by more than the clocks' noise, from 0 to 1",
+    ),
+    (
+        "base_ns",
+        INT,
+        "added to a time of this rank gives nanoseconds since 1970; missing where not recorded",
+    ),
+    (
+        "offset_ns",
+        INT,
+        "added to a time of this rank gives one that can be compared with other ranks'",
+    ),
 )
 FINDINGS = _table(
     "findings",
@@ -208,5 +286,8 @@ FINDINGS = _table(
     ("module", TEXT, "the modules that most of it comes from; needs recorded stacks"),
 )
 
-TABLES = {table.name: table for table in (EVENTS, KERNELS, LAUNCHES, COPIES, COLLECTIVES, STEPS, RANKS, FINDINGS)}
+TABLES = {
+    table.name: table
+    for table in (EVENTS, KERNELS, LAUNCHES, COPIES, COLLECTIVES, STEPS, RANKS, FINDINGS)
+}
 """By name, in the order they are shown."""

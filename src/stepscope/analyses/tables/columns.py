@@ -71,7 +71,12 @@ def coded(codes: NDArray[np.integer], words: Sequence[str]) -> Values:
     return Values(data=codes.astype(np.int32), missing=codes == NONE, words=tuple(words))
 
 
-def named(events: Int64, name_of: NDArray[np.integer], names: Sequence[str], say: Callable[[str], str] | None = None) -> Values:
+def named(
+    events: Int64,
+    name_of: NDArray[np.integer],
+    names: Sequence[str],
+    say: Callable[[str], str] | None = None,
+) -> Values:
     """The names of events, of which some may be NONE; only the words that occur are kept."""
     code = np.where(events == NONE, NONE, name_of[np.maximum(events, 0)] if len(name_of) else NONE)
     codes, inverse = np.unique(code, return_inverse=True)
@@ -82,8 +87,13 @@ def named(events: Int64, name_of: NDArray[np.integer], names: Sequence[str], say
 def texts(values: Iterable[str | None]) -> Values:
     """Text, row by row."""
     rows = list(values)
-    words = {word: code for code, word in enumerate(dict.fromkeys(row for row in rows if row is not None))}
-    return coded(np.array([NONE if row is None else words[row] for row in rows], np.int64), tuple(words))
+    words = {
+        word: code
+        for code, word in enumerate(dict.fromkeys(row for row in rows if row is not None))
+    }
+    return coded(
+        np.array([NONE if row is None else words[row] for row in rows], np.int64), tuple(words)
+    )
 
 
 def ints(values: Iterable[int | None]) -> Values:
@@ -104,4 +114,7 @@ def floats(values: Iterable[float | None]) -> Values:
 def flags(values: Iterable[bool | None]) -> Values:
     """Yes or no, row by row."""
     rows = list(values)
-    return Values(data=np.array([bool(r) for r in rows], np.bool_), missing=np.array([r is None for r in rows], np.bool_))
+    return Values(
+        data=np.array([bool(r) for r in rows], np.bool_),
+        missing=np.array([r is None for r in rows], np.bool_),
+    )

@@ -13,7 +13,15 @@ from stepscope.analyses.host.frames import line_of
 from stepscope.analyses.host.source_locations import origins, stacks_of
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.projection import MODULE_FRAME
-from stepscope.analyses.tables.columns import Rows, Values, coded, known_floats, named, plain, recorded_ints
+from stepscope.analyses.tables.columns import (
+    Rows,
+    Values,
+    coded,
+    known_floats,
+    named,
+    plain,
+    recorded_ints,
+)
 from stepscope.analyses.tables.events import KINDS
 from stepscope.core.trace import NONE, Int64, Kind, Launch, Trace
 
@@ -38,7 +46,10 @@ def kernel_rows(context: RankContext) -> Rows:
         "tensor_core": Values(data=work.tensor_core == 1, missing=work.tensor_core == NONE),
         "flops": known_floats(work.flops),
         "traffic_bytes": known_floats(work.bytes),
-        "floor_ns": Values(data=np.rint(np.nan_to_num(work.floor_ns)).astype(np.int64), missing=np.isnan(work.floor_ns)),
+        "floor_ns": Values(
+            data=np.rint(np.nan_to_num(work.floor_ns)).astype(np.int64),
+            missing=np.isnan(work.floor_ns),
+        ),
     }
 
 
@@ -66,7 +77,9 @@ def copy_rows(context: RankContext) -> Rows:
 def _from_name(trace: Trace, events: Int64, pattern: re.Pattern[str]) -> Values:
     matches = [pattern.search(name) for name in trace.names]
     words = tuple(dict.fromkeys(match[1] for match in matches if match))
-    code = np.array([NONE if match is None else words.index(match[1]) for match in matches], np.int64)
+    code = np.array(
+        [NONE if match is None else words.index(match[1]) for match in matches], np.int64
+    )
     return coded(code[trace.name[events]] if len(code) else events, words)
 
 
@@ -83,9 +96,14 @@ def _origin(context: RankContext, work: Int64) -> dict[str, Values]:
     origin = None if stacks is None else origins(stacks, work)
     return {
         "module": named(
-            nowhere if origin is None else origin.module, trace.name, trace.names, lambda name: MODULE_FRAME.sub("", name)
+            nowhere if origin is None else origin.module,
+            trace.name,
+            trace.names,
+            lambda name: MODULE_FRAME.sub("", name),
         ),
-        "line": named(nowhere if origin is None else origin.frame, trace.name, trace.names, line_of),
+        "line": named(
+            nowhere if origin is None else origin.frame, trace.name, trace.names, line_of
+        ),
     }
 
 
@@ -96,7 +114,10 @@ def _timing(context: RankContext, work: Int64) -> dict[str, Values]:
         "step": recorded_ints(np.maximum(context.cut.step_of[work], NONE)),
         "start_ns": plain(trace.start_ns[work]),
         "dur_ns": plain(trace.dur_ns[work]),
-        "launch_ns": Values(data=np.where(launch == NONE, 0, trace.start_ns[np.maximum(launch, 0)]), missing=launch == NONE),
+        "launch_ns": Values(
+            data=np.where(launch == NONE, 0, trace.start_ns[np.maximum(launch, 0)]),
+            missing=launch == NONE,
+        ),
         "device": recorded_ints(trace.device[work]),
         "stream": recorded_ints(trace.stream[work]),
         "correlation": recorded_ints(trace.correlation[work]),
@@ -119,13 +140,20 @@ def _geometry(trace: Trace, kernels: Int64) -> dict[str, Values]:
 
     columns = {
         f"{name}_{letter}": column(
-            [None if launch is None else part(getattr(launch, name), axis) for launch in launches], np.int64
+            [None if launch is None else part(getattr(launch, name), axis) for launch in launches],
+            np.int64,
         )
         for name in ("grid", "block")
         for axis, letter in enumerate("xyz")
     }
     return columns | {
-        "registers": column([None if launch is None else launch.registers for launch in launches], np.int64),
-        "shared_bytes": column([None if launch is None else launch.shared_bytes for launch in launches], np.int64),
-        "occupancy_pct": column([None if launch is None else launch.occupancy_pct for launch in launches], np.float64),
+        "registers": column(
+            [None if launch is None else launch.registers for launch in launches], np.int64
+        ),
+        "shared_bytes": column(
+            [None if launch is None else launch.shared_bytes for launch in launches], np.int64
+        ),
+        "occupancy_pct": column(
+            [None if launch is None else launch.occupancy_pct for launch in launches], np.float64
+        ),
     }

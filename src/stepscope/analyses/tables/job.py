@@ -11,7 +11,18 @@ from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.step_parts import PHASES
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.windows import step_numbers
-from stepscope.analyses.tables.columns import Rows, Values, coded, flags, floats, ints, named, plain, recorded_ints, texts
+from stepscope.analyses.tables.columns import (
+    Rows,
+    Values,
+    coded,
+    flags,
+    floats,
+    ints,
+    named,
+    plain,
+    recorded_ints,
+    texts,
+)
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import PARTS, RankFacts
@@ -31,8 +42,13 @@ def collective_rows(context: RankContext, records: CollectiveRecords) -> Rows:
         "op": _of_kind(records, texts(kind.op for kind in records.kinds)),
         "name": named(records.event, trace.name, trace.names),
         "group_name": _of_kind(records, texts(kind.group or None for kind in records.kinds)),
-        "group_size": _of_kind(records, ints(kind.group_size or len(kind.group_ranks) or None for kind in records.kinds)),
-        "group_ranks": _of_kind(records, texts(number_ranges(kind.group_ranks) or None for kind in records.kinds)),
+        "group_size": _of_kind(
+            records,
+            ints(kind.group_size or len(kind.group_ranks) or None for kind in records.kinds),
+        ),
+        "group_ranks": _of_kind(
+            records, texts(number_ranges(kind.group_ranks) or None for kind in records.kinds)
+        ),
         "peer": _of_kind(records, ints(kind.peer for kind in records.kinds)),
         "dtype": _of_kind(records, texts(kind.dtype for kind in records.kinds)),
         "size_bytes": _of_kind(records, ints(kind.bytes for kind in records.kinds)),
@@ -54,7 +70,10 @@ def meeting_rows(records: CollectiveRecords, matched: Matched | None) -> Rows:
     alone = np.full(len(records), NONE, np.int64)
     meeting = alone if matched is None else matched.of[records.rank]
     waited = alone if matched is None else matched.wait_ns(records)
-    return {"meeting": recorded_ints(meeting), "wait_ns": Values(data=waited, missing=meeting == NONE)}
+    return {
+        "meeting": recorded_ints(meeting),
+        "wait_ns": Values(data=waited, missing=meeting == NONE),
+    }
 
 
 def _of_kind(records: CollectiveRecords, values: Values) -> Values:
@@ -86,7 +105,10 @@ def step_rows(facts: RankFacts) -> Rows:
         if not split.waits_split:
             # Where waiting could not be split from moving bytes, it is not 0 but not known.
             moved = split.parts["comms_transfer"]
-            parts["comms_wait"] = [None if ns else waited for waited, ns in zip(split.parts["comms_wait"], moved, strict=True)]
+            parts["comms_wait"] = [
+                None if ns else waited
+                for waited, ns in zip(split.parts["comms_wait"], moved, strict=True)
+            ]
     return {
         "start_ns": ints(start for start, _ in steps.windows),
         "end_ns": ints(end for _, end in steps.windows),
@@ -116,14 +138,19 @@ def window_steps(context: RankContext) -> Int64:
 
 
 def rank_rows(
-    metas: Sequence[TraceMeta], facts: Sequence[RankFacts], rank_records: Sequence[CollectiveRecords], matched: Matched | None
+    metas: Sequence[TraceMeta],
+    facts: Sequence[RankFacts],
+    rank_records: Sequence[CollectiveRecords],
+    matched: Matched | None,
 ) -> Rows:
     """The ranks, in the order of `facts`;
     `matched` is None where their collectives were not compared."""
     offsets: dict[int, int] = {}
     late: dict[int, Lateness] = {}
     if matched is not None:
-        offsets = {rank: ns for rank, ns in matched.offset_ns.items() if rank not in matched.unaligned}
+        offsets = {
+            rank: ns for rank, ns in matched.offset_ns.items() if rank not in matched.unaligned
+        }
         # A rank none of whose collectives was matched in
         # a measured step has no lateness, not one of 0.
         late = {row.rank: row for row in lateness(rank_records, matched) if row.per_step_ns}
@@ -135,10 +162,17 @@ def rank_rows(
         "device_name": texts(rank.device_name for rank in facts),
         "world_size": ints(meta.world_size for meta in metas),
         "num_events": ints(rank.num_events for rank in facts),
-        "num_steps": ints(len(rank.steps.windows) if rank.steps.is_pitch else None for rank in facts),
+        "num_steps": ints(
+            len(rank.steps.windows) if rank.steps.is_pitch else None for rank in facts
+        ),
         "step_source": texts(rank.steps.source for rank in facts),
-        "step_ns": ints(_rounded(rank.steps.step_interval_ns if rank.steps.is_pitch else None) for rank in facts),
-        "busy_ns": ints(None if rank is None else _rounded(rank.steps.typical(rank.busy_ns)) for rank in on_device),
+        "step_ns": ints(
+            _rounded(rank.steps.step_interval_ns if rank.steps.is_pitch else None) for rank in facts
+        ),
+        "busy_ns": ints(
+            None if rank is None else _rounded(rank.steps.typical(rank.busy_ns))
+            for rank in on_device
+        ),
         "mfu": floats(rank.roofline.mfu for rank in facts),
         "span_ns": ints(None if total is None else total.span for total in totals),
         "device_busy_ns": ints(None if total is None else total.busy for total in totals),
@@ -146,7 +180,9 @@ def rank_rows(
         "device_comms_ns": ints(None if total is None else total.comms for total in totals),
         "device_copy_ns": ints(None if total is None else total.copy for total in totals),
         "late_ns": ints(late[rank.rank].median_ns if rank.rank in late else None for rank in facts),
-        "share_last": floats(late[rank.rank].share_last if rank.rank in late else None for rank in facts),
+        "share_last": floats(
+            late[rank.rank].share_last if rank.rank in late else None for rank in facts
+        ),
         "base_ns": ints(meta.base_ns or None for meta in metas),
         "offset_ns": ints(offsets.get(rank.rank) for rank in facts),
     }
@@ -171,7 +207,9 @@ def finding_rows(diagnosis: Diagnosis) -> Rows:
         "predicted_speedup": floats(finding.predicted_speedup for finding in findings),
         "predicted_low": floats(finding.predicted_low for finding in findings),
         "predicted_high": floats(finding.predicted_high for finding in findings),
-        "predicted_step_ns": ints(_rounded(finding.predicted_step_ms * 1e6) for finding in findings),
+        "predicted_step_ns": ints(
+            _rounded(finding.predicted_step_ms * 1e6) for finding in findings
+        ),
         "changes_numerics": flags(finding.changes_numerics for finding in findings),
         "line": texts(None if location is None else location.line for location in first),
         "module": texts(None if location is None else location.module for location in first),

@@ -18,12 +18,17 @@ NUM_BINS = 1500
 """Of the window, when there are more pieces than that."""
 
 
-def gaps_of(context: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None) -> Gaps:
+def gaps_of(
+    context: RankContext, steps: Steps, window: tuple[int, int], waiting: Intervals | None
+) -> Gaps:
     """The pieces of one window.
     `waiting` is when the rank waited for others, where their traces show it."""
     sets = part_intervals(context.trace, context.links, context.sets, context.host, steps, waiting)
     whole = Intervals(np.array([window[0]], np.int64), np.array([window[1]], np.int64))
-    inside = {part: intersect(sets.get(part, empty()), whole) if window[1] > window[0] else empty() for part in PARTS}
+    inside = {
+        part: intersect(sets.get(part, empty()), whole) if window[1] > window[0] else empty()
+        for part in PARTS
+    }
     if sum(map(len, inside.values())) > MAX_PIECES:
         return _binned(inside, window, waiting is not None)
     start = np.concatenate([inside[part].start for part in PARTS])
@@ -49,7 +54,9 @@ def _binned(inside: dict[str, Intervals], window: tuple[int, int], waits_split: 
     """
     edges = np.linspace(window[0], window[1], NUM_BINS + 1).astype(np.int64)
     edges[[0, -1]] = window
-    lengths = np.stack([lengths_in(edges[:-1], edges[1:], inside[part]) for part in PARTS], axis=1).reshape(-1)
+    lengths = np.stack(
+        [lengths_in(edges[:-1], edges[1:], inside[part]) for part in PARTS], axis=1
+    ).reshape(-1)
     part: Int64 = np.tile(np.arange(len(PARTS)), NUM_BINS)
     part, lengths = part[lengths > 0], lengths[lengths > 0]
     ends = np.cumsum(lengths)

@@ -39,11 +39,19 @@ def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series
     wall, perf = whole(record.told.get("wall_ns")), whole(record.told.get("perf_ns"))
     if wall is None or perf is None:
         return []
-    timed = [(at_ns - perf + wall, sample) for sample in record.samples if (at_ns := whole(sample.get("at_ns"))) is not None]
+    timed = [
+        (at_ns - perf + wall, sample)
+        for sample in record.samples
+        if (at_ns := whole(sample.get("at_ns"))) is not None
+    ]
     samples = sorted(timed, key=lambda pair: pair[0])
     times = [time for time, _ in samples]
     first, last = max(bisect_right(times, low_ns) - 1, 0), bisect_left(times, high_ns) + 1
-    near = [(time, sample) for time, sample in samples[first:last] if low_ns - FAR_NS <= time <= high_ns + FAR_NS]
+    near = [
+        (time, sample)
+        for time, sample in samples[first:last]
+        if low_ns - FAR_NS <= time <= high_ns + FAR_NS
+    ]
     points_of: dict[str, list[tuple[int, float]]] = {}
     for time, sample in near:
         for name, value in _numbers(sample):
@@ -55,7 +63,12 @@ def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series
 def _series(name: str, points: Sequence[tuple[int, float]]) -> Series:
     unit = next((unit for ending, unit in UNITS if name.endswith(ending)), "")
     time = np.array([time_ns for time_ns, _ in points], np.int64)
-    return Series(name=name, unit=unit, time_ns=time, value=np.array([value for _, value in points], np.float64))
+    return Series(
+        name=name,
+        unit=unit,
+        time_ns=time,
+        value=np.array([value for _, value in points], np.float64),
+    )
 
 
 def _numbers(sample: Mapping[str, Any]) -> list[tuple[str, float]]:

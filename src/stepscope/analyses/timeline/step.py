@@ -115,7 +115,10 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
     comms = context.collective | host_collectives(trace)
     host = near & trace.is_kind(*ON_HOST) & ~comms
     device = near & trace.device_work & ~comms
-    groups = [(HOST, _thread_label(trace, t), np.flatnonzero(host & (trace.thread == t))) for t in _busiest(trace, host)]
+    groups = [
+        (HOST, _thread_label(trace, t), np.flatnonzero(host & (trace.thread == t)))
+        for t in _busiest(trace, host)
+    ]
     streams = trace.device.astype(np.int64) * 2**32 + trace.stream
     several = len(np.unique(trace.device[device])) > 1
     for key in np.unique(streams[device]).tolist():
@@ -125,7 +128,13 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
         groups.append((COLLECTIVES, "collectives", np.flatnonzero(near & comms)))
     # Each row needs at least a block of its own.
     shown = _shown(trace, groups, min(MAX_LANES, max(1, most // (2 * MAX_ROWS))))
-    lanes, events, rows, depths, first = list[Lane](), list[Int64](), list[Int64](), list[Int64](), 0
+    lanes, events, rows, depths, first = (
+        list[Lane](),
+        list[Int64](),
+        list[Int64](),
+        list[Int64](),
+        0,
+    )
     for number in shown:
         kind, label, mine = groups[number]
         depth = rows_of(trace.start_ns[mine], trace.end_ns[mine], MAX_ROWS)
@@ -204,15 +213,21 @@ def _slices(context: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank
 def _sizes(context: RankContext, rank: int) -> Int64:
     """Bytes of each copy and collective; NONE where not recorded."""
     trace = context.trace
-    sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(np.int64)
+    sizes = np.where(trace.is_kind(Kind.MEMCPY, Kind.MEMSET), trace.size_bytes, NONE).astype(
+        np.int64
+    )
     records = collective_records_of(context, rank)
-    kind_bytes = np.array([NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64)
+    kind_bytes = np.array(
+        [NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64
+    )
     if len(records):
         sizes[records.event] = kind_bytes[records.kind]
     return sizes
 
 
-def _whats(context: RankContext, event: Int64, blocks: Blocks, rank: int) -> tuple[tuple[What, ...], Int64]:
+def _whats(
+    context: RankContext, event: Int64, blocks: Blocks, rank: int
+) -> tuple[tuple[What, ...], Int64]:
     """What the blocks are, each once, and which of these each block is."""
     trace = context.trace
     words: dict[str, int] = {}
@@ -253,11 +268,15 @@ def _categories(context: RankContext, rank: int, words: dict[str, int]) -> Int64
     """Per event a kernel's category or a collective's operation, as codes of `words`."""
     codes = np.full(len(context.trace), NONE, np.int64)
     if len(context.kernels.kernels):
-        table = np.array([words.setdefault(word, len(words)) for word in context.kernels.categories], np.int64)
+        table = np.array(
+            [words.setdefault(word, len(words)) for word in context.kernels.categories], np.int64
+        )
         codes[context.kernels.kernels] = table[context.kernels.category]
     records = collective_records_of(context, rank)
     if len(records):
-        table = np.array([words.setdefault(kind.op, len(words)) for kind in records.kinds], np.int64)
+        table = np.array(
+            [words.setdefault(kind.op, len(words)) for kind in records.kinds], np.int64
+        )
         codes[records.event] = table[records.kind]
     return codes
 
@@ -267,7 +286,9 @@ def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int
     NONE where there is none."""
     trace = context.trace
     ops = np.full(len(trace), NONE, np.int64)
-    ops[context.charges.work] = np.where(context.charges.op == NONE, context.links.op[context.charges.work], context.charges.op)
+    ops[context.charges.work] = np.where(
+        context.charges.op == NONE, context.links.op[context.charges.work], context.charges.op
+    )
     stacks = stacks_of(trace, context.links)
     nowhere = np.full(len(event), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, event)

@@ -57,7 +57,9 @@ def step_spans(context: RankContext) -> Spans:
     return Spans(start_ns=start, end_ns=end, name=np.arange(len(start)), names=names)
 
 
-def partition_spans(context: RankContext, records: CollectiveRecords | None = None, matched: Matched | None = None) -> Spans:
+def partition_spans(
+    context: RankContext, records: CollectiveRecords | None = None, matched: Matched | None = None
+) -> Spans:
     """Every nanosecond of the measured windows in one of PARTS;
     waits are split off where the ranks were matched."""
     steps = context.cut.steps
@@ -69,7 +71,10 @@ def partition_spans(context: RankContext, records: CollectiveRecords | None = No
     parts = part_intervals(context.trace, context.links, context.sets, context.host, steps, waits)
     measured = union(*bounds(steps.windows))
     cut = [intersect(parts.get(part, empty()), measured) for part in PARTS]
-    start, end = np.concatenate([part_set.start for part_set in cut]), np.concatenate([part_set.end for part_set in cut])
+    start, end = (
+        np.concatenate([part_set.start for part_set in cut]),
+        np.concatenate([part_set.end for part_set in cut]),
+    )
     name = np.repeat(np.arange(len(PARTS)), [len(part_set) for part_set in cut])
     order = np.argsort(start, kind="stable")
     return Spans(start_ns=start[order], end_ns=end[order], name=name[order], names=PARTS)
@@ -92,8 +97,14 @@ def queue_depth(context: RankContext) -> Series | None:
 def copy_bandwidth(context: RankContext) -> Series | None:
     """Bytes a second of the copies under way; None where no copy's size was recorded."""
     trace = context.trace
-    copies = np.flatnonzero(trace.is_kind(Kind.MEMCPY) & (trace.size_bytes >= 0) & (trace.dur_ns > 0))
-    return _bandwidth("copy bandwidth", Intervals(trace.start_ns[copies], trace.end_ns[copies]), trace.size_bytes[copies])
+    copies = np.flatnonzero(
+        trace.is_kind(Kind.MEMCPY) & (trace.size_bytes >= 0) & (trace.dur_ns > 0)
+    )
+    return _bandwidth(
+        "copy bandwidth",
+        Intervals(trace.start_ns[copies], trace.end_ns[copies]),
+        trace.size_bytes[copies],
+    )
 
 
 def collective_bandwidth(records: CollectiveRecords | None) -> Series | None:
@@ -101,10 +112,16 @@ def collective_bandwidth(records: CollectiveRecords | None) -> Series | None:
     None where no size was recorded."""
     if records is None or not len(records):
         return None
-    kind_bytes = np.array([NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64)
+    kind_bytes = np.array(
+        [NONE if kind.bytes is None else kind.bytes for kind in records.kinds], np.int64
+    )
     size = kind_bytes[records.kind]
     is_known = np.flatnonzero((size >= 0) & (records.end_ns > records.start_ns))
-    return _bandwidth("collective bandwidth", Intervals(records.start_ns[is_known], records.end_ns[is_known]), size[is_known])
+    return _bandwidth(
+        "collective bandwidth",
+        Intervals(records.start_ns[is_known], records.end_ns[is_known]),
+        size[is_known],
+    )
 
 
 def allocator_memory(context: RankContext) -> list[Series]:
@@ -120,12 +137,20 @@ def allocator_memory(context: RankContext) -> list[Series]:
         owner = "host" if kind == CPU else "device"
         if kind != CPU and device >= 0:
             owner = f"device {device}"
-        for what, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
+        for what, column in (
+            ("allocated", memory.allocated_bytes),
+            ("reserved", memory.reserved_bytes),
+        ):
             is_recorded = mine & (column >= 0)
             if is_recorded.any():
                 value = column[is_recorded].astype(np.float64)
                 series.append(
-                    Series(name=f"{owner} memory {what}", unit="bytes", time_ns=memory.time_ns[is_recorded], value=value)
+                    Series(
+                        name=f"{owner} memory {what}",
+                        unit="bytes",
+                        time_ns=memory.time_ns[is_recorded],
+                        value=value,
+                    )
                 )
     return series
 
@@ -137,8 +162,12 @@ def _bandwidth(name: str, when: Intervals, size_bytes: Int64) -> Series | None:
     time, value = _running(np.concatenate((when.start, when.end)), np.concatenate((rate, -rate)))
     # Nothing under way is nothing,
     # and not what floats leave when the same rates are added and taken away.
-    _, under_way = _running(np.concatenate((when.start, when.end)), np.repeat([1.0, -1.0], len(when.start)))
-    return Series(name=name, unit="bytes/s", time_ns=time, value=np.where(under_way > 0, value, 0.0))
+    _, under_way = _running(
+        np.concatenate((when.start, when.end)), np.repeat([1.0, -1.0], len(when.start))
+    )
+    return Series(
+        name=name, unit="bytes/s", time_ns=time, value=np.where(under_way > 0, value, 0.0)
+    )
 
 
 def _running(time: Int64, change: Float64) -> tuple[Int64, Float64]:

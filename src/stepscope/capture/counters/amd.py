@@ -37,13 +37,18 @@ class AmdDevice:
         bus = getattr(properties, "pci_bus_id", None)
         if bus is None:
             raise RuntimeError("this torch does not tell where on the PCI bus a device is")
-        domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
+        domain, device = (
+            getattr(properties, "pci_domain_id", 0),
+            getattr(properties, "pci_device_id", 0),
+        )
         folder = root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0"
         if not folder.is_dir():
             raise RuntimeError(f"{folder} is not there")
         self._readings: list[tuple[str, Callable[[], str], float]] = []
         for name, patterns, unit in FILES:
-            path = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
+            path = next(
+                (path for pattern in patterns for path in sorted(folder.glob(pattern))), None
+            )
             if path is None:
                 self.notes.append(f"not measured: {name}: the driver has no file for it")
             else:
@@ -68,6 +73,8 @@ def _max_clock_mhz(path: Path) -> float | None:
     """The fastest clock in a table of lines like "1: 2100Mhz *"."""
     try:
         words = path.read_text(encoding="ascii").split()
-        return max((float(word[:-3]) for word in words if word.lower().endswith("mhz")), default=None)
+        return max(
+            (float(word[:-3]) for word in words if word.lower().endswith("mhz")), default=None
+        )
     except (OSError, ValueError):
         return None

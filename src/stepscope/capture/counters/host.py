@@ -19,7 +19,11 @@ TOP = Path("/")
 SELDOM = 10
 """Samples between two looks at what is slow to ask or changes seldom."""
 _AT_ONCE = 1 << 16
-_IO_NAMES = {"disk_read_bytes_s": b"read_bytes:", "disk_write_bytes_s": b"write_bytes:", "read_bytes_s": b"rchar:"}
+_IO_NAMES = {
+    "disk_read_bytes_s": b"read_bytes:",
+    "disk_write_bytes_s": b"write_bytes:",
+    "read_bytes_s": b"rchar:",
+}
 
 
 class _Counters:
@@ -71,7 +75,9 @@ class ThreadCounters(_Counters):
         cpu_s, _, num_threads = read_stat(f"{folder}/task/{os.getpid()}/stat")
         sample: dict[str, Any] = {"num_threads": num_threads}
         counters = {"main_thread_cores": cpu_s, **read_io(folder)}
-        sample["rss_bytes"] = int(read_all(folder + "/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        sample["rss_bytes"] = int(read_all(folder + "/statm").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
         return sample | self._rates.of(counters)
 
 
@@ -79,7 +85,9 @@ class MachineCounters(_Counters):
     """The machine as a whole: other jobs on it too."""
 
     def take(self) -> dict[str, Any]:
-        ticks = [int(word) for word in read_all(self._proc + "stat").partition(b"\n")[0].split()[1:9]]
+        ticks = [
+            int(word) for word in read_all(self._proc + "stat").partition(b"\n")[0].split()[1:9]
+        ]
         per_s = self._rates.of({"all": sum(ticks), "idle": ticks[3], "wait": ticks[4]})
         sample: dict[str, Any] = {"load_1min": os.getloadavg()[0]}
         if per_s.get("all") and "idle" in per_s and "wait" in per_s:
@@ -162,7 +170,11 @@ def read_stat(path: str) -> tuple[float, int, int]:
     """CPU seconds, the parent's number and the number of threads, from a stat file of /proc."""
     # The name in parentheses may have anything in it, parentheses too.
     words = read_all(path).rpartition(b")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"), int(words[1]), int(words[17])
+    return (
+        (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK"),
+        int(words[1]),
+        int(words[17]),
+    )
 
 
 def read_io(folder: str) -> dict[str, float]:

@@ -14,7 +14,14 @@ from typing import Any
 from stepscope.capture.counters.rates import CounterRates
 
 LIBRARY = "libnvidia-ml.so.1"
-ERRORS = {1: "not initialized", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found", 15: "GPU is lost"}
+ERRORS = {
+    1: "not initialized",
+    2: "invalid argument",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    15: "GPU is lost",
+}
 SELDOM = 10
 """Samples between two questions about what changes slowly (temperature,
 limits) or takes the driver long: PCIe some 20 ms."""
@@ -41,7 +48,11 @@ class Utilization(ctypes.Structure):
 
 
 class Memory(ctypes.Structure):
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 class FieldValue(ctypes.Structure):
@@ -75,13 +86,17 @@ class Nvml:
         if code:
             raise NvmlError(f"{name}: {ERRORS.get(code, f'error {code}')}")
 
-    def handle(self, properties: Any, index: int, environ: Mapping[str, str] | None = None) -> ctypes.c_void_p:
+    def handle(
+        self, properties: Any, index: int, environ: Mapping[str, str] | None = None
+    ) -> ctypes.c_void_p:
         """The library's handle of a device that torch numbers.
 
         It counts all of the machine's, torch only the visible ones.
         """
         refusal: NvmlError | None = None
-        for name, wanted in _addresses(properties, index, os.environ if environ is None else environ):
+        for name, wanted in _addresses(
+            properties, index, os.environ if environ is None else environ
+        ):
             handle = ctypes.c_void_p()
             try:
                 self.call(name, wanted, ctypes.byref(handle))
@@ -97,13 +112,24 @@ def _addresses(properties: Any, index: int, environ: Mapping[str, str]) -> list[
     addresses: list[tuple[str, Any]] = []
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
-        addresses += [("nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}".encode()) for kind in ("GPU", "MIG")]
+        addresses += [
+            ("nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}".encode()) for kind in ("GPU", "MIG")
+        ]
     bus = getattr(properties, "pci_bus_id", None)
     if bus is not None:
-        domain, device = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-        addresses.append(("nvmlDeviceGetHandleByPciBusId_v2", b"%08x:%02x:%02x.0" % (domain, bus, device)))
+        domain, device = (
+            getattr(properties, "pci_domain_id", 0),
+            getattr(properties, "pci_device_id", 0),
+        )
+        addresses.append(
+            ("nvmlDeviceGetHandleByPciBusId_v2", b"%08x:%02x:%02x.0" % (domain, bus, device))
+        )
     if not addresses:
-        visible = [word.strip() for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+        visible = [
+            word.strip()
+            for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            if word.strip()
+        ]
         mine = visible[index] if index < len(visible) else str(index)
         is_number = mine.isdecimal()
         name = "nvmlDeviceGetHandleByIndex_v2" if is_number else "nvmlDeviceGetHandleByUUID"
@@ -114,16 +140,31 @@ def _addresses(properties: Any, index: int, environ: Mapping[str, str]) -> list[
 class NvmlDevice:
     """One device. A question that it refuses once is not asked again."""
 
-    def __init__(self, nvml: Nvml, handle: ctypes.c_void_p, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self, nvml: Nvml, handle: ctypes.c_void_p, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self.notes: list[str] = []
         self._nvml, self._handle = nvml, handle
         self._rates = CounterRates(clock)
         self._num_taken = 0
         self._questions: list[Callable[[], dict[str, Any]]] = [
-            *(self._utilization, self._sm_clock, self._power, self._energy, self._throttling, self._nvlink),
+            *(
+                self._utilization,
+                self._sm_clock,
+                self._power,
+                self._energy,
+                self._throttling,
+                self._nvlink,
+            ),
         ]
         self._seldom: list[Callable[[], dict[str, Any]]] = [
-            *(self._memory_clock, self._max_clock, self._power_limit, self._temperature, self._memory),
+            *(
+                self._memory_clock,
+                self._max_clock,
+                self._power_limit,
+                self._temperature,
+                self._memory,
+            ),
             *(self._pcie, self._pcie_link),
         ]
 
@@ -174,7 +215,9 @@ class NvmlDevice:
         return {"gpu_power_limit_w": self._uint("nvmlDeviceGetEnforcedPowerLimit") / 1e3}
 
     def _energy(self) -> dict[str, Any]:
-        return self._rates.of({"gpu_mean_power_w": self._ulong("nvmlDeviceGetTotalEnergyConsumption") / 1e3})
+        return self._rates.of(
+            {"gpu_mean_power_w": self._ulong("nvmlDeviceGetTotalEnergyConsumption") / 1e3}
+        )
 
     def _temperature(self) -> dict[str, Any]:
         return {"gpu_temperature_c": self._uint("nvmlDeviceGetTemperature", TEMPERATURE_GPU)}
@@ -189,16 +232,31 @@ class NvmlDevice:
         return {"gpu_memory_used_bytes": memory.used, "gpu_memory_total_bytes": memory.total}
 
     def _pcie(self) -> dict[str, Any]:
-        sent, received = (self._uint("nvmlDeviceGetPcieThroughput", direction) for direction in (PCIE_TX, PCIE_RX))
+        sent, received = (
+            self._uint("nvmlDeviceGetPcieThroughput", direction) for direction in (PCIE_TX, PCIE_RX)
+        )
         return {"pcie_tx_bytes_s": sent * 1000, "pcie_rx_bytes_s": received * 1000}
 
     def _pcie_link(self) -> dict[str, Any]:
-        width, generation = self._uint("nvmlDeviceGetCurrPcieLinkWidth"), self._uint("nvmlDeviceGetCurrPcieLinkGeneration")
+        width, generation = (
+            self._uint("nvmlDeviceGetCurrPcieLinkWidth"),
+            self._uint("nvmlDeviceGetCurrPcieLinkGeneration"),
+        )
         return {"pcie_link_width": width, "pcie_link_generation": generation}
 
     def _nvlink(self) -> dict[str, Any]:
-        fields = (FieldValue * 2)(FieldValue(field=NVLINK_TX, scope=ALL_LINKS), FieldValue(field=NVLINK_RX, scope=ALL_LINKS))
+        fields = (FieldValue * 2)(
+            FieldValue(field=NVLINK_TX, scope=ALL_LINKS),
+            FieldValue(field=NVLINK_RX, scope=ALL_LINKS),
+        )
         self._nvml.call("nvmlDeviceGetFieldValues", self._handle, ctypes.c_int(2), fields)
         if any(field.error for field in fields):
-            raise NvmlError(f"NVLink counters: {ERRORS.get(fields[0].error, f'error {fields[0].error}')}")
-        return self._rates.of({"nvlink_tx_bytes_s": fields[0].value * 1024, "nvlink_rx_bytes_s": fields[1].value * 1024})
+            raise NvmlError(
+                f"NVLink counters: {ERRORS.get(fields[0].error, f'error {fields[0].error}')}"
+            )
+        return self._rates.of(
+            {
+                "nvlink_tx_bytes_s": fields[0].value * 1024,
+                "nvlink_rx_bytes_s": fields[1].value * 1024,
+            }
+        )

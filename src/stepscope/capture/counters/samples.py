@@ -17,7 +17,11 @@ from stepscope.capture.counters.host import (
     ThreadCounters,
     ThrottleCounters,
 )
-from stepscope.capture.counters.torch_devices import AllocatorCounters, DeviceCounters, DynamoCounters
+from stepscope.capture.counters.torch_devices import (
+    AllocatorCounters,
+    DeviceCounters,
+    DynamoCounters,
+)
 
 
 class Source(Protocol):
@@ -89,5 +93,9 @@ class Sampler:
                 self._drop(getattr(make, "__name__", "source"), problem)
 
     def _drop(self, name: str, problem: Exception) -> None:
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-        self._notes.append(f"{name} not measured on {sys.platform}: {type(problem).__name__}: {reason}"[:300])
+        reason = (
+            problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        )
+        self._notes.append(
+            f"{name} not measured on {sys.platform}: {type(problem).__name__}: {reason}"[:300]
+        )

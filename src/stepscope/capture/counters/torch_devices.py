@@ -54,7 +54,9 @@ class AllocatorCounters:
 def _allocator(torch: Any, index: int) -> dict[str, Any]:
     # Nested as the allocator gives it: to flatten it takes longer than to ask.
     stats = torch.cuda.memory_stats_as_nested_dict(index)
-    allocated, reserved = (stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes"))
+    allocated, reserved = (
+        stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes")
+    )
     return {
         "device": index,
         "allocated_bytes": allocated.get("current"),
@@ -70,7 +72,9 @@ def _allocator(torch: Any, index: int) -> dict[str, Any]:
 class DeviceCounters:
     """The driver's counters of each device in use."""
 
-    def __init__(self, library: Callable[[], Nvml] = Nvml, amd: Callable[[Any], AmdDevice] = AmdDevice) -> None:
+    def __init__(
+        self, library: Callable[[], Nvml] = Nvml, amd: Callable[[Any], AmdDevice] = AmdDevice
+    ) -> None:
         self.notes: list[str] = []
         self._library, self._amd = library, amd
         self._nvml: Nvml | None = None
@@ -122,10 +126,14 @@ class DynamoCounters:
             "dynamo_graph_breaks": sum(list((counters.get("graph_break") or {}).values())),
             "dynamo_unique_graphs": stats.get("unique_graphs", 0),
         }
-        compiled = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None)
+        compiled = getattr(
+            sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", None
+        )
         if compiled is not None:
             sample["dynamo_recompiles"] = sum(num - 1 for num in list(compiled.values()) if num > 1)
-        spent_ns = (getattr(utils, "cumulative_time_spent_ns", None) or {}).get("entire_frame_compile")
+        spent_ns = (getattr(utils, "cumulative_time_spent_ns", None) or {}).get(
+            "entire_frame_compile"
+        )
         if spent_ns is not None:
             sample["dynamo_compile_s"] = spent_ns / 1e9
         return sample

@@ -14,10 +14,37 @@ PREFIXES = (
 )
 NAMES = frozenset(
     {
-        *("RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "TOKENIZERS_PARALLELISM", "LD_PRELOAD", "MALLOC_CONF"),
-        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES", "SLURM_NTASKS_PER_NODE"),
-        *("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_ID", "SLURM_CPU_BIND"),
-        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        *(
+            "RANK",
+            "WORLD_SIZE",
+            "GROUP_RANK",
+            "NODE_RANK",
+            "ROLE_RANK",
+            "TOKENIZERS_PARALLELISM",
+            "LD_PRELOAD",
+            "MALLOC_CONF",
+        ),
+        *(
+            "SLURM_PROCID",
+            "SLURM_LOCALID",
+            "SLURM_NODEID",
+            "SLURM_NTASKS",
+            "SLURM_NNODES",
+            "SLURM_NTASKS_PER_NODE",
+        ),
+        *(
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_CPUS_ON_NODE",
+            "SLURM_GPUS_ON_NODE",
+            "SLURM_JOB_ID",
+            "SLURM_CPU_BIND",
+        ),
+        *(
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ),
     }
 )
 MOST_CHARS = 200
@@ -25,7 +52,11 @@ MOST_CHARS = 200
 
 def environment_notes(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables worth telling, each at most MOST_CHARS long."""
-    return {name: masked(name, environ[name])[:MOST_CHARS] for name in sorted(environ) if _is_of_interest(name)}
+    return {
+        name: masked(name, environ[name])[:MOST_CHARS]
+        for name in sorted(environ)
+        if _is_of_interest(name)
+    }
 
 
 def _is_of_interest(name: str) -> bool:

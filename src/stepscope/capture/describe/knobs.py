@@ -11,7 +11,15 @@ from collections.abc import Callable
 from itertools import compress, islice
 from typing import Any
 
-from stepscope.capture.describe.peek import ask, attempt, attributes, chosen, class_of, counted, plain
+from stepscope.capture.describe.peek import (
+    ask,
+    attempt,
+    attributes,
+    chosen,
+    class_of,
+    counted,
+    plain,
+)
 from stepscope.capture.describe.wrappers import wrapper_notes
 
 MOST_LOOK_NS = 500_000_000
@@ -81,12 +89,17 @@ def _kinds(torch: Any, live: LiveObjects) -> list[tuple[type, list[Any]]]:
 
 def object_notes(torch: Any, live: LiveObjects, loader_iter: Any) -> dict[str, Any]:
     """What was found, in plain words: the knobs of loaders, optimizers, scalers and wrappers."""
-    loaders = sorted((attempt(loader_notes, loader, loader_iter) or {} for loader in live.loaders), key=_is_not_feeding)
+    loaders = sorted(
+        (attempt(loader_notes, loader, loader_iter) or {} for loader in live.loaders),
+        key=_is_not_feeding,
+    )
     return {
         "loaders": loaders[:MOST_ROWS],
         "num_loaders": len(loaders),
         "loader_iter": None if loader_iter is None else attempt(loader_iter_notes, loader_iter),
-        "optimizers": counted(attempt(optimizer_notes, optimizer) or {} for optimizer in live.optimizers),
+        "optimizers": counted(
+            attempt(optimizer_notes, optimizer) or {} for optimizer in live.optimizers
+        ),
         "grad_scalers": counted(
             {
                 "enabled": plain(attributes(scaler).get("_enabled")),
@@ -111,9 +124,18 @@ def loader_notes(loader: Any, loader_iter: Any = None) -> dict[str, Any]:
         "class": class_of(loader),
         "is_feeding": loader_iter is not None and _feeds(attrs, loader_iter),
         **chosen(
-            loader, "num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout", "drop_last", "in_order"
+            loader,
+            "num_workers",
+            "pin_memory",
+            "prefetch_factor",
+            "persistent_workers",
+            "timeout",
+            "drop_last",
+            "in_order",
         ),
-        "batch_size": plain(batch_size if batch_size is not None else attributes(batch_sampler).get("batch_size")),
+        "batch_size": plain(
+            batch_size if batch_size is not None else attributes(batch_sampler).get("batch_size")
+        ),
         "start_method": start_method(context),
         "dataset": class_of(attrs.get("dataset")),
         "sampler": class_of(attrs.get("sampler")),
@@ -128,7 +150,14 @@ def loader_iter_notes(loader_iter: Any) -> dict[str, Any]:
     What was asked for, and how many batches its workers owe.
     """
     attrs = attributes(loader_iter)
-    names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout", "tasks_outstanding")
+    names = (
+        "num_workers",
+        "pin_memory",
+        "prefetch_factor",
+        "persistent_workers",
+        "timeout",
+        "tasks_outstanding",
+    )
     return {
         "class": class_of(loader_iter),
         "dataset": class_of(attrs.get("_dataset")),
@@ -142,7 +171,10 @@ def start_method(context: Any) -> str | None:
     """How workers are started. Asking for the default in the usual way would fix it for the job."""
     if context is not None:
         return plain(ask(context, "get_start_method"))  # type: ignore[no-any-return]
-    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return (
+        multiprocessing.get_start_method(allow_none=True)
+        or multiprocessing.get_all_start_methods()[0]
+    )
 
 
 def optimizer_notes(optimizer: Any) -> dict[str, Any]:
@@ -162,7 +194,10 @@ def optimizer_notes(optimizer: Any) -> dict[str, Any]:
     return {
         "class": class_of(optimizer),
         "wraps": class_of(inner),
-        **{name: plain(options.get(name)) for name in ("foreach", "fused", "capturable", "differentiable", "amsgrad")},
+        **{
+            name: plain(options.get(name))
+            for name in ("foreach", "fused", "capturable", "differentiable", "amsgrad")
+        },
         "num_groups": len(groups) if type(groups) is list else None,
         "num_params": num_params,
     }

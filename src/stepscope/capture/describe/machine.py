@@ -60,7 +60,10 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     The tightest of all parents counts.
     """
     limits = [_words(folder / "cpu.max") for folder in _groups(root, "")]
-    limits += [_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us") for folder in _groups(root, "cpu")]
+    limits += [
+        _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+        for folder in _groups(root, "cpu")
+    ]
     quotas = [_quota(words) for words in limits]
     return min((quota for quota in quotas if quota is not None), default=None)
 
@@ -77,7 +80,9 @@ def throttle_file(root: Path = Path("/")) -> Path | None:
     """Where the control group counts the times it held this process back."""
     for controller in ("", "cpu"):
         for folder in _groups(root, controller):
-            if _words(folder / "cpu.stat") and (_words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us")):
+            if _words(folder / "cpu.stat") and (
+                _words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us")
+            ):
                 return folder / "cpu.stat"
     return None
 

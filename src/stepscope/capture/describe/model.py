@@ -24,7 +24,9 @@ MOST_WALK_NS = 300_000_000
 and the notes say so."""
 
 
-def model_notes(torch: Any, modules: list[Any], clock: Callable[[], int] = time.perf_counter_ns) -> dict[str, Any]:
+def model_notes(
+    torch: Any, modules: list[Any], clock: Callable[[], int] = time.perf_counter_ns
+) -> dict[str, Any]:
     """The largest models, largest first.
 
     Tensors are asked for their metadata alone: nothing runs on a device.
@@ -35,7 +37,11 @@ def model_notes(torch: Any, modules: list[Any], clock: Callable[[], int] = time.
         models = [_Model(root, clock, until).notes() for root in roots(modules)]
     models = [notes for notes in models if notes["num_params"]]
     models.sort(key=lambda notes: -int(notes["num_params"]))
-    return {"models": models[:MOST_MODELS], "num_models": len(models), "memory": attempt(memory_notes, torch)}
+    return {
+        "models": models[:MOST_MODELS],
+        "num_models": len(models),
+        "memory": attempt(memory_notes, torch),
+    }
 
 
 def memory_notes(torch: Any) -> dict[str, int] | None:
@@ -76,7 +82,9 @@ class _Model:
         self.classes: Counter[str] = Counter()
         self.dtypes: Counter[Any] = Counter()
         self.shapes: Counter[tuple[int, ...]] = Counter()
-        self.num_tensors = self.num_params = self.num_trainable = self.num_bytes = self.local_bytes = self.num_unread = 0
+        self.num_tensors = self.num_params = self.num_trainable = self.num_bytes = (
+            self.local_bytes
+        ) = self.num_unread = 0
         visited: set[int] = set()
         params: set[int] = set()
         stack = [root]
@@ -113,7 +121,9 @@ class _Model:
         self.shapes[shape] += 1
 
     def notes(self) -> dict[str, Any]:
-        largest = sorted(self.shapes, key=lambda shape: -math.prod(shape) * self.shapes[shape])[:MOST_SHAPES]
+        largest = sorted(self.shapes, key=lambda shape: -math.prod(shape) * self.shapes[shape])[
+            :MOST_SHAPES
+        ]
         return {
             "class": class_of(self.root),
             "wraps": _wrapped(self.root),
@@ -126,7 +136,9 @@ class _Model:
             "num_unread": self.num_unread,
             "param_bytes": self.num_bytes,
             "local_param_bytes": self.local_bytes,
-            "num_params_by_dtype": {plain(dtype) or "unknown": num for dtype, num in self.dtypes.items()},
+            "num_params_by_dtype": {
+                plain(dtype) or "unknown": num for dtype, num in self.dtypes.items()
+            },
             "num_shapes": len(self.shapes),
             "shapes": [{"shape": list(shape), "num": self.shapes[shape]} for shape in largest],
             "module_classes": dict(self.classes.most_common(MOST_CLASSES)),

@@ -77,7 +77,10 @@ def live_notes(loader_iter: Any) -> dict[str, Any]:
 def rank_numbers(torch: Any) -> dict[str, Any]:
     """Rank, rank on this host and numbers of ranks: as torch.distributed has them,
     else as the launcher says."""
-    rank, world = _first("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), _first("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")
+    rank, world = (
+        _first("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+        _first("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    )
     backend = None
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

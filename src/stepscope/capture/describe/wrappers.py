@@ -9,7 +9,15 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from stepscope.capture.describe.peek import ask, attempt, attributes, chosen, class_of, counted, plain
+from stepscope.capture.describe.peek import (
+    ask,
+    attempt,
+    attributes,
+    chosen,
+    class_of,
+    counted,
+    plain,
+)
 
 CHECKPOINT_FLAGS = (
     "gradient_checkpointing",
@@ -19,7 +27,12 @@ CHECKPOINT_FLAGS = (
     "use_checkpointing",
 )
 """What models call their own switch: transformers, timm, torchtitan, Swin and CLIP descendants."""
-CHECKPOINT_WRAPPERS = ("CheckpointWrapper", "CheckpointModule", "ActivationCheckpointWrapper", "CheckpointFunctionModule")
+CHECKPOINT_WRAPPERS = (
+    "CheckpointWrapper",
+    "CheckpointModule",
+    "ActivationCheckpointWrapper",
+    "CheckpointFunctionModule",
+)
 
 
 def wrapper_notes(torch: Any, modules: list[Any]) -> dict[str, Any]:
@@ -27,9 +40,13 @@ def wrapper_notes(torch: Any, modules: list[Any]) -> dict[str, Any]:
     parallel = torch.nn.parallel
     return {
         "ddp": _all(modules, getattr(parallel, "DistributedDataParallel", None), ddp_notes),
-        "fsdp": _all(modules, _loaded("torch.distributed.fsdp", "FullyShardedDataParallel"), fsdp_notes),
+        "fsdp": _all(
+            modules, _loaded("torch.distributed.fsdp", "FullyShardedDataParallel"), fsdp_notes
+        ),
         "fsdp2": _all(modules, _loaded("torch.distributed.fsdp", "FSDPModule"), fsdp2_notes),
-        "data_parallel": _all(modules, getattr(parallel, "DataParallel", None), data_parallel_notes),
+        "data_parallel": _all(
+            modules, getattr(parallel, "DataParallel", None), data_parallel_notes
+        ),
         "compiled": compiled_notes(modules),
         "checkpointing": checkpoint_notes(modules),
     }
@@ -44,9 +61,13 @@ def ddp_notes(module: Any) -> dict[str, Any]:
         "bucket_cap_mb": cap / (1 << 20) if type(cap) is int else None,
         **chosen(module, "find_unused_parameters", "static_graph", "gradient_as_bucket_view"),
         # Renamed in 2.13.
-        "broadcast_buffers": plain(attrs.get("forward_sync_buffers", attrs.get("broadcast_buffers"))),
+        "broadcast_buffers": plain(
+            attrs.get("forward_sync_buffers", attrs.get("broadcast_buffers"))
+        ),
         **chosen(module, "require_backward_grad_sync", "bucket_bytes_cap_default"),
-        "comm_hook": [getattr(pair[0], "__name__", None) for pair in hook] if type(hook) is list else None,
+        "comm_hook": [getattr(pair[0], "__name__", None) for pair in hook]
+        if type(hook) is list
+        else None,
         "process_group_size": ask(module, "process_group.size"),
     }
 
@@ -56,7 +77,14 @@ def fsdp_notes(module: Any) -> dict[str, Any]:
     attrs = attributes(module)
     return {
         "class": class_of(module),
-        **chosen(module, "sharding_strategy", "forward_prefetch", "backward_prefetch", "limit_all_gathers", "_use_orig_params"),
+        **chosen(
+            module,
+            "sharding_strategy",
+            "forward_prefetch",
+            "backward_prefetch",
+            "limit_all_gathers",
+            "_use_orig_params",
+        ),
         "cpu_offload": plain(attributes(attrs.get("cpu_offload")).get("offload_params")),
         **_policy(attrs.get("mixed_precision"), ("param_dtype", "reduce_dtype", "buffer_dtype")),
     }
@@ -76,18 +104,29 @@ def fsdp2_notes(module: Any) -> dict[str, Any]:
         # Every class under fully_shard gets a class of its own, with this before its name.
         "class": type(module).__name__.removeprefix("FSDP"),
         "is_root": plain(attrs.get("_is_root")),
-        "reshard_after_forward": None if not group else group.get("post_forward_mesh_info") is not None,
+        "reshard_after_forward": None
+        if not group
+        else group.get("post_forward_mesh_info") is not None,
         "reshard_after_backward": plain(group.get("reshard_after_backward")),
-        **_policy(group.get("mp_policy", attrs.get("_mp_policy")), ("param_dtype", "reduce_dtype", "output_dtype")),
+        **_policy(
+            group.get("mp_policy", attrs.get("_mp_policy")),
+            ("param_dtype", "reduce_dtype", "output_dtype"),
+        ),
         "offload": class_of(group.get("offload_policy")),
-        **{f"num_{name}_prefetch": len(states) if type(states) is list else None for name, states in prefetch.items()},
+        **{
+            f"num_{name}_prefetch": len(states) if type(states) is list else None
+            for name, states in prefetch.items()
+        },
     }
 
 
 def data_parallel_notes(module: Any) -> dict[str, Any]:
     """DataParallel: one process for all of these devices."""
     devices = attributes(module).get("device_ids")
-    return {"class": class_of(module), "num_devices": len(devices) if type(devices) is list else None}
+    return {
+        "class": class_of(module),
+        "num_devices": len(devices) if type(devices) is list else None,
+    }
 
 
 def compiled_notes(modules: list[Any]) -> list[dict[str, Any]]:
@@ -96,8 +135,14 @@ def compiled_notes(modules: list[Any]) -> list[dict[str, Any]]:
     Compiled functions are not seen here.
     """
     wrapper = _loaded("torch._dynamo.eval_frame", "OptimizedModule")
-    rows = [attempt(_compiled, module) or {} for module in modules if wrapper is not None and issubclass(type(module), wrapper)]
-    in_place = [module for module in modules if attributes(module).get("_compiled_call_impl") is not None]
+    rows = [
+        attempt(_compiled, module) or {}
+        for module in modules
+        if wrapper is not None and issubclass(type(module), wrapper)
+    ]
+    in_place = [
+        module for module in modules if attributes(module).get("_compiled_call_impl") is not None
+    ]
     rows += [{"class": class_of(module), "in_place": True} for module in in_place]
     return counted(rows)
 
@@ -108,13 +153,19 @@ def _compiled(module: Any) -> dict[str, Any]:
     backend = context.get("callback")
     # The backend is at the bottom of what the compiler has wrapped around it.
     for _ in range(8):
-        inner = attributes(backend).get("_torchdynamo_orig_backend", attributes(backend).get("_torchdynamo_orig_callable"))
+        inner = attributes(backend).get(
+            "_torchdynamo_orig_backend", attributes(backend).get("_torchdynamo_orig_callable")
+        )
         if inner is None:
             break
         backend = inner
     config = attributes(backend).get("config")
     config = config if type(config) is dict else {}
-    name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", None) or class_of(backend)
+    name = (
+        getattr(backend, "compiler_name", None)
+        or getattr(backend, "__name__", None)
+        or class_of(backend)
+    )
     return {
         "class": class_of(attributes(module).get("_modules", {}).get("_orig_mod")),
         "in_place": False,
@@ -141,7 +192,10 @@ def checkpoint_notes(modules: list[Any]) -> dict[str, int]:
     for module in modules:
         name = type(module).__name__
         attrs = attributes(module)
-        for reason in (*(flag for flag in CHECKPOINT_FLAGS if attrs.get(flag) is True), *({name} & set(CHECKPOINT_WRAPPERS))):
+        for reason in (
+            *(flag for flag in CHECKPOINT_FLAGS if attrs.get(flag) is True),
+            *({name} & set(CHECKPOINT_WRAPPERS)),
+        ):
             notes[reason] = notes.get(reason, 0) + 1
     return notes
 
@@ -149,7 +203,9 @@ def checkpoint_notes(modules: list[Any]) -> dict[str, int]:
 def _all(modules: Iterable[Any], kind: Any, notes: Any) -> list[dict[str, Any]]:
     if not isinstance(kind, type):
         return []
-    return counted(attempt(notes, module) or {} for module in modules if issubclass(type(module), kind))
+    return counted(
+        attempt(notes, module) or {} for module in modules if issubclass(type(module), kind)
+    )
 
 
 def _loaded(module: str, name: str) -> Any:

@@ -26,7 +26,9 @@ def replace(guard: Guard, owner: Any, name: str, make: Callable[[Any], Any]) -> 
     def undo() -> None:
         # Somebody may have put theirs over ours: then it stays, and calls ours, which does nothing
         # any more.
-        if (owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)) is replacement:
+        if (
+            owner.__dict__.get(name) if isinstance(owner, type) else getattr(owner, name, None)
+        ) is replacement:
             setattr(owner, name, attribute)
 
     guard.at_end(undo)

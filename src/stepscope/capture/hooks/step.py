@@ -22,7 +22,12 @@ from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator."""
-    clock, record, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, WAITED
+    clock, record, free_steps, kind = (
+        time.perf_counter_ns,
+        session.tape.append,
+        session.free_steps,
+        WAITED,
+    )
     look = guard.watch(session.took_batch)
 
     def make(original: Any) -> Any:
@@ -46,7 +51,12 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
 
 def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around backward passes."""
-    clock, record, free_steps, kind = time.perf_counter_ns, session.tape.append, session.free_steps, PASSED
+    clock, record, free_steps, kind = (
+        time.perf_counter_ns,
+        session.tape.append,
+        session.free_steps,
+        PASSED,
+    )
     is_compiling, look = compiling_asker(), guard.watch(session.after_backward)
 
     def make(original: Any) -> Any:
@@ -70,7 +80,13 @@ def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
 
 def hooked_step(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around an optimizer's step. One that needs no look is recorded on the tape and no more."""
-    clock, record, take, name, kind = time.perf_counter_ns, session.tape.append, session.free_steps.pop, id, STEPPED
+    clock, record, take, name, kind = (
+        time.perf_counter_ns,
+        session.tape.append,
+        session.free_steps.pop,
+        id,
+        STEPPED,
+    )
     is_compiling, look = compiling_asker(), _looked_at(session, guard)
 
     def make(original: Any) -> Any:

@@ -39,7 +39,9 @@ def note_profiler() -> None:
         _profiled_by.append(os.getpid())
         with suppress(Exception):
             libc = ctypes.CDLL(None)
-            leave, flush = (ctypes.cast(libc[name], ctypes.c_void_p) for name in ("_exit", "fflush"))
+            leave, flush = (
+                ctypes.cast(libc[name], ctypes.c_void_p) for name in ("_exit", "fflush")
+            )
             _libc[:] = [libc["on_exit"], leave, libc["__cxa_atexit"], flush]
 
 

@@ -100,7 +100,9 @@ def without_thread_line() -> Iterator[None]:
 
     The file descriptor stays what it is: Python, C++ and other processes print as ever.
     """
-    if threading.current_thread() is threading.main_thread() or not sys.platform.startswith("linux"):
+    if threading.current_thread() is threading.main_thread() or not sys.platform.startswith(
+        "linux"
+    ):
         yield
         return
     libc = ctypes.CDLL(None)

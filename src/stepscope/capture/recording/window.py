@@ -60,14 +60,18 @@ class _Hold:
             # not touch it.
             is_own = self._owner == (os.getpid(), threading.get_ident()) and not sys.is_finalizing()
             if is_own and self.window.is_attached:
-                self.window.problem = self.window.problem or "the thread that recorded ended before its last step"
+                self.window.problem = (
+                    self.window.problem or "the thread that recorded ended before its last step"
+                )
                 self.window.close()
 
 
 class Window:
     """One recording. `step` is called at each step's end until the profiler is off."""
 
-    def __init__(self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0) -> None:
+    def __init__(
+        self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0
+    ) -> None:
         self._torch = torch
         self.path = path
         self.first_step = first_step
@@ -145,7 +149,10 @@ class Window:
         if self.is_mine and self.is_over:
             self.discard()
         elif self.is_mine and now > self._latest_ns:
-            self.problem = "a step of the recording took far longer than those before it; it ends inside that step"
+            self.problem = (
+                "a step of the recording took far longer than those before it; it ends inside "
+                "that step"
+            )
             self.close()
 
     def close(self, *, is_at_end: bool = False) -> None:
@@ -287,6 +294,11 @@ def give_way(guard: Guard, holder: Any) -> None:
 
         return make
 
-    for name, on_call in (("_prepare_trace", come), ("_start_trace", come), ("__enter__", come), ("__exit__", go)):
+    for name, on_call in (
+        ("_prepare_trace", come),
+        ("_start_trace", come),
+        ("__enter__", come),
+        ("__exit__", go),
+    ):
         if name in profilers.__dict__:
             replace(guard, profilers, name, before(on_call))

@@ -33,7 +33,10 @@ class Applied:
         is_number = isinstance(job_value, int | float) and not isinstance(job_value, bool)
         if name not in self._raised or not is_number or job_value < self.settings[name]:
             return False
-        self.failed(name, f"the job has {job_value:g} of its own, and {self.settings[name]:g} would not be more")
+        self.failed(
+            name,
+            f"the job has {job_value:g} of its own, and {self.settings[name]:g} would not be more",
+        )
         return True
 
     def took(self, name: str, *, before: Any = None) -> None:
@@ -78,7 +81,9 @@ class Applied:
         if self._folder is not None:
             # A disk that is full is no matter of the job's.
             with suppress(OSError):
-                write_json(self._folder / APPLIED_FILE, {"counts": self.counts, "reasons": self.reasons})
+                write_json(
+                    self._folder / APPLIED_FILE, {"counts": self.counts, "reasons": self.reasons}
+                )
 
 
 def words_of(problem: BaseException) -> str:

@@ -24,7 +24,9 @@ Apply = Callable[[Guard, Any, Applied], None]
 APPLIERS: tuple[Apply, ...] = (apply_to_loaders, apply_to_optimizers, apply_to_models)
 
 
-def apply(session: TrialSession, settings: Mapping[str, Any], raised: Collection[str] = ()) -> Applied:
+def apply(
+    session: TrialSession, settings: Mapping[str, Any], raised: Collection[str] = ()
+) -> Applied:
     """Hooks up what the settings need. torch is imported already, and the job has nothing of it
     yet. Those in `raised` are left where the job has as much."""
     torch = sys.modules["torch"]

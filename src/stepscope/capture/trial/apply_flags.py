@@ -72,7 +72,14 @@ class Flags:
         for name, value in applied.wanted("allocator", "launch_blocking").items():
             # The environment carried it; what the job had before is not known here.
             carried = environment_of({name: value})
-            other = next((variable for variable, text in carried.items() if os.environ.get(variable) != text), None)
+            other = next(
+                (
+                    variable
+                    for variable, text in carried.items()
+                    if os.environ.get(variable) != text
+                ),
+                None,
+            )
             if other is not None:
                 applied.failed(name, f"{other} was set to something else in the job")
             elif torch.cuda.is_initialized():
@@ -90,7 +97,11 @@ class Flags:
             write(value)
         if name in ("tf32", "cudnn_benchmark") and not self._torch.cuda.is_initialized():
             self._applied.failed(name, NO_GPU)
-        elif name == "tf32" and value and (ask(self._torch, "cuda.get_device_capability") or (0, 0))[0] < TF32_FROM:
+        elif (
+            name == "tf32"
+            and value
+            and (ask(self._torch, "cuda.get_device_capability") or (0, 0))[0] < TF32_FROM
+        ):
             self._applied.failed(name, "the device has no TF32")
         else:
             before = current if current != value else self._first[name]
@@ -102,7 +113,10 @@ class Flags:
         self._torch.set_float32_matmul_precision("high" if value else "highest")
 
     def _is_deterministic(self) -> bool:
-        return bool(self._torch.are_deterministic_algorithms_enabled() or self._torch.backends.cudnn.deterministic)
+        return bool(
+            self._torch.are_deterministic_algorithms_enabled()
+            or self._torch.backends.cudnn.deterministic
+        )
 
     def _set_deterministic(self, value: bool) -> None:
         self._torch.use_deterministic_algorithms(value, warn_only=True)

@@ -55,11 +55,17 @@ def apply_to_loaders(guard: Guard, torch: Any, applied: Applied) -> None:
     replace(guard, torch.utils.data.DataLoader, "__init__", make)
 
 
-def changed_loader(torch: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> dict[str, Any]:
+def changed_loader(
+    torch: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied
+) -> dict[str, Any]:
     """The arguments that become others, in a combination that the loader takes."""
     changed: dict[str, Any] = {}
     workers = job_arguments["num_workers"]
-    if "num_workers" in wanted and workers != wanted["num_workers"] and not applied.is_enough("num_workers", workers):
+    if (
+        "num_workers" in wanted
+        and workers != wanted["num_workers"]
+        and not applied.is_enough("num_workers", workers)
+    ):
         why = _why_not_workers(torch, job_arguments, wanted["num_workers"])
         if why is None:
             changed["num_workers"] = workers = wanted["num_workers"]
@@ -70,7 +76,9 @@ def changed_loader(torch: Any, job_arguments: dict[str, Any], wanted: dict[str, 
             changed["pin_memory"] = wanted["pin_memory"]
         else:
             applied.failed("pin_memory", "there is no GPU to copy to")
-    ready = (job_arguments["prefetch_factor"] or OWN_PREFETCH) if job_arguments["num_workers"] else None
+    ready = (
+        (job_arguments["prefetch_factor"] or OWN_PREFETCH) if job_arguments["num_workers"] else None
+    )
     for name in ("prefetch_factor", "persistent_workers"):
         if name == "prefetch_factor" and name in wanted and applied.is_enough(name, ready):
             continue
@@ -80,7 +88,12 @@ def changed_loader(torch: Any, job_arguments: dict[str, Any], wanted: dict[str, 
             applied.failed(name, NO_WORKERS)
     if not workers:
         # A loader that works by itself takes none of these.
-        changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
+        changed |= {
+            "prefetch_factor": None,
+            "persistent_workers": False,
+            "timeout": 0,
+            "multiprocessing_context": None,
+        }
     if "batch_size" in wanted:
         if job_arguments["batch_sampler"] is None and job_arguments["batch_size"] is not None:
             changed["batch_size"] = wanted["batch_size"]
@@ -96,7 +109,9 @@ def _why_not_workers(torch: Any, job_arguments: dict[str, Any], num: int) -> str
     return None
 
 
-def _count(loader: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied) -> None:
+def _count(
+    loader: Any, job_arguments: dict[str, Any], wanted: dict[str, Any], applied: Applied
+) -> None:
     for name, value in wanted.items():
         if getattr(loader, name, None) == value:
             applied.took(name, before=job_arguments.get(name))

@@ -18,7 +18,13 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
 
-DDP_NAMES = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
+DDP_NAMES = (
+    "bucket_cap_mb",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "find_unused_parameters",
+    "broadcast_buffers",
+)
 OWN_BUCKET_MB = 25
 """DDP's own, where the job gives none."""
 MODEL_NAMES = ("compile_mode", "compile_dynamic", "channels_last", "amp")
@@ -54,7 +60,9 @@ def _apply_to_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
                 set_channels_last(torch, bound.arguments["module"], applied)
             job_values, changed = {}, {}
             for name, value in wanted.items():
-                if name == "bucket_cap_mb" and applied.is_enough(name, bound.arguments.get(name) or OWN_BUCKET_MB):
+                if name == "bucket_cap_mb" and applied.is_enough(
+                    name, bound.arguments.get(name) or OWN_BUCKET_MB
+                ):
                     continue
                 # Later releases have another name for it, which keeps the broadcast at the start.
                 new_name = "forward_sync_buffers" if name == "broadcast_buffers" else name
@@ -103,7 +111,10 @@ class Models:
 
     def __init__(self, torch: Any, applied: Applied) -> None:
         self._torch, self._applied = torch, applied
-        self._mode, self._dynamic = applied.settings.get("compile_mode"), applied.settings.get("compile_dynamic")
+        self._mode, self._dynamic = (
+            applied.settings.get("compile_mode"),
+            applied.settings.get("compile_dynamic"),
+        )
         self._is_compiled_by_job = False
         self._is_ours = False
         self._compiled: list[Any] = []
@@ -161,7 +172,9 @@ class Models:
         """An optimizer was made: the models that hold its parameters are set."""
         params = {id(param) for group in optimizer.param_groups for param in group["params"]}
         for root in roots(find_live_objects(self._torch).modules):
-            if id(root) not in self._seen and any(id(param) in params for param in root.parameters()):
+            if id(root) not in self._seen and any(
+                id(param) in params for param in root.parameters()
+            ):
                 for model in self._called(root):
                     self._seen.add(id(model))
                     self._set(model)
@@ -213,7 +226,10 @@ def check_compiled(applied: Applied) -> None:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None) or {}
     frames = counters.get("frames", {})
     if not frames.get("ok", 0):
-        applied.lost("compile_mode", f"nothing was compiled: of {frames.get('total', 0)} functions tried none could be")
+        applied.lost(
+            "compile_mode",
+            f"nothing was compiled: of {frames.get('total', 0)} functions tried none could be",
+        )
 
 
 def set_channels_last(torch: Any, model: Any, applied: Applied) -> None:

@@ -31,7 +31,12 @@ def apply_to_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
         if issubclass(kind, torch.optim.Optimizer) and "__init__" in kind.__dict__:
             signature = inspect.signature(kind.__dict__["__init__"])
             if set(wanted) & set(signature.parameters):
-                replace(guard, kind, "__init__", _around(signature, wanted, applied, making, applied_options))
+                replace(
+                    guard,
+                    kind,
+                    "__init__",
+                    _around(signature, wanted, applied, making, applied_options),
+                )
 
 
 def _around_load(applied_options: OptimizerOptions) -> Any:
@@ -41,9 +46,16 @@ def _around_load(applied_options: OptimizerOptions) -> Any:
         @functools.wraps(original)
         def wrapper(optimizer: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             options = applied_options.get(optimizer)
-            if options and isinstance(state_dict, dict) and isinstance(state_dict.get("param_groups"), list):
+            if (
+                options
+                and isinstance(state_dict, dict)
+                and isinstance(state_dict.get("param_groups"), list)
+            ):
                 # Before it is loaded: where a state's tensors belong hangs on it.
-                groups = [{**group, **options} if isinstance(group, dict) else group for group in state_dict["param_groups"]]
+                groups = [
+                    {**group, **options} if isinstance(group, dict) else group
+                    for group in state_dict["param_groups"]
+                ]
                 state_dict = {**state_dict, "param_groups": groups}
             return original(optimizer, state_dict, *args, **kwargs)
 
@@ -95,7 +107,9 @@ def _init(
     if usable.get("fused") and not can_be_fused(bound.arguments["params"]):
         # Found out here: the optimizer itself may say so only when it steps.
         del usable["fused"]
-        applied.failed(wanted["fused"][0], "a parameter is of a kind or on a device that has no fused kernels")
+        applied.failed(
+            wanted["fused"][0], "a parameter is of a kind or on a device that has no fused kernels"
+        )
     if usable:
         bound.arguments.update(usable)
         for name, other in (("fused", "foreach"), ("foreach", "fused")):
@@ -111,16 +125,22 @@ def _init(
             for name in usable:
                 applied.took(wanted[name][0], before=job_options[name])
             applied_options[args[0]] = {
-                name: bound.arguments[name] for name in ("fused", "foreach") if name in signature.parameters
+                name: bound.arguments[name]
+                for name in ("fused", "foreach")
+                if name in signature.parameters
             }
             return
-    bound.arguments.update({name: value for name, value in job_options.items() if name in signature.parameters})
+    bound.arguments.update(
+        {name: value for name, value in job_options.items() if name in signature.parameters}
+    )
     original(*bound.args, **bound.kwargs)
 
 
 def can_be_fused(params: Any) -> bool:
     """Whether every parameter is a number with a point, on a device with fused kernels."""
-    supported_devices = getattr(sys.modules.get("torch.utils._foreach_utils"), "_get_fused_kernels_supported_devices", None)
+    supported_devices = getattr(
+        sys.modules.get("torch.utils._foreach_utils"), "_get_fused_kernels_supported_devices", None
+    )
     devices = supported_devices() if callable(supported_devices) else ["cuda"]
     tensors: list[Any] = []
     for entry in params if isinstance(params, list | tuple) else list(params):

@@ -57,7 +57,11 @@ class Losses:
             return
         self._read()
         last = None if self._static is None else attempt(float, self._static)
-        record = {"ns": self._at_ns, "loss": [json_number(value) for value in self._values], "last": json_number(last)}
+        record = {
+            "ns": self._at_ns,
+            "loss": [json_number(value) for value in self._values],
+            "last": json_number(last),
+        }
         write_json(self._folder / LOSSES_FILE, record)
 
     def _around_backward(self, original: Any) -> Any:
@@ -131,7 +135,10 @@ def remember_unscaled(guard: Guard, torch: Any) -> None:
 
     Its scale changes from step to step, and the loss does not.
     """
-    for holder in (getattr(torch.amp, "grad_scaler", None), getattr(torch.cuda.amp, "grad_scaler", None)):
+    for holder in (
+        getattr(torch.amp, "grad_scaler", None),
+        getattr(torch.cuda.amp, "grad_scaler", None),
+    ):
         kind = getattr(holder, "GradScaler", None)
         if kind is not None and "scale" in kind.__dict__:
             replace(guard, kind, "scale", _remembering)

@@ -46,7 +46,9 @@ class Numerics:
         """Rows whose numbers are still on the device: the step, losses and norms."""
         replace(guard, torch.autograd, "backward", self._around_backward(guard))
         replace(guard, torch, "compile", _drawing_alike)
-        handle = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(guard.watch(self._before_step))
+        handle = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(
+            guard.watch(self._before_step)
+        )
         guard.at_end(handle.remove)
 
     def began(self, folder: Path) -> None:
@@ -95,7 +97,12 @@ class Numerics:
             return
         if id(optimizer) not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-        grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+        grads = [
+            param.grad
+            for group in optimizer.param_groups
+            for param in group["params"]
+            if param.grad is not None
+        ]
         norm = attempt(total_norm, self._torch, grads)
         if norm is not None:
             self._norms.append(norm)
@@ -119,8 +126,15 @@ class Numerics:
             file.write("\n".join(lines) + "\n")
 
     def _params(self) -> list[Any]:
-        optimizers = [optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None]
-        return [param.detach() for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
+        optimizers = [
+            optimizer for ref in self._optimizers.values() if (optimizer := ref()) is not None
+        ]
+        return [
+            param.detach()
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for param in group["params"]
+        ]
 
 
 def _drawing_alike(original: Any) -> Any:
@@ -147,8 +161,12 @@ def total_norm(torch: Any, tensors: list[Any]) -> Any:
     local = [_local(tensor) for tensor in tensors]
     by_kind: dict[Any, list[Any]] = {}
     for tensor in local:
-        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor.coalesce().values() if tensor.is_sparse else tensor)
-    parts = [norm for group in by_kind.values() for norm in torch._foreach_norm(_wide(torch, group))]  # noqa: SLF001
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(
+            tensor.coalesce().values() if tensor.is_sparse else tensor
+        )
+    parts = [
+        norm for group in by_kind.values() for norm in torch._foreach_norm(_wide(torch, group))
+    ]
     if not parts:
         return None
     device = parts[0].device
@@ -173,7 +191,9 @@ def digest(torch: Any, tensors: list[Any]) -> str:
         bits = bits.view(kinds[bits.element_size()])
         shapes.append((tuple(local.shape), str(local.dtype)))
         mixed = bits * (bits | 1)
-        sums.setdefault(local.device, []).extend((bits.sum(dtype=torch.int64), mixed.sum(dtype=torch.int64)))
+        sums.setdefault(local.device, []).extend(
+            (bits.sum(dtype=torch.int64), mixed.sum(dtype=torch.int64))
+        )
     totals = [torch.stack(device_sums).cpu().tolist() for device_sums in sums.values()]
     return hashlib.sha256(repr((shapes, totals)).encode()).hexdigest()[:16]
 

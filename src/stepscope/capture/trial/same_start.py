@@ -30,7 +30,9 @@ class SameStart:
         self._num = 0
         self._folder: Path | None = None
         self._facts: dict[str, Any] = {"seed": None, "data": None, "num_batches": 0}
-        replace(guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._around_next)  # noqa: SLF001
+        replace(
+            guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._around_next
+        )
 
     def began(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +89,11 @@ def add_digest(torch: Any, into: Any, batch: Any) -> None:
             into.update(f"{item.dtype}{tuple(item.shape)}".encode())
             into.update(bytes_of(torch, item))
         elif isinstance(item, dict) and depth < MOST_DEPTH:
-            waiting.extend((value, depth + 1) for pair in reversed(list(item.items())) for value in reversed(pair))
+            waiting.extend(
+                (value, depth + 1)
+                for pair in reversed(list(item.items()))
+                for value in reversed(pair)
+            )
         elif isinstance(item, list | tuple) and depth < MOST_DEPTH:
             waiting.extend((member, depth + 1) for member in reversed(item))
         elif isinstance(item, str | bytes | int | float | None):

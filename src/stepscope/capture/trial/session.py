@@ -85,7 +85,9 @@ class TrialSession(Session):
         assert self.last_step is not None
         self._is_stretched = True
         loader = None if self.loader is None else self.loader()
-        more = stock_steps(getattr(loader, "_num_workers", 0), getattr(loader, "_prefetch_factor", None))
+        more = stock_steps(
+            getattr(loader, "_num_workers", 0), getattr(loader, "_prefetch_factor", None)
+        )
         self.last_step += more
         if self.schedule.wanted_step is not None:
             self.schedule.wanted_step += more
@@ -103,7 +105,9 @@ class TrialSession(Session):
         self._settle(torch)
         self.guard.watch(self.finish)()
         assert self.writer is not None
-        write_json(self.writer.folder / ENDED_FILE, {"step": self.step - 1, "wall_ns": time.time_ns()})
+        write_json(
+            self.writer.folder / ENDED_FILE, {"step": self.step - 1, "wall_ns": time.time_ns()}
+        )
         self._wait_for_others(torch)
         _end_children()
         logging.shutdown()
@@ -123,7 +127,11 @@ class TrialSession(Session):
     def _wait_for_others(self, torch: Any) -> None:
         numbers = rank_numbers(torch)
         until = time.monotonic() + LONGEST_WAIT_S
-        while numbers["backend"] is not None and _num_ended(self.run) < numbers["world_size"] and time.monotonic() < until:
+        while (
+            numbers["backend"] is not None
+            and _num_ended(self.run) < numbers["world_size"]
+            and time.monotonic() < until
+        ):
             time.sleep(LOOK_S)
 
     def _next_due(self) -> int:
@@ -134,7 +142,11 @@ class TrialSession(Session):
 
 
 def _num_ended(run: Path) -> int:
-    return sum(1 for folder in run.glob("rank-*") if RANK_FOLDER.match(folder.name) and (folder / ENDED_FILE).exists())
+    return sum(
+        1
+        for folder in run.glob("rank-*")
+        if RANK_FOLDER.match(folder.name) and (folder / ENDED_FILE).exists()
+    )
 
 
 def _end_children() -> None:

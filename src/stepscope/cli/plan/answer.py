@@ -39,7 +39,9 @@ def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
     found = search(job, space, top=questions.layouts, num_workers=None)
     took = time.perf_counter() - start
     accounts = tuple(account_of(job, choice) for choice in found.best)
-    explained = None if questions.explain is None else explained_of(job, questions.explain, found, space)
+    explained = (
+        None if questions.explain is None else explained_of(job, questions.explain, found, space)
+    )
     best = found.best[0] if found.best else None
     measured_by = options.from_run[0] if options.from_run else str(options.hardware or "")
     return Plan(
@@ -50,7 +52,9 @@ def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
         counts=counts_of(found),
         search_s=took,
         explained=explained,
-        budget=None if questions.tokens is None or best is None else recipes.budget(job, best, questions.tokens),
+        budget=None
+        if questions.tokens is None or best is None
+        else recipes.budget(job, best, questions.tokens),
         what_ifs=what_ifs_of(job, space, questions.what_if),
         scaling=scaling_of(job, space, questions.scaling or ()),
         largest=None if largest is None else largest_of(job, largest),
@@ -65,14 +69,19 @@ def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
             *job.model.notes,
             *job.cluster.notes,
         ),
-        advice=(*(() if accounts else advice_of(job, space)), *(() if explained is None else room_advice(job, explained))),
+        advice=(
+            *(() if accounts else advice_of(job, space)),
+            *(() if explained is None else room_advice(job, explained)),
+        ),
     )
 
 
 def space_of(given: Pins) -> Space:
     """What was given is pinned; the rest is free."""
     names = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "recompute", "schedule")
-    pins: dict[str, Any] = {name: (value,) for name in names if (value := getattr(given, name)) is not None}
+    pins: dict[str, Any] = {
+        name: (value,) for name in names if (value := getattr(given, name)) is not None
+    }
     if given.zero is not None:
         pins["zero_stage"] = (given.zero,)
     if given.sp is not None:
@@ -89,11 +98,23 @@ def space_of(given: Pins) -> Space:
 
 
 def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space) -> Account:
-    """The layout of a name, whether the search showed it or not. What the name leaves open is as pinned."""
+    """The layout of a name, whether the search showed it or not. What the name leaves open is as
+    pinned."""
     layout, plain = parse_layout(word, job), Layout()
-    for name in ("recompute", "schedule", "offload", "zero_stage", "is_sequence_parallel", "is_flash"):
+    for name in (
+        "recompute",
+        "schedule",
+        "offload",
+        "zero_stage",
+        "is_sequence_parallel",
+        "is_flash",
+    ):
         pinned = getattr(space, name)
-        if pinned is not None and len(pinned) == 1 and getattr(layout, name) == getattr(plain, name):
+        if (
+            pinned is not None
+            and len(pinned) == 1
+            and getattr(layout, name) == getattr(plain, name)
+        ):
             layout = replace(layout, **{name: pinned[0]})
     checks.check_layout(job, layout)
     choice = choice_of(job, layout)
@@ -104,19 +125,30 @@ def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Varia
     changes = [recipes.parse_change(word) for word in words]
     if not changes:
         return ()
-    return tuple(_variant(each.change.words, each.job, each.choice) for each in recipes.what_if(job, changes, space).changed)
+    return tuple(
+        _variant(each.change.words, each.job, each.choice)
+        for each in recipes.what_if(job, changes, space).changed
+    )
 
 
 def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
     points = recipes.scaling(job, replace(space, dp=None), nums) if nums else ()
-    return tuple(_variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points)
+    return tuple(
+        _variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points
+    )
 
 
 def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
     if largest.model is None:
-        return Variant(name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None)
+        return Variant(
+            name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None
+        )
     shape = f"{largest.model.layers} layers of {largest.model.hidden}"
-    named = "" if largest.named is None else f"of the built-in ones {largest.named.name}, {short_count(largest.named.num_params)}"
+    named = (
+        ""
+        if largest.named is None
+        else f"of the built-in ones {largest.named.name}, {short_count(largest.named.num_params)}"
+    )
     return Variant(
         name=f"{short_count(largest.model.num_params)} parameters, a llama of {shape}",
         num_devices=job.cluster.num_devices,
@@ -131,7 +163,10 @@ def smallest_of(job: TrainingJob, space: Space) -> Variant:
     if found is None:
         return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
     nodes = found.job.cluster.num_nodes
-    name = f"{found.num_devices} x {job.cluster.device.name}, in {nodes} node{'' if nodes == 1 else 's'}"
+    name = (
+        f"{found.num_devices} x {job.cluster.device.name}, in {nodes} "
+        f"node{'' if nodes == 1 else 's'}"
+    )
     return _variant(name, found.job, found.choice, found.num_devices)
 
 
@@ -141,10 +176,18 @@ def whole_node(cluster: Cluster) -> Cluster:
     if cluster.num_nodes > 1 or cluster.devices_per_node >= usual:
         return cluster
     node = make_cluster(cluster.device.key, usual, usual, memory_bytes=cluster.memory_bytes)
-    return replace(cluster, num_devices=usual, devices_per_node=usual, tiers=node.tiers, host_memory_bytes=node.host_memory_bytes)
+    return replace(
+        cluster,
+        num_devices=usual,
+        devices_per_node=usual,
+        tiers=node.tiers,
+        host_memory_bytes=node.host_memory_bytes,
+    )
 
 
-def _variant(name: str, job: TrainingJob, choice: Choice | None, num_devices: int | None = None) -> Variant:
+def _variant(
+    name: str, job: TrainingJob, choice: Choice | None, num_devices: int | None = None
+) -> Variant:
     best = None if choice is None else account_of(job, choice)
     return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
 
@@ -161,7 +204,9 @@ def thinned(found: SearchResult) -> list[Choice]:
     front = [each for each in found.front if each.step_s <= SLOWEST * found.front[0].step_s]
     if len(front) <= MOST_OF_FRONT:
         return front
-    places = sorted({round(i * (len(front) - 1) / (MOST_OF_FRONT - 1)) for i in range(MOST_OF_FRONT)})
+    places = sorted(
+        {round(i * (len(front) - 1) / (MOST_OF_FRONT - 1)) for i in range(MOST_OF_FRONT)}
+    )
     return [front[place] for place in places]
 
 
@@ -171,7 +216,9 @@ def assumed(options: JobOptions, job: TrainingJob) -> list[str]:
     if options.seq is None:
         notes.append(f"no --seq was given: {job.seq_len} tokens")
     if options.global_batch is None:
-        notes.append(f"no --global-batch was given: {job.global_batch} sequences, 4 for each device")
+        notes.append(
+            f"no --global-batch was given: {job.global_batch} sequences, 4 for each device"
+        )
     return notes
 
 
@@ -184,10 +231,17 @@ def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     short = checks.shortfall(job, space)
     if short is None:
         return ()
-    lines = [f"The least memory is {gib(short.memory_bytes)}, {gib(short.missing_bytes)} too much, with {short.layout}."]
+    lines = [
+        (
+            f"The least memory is {gib(short.memory_bytes)}, {gib(short.missing_bytes)} too much, "
+            f"with {short.layout}."
+        )
+    ]
     lines += [f"It fits with this: {each}." for each in short.helps]
     if any("offload" in each for each in short.helps):
-        lines.append("--allow-offload lets the search offload; --host-memory GIB says what a node has.")
+        lines.append(
+            "--allow-offload lets the search offload; --host-memory GIB says what a node has."
+        )
     return tuple(lines)
 
 
@@ -198,7 +252,12 @@ def room_advice(job: TrainingJob, account: Account) -> tuple[str, ...]:
     room = checks.memory_fit(job, account.layout)
     part = MEMORY_WORDS[room.largest_part]
     near = "" if room.nearest is None else f" Nearest that fits: {room.nearest}."
-    return (f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is {part}.{near}",)
+    return (
+        (
+            f"{account.layout} needs {gib(room.missing_bytes)} more than there is; most of it is "
+            f"{part}.{near}"
+        ),
+    )
 
 
 def check(job: TrainingJob, space: Space) -> None:
@@ -206,11 +265,20 @@ def check(job: TrainingJob, space: Space) -> None:
     try:
         checks.check_job(job, space)
     except UsageError:
-        pinned = {name: values[0] for name in PINNED if (values := getattr(space, name)) and len(values) == 1}
+        pinned = {
+            name: values[0]
+            for name in PINNED
+            if (values := getattr(space, name)) and len(values) == 1
+        }
         if checks.job_problems(job) or not pinned.keys() & {"tp", "pp", "cp", "ep", "dp", "vpp"}:
             raise
         layout = Layout(**pinned)
         if "dp" not in pinned:
-            layout = replace(layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp)))
-        checks.check_layout(job, replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch))))
+            layout = replace(
+                layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp))
+            )
+        checks.check_layout(
+            job,
+            replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch))),
+        )
         raise

@@ -1,9 +1,10 @@
-"""How to cut a model over a cluster: the best layouts, what a step takes, what fills the memory, before anything is paid for.
+"""How to cut a model over a cluster: the best layouts, what a step takes, what fills the memory,
+before anything is paid for.
 
-MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10b). CLUSTER is NODESxDEVICESxNAME (8x8xH100),
-DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of the layout; what is not pinned is searched.
---from RUN starts from a recorded run instead, and says what its step becomes at other widths.
---rows FILE predicts published results, one JSON line each.
+MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10b). CLUSTER is
+NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
+the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
+what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
 --beside FILE lays the plan's memory beside a recording of it.
 """
 
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from stepscope.report.plan.beside import PlanBeside
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-FRAMEWORKS = ("megatron", "megatron-core", "megatron-deepspeed", "nanotron", "torchtitan", "fsdp", "composer", "internevo", "ddp")
+FRAMEWORKS = (
+    "megatron",
+    "megatron-core",
+    "megatron-deepspeed",
+    "nanotron",
+    "torchtitan",
+    "fsdp",
+    "composer",
+    "internevo",
+    "ddp",
+)
 OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adafactor", "muon")
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
@@ -41,66 +52,159 @@ PINS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="MODEL", help="a name, a config.json, or a size such as 10b")
-    parser.add_argument("--cluster", metavar="CLUSTER", help="8x8xH100, 64xA100-40GB, or a .toml file")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="a name, a config.json, or a size such as 10b"
+    )
+    parser.add_argument(
+        "--cluster", metavar="CLUSTER", help="8x8xH100, 64xA100-40GB, or a .toml file"
+    )
     parser.add_argument("--seq", type=_whole, metavar="N", help="tokens of a sequence")
     parser.add_argument("--global-batch", type=_whole, metavar="N", help="sequences of a step")
-    parser.add_argument("--precision", choices=PRECISIONS, default="bf16", help="of matrix products (default: bf16)")
-    parser.add_argument("--framework", choices=FRAMEWORKS, default="megatron-core", help="its conventions (default: %(default)s)")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="bf16", help="of matrix products (default: bf16)"
+    )
+    parser.add_argument(
+        "--framework",
+        choices=FRAMEWORKS,
+        default="megatron-core",
+        help="its conventions (default: %(default)s)",
+    )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
-    parser.add_argument("--adapters", action="store_true", help="the model is frozen, small adapters are trained (LoRA)")
-    parser.add_argument("--hardware", type=Path, metavar="FILE", help="rates measured by `stepscope calibrate`, not datasheets")
+    parser.add_argument(
+        "--adapters",
+        action="store_true",
+        help="the model is frozen, small adapters are trained (LoRA)",
+    )
+    parser.add_argument(
+        "--hardware",
+        type=Path,
+        metavar="FILE",
+        help="rates measured by `stepscope calibrate`, not datasheets",
+    )
     _add_pins(parser.add_argument_group("parts of the layout that are given"))
     _add_questions(parser.add_argument_group("what else to answer"))
     run_group = parser.add_argument_group("from a recorded run")
     run_group.add_argument(
-        "--from", dest="from_run", nargs="+", metavar="RUN", help="a run, traces or a folder of them, as `diagnose` reads"
+        "--from",
+        dest="from_run",
+        nargs="+",
+        metavar="RUN",
+        help="a run, traces or a folder of them, as `diagnose` reads",
     )
     run_group.add_argument("--nodes", type=_wholes, metavar="N,N", help="nodes to predict for")
-    run_group.add_argument("--ranks-per-node", type=_whole, metavar="N", help="default: as many as the run has")
-    run_group.add_argument("--strong", action="store_true", help="the global batch stays (default: each rank's batch stays)")
-    run_group.add_argument("--step-ms", type=_positive, metavar="X", help="the run's step time without a profiler, in ms")
-    run_group.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    run_group.add_argument(
+        "--ranks-per-node", type=_whole, metavar="N", help="default: as many as the run has"
+    )
+    run_group.add_argument(
+        "--strong",
+        action="store_true",
+        help="the global batch stays (default: each rank's batch stays)",
+    )
+    run_group.add_argument(
+        "--step-ms",
+        type=_positive,
+        metavar="X",
+        help="the run's step time without a profiler, in ms",
+    )
+    run_group.add_argument(
+        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
-    output.add_argument("-o", "--out", type=Path, metavar="FILE", help="write there instead of standard output")
-    output.add_argument("--rows", type=Path, metavar="FILE", help="published results as JSON lines; prints a prediction for each")
+    output.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", help="write there instead of standard output"
+    )
+    output.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="published results as JSON lines; prints a prediction for each",
+    )
 
 
 def _add_pins(group: argparse._ArgumentGroup) -> None:
     for name, words in PINS:
         group.add_argument(f"--{name}", type=_whole, metavar="N", help=words)
-    group.add_argument("--micro-batch", type=_whole, metavar="N", help="sequences that one rank takes at a time")
     group.add_argument(
-        "--zero", type=int, choices=(0, 1, 2, 3), help="what data ranks shard: 1 optimizer, 2 gradients, 3 weights"
+        "--micro-batch", type=_whole, metavar="N", help="sequences that one rank takes at a time"
     )
-    group.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallelism beside tensor parallelism")
+    group.add_argument(
+        "--zero",
+        type=int,
+        choices=(0, 1, 2, 3),
+        help="what data ranks shard: 1 optimizer, 2 gradients, 3 weights",
+    )
+    group.add_argument(
+        "--sp",
+        action=argparse.BooleanOptionalAction,
+        help="sequence parallelism beside tensor parallelism",
+    )
     group.add_argument("--recompute", choices=RECOMPUTE, help="of activations")
     group.add_argument("--schedule", choices=SCHEDULES, help="of the pipeline")
-    group.add_argument("--offload", choices=OFFLOAD, help="to the host's memory; none unless asked for")
+    group.add_argument(
+        "--offload", choices=OFFLOAD, help="to the host's memory; none unless asked for"
+    )
     group.add_argument("--allow-offload", action="store_true", help="try offload beside the rest")
-    group.add_argument("--host-memory", type=_positive, metavar="GIB", help="of a node, for what is offloaded")
-    group.add_argument("--no-flash", action="store_true", help="attention that writes its scores to memory")
+    group.add_argument(
+        "--host-memory", type=_positive, metavar="GIB", help="of a node, for what is offloaded"
+    )
+    group.add_argument(
+        "--no-flash", action="store_true", help="attention that writes its scores to memory"
+    )
 
 
 def _add_questions(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--layouts", type=_whole, default=10, metavar="N", help="layouts to list (default: 10)")
-    group.add_argument("--explain", metavar="LAYOUT", help="the whole account of one, by its name in the table")
     group.add_argument(
-        "--beside", nargs="+", metavar="FILE", help="a memory snapshot, memory_stats or memory timeline to hold the plan against"
+        "--layouts", type=_whole, default=10, metavar="N", help="layouts to list (default: 10)"
     )
-    group.add_argument("--tokens", type=_count, metavar="N", help="a token budget, such as 15T: days, device-hours, cost, energy")
+    group.add_argument(
+        "--explain", metavar="LAYOUT", help="the whole account of one, by its name in the table"
+    )
+    group.add_argument(
+        "--beside",
+        nargs="+",
+        metavar="FILE",
+        help="a memory snapshot, memory_stats or memory timeline to hold the plan against",
+    )
+    group.add_argument(
+        "--tokens",
+        type=_count,
+        metavar="N",
+        help="a token budget, such as 15T: days, device-hours, cost, energy",
+    )
     group.add_argument("--price", type=_positive, metavar="X", help="of one device-hour")
     group.add_argument(
-        "--what-if", action="append", default=[], metavar="CHANGE", help="device=B200, network=2x, batch=0.5x; may be repeated"
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="device=B200, network=2x, batch=0.5x; may be repeated",
     )
-    group.add_argument("--scaling", type=_wholes, metavar="N,N", help="numbers of devices to compare, such as 8,16,32,64")
-    group.add_argument("--largest", action="store_true", help="the largest model that fits on this cluster")
-    group.add_argument("--smallest", action="store_true", help="the smallest cluster of this device that holds the model")
+    group.add_argument(
+        "--scaling",
+        type=_wholes,
+        metavar="N,N",
+        help="numbers of devices to compare, such as 8,16,32,64",
+    )
+    group.add_argument(
+        "--largest", action="store_true", help="the largest model that fits on this cluster"
+    )
+    group.add_argument(
+        "--smallest",
+        action="store_true",
+        help="the smallest cluster of this device that holds the model",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.cli.plan.options import JobOptions, Output, Pins, Questions, RunOptions, options_of
+    from stepscope.cli.plan.options import (
+        JobOptions,
+        Output,
+        Pins,
+        Questions,
+        RunOptions,
+        options_of,
+    )
     from stepscope.errors import UsageError
 
     output = options_of(Output, arguments)
@@ -108,11 +212,16 @@ def run(arguments: argparse.Namespace) -> int:
         if output.format != "json":
             raise UsageError("--rows prints JSON lines: give --format json")
         if arguments.model or arguments.cluster or arguments.from_run or arguments.beside:
-            raise UsageError("each row has its own model and cluster: leave out --model, --cluster, --from and --beside")
+            raise UsageError(
+                "each row has its own model and cluster: leave out --model, --cluster, --from and "
+                "--beside"
+            )
         return _run_rows(arguments.rows, output.out)
     if arguments.from_run is not None and arguments.model is None:
         if arguments.beside is not None:
-            raise UsageError("--beside compares a model's plan with a recording: give --model and --cluster too")
+            raise UsageError(
+                "--beside compares a model's plan with a recording: give --model and --cluster too"
+            )
         from stepscope.cli.plan.from_run import run_from
 
         return run_from(options_of(RunOptions, arguments), output)
@@ -123,7 +232,11 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.plan.recorded_memory import laid_beside, read_memory
 
         memory = read_memory(arguments.beside)
-    plan = answer(options_of(JobOptions, arguments), options_of(Pins, arguments), options_of(Questions, arguments))
+    plan = answer(
+        options_of(JobOptions, arguments),
+        options_of(Pins, arguments),
+        options_of(Questions, arguments),
+    )
     _give(plan, None if memory is None else laid_beside(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 
@@ -147,7 +260,8 @@ def _give(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
 
 
 def _run_rows(path: Path, out: Path | None) -> int:
-    """A line for each row, in the file's order. What was measured is taken out before anything looks at a row."""
+    """A line for each row, in the file's order. What was measured is taken out before anything
+    looks at a row."""
     from stepscope.cli.report import put_or_write
     from stepscope.planner.rows import predict, read_rows
     from stepscope.protocol.json_text import json_text

@@ -25,11 +25,18 @@ def run_from(options: RunOptions, output: Output) -> int:
     from stepscope.report.plan.run import RunPlan, run_plan_document, run_plan_json
 
     if options.nodes is None:
-        raise UsageError("--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with the run's own rates")
+        raise UsageError(
+            "--from needs the widths to predict for (--nodes 2,4,8), or a --model to plan with "
+            "the run's own rates"
+        )
     job, run = read_run(options)
-    cluster, notes = (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
+    cluster, notes = (
+        (None, ()) if options.cluster is None else cluster_of(options.cluster, options.hardware)
+    )
     per_node = options.ranks_per_node or (cluster.devices_per_node if cluster is not None else None)
-    made = extrapolate(run, options.nodes, per_node=per_node, is_strong=options.strong, cluster=cluster)
+    made = extrapolate(
+        run, options.nodes, per_node=per_node, is_strong=options.strong, cluster=cluster
+    )
     plan = RunPlan(
         path=options.from_run,
         made=made,
@@ -61,7 +68,10 @@ def read_run(asked: RunOptions) -> tuple[Job, MeasuredRun]:
     job = measure(asked.from_run, options)
     told = width_run(asked.from_run[0], job.facts, job.world_size)
     if told.parts_ns is None:
-        raise InputError(f"{asked.from_run[0]}: no whole step was recorded, so there is nothing to carry to other widths")
+        raise InputError(
+            f"{asked.from_run[0]}: no whole step was recorded, so there is nothing to carry to "
+            "other widths"
+        )
     comms = job.facts.comms
     return job, MeasuredRun(
         width=told.width,
@@ -75,7 +85,11 @@ def num_data_of(comms: CommsFacts | None, width: int) -> int:
     """Ranks that hold the same weights: the data dimension's, else all of them."""
     if comms is None:
         return 1
-    sizes = [each.size for each in comms.shape if each.kind == "data" and each.size and width % each.size == 0]
+    sizes = [
+        each.size
+        for each in comms.shape
+        if each.kind == "data" and each.size and width % each.size == 0
+    ]
     if sizes:
         return max(sizes)
     cut = [each.size or 1 for each in comms.shape if each.kind in ("tensor", "pipeline", "context")]
@@ -109,7 +123,8 @@ def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, .
 
 
 def _is_wide(fit: LinkFit) -> bool:
-    """Whether a latency can be told from a bandwidth: it grows with the ranks, so one that is mere noise must not."""
+    """Whether a latency can be told from a bandwidth: it grows with the ranks, so one that is mere
+    noise must not."""
     return fit.max_bytes >= WIDE * fit.min_bytes and fit.worst <= MISFIT
 
 

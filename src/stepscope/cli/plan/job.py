@@ -61,7 +61,8 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple
 
 
 def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ...]]:
-    """The cluster with what was measured put in place of datasheets, and what of it was not measured."""
+    """The cluster with what was measured put in place of datasheets, and what of it was not
+    measured."""
     from stepscope.pipeline.recording import hardware_file
     from stepscope.planner.cluster_parse import parse_cluster
 
@@ -81,7 +82,8 @@ def cluster_of(word: str, hardware: Path | None) -> tuple[Cluster, tuple[str, ..
 def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     """Rates of products, of memory and of links, each where the file has it.
 
-    The planner takes a share of a datasheet's bandwidth; what was measured was reached, so it is put in as what gives that share.
+    The planner takes a share of a datasheet's bandwidth; what was measured was reached, so it is
+    put in as what gives that share.
     """
     from stepscope.planner.cluster import Gemm
     from stepscope.planner.constants import DEFAULT
@@ -90,15 +92,28 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     found, source = read_hardware(path), str(path)
     if not _is_same(found.machine.device, cluster.device.name):
         raise UsageError(
-            f"{path} was measured on {found.machine.device[:80]}, and the cluster has {cluster.device.name}; "
+            f"{path} was measured on {found.machine.device[:80]}, and the cluster has "
+            f"{cluster.device.name}; "
             "calibrate there, or plan by the datasheet"
         )
     fits = [fit for precision in cluster.peak_flops if (fit := found.gemm(precision)) is not None]
     gemms = {
-        fit.precision: Gemm(peak=fit.peak_flops, efficiency=fit.efficiency, half_k=fit.half_k, source=source) for fit in fits
+        fit.precision: Gemm(
+            peak=fit.peak_flops, efficiency=fit.efficiency, half_k=fit.half_k, source=source
+        )
+        for fit in fits
     }
     attention = _attention(found)
-    notes = [] if attention else ["attention was not measured in half precision: its rate is what is usual on such devices"]
+    notes = (
+        []
+        if attention
+        else [
+            (
+                "attention was not measured in half precision: its rate is what is usual on such "
+                "devices"
+            )
+        ]
+    )
     if not gemms:
         notes.append(f"{path} has no fitted matrix products: their rates are the datasheet's")
     copied, pinned = found.copy_bytes_per_s(), found.copy_bytes_per_s("to_device_pinned")
@@ -108,18 +123,23 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
         gemms=gemms,
         attention=attention,
         tiers=tiers,
-        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s if copied is None else copied / DEFAULT.stream_share,
+        bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s
+        if copied is None
+        else copied / DEFAULT.stream_share,
         host_bytes_per_s=pinned or cluster.host_bytes_per_s,
     ), (*notes, *missing)
 
 
 def _attention(found: Calibrated) -> dict[str, float]:
-    """The best of each direction in half precision, for heads of 128; nothing unless both were measured."""
+    """The best of each direction in half precision, for heads of 128; nothing unless both were
+    measured."""
     best: dict[str, float] = {}
     for point in found.attention:
         if point.head_dim == 128 and point.precision in ("fp16", "bf16"):
             # A backward counts as two forwards there, and as two and a half here.
-            rate = point.flops / point.time.seconds * (1.25 if point.direction == "backward" else 1.0)
+            rate = (
+                point.flops / point.time.seconds * (1.25 if point.direction == "backward" else 1.0)
+            )
             best[point.direction] = max(best.get(point.direction, 0.0), rate)
     return best if {"forward", "backward"} <= best.keys() else {}
 
@@ -135,22 +155,34 @@ def _is_same(measured_on: str, named: str) -> bool:
 
 
 def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier, ...], list[str]]:
-    """All-reduces of the largest group of each tier; a tier that was not measured stays the datasheet's.
+    """All-reduces of the largest group of each tier; a tier that was not measured stays the
+    datasheet's.
 
-    Between nodes that is a group with one rank in each. One of all ranks uses every card of a node at once: each has its part.
+    Between nodes that is a group with one rank in each. One of all ranks uses every card of a node
+    at once: each has its part.
     """
     from stepscope.planner.constants import DEFAULT
 
     tiers, missing = [], []
     for place, tier in enumerate(cluster.tiers):
-        wanted, share = (("node",), DEFAULT.link_share) if place == 0 else (("across", "world"), DEFAULT.network_share)
-        fits = [fit for fit in found.collective_fits if fit.tier in wanted and fit.kind == "all_reduce"]
+        wanted, share = (
+            (("node",), DEFAULT.link_share)
+            if place == 0
+            else (("across", "world"), DEFAULT.network_share)
+        )
+        fits = [
+            fit for fit in found.collective_fits if fit.tier in wanted and fit.kind == "all_reduce"
+        ]
         fit = min(fits, key=lambda each: (wanted.index(each.tier), -each.group_size), default=None)
         beta = None if fit is None else fit.regions[-1].beta_bytes_per_s
         if fit is not None and beta is not None:
             cards = cluster.devices_per_node if fit.tier == "world" else 1
             rate, latency_s = beta / share / cards, fit.regions[0].alpha_s
-            tiers.append(replace(tier, bytes_per_s=rate, latency_s=latency_s, source=source, is_measured=True))
+            tiers.append(
+                replace(
+                    tier, bytes_per_s=rate, latency_s=latency_s, source=source, is_measured=True
+                )
+            )
             continue
         tiers.append(tier)
         if tier.size > 1 and (place == 0 or cluster.num_nodes > 1):

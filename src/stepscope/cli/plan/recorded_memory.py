@@ -1,6 +1,8 @@
-"""The plan's memory beside a recording of it: what `plan --beside` reads, and how the two are laid side by side.
+"""The plan's memory beside a recording of it: what `plan --beside` reads, and how the two are laid
+side by side.
 
-The plan's parts of one device add up to its peak of tensors; with the allocator's slack they are what is reserved.
+The plan's parts of one device add up to its peak of tensors; with the allocator's slack they are
+what is reserved.
 """
 
 from __future__ import annotations
@@ -19,15 +21,20 @@ if TYPE_CHECKING:
     from stepscope.report.plan.beside import PlanBeside
 
 PEAK, RESERVED = "peak", "reserved"
-WANTED = "Give a memory snapshot, memory_stats or a memory timeline (`stepscope formats` says how to record each)"
+WANTED = (
+    "Give a memory snapshot, memory_stats or a memory timeline (`stepscope formats` says how to "
+    "record each)"
+)
 FULL_WIDTH = 4.0
 """Bytes of a weight in fp32: what a framework keeps beyond them is autocast's copy."""
 LATE = 0.5
-"""Of the most gradients that ever were, there at the peak: below, the peak was before the backward pass had made them."""
+"""Of the most gradients that ever were, there at the peak: below, the peak was before the backward
+pass had made them."""
 
 
 def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
-    """All recordings of memory that are named or lie in named folders, and notes on what was not read."""
+    """All recordings of memory that are named or lie in named folders, and notes on what was not
+    read."""
     from stepscope.readers.auxiliary import read_auxiliary
     from stepscope.readers.inputs import find_sources
 
@@ -37,14 +44,21 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
         strange = [source for source in sources if not _is_memory(source)]
         for source in strange:
             if source.named or not mine:
-                raise InputError(f"{source.label} is no recording of memory{_known_as(source)}. {WANTED}.")
+                raise InputError(
+                    f"{source.label} is no recording of memory{_known_as(source)}. {WANTED}."
+                )
         beside = read_auxiliary(mine)
         if beside is None or beside.memory is None or not beside.memory.records:
             why = (
-                "; ".join(() if beside is None else beside.notes) or f"{', '.join(map(str, paths))}: no memory was recorded there"
+                "; ".join(() if beside is None else beside.notes)
+                or f"{', '.join(map(str, paths))}: no memory was recorded there"
             )
             raise InputError(f"{why}. {WANTED}.")
-        left = (f"{len(strange)} other file(s) beside the recordings of memory were not read",) if strange else ()
+        left = (
+            (f"{len(strange)} other file(s) beside the recordings of memory were not read",)
+            if strange
+            else ()
+        )
         return beside.memory, (*found.notes, *beside.notes, *left)
 
 
@@ -83,7 +97,12 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     sizes = tuple(planned[part] for part in PARTS)
     told = compare_with_plan(report, *sizes)
     if not told:
-        told = tuple(PlanRow(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None) for p in PARTS)
+        told = tuple(
+            PlanRow(
+                part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None
+            )
+            for p in PARTS
+        )
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
     rows = [row for row in told if row.part not in (OTHERS, TOTAL)]
     others = next((row.at_peak_bytes for row in told if row.part == OTHERS), None)
@@ -93,7 +112,10 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     fullest = report.fullest
     assert fullest is not None
     rows.append(_row(PEAK, held, fullest.peak_bytes, fullest.peak_bytes))
-    most_reserved = max((record.reserved_bytes for record in report.records if record.reserved_bytes is not None), default=None)
+    most_reserved = max(
+        (record.reserved_bytes for record in report.records if record.reserved_bytes is not None),
+        default=None,
+    )
     rows.append(_row(RESERVED, reserved, fullest.reserved_at_peak_bytes, most_reserved))
     return tuple(rows)
 
@@ -102,10 +124,14 @@ def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) 
     from stepscope.analyses.run.memory_plan import PlanRow
 
     ratio = planned / most if planned is not None and most else None
-    return PlanRow(part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio)
+    return PlanRow(
+        part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
+    )
 
 
-def notes_of(job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]) -> list[str]:
+def notes_of(
+    job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]
+) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
     from stepscope.analyses.run.memory_plan import SURE_SHARE
     from stepscope.core.memory_report import TEMPORARY, UNKNOWN
@@ -115,14 +141,19 @@ def notes_of(job: TrainingJob, account: Account | None, report: MemoryReport, ro
 
     told = report.told
     if told is None or told.held is None:
-        return ["what the memory was used for is not recorded: a memory snapshot with stacks tells it"]
+        return [
+            "what the memory was used for is not recorded: a memory snapshot with stacks tells it"
+        ]
     notes = []
     if report.fullest is not None and report.fullest.label != told.label:
-        notes.append(f"the parts are those of {told.label}, the peak is that of {report.fullest.label}")
+        notes.append(
+            f"the parts are those of {told.label}, the peak is that of {report.fullest.label}"
+        )
     unknown = told.held.get(UNKNOWN, 0)
     if unknown > (1 - SURE_SHARE) * told.peak_bytes:
         notes.append(
-            f"{percent(unknown / told.peak_bytes)} of the recorded peak is of unknown use: parts may be larger than was seen"
+            f"{percent(unknown / told.peak_bytes)} of the recorded peak is of unknown use: parts "
+            "may be larger than was seen"
         )
     if account is None:
         return notes
@@ -134,9 +165,13 @@ def notes_of(job: TrainingJob, account: Account | None, report: MemoryReport, ro
     if account.memory["logits"] > 0:
         passing = f"{gib(told.held.get(TEMPORARY, 0))} at the peak"
         notes.append(
-            f"the plan counts the logits' gradient with them; the recording has it among others, as temporary ({passing})"
+            "the plan counts the logits' gradient with them; the recording has it among others, "
+            f"as temporary ({passing})"
         )
     gradients = next(row for row in rows if row.part == "gradients")
     if gradients.most_bytes and (gradients.at_peak_bytes or 0) < LATE * gradients.most_bytes:
-        notes.append("the recorded peak was before the backward pass had made the gradients; the plan adds all parts up")
+        notes.append(
+            "the recorded peak was before the backward pass had made the gradients; the plan adds "
+            "all parts up"
+        )
     return notes

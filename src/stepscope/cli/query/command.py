@@ -1,8 +1,9 @@
 """SQL over a run's events.
 
-PATH is what `diagnose` takes: a trace, several, a folder with one file per rank, a run folder, or a tar. SQL is DuckDB's, over
-the tables events, kernels, launches, copies, collectives, steps, ranks and findings; it reaches no files and no network.
-Without SQL a prompt opens on a terminal; elsewhere it is read from standard input. Needs `pip install 'stepscope[sql]'`.
+PATH is what `diagnose` takes: a trace, several, a folder with one file per rank, a run folder, or a
+tar. SQL is DuckDB's, over the tables events, kernels, launches, copies, collectives, steps, ranks
+and findings; it reaches no files and no network. Without SQL a prompt opens on a terminal;
+elsewhere it is read from standard input. Needs `pip install 'stepscope[sql]'`.
 
     stepscope query traces/ "select op, sum(dur_ns) from kernels group by 1 order by 2 desc"
 """
@@ -28,22 +29,40 @@ PIPED_WIDTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, run folder, or tar; then the SQL")
-    parser.add_argument("--format", choices=("text", "json"), help="how to print it (default: text)")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="trace, folder of rank traces, run folder, or tar; then the SQL",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "json"), help="how to print it (default: text)"
+    )
     parser.add_argument(
         "--to",
         choices=("csv", "parquet"),
-        help="write the answer in this format (csv: to standard output without -o; a text that a spreadsheet would take for a"
+        help="write the answer in this format (csv: to standard output without -o; a text that a "
+        "spreadsheet would take for a"
         " formula gets an apostrophe before it)",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where to write it; its ending says the format where --to does not"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write it; its ending says the format where --to does not",
     )
-    parser.add_argument("--rows", type=int, metavar="N", help="rows printed as text (default: 50; 0: all)")
     parser.add_argument(
-        "--step-ms", type=float, metavar="X", help="the step time without a profiler attached, in ms, for findings"
+        "--rows", type=int, metavar="N", help="rows printed as text (default: 50; 0: all)"
     )
-    parser.add_argument("--no-cache", action="store_true", help="neither read nor write the columnar cache")
+    parser.add_argument(
+        "--step-ms",
+        type=float,
+        metavar="X",
+        help="the step time without a profiler attached, in ms, for findings",
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def split_sql(words: list[str]) -> tuple[list[str], str | None]:
-    """The paths and the SQL: the last word is SQL when it has a blank in it, or is a command, and names nothing that is there."""
+    """The paths and the SQL: the last word is SQL when it has a blank in it, or is a command, and
+    names nothing that is there."""
     last = words[-1]
     if len(words) > 1 and (last in COMMANDS or len(last.split()) > 1) and not os.path.lexists(last):
         return words[:-1], last
@@ -84,14 +104,22 @@ def ask(opened: Run, text: str) -> Table:
         return opened.query(text)
     words = text.rstrip("; \n").split()
     if words == [".tables"]:
-        rows = arrow().table({"table": list(TABLES), "what it holds": [spec.about for spec in TABLES.values()]})
+        rows = arrow().table(
+            {"table": list(TABLES), "what it holds": [spec.about for spec in TABLES.values()]}
+        )
     elif len(words) == 2 and words[0] == ".schema" and words[1] in TABLES:
         columns = TABLES[words[1]].columns
         rows = arrow().table(
-            {"column": [c.name for c in columns], "type": [c.kind for c in columns], "what it holds": [c.about for c in columns]}
+            {
+                "column": [c.name for c in columns],
+                "type": [c.kind for c in columns],
+                "what it holds": [c.about for c in columns],
+            }
         )
     else:
-        raise UsageError(f"there is .tables, .schema TABLE and .quit; the tables are {', '.join(TABLES)}")
+        raise UsageError(
+            f"there is .tables, .schema TABLE and .quit; the tables are {', '.join(TABLES)}"
+        )
     return Table(words[0], lambda: rows)
 
 
@@ -100,9 +128,13 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
     output, to = arguments.output, arguments.to
     if arguments.format is not None and (to is not None or output is not None):
-        raise UsageError("--format prints the answer, --to and -o write it as a file: leave out one of them")
+        raise UsageError(
+            "--format prints the answer, --to and -o write it as a file: leave out one of them"
+        )
     if output is not None and to is None and _suffix(output) not in SUFFIXES:
-        raise UsageError(f"{output}: its ending does not tell the format. Add --to csv or --to parquet")
+        raise UsageError(
+            f"{output}: its ending does not tell the format. Add --to csv or --to parquet"
+        )
     if to == "parquet" and output is None:
         raise UsageError("a parquet file is nothing to print: say where to write it with -o FILE")
     if arguments.rows is not None and arguments.rows < 0:
@@ -123,7 +155,8 @@ def _deliver(answer: Table, arguments: argparse.Namespace) -> None:
 
 
 def _print_csv(answer: Table) -> None:
-    """On a terminal without what it would obey; into a pipe every text as it is, but for half characters."""
+    """On a terminal without what it would obey; into a pipe every text as it is, but for half
+    characters."""
     from stepscope.notebook.text import write_csv
 
     if sys.stdout.isatty():

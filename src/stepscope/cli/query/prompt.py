@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from stepscope.cli.printing import put, say
 
-GREETING = (
-    """SQL over the run's tables; end it with ; or an empty line. .tables lists them, .schema TABLE their columns, .quit ends."""
-)
+GREETING = """SQL over the run's tables; end it with ; or an empty line. .tables lists them, .schema TABLE their columns, .quit ends."""
 ENDINGS = (".quit", ".exit", ".q")
 
 
 def converse(answer: Callable[[str], None], read: Callable[[str], str] = input) -> int:
-    """Ask until the user has enough. What is wrong with a question is said, and the next one asked."""
+    """Ask until the user has enough. What is wrong with a question is said, and the next one
+    asked."""
     from stepscope.errors import StepscopeError
 
     _ease_typing()
@@ -30,7 +29,8 @@ def converse(answer: Callable[[str], None], read: Callable[[str], str] = input) 
 
 
 def next_question(read: Callable[[str], str]) -> str | None:
-    """What is typed up to a semicolon or an empty line; a command that begins with a dot is one line. None when input ends."""
+    """What is typed up to a semicolon or an empty line; a command that begins with a dot is one
+    line. None when input ends."""
     lines: list[str] = []
     while True:
         try:
@@ -58,7 +58,15 @@ def _ease_typing() -> None:
         return
     from stepscope.analyses.tables.catalog import TABLES
 
-    words = sorted({*TABLES, ".tables", ".schema", ".quit", *(c.name for table in TABLES.values() for c in table.columns)})
+    words = sorted(
+        {
+            *TABLES,
+            ".tables",
+            ".schema",
+            ".quit",
+            *(c.name for table in TABLES.values() for c in table.columns),
+        }
+    )
 
     def complete(start: str, number: int) -> str | None:
         fitting = [word for word in words if word.startswith(start)]

@@ -4,8 +4,8 @@
   stepscope tune --knob chunk=1..16 --as chunk="--loss-chunks={}" -- python train.py
   stepscope tune kernel MODULE:FUNCTION ...      configurations of one kernel; see stepscope tune kernel --help
   stepscope tune cache list|export|import|forget     what was found before; see stepscope tune cache --help
-The command as it was given is trial 0. Optuna chooses the others (pip install 'stepscope[tune]'). Exit code 0 when a faster
-setting is proven, 1 when none is, 2 when nothing could be measured.
+The command as it was given is trial 0. Optuna chooses the others (pip install 'stepscope[tune]').
+Exit code 0 when a faster setting is proven, 1 when none is, 2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='NAME="--option={}"',
         action="append",
         default=[],
-        help="how the script is told a knob that stepscope cannot set: an argument, or env:VARIABLE",
+        help="how the script is told a knob that stepscope cannot "
+        "set: an argument, or env:VARIABLE",
     )
     knobs.add_argument(
         "--free",
@@ -63,38 +64,93 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what need not stay equal: batch (samples a step), numerics (what is computed)",
     )
     knobs.add_argument(
-        "--effective-batch", type=_count, metavar="N", help="samples a step on all ranks, where no DataLoader tells it"
+        "--effective-batch",
+        type=_count,
+        metavar="N",
+        help="samples a step on all ranks, where no DataLoader tells it",
     )
     knobs.add_argument(
-        "--from", dest="started_by", type=Path, metavar="PATH", help="a run or a diagnosis in JSON: its fixes are tried first"
+        "--from",
+        dest="started_by",
+        type=Path,
+        metavar="PATH",
+        help="a run or a diagnosis in JSON: its fixes are tried first",
     )
     _add_measuring(parser)
     kept = parser.add_argument_group("what is kept")
     kept.add_argument(
         "--storage",
         metavar="WHERE",
-        help="Optuna's storage (sqlite:///FILE, postgresql://..., or a journal file): machines that give the same share trials",
+        help="Optuna's storage (sqlite:///FILE, postgresql://..., or a journal file): machines "
+        "that give the same share trials",
     )
-    kept.add_argument("--cache", metavar="PATH", help=f"tuning cache: a file, or a URL (default: ${CACHE_VARIABLE}, or none)")
-    kept.add_argument("--out", type=Path, metavar="DIR", help=f"where the trials are kept (default: a dated folder in {RUNS}/)")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job")
+    kept.add_argument(
+        "--cache",
+        metavar="PATH",
+        help=f"tuning cache: a file, or a URL (default: ${CACHE_VARIABLE}, or none)",
+    )
+    kept.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where the trials are kept (default: a dated folder in {RUNS}/)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="how to print it (default: text)",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
+    )
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
-    group.add_argument("--trials", type=_count, default=20, metavar="N", help="trials in all, on all machines (default: 20)")
     group.add_argument(
-        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
+        "--trials",
+        type=_count,
+        default=20,
+        metavar="N",
+        help="trials in all, on all machines (default: 20)",
     )
-    group.add_argument("--steps", type=_count, default=30, metavar="N", help="timed steps of each trial (default: 30)")
     group.add_argument(
-        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for the whole command: what runs then is ended (default: none)",
     )
-    group.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="for each trial (default: 600)")
-    group.add_argument("--seed", type=_seed, default=0, metavar="N", help="of what the sampler draws (default: 0)")
+    group.add_argument(
+        "--steps",
+        type=_count,
+        default=30,
+        metavar="N",
+        help="timed steps of each trial (default: 30)",
+    )
+    group.add_argument(
+        "--warm-up",
+        type=_count,
+        default=10,
+        metavar="N",
+        help="steps before them that do not count, 5 at least (default: 10)",
+    )
+    group.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="for each trial (default: 600)",
+    )
+    group.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="of what the sampler draws (default: 0)"
+    )
     group.add_argument("--no-prune", action="store_true", help="let slow trials run to their end")
-    group.add_argument("--no-verify", action="store_true", help="end with the best trial, checked and proven by nothing")
+    group.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="end with the best trial, checked and proven by nothing",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +214,8 @@ def _run_kernel(words: Sequence[str]) -> int:
     from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
 
     parser = argparse.ArgumentParser(
-        prog="stepscope tune kernel", description="Sweep the configurations of one kernel, each checked against a reference."
+        prog="stepscope tune kernel",
+        description="Sweep the configurations of one kernel, each checked against a reference.",
     )
     add_kernel_arguments(parser)
     return run_kernel(parser.parse_args(words))
@@ -173,7 +230,9 @@ def _run_search(options: Options) -> int:
     began = time.monotonic()
     space = Space(knobs=parse_knobs(options.knobs, parse_ways(options.ways)))
     if not space.knobs:
-        raise UsageError("nothing to search: give at least one knob, such as --knob num_workers=0..8")
+        raise UsageError(
+            "nothing to search: give at least one knob, such as --knob num_workers=0..8"
+        )
     check_batch(space.knobs, options.free)
     _check_command(options.command)
     space, left_out = _able(space, options.command)
@@ -197,7 +256,10 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
     kept = tuple(knob for knob in space.knobs if knob.name not in found)
     if not kept:
         raise UsageError("nothing to search: " + "; ".join(unable_words(found)))
-    notes = [f"{name} was left out of the search, for it cannot take effect: {why}" for name, why in found.items()]
+    notes = [
+        f"{name} was left out of the search, for it cannot take effect: {why}"
+        for name, why in found.items()
+    ]
     for note in notes:
         say(note)
     return Space(knobs=kept), notes
@@ -226,10 +288,13 @@ def _search(options: Options, search: Search, runner: Runner, codes: Sequence[st
 def _check_command(command: Sequence[str]) -> None:
     if not command:
         raise UsageError(
-            "no command was given. Write it after two dashes: stepscope tune --knob num_workers=0..8 -- python train.py"
+            "no command was given. Write it after two dashes: stepscope tune --knob "
+            "num_workers=0..8 -- python train.py"
         )
     if shutil.which(command[0]) is None:
-        raise UsageError(f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?")
+        raise UsageError(
+            f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
+        )
 
 
 def _policy(options: Options, space: Space) -> TunePolicy:
@@ -266,7 +331,9 @@ class Runner:
         """What is left of the budget for a run."""
         self._count = 0
 
-    def measure(self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False) -> Trial:
+    def measure(
+        self, change: Change, on_steps: OnSteps | None = None, *, with_numerics: bool = False
+    ) -> Trial:
         from stepscope.experiments.trials.trial import run_trial
 
         number, self._count = self._count, self._count + 1
@@ -331,7 +398,8 @@ class _Memory:
 
 
 def _codes(path: Path | None) -> tuple[str, ...]:
-    """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that is diagnosed now."""
+    """The findings to begin with: of a diagnosis in JSON, of a run that keeps one, or of a run that
+    is diagnosed now."""
     from stepscope.experiments.tune.start import codes_of
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
@@ -375,17 +443,33 @@ def _print(tuning: Tuning, style: str) -> None:
 
 def cache_parser() -> argparse.ArgumentParser:
     """The options of `stepscope tune cache`."""
-    parser = argparse.ArgumentParser(prog="stepscope tune cache", description="What tuning found before, and for what.")
-    parser.add_argument("--cache", metavar="PATH", help=f"the cache: a file, or a URL (default: ${CACHE_VARIABLE})")
+    parser = argparse.ArgumentParser(
+        prog="stepscope tune cache", description="What tuning found before, and for what."
+    )
+    parser.add_argument(
+        "--cache", metavar="PATH", help=f"the cache: a file, or a URL (default: ${CACHE_VARIABLE})"
+    )
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
     shown = words.add_parser("list", help="what is in it")
-    shown.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default: text)")
-    there = words.add_parser("export", help="write it to one file, or to a URL; a cache that is there is added to")
+    shown.add_argument(
+        "--format", choices=("text", "json"), default="text", help="how to print it (default: text)"
+    )
+    there = words.add_parser(
+        "export", help="write it to one file, or to a URL; a cache that is there is added to"
+    )
     there.add_argument("path", metavar="PATH")
-    here = words.add_parser("import", help="take another cache in: of two records the checked one is believed, then the newer")
+    here = words.add_parser(
+        "import",
+        help="take another cache in: of two records the checked one is believed, then the newer",
+    )
     here.add_argument("path", metavar="PATH")
     gone = words.add_parser("forget", help="take records away")
-    gone.add_argument("text", metavar="TEXT", nargs="?", help="those in whose `what`, shapes, device or versions this stands")
+    gone.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        help="those in whose `what`, shapes, device or versions this stands",
+    )
     gone.add_argument("--all", action="store_true", help="all of them")
     return parser
 
@@ -397,7 +481,8 @@ def _run_cache(words: Sequence[str]) -> int:
     path = arguments.cache or os.environ.get(CACHE_VARIABLE)
     if not path:
         raise UsageError(
-            f"which cache? Give it: stepscope tune cache --cache tuned.jsonl {arguments.word}; or set {CACHE_VARIABLE}"
+            f"which cache? Give it: stepscope tune cache --cache tuned.jsonl {arguments.word}; or "
+            f"set {CACHE_VARIABLE}"
         )
     cache = TuningCache(path)
     if arguments.word == "list":
@@ -412,7 +497,8 @@ def _run_cache(words: Sequence[str]) -> int:
         cache.refuse_strange()
         found = cache.import_from(arguments.path)
         put(
-            f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they were,"
+            f"{found.added} settings added, {found.replaced} replaced, {found.kept} kept as they "
+            "were,"
             f" {found.refused} lines left\n"
         )
     else:
@@ -452,7 +538,9 @@ def _forget(cache: TuningCache, text: str | None, *, is_all: bool) -> None:
     chosen = [
         entry.key
         for entry in entries
-        if text is None or text in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
+        if text is None
+        or text
+        in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
     ]
     put(f"{cache.forget(chosen)} of {len(entries)} settings forgotten\n")
 
@@ -475,5 +563,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; give a number above 0, such as 600")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; give a number above 0, such as 600"
+        )
     return value

@@ -1,4 +1,5 @@
-"""What `tune kernel` does: load the user's function, sweep its configurations, print the answer and keep the winners.
+"""What `tune kernel` does: load the user's function, sweep its configurations, print the answer and
+keep the winners.
 
     stepscope tune kernel kernels.py:softmax --reference kernels.py:plain --shapes 4096x1000 --config BLOCK=1024,2048
 
@@ -29,13 +30,25 @@ NO_WINNER = 1
 
 
 def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="MODULE:FUNCTION", help="a function that launches a kernel, or an nn.Module")
+    parser.add_argument(
+        "target",
+        metavar="MODULE:FUNCTION",
+        help="a function that launches a kernel, or an nn.Module",
+    )
     parser.add_argument("--reference", metavar="MODULE:FUNCTION", help="the function that is right")
     parser.add_argument(
-        "--shapes", metavar="SHAPES", help="cases to time: 4096x1000,128x64; for several tensors of a call 512x256;256x1024"
+        "--shapes",
+        metavar="SHAPES",
+        help="cases to time: 4096x1000,128x64; for several tensors of a call 512x256;256x1024",
     )
-    parser.add_argument("--edges", metavar="SHAPES", help="further shapes to check, or none (default: made from --shapes)")
-    parser.add_argument("--dtypes", default="float32", metavar="DTYPES", help="float32, bfloat16, float16, float64")
+    parser.add_argument(
+        "--edges",
+        metavar="SHAPES",
+        help="further shapes to check, or none (default: made from --shapes)",
+    )
+    parser.add_argument(
+        "--dtypes", default="float32", metavar="DTYPES", help="float32, bfloat16, float16, float64"
+    )
     parser.add_argument(
         "--config",
         action="append",
@@ -47,25 +60,56 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
         "--gradients",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="time forward and backward (default: gradients are checked where there are any, and not timed)",
+        help="time forward and backward (default: gradients are checked where there are any, and "
+        "not timed)",
     )
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="where to run (auto: a GPU if any)")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="where to run (auto: a GPU if any)",
+    )
     parser.add_argument(
         "--by",
         choices=("device", "call"),
         help="time the device alone, or whole calls with the host's part",
     )
     parser.add_argument("--cold", action="store_true", help="flush the caches before every call")
-    parser.add_argument("--budget", type=_seconds, default=120.0, metavar="S", help="seconds for the whole sweep (default: 120)")
     parser.add_argument(
-        "--config-timeout", type=_seconds, default=60.0, metavar="S", help="seconds for checking one configuration (default: 60)"
+        "--budget",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds for the whole sweep (default: 120)",
     )
     parser.add_argument(
-        "--tolerance", type=_factor, default=4.0, metavar="X", help="times the reference's own rounding error (default: 4)"
+        "--config-timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds for checking one configuration (default: 60)",
     )
-    parser.add_argument("--hardware", type=Path, metavar="FILE", help="measured roofs, from `stepscope calibrate`")
-    parser.add_argument("--cache", metavar="PATH", help=f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print (default: text)")
+    parser.add_argument(
+        "--tolerance",
+        type=_factor,
+        default=4.0,
+        metavar="X",
+        help="times the reference's own rounding error (default: 4)",
+    )
+    parser.add_argument(
+        "--hardware", type=Path, metavar="FILE", help="measured roofs, from `stepscope calibrate`"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="PATH",
+        help=f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="how to print (default: text)",
+    )
 
 
 Shapes = tuple[tuple[tuple[int, ...], ...], ...]
@@ -128,7 +172,8 @@ def run_kernel(arguments: argparse.Namespace) -> int:
     if options.cache:
         from stepscope.experiments.tune.cache import TuningCache
 
-        # Said before anything is measured; and nothing is ever added to a file that is something else.
+        # Said before anything is measured; and nothing is ever added to a file that is something
+        # else.
         TuningCache(options.cache).refuse_strange()
     found = tune(options)
     _print(found, options.style)
@@ -198,20 +243,26 @@ def _plan(options: Options, described: Described) -> Plan:
     )
 
 
-def _configs(described: Described, asked: tuple[Settings, ...] | None) -> tuple[tuple[Settings, ...], bool]:
+def _configs(
+    described: Described, asked: tuple[Settings, ...] | None
+) -> tuple[tuple[Settings, ...], bool]:
     """What is swept, the baseline first: the function as it is, where it can be called so."""
     from stepscope.errors import UsageError
     from stepscope.experiments.kernels.space import distinct
 
     found = asked or described.configs or described.autotuned or described.default_options
     if not found:
-        raise UsageError(f"{described.name}: nothing to sweep. Give --config NAME=VALUES, or stepscope_configs beside it")
+        raise UsageError(
+            f"{described.name}: nothing to sweep. Give --config NAME=VALUES, or stepscope_configs "
+            "beside it"
+        )
     if not described.needs_settings:
         return distinct([{}, *found]), True
     if not described.has_reference:
         needed = ", ".join(described.needs_settings)
         raise UsageError(
-            f"{described.name} cannot be called without {needed}, so it cannot be its own reference: give --reference, "
+            f"{described.name} cannot be called without {needed}, so it cannot be its own "
+            "reference: give --reference, "
             "or stepscope_reference beside it"
         )
     return tuple(found), False
@@ -224,11 +275,13 @@ def _cases(options: Options, described: Described) -> tuple[Case, ...]:
     timed = options.shapes or described.shapes
     if not timed:
         raise UsageError(
-            f"{described.name}: give the shapes to time, --shapes 4096x1000, or stepscope_shapes = [(4096, 1000)] beside it"
+            f"{described.name}: give the shapes to time, --shapes 4096x1000, or stepscope_shapes "
+            "= [(4096, 1000)] beside it"
         )
     edges = options.edges
     if edges is None:
-        # A shape takes torch.compile seconds: of those that nobody named, only what a job would meet is tried.
+        # A shape takes torch.compile seconds: of those that nobody named, only what a job would
+        # meet is tried.
         made = edge_shapes(timed)
         edges = described.edges or (made[1:2] + made[4:5] if described.is_module else made)
     return make_cases(timed, edges, options.dtypes)

@@ -1,4 +1,5 @@
-"""What the two sides of `stepscope verify` compute, compared with each other, and what a gain is worth by that."""
+"""What the two sides of `stepscope verify` compute, compared with each other, and what a gain is
+worth by that."""
 
 from __future__ import annotations
 
@@ -11,11 +12,21 @@ from stepscope.experiments.verify.numerics_check import DIFFERS, TOLERANCE, UNKN
 
 
 def check_of(runs: Sequence[Measured], tolerance: float | None) -> NumericsCheck:
-    """The candidate's numbers against those of two runs of the baseline; not comparable where their steps see other data."""
+    """The candidate's numbers against those of two runs of the baseline; not comparable where their
+    steps see other data."""
     first, again, candidate = (run.trial for run in runs)
-    check = check_numerics(first.numerics, again.numerics, candidate.numerics, TOLERANCE if tolerance is None else tolerance)
+    check = check_numerics(
+        first.numerics,
+        again.numerics,
+        candidate.numerics,
+        TOLERANCE if tolerance is None else tolerance,
+    )
     if first.setup.samples != candidate.setup.samples:
-        return replace(check, verdict=UNKNOWN, because="a step of the two sides has a different number of samples")
+        return replace(
+            check,
+            verdict=UNKNOWN,
+            because="a step of the two sides has a different number of samples",
+        )
     if first.setup.data == again.setup.data != candidate.setup.data:
         return replace(check, verdict=UNKNOWN, because=_other_data(first, candidate))
     return check
@@ -25,7 +36,10 @@ def _other_data(first: Trial, candidate: Trial) -> str:
     """Why the first batches are others, as far as that is known."""
     words = "the two sides were fed other data"
     if first.setup.batch_size != candidate.setup.batch_size:
-        return f"{words}: batches of another size, of which it is not known whether they make up the same steps"
+        return (
+            f"{words}: batches of another size, of which it is not known whether they make up the "
+            "same steps"
+        )
     if first.change.knobs.get("num_workers") != candidate.change.knobs.get("num_workers"):
         return f"{words}: worker processes draw random numbers of their own"
     return words
@@ -34,6 +48,14 @@ def _other_data(first: Trial, candidate: Trial) -> str:
 def numbers_notes(verified: Verified) -> list[str]:
     """What a gain is worth whose numbers are not known to be the baseline's."""
     if verified.check is None:
-        return ["whether the two compute the same was not looked at: --check compares losses, gradients and parameters"]
-    told = "a gain that computes something else is not taken for one (exit code 1); where that is meant, say --allow numerics"
+        return [
+            (
+                "whether the two compute the same was not looked at: --check compares losses, "
+                "gradients and parameters"
+            )
+        ]
+    told = (
+        "a gain that computes something else is not taken for one (exit code 1); where that is "
+        "meant, say --allow numerics"
+    )
     return [told] if verified.check.verdict == DIFFERS else []

@@ -4,8 +4,9 @@ Give two commands, or one command and what to lay over it:
   stepscope verify --baseline "python train.py" --candidate "python train_new.py"
   stepscope verify --apply serial-loader -- python train.py
   stepscope verify --apply num_workers=4 -- python train.py
-The runs take turns (ABBA, then BAAB), no profiler is attached, and each ends after a few steps. The unit of evidence is the run.
-Exit code 0 when a gain is proven, 1 when it is not, 2 when the two cannot be compared.
+The runs take turns (ABBA, then BAAB), no profiler is attached, and each ends after a few steps. The
+unit of evidence is the run. Exit code 0 when a gain is proven, 1 when it is not, 2 when the two
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.protocol.options import FIRST_STEPS
 
-    budget = Budget(None if arguments.budget is None else for_runs(arguments.budget), time.monotonic)
+    budget = Budget(
+        None if arguments.budget is None else for_runs(arguments.budget), time.monotonic
+    )
     options = options_of(arguments)
     asked, proof = options.asked, options.proof
     folder = new_folder(options.out)
@@ -56,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not refused_beforehand(asked):
         for words in applied_words(asked.codes):
             say(words)
-        say(f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)")
+        say(
+            f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)"
+        )
     with ended_as_by_hand():
         verified = prove(asked, proof, folder, prediction, budget)
     notes = [*verified.notes, *applied_words(asked.codes)]
@@ -75,28 +80,36 @@ def exit_code(verified: Verified, may_change_numerics: bool) -> int:
 
     if verified.verdict == REFUSED:
         return REFUSED_CODE
-    differs = verified.check is not None and verified.check.verdict == DIFFERS and not may_change_numerics
+    differs = (
+        verified.check is not None and verified.check.verdict == DIFFERS and not may_change_numerics
+    )
     return PROVEN_CODE if verified.is_gain and not differs else UNPROVEN_CODE
 
 
 def check_commands(asked: Asked) -> None:
-    """Both can be run: a candidate that cannot is told before the baseline has been run for nothing."""
+    """Both can be run: a candidate that cannot is told before the baseline has been run for
+    nothing."""
     for side, command in asked.commands.items():
         if shutil.which(command[0]) is None:
             raise UsageError(
-                f"{command[0]}, with which the {side} begins, is not a command that can be run here. "
+                f"{command[0]}, with which the {side} begins, is not a command that can be run "
+                "here. "
                 "Is it spelled right, and on PATH?"
             )
 
 
 def applied_words(codes: Sequence[str]) -> list[str]:
-    """Which values a finding's code stands for here, and why these: nothing of the job is known by then."""
+    """Which values a finding's code stands for here, and why these: nothing of the job is known by
+    then."""
     from stepscope.core.trials import Change
     from stepscope.experiments.fix_values import fix_reasons, fixes
     from stepscope.report.verify.view import change_words
 
     return [
-        f"--apply {code} tries {change_words(Change(knobs={name: value}))}: {fix_reasons(code)[name]}"
+        (
+            f"--apply {code} tries {change_words(Change(knobs={name: value}))}: "
+            f"{fix_reasons(code)[name]}"
+        )
         for code in codes
         for name, value in (fixes(code) or {}).items()
     ]
@@ -123,8 +136,8 @@ class Runner:
         self._longest_s = 0.0
 
     def _limit_s(self) -> float | None:
-        """What was given, else many times what the longest run took: one that hangs, as workers may, must end. And never more
-        than what is left of the budget."""
+        """What was given, else many times what the longest run took: one that hangs, as workers
+        may, must end. And never more than what is left of the budget."""
         limits = [max(LEAST_LIMIT_S, LIMIT_TIMES * self._longest_s)] if self._longest_s else []
         if self._measuring.timeout_s is not None:
             limits = [self._measuring.timeout_s]
@@ -151,15 +164,21 @@ class Runner:
         return trial
 
 
-def prove(asked: Asked, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget) -> Verified:
-    """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute too, where that is asked."""
+def prove(
+    asked: Asked, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget
+) -> Verified:
+    """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute
+    too, where that is asked."""
     from stepscope.cli.verify.check import check_of
     from stepscope.experiments.verify.experiment import hold, refused, verify
     from stepscope.protocol.secrets import masked_words
 
-    words: dict[str, str] = {side: shlex.join(masked_words(command)) for side, command in asked.commands.items()}
+    words: dict[str, str] = {
+        side: shlex.join(masked_words(command)) for side, command in asked.commands.items()
+    }
     changes: dict[str, Change] = {
-        side: replace(change, environment=_masked(change.environment)) for side, change in asked.changes.items()
+        side: replace(change, environment=_masked(change.environment))
+        for side, change in asked.changes.items()
     }
     unable = refused_beforehand(asked)
     if unable:
@@ -173,7 +192,9 @@ def prove(asked: Asked, proof: Proof, folder: Path, prediction: Prediction | Non
     verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
     return replace(
         verified,
-        check=check_of(before, proof.tolerance) if len(before) == CHECK_RUNS and not verified.refusals else None,
+        check=check_of(before, proof.tolerance)
+        if len(before) == CHECK_RUNS and not verified.refusals
+        else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
         commands=words,
@@ -182,12 +203,20 @@ def prove(asked: Asked, proof: Proof, folder: Path, prediction: Prediction | Non
 
 
 def refused_beforehand(asked: Asked) -> tuple[str, ...]:
-    """Why no run would show anything: of all that the candidate has, nothing can take effect on this machine."""
+    """Why no run would show anything: of all that the candidate has, nothing can take effect on
+    this machine."""
     from stepscope.experiments.preflight import unable, unable_words
 
     before, after = asked.changes["baseline"], asked.changes["candidate"]
-    new = [name for name in after.knobs if name not in before.knobs or before.knobs[name] != after.knobs[name]]
-    is_other = asked.commands["baseline"] != asked.commands["candidate"] or before.environment != after.environment
+    new = [
+        name
+        for name in after.knobs
+        if name not in before.knobs or before.knobs[name] != after.knobs[name]
+    ]
+    is_other = (
+        asked.commands["baseline"] != asked.commands["candidate"]
+        or before.environment != after.environment
+    )
     found = unable(new, asked.commands["candidate"], after.environment)
     return unable_words(found) if new and not is_other and set(found) == set(new) else ()
 
@@ -197,7 +226,10 @@ def _masked(environment: Mapping[str, str]) -> dict[str, str]:
     from stepscope.protocol.secrets import MASK, masked_words
 
     words = {name: f"--{name}={value}" for name, value in environment.items()}
-    return {name: value if masked_words([words[name]]) == [words[name]] else MASK for name, value in environment.items()}
+    return {
+        name: value if masked_words([words[name]]) == [words[name]] else MASK
+        for name, value in environment.items()
+    }
 
 
 def _stopped(why: BaseException) -> Callable[[Side], Trial]:
@@ -210,8 +242,9 @@ def _stopped(why: BaseException) -> Callable[[Side], Trial]:
 
 
 def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], BaseException | None]:
-    """The baseline twice and the candidate once, with what they compute written down; up to the first that fails, or to where
-    it was interrupted or the budget ended, and which of the two it was."""
+    """The baseline twice and the candidate once, with what they compute written down; up to the
+    first that fails, or to where it was interrupted or the budget ended, and which of the two it
+    was."""
     from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
     from stepscope.experiments.bootstrap import pace
     from stepscope.experiments.verify.experiment import SpentError
@@ -222,7 +255,12 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
             trial = runner.measure(side, with_numerics=True)
         except (KeyboardInterrupt, SpentError) as stopped:
             return runs, stopped
-        run = Measured(side=side, round=None, trial=trial, pace_ns=pace(trial.step_ns) if trial.step_ns else None)
+        run = Measured(
+            side=side,
+            round=None,
+            trial=trial,
+            pace_ns=pace(trial.step_ns) if trial.step_ns else None,
+        )
         runs.append(run)
         progress.told(run, None)
         if not trial.is_good:
@@ -240,15 +278,30 @@ class Progress:
         from stepscope.report.units import NBSP, short_time
 
         steps = run.trial.step_ns
-        when = "before it counts" if run.round is None else f"round {run.round + 1} of at most {self._max_rounds}"
-        told = "no step was timed" if not steps else "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+        when = (
+            "before it counts"
+            if run.round is None
+            else f"round {run.round + 1} of at most {self._max_rounds}"
+        )
+        told = (
+            "no step was timed"
+            if not steps
+            else "1 step"
+            if len(steps) == 1
+            else f"{len(steps)} steps"
+        )
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
-        seen = "" if interval is None or not interval.is_bounded else f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        seen = (
+            ""
+            if interval is None or not interval.is_bounded
+            else f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        )
         say(f"{when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "))
 
 
 def _keep(verified: Verified, folder: Path) -> None:
-    """What was measured cannot be measured again: a full disk is told, and the report still printed."""
+    """What was measured cannot be measured again: a full disk is told, and the report still
+    printed."""
     from stepscope.report.verify.json import verified_json
 
     try:

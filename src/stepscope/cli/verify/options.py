@@ -26,18 +26,30 @@ ALLOWABLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sides = parser.add_argument_group("the two sides")
     sides.add_argument("--baseline", metavar="CMD", help="the command as it is, in quotes")
-    sides.add_argument("--candidate", metavar="CMD", help="the command that may be faster, in quotes (default: the baseline's)")
+    sides.add_argument(
+        "--candidate",
+        metavar="CMD",
+        help="the command that may be faster, in quotes (default: the baseline's)",
+    )
     sides.add_argument(
         "--apply",
         metavar="CODE|KNOB=VALUE",
         action="append",
         default=[],
-        help="applied to the candidate from outside: a finding's code, or a setting and its value; may be given several times",
+        help="applied to the candidate from outside: a finding's code, or a setting and its value; "
+        "may be given several times",
     )
     for side in ("baseline", "candidate"):
         what = f"an environment variable of the {side}; may be given several times"
-        sides.add_argument(f"--{side}-env", metavar="NAME=VALUE", action="append", default=[], help=what)
-    sides.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the command of both sides")
+        sides.add_argument(
+            f"--{side}-env", metavar="NAME=VALUE", action="append", default=[], help=what
+        )
+    sides.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND ...",
+        help="the command of both sides",
+    )
     add_measuring(parser)
     judged = parser.add_argument_group("what is judged")
     judged.add_argument(
@@ -48,34 +60,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=ALLOWABLE,
         help=f"what may differ between the sides: {', '.join(ALLOWABLE)}",
     )
-    judged.add_argument("--check", action="store_true", help="compare what the two compute, too: losses, gradients, parameters")
     judged.add_argument(
-        "--tolerance", type=_share, metavar="SHARE", help="relative, between two losses that count as equal (default: 0.0001)"
-    )
-    judged.add_argument("--predicted", type=_ratio, metavar="RATIO", help="a predicted speedup to hold against what it gives")
-    judged.add_argument(
-        "--from", dest="predicted_by", type=Path, metavar="PATH", help="a diagnosis in JSON, or a run, that predicted it"
+        "--check",
+        action="store_true",
+        help="compare what the two compute, too: losses, gradients, parameters",
     )
     judged.add_argument(
-        "--finding", metavar="CODE", help="the finding in --from that the candidate fixes, where --apply does not name it"
+        "--tolerance",
+        type=_share,
+        metavar="SHARE",
+        help="relative, between two losses that count as equal (default: 0.0001)",
+    )
+    judged.add_argument(
+        "--predicted",
+        type=_ratio,
+        metavar="RATIO",
+        help="a predicted speedup to hold against what it gives",
+    )
+    judged.add_argument(
+        "--from",
+        dest="predicted_by",
+        type=Path,
+        metavar="PATH",
+        help="a diagnosis in JSON, or a run, that predicted it",
+    )
+    judged.add_argument(
+        "--finding",
+        metavar="CODE",
+        help="the finding in --from that the candidate fixes, where --apply does not name it",
     )
     # As it was called before.
-    judged.add_argument("--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="how to print it (default: text)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"where the runs are kept (default: a dated folder in {RUNS}/)")
+    judged.add_argument(
+        "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="how to print it (default: text)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where the runs are kept (default: a dated folder in {RUNS}/)",
+    )
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Options of how long is measured."""
     group = parser.add_argument_group("how long")
-    group.add_argument("--steps", type=_count, default=50, metavar="N", help="timed steps of each run (default: 50)")
     group.add_argument(
-        "--warm-up", type=_count, default=10, metavar="N", help="steps before them that do not count, 5 at least (default: 10)"
+        "--steps",
+        type=_count,
+        default=50,
+        metavar="N",
+        help="timed steps of each run (default: 50)",
     )
     group.add_argument(
-        "--budget", type=_seconds, metavar="SECONDS", help="for the whole command: what runs then is ended (default: none)"
+        "--warm-up",
+        type=_count,
+        default=10,
+        metavar="N",
+        help="steps before them that do not count, 5 at least (default: 10)",
     )
-    group.add_argument("--max-rounds", type=_rounds, default=10, metavar="N", help="rounds of four runs at most (default: 10)")
+    group.add_argument(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for the whole command: what runs then is ended (default: none)",
+    )
+    group.add_argument(
+        "--max-rounds",
+        type=_rounds,
+        default=10,
+        metavar="N",
+        help="rounds of four runs at most (default: 10)",
+    )
     group.add_argument(
         "--precision",
         type=_share,
@@ -84,9 +145,15 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         help="how tight an interval settles that there is no gain (2%%)",
     )
     group.add_argument(
-        "--threshold", type=_share, default=0.01, metavar="SHARE", help="what is below it is no gain in practice (1%%)"
+        "--threshold",
+        type=_share,
+        default=0.01,
+        metavar="SHARE",
+        help="what is below it is no gain in practice (1%%)",
     )
-    group.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)")
+    group.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +239,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
             with_check=arguments.check,
             tolerance=arguments.tolerance,
         ),
-        predicted=Predicted(speedup=arguments.predicted, path=arguments.predicted_by, finding=arguments.finding),
+        predicted=Predicted(
+            speedup=arguments.predicted, path=arguments.predicted_by, finding=arguments.finding
+        ),
         style=arguments.format,
         out=arguments.out,
     )
@@ -185,9 +254,14 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
     if after and arguments.baseline is not None:
-        raise UsageError("the baseline's command was given twice: with --baseline, and after the two dashes. Leave one out")
+        raise UsageError(
+            "the baseline's command was given twice: with --baseline, and after the two dashes. "
+            "Leave one out"
+        )
     baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
-    candidate = baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
+    candidate = (
+        baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
+    )
     knobs, codes = read_applied(arguments.apply)
     given = {text.partition("=")[0] for text in arguments.apply if "=" in text}
     changes: dict[Side, Change] = {
@@ -203,7 +277,9 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
             "the two sides are the same. Say what the candidate has that the baseline has not: "
             "--candidate CMD, --apply CODE, --apply KNOB=VALUE or --candidate-env NAME=VALUE"
         )
-    return Asked(commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes)
+    return Asked(
+        commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes
+    )
 
 
 def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...]]:
@@ -223,24 +299,32 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
         else:
             found = fixes(text)
             if found is None:
-                can = sorted({code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)})
+                can = sorted(
+                    {code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)}
+                )
                 hint = (
                     f"a setting is given with its value: --apply {text}=..."
                     if text in SETTINGS
                     else f"{_near(text, can)}those are: {', '.join(can)}"
                 )
-                raise UsageError(f"--apply {text}: not a finding whose fix can be set from outside; {hint}")
+                raise UsageError(
+                    f"--apply {text}: not a finding whose fix can be set from outside; {hint}"
+                )
             new = dict(found)
             codes.append(text)
         twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
         if twice is not None:
-            raise UsageError(f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of the two")
+            raise UsageError(
+                f"--apply: {twice} would be both {knobs[twice]} and {new[twice]}; apply one of "
+                "the two"
+            )
         knobs |= new
     return knobs, tuple(codes)
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    """What was likely meant by a word that is not known; empty where it is, or nothing is like it."""
+    """What was likely meant by a word that is not known; empty where it is, or nothing is like
+    it."""
     names = list(known)
     near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? " if near else ""
@@ -249,7 +333,8 @@ def _near(word: str, known: Iterable[str]) -> str:
 def _words(text: str | None, option: str) -> tuple[str, ...]:
     if text is None:
         raise UsageError(
-            'no command was given: stepscope verify --baseline "python train.py" --candidate "...", '
+            'no command was given: stepscope verify --baseline "python train.py" --candidate '
+            '"...", '
             "or stepscope verify --apply CODE -- python train.py"
         )
     try:
@@ -268,7 +353,9 @@ def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
         if not sign or not name:
             raise UsageError(f"{option} {text!r}: write NAME=VALUE")
         if out.get(name, value) != value:
-            raise UsageError(f"{option}: {name} would be both {out[name]!r} and {value!r}; give one of the two")
+            raise UsageError(
+                f"{option}: {name} would be both {out[name]!r} and {value!r}; give one of the two"
+            )
         out[name] = value
     return out
 
@@ -281,7 +368,9 @@ def _count(text: str) -> int:
 
 def _rounds(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds; give 2 or more: one round proves nothing")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of rounds; give 2 or more: one round proves nothing"
+        )
     return int(text)
 
 
@@ -304,7 +393,9 @@ def _ratio(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (100 if text.endswith("%") else 1)
+    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
+        100 if text.endswith("%") else 1
+    )
     if value >= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1: write 0.02, or 2%")
     return value

@@ -15,15 +15,23 @@ if TYPE_CHECKING:
     from stepscope.cli.verify.options import Predicted
 
 
-def read_prediction(given: Predicted, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
-    """From --predicted, or the finding in --from that these codes name or one of these settings is for."""
+def read_prediction(
+    given: Predicted, codes: Sequence[str], knobs: Iterable[str]
+) -> Prediction | None:
+    """From --predicted, or the finding in --from that these codes name or one of these settings is
+    for."""
     if given.speedup is not None and given.path is not None:
-        raise UsageError("--predicted gives the speedup itself and --from says where it stands; leave one out")
+        raise UsageError(
+            "--predicted gives the speedup itself and --from says where it stands; leave one out"
+        )
     if given.speedup is not None:
         return Prediction(value=given.speedup, source="you")
     if given.path is None:
         if given.finding is not None:
-            raise UsageError(f"--finding {given.finding} names a finding, and --from says where it stands: give both")
+            raise UsageError(
+                f"--finding {given.finding} names a finding, and --from says where it stands: "
+                "give both"
+            )
         return None
     if given.finding is not None:
         return predicted_by(given.path, (given.finding,))
@@ -37,11 +45,14 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     if len(codes) != 1:
         known = ", ".join(findings) or "it has none"
         raise UsageError(
-            f"--from needs one finding to look for: --finding CODE (or --apply CODE), one of those in {file}: {known}"
+            "--from needs one finding to look for: --finding CODE (or --apply CODE), one of "
+            f"those in {file}: {known}"
         )
     finding = findings.get(codes[0])
     if finding is None:
-        raise UsageError(f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}")
+        raise UsageError(
+            f"{file} has no finding {codes[0]}; it has {', '.join(findings) or 'none'}"
+        )
     return Prediction(
         value=finding.predicted_speedup,
         low=finding.predicted_low,

@@ -29,7 +29,9 @@ def webhook_url(text: str) -> str:
 
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an address that can be posted to; give http://... or https://...")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an address that can be posted to; give http://... or https://..."
+        )
     return text
 
 
@@ -56,7 +58,13 @@ def read_alerts(run: Path) -> tuple[Alert, ...]:
             numbers = tuple(rank for rank in ranks if isinstance(rank, int))
             words, kind = str(told.get("words", "")), str(told.get("kind", ""))
             found.append(
-                Alert(kind=kind, ranks=numbers, step=step if isinstance(step, int) else None, words=words, at_wall_ns=at)
+                Alert(
+                    kind=kind,
+                    ranks=numbers,
+                    step=step if isinstance(step, int) else None,
+                    words=words,
+                    at_wall_ns=at,
+                )
             )
     return tuple(found)
 
@@ -94,7 +102,8 @@ class Sinks:
 
 
 class Webhook:
-    """Posts alerts from a thread of its own: a slow or absent receiver must not keep the launcher from its job."""
+    """Posts alerts from a thread of its own: a slow or absent receiver must not keep the launcher
+    from its job."""
 
     def __init__(self, url: str, run: Path) -> None:
         self._url, self._run = url, str(run)
@@ -121,7 +130,11 @@ class Webhook:
         from stepscope.cli.watch.webhook import post
 
         while (alert := self._waiting.get()) is not None:
-            body = {**plain(alert), "run": self._run, "text": f"stepscope: {alert.kind}: {alert.words}"}
+            body = {
+                **plain(alert),
+                "run": self._run,
+                "text": f"stepscope: {alert.kind}: {alert.words}",
+            }
             problem = post(self._url, body, POST_S)
             if problem is not None:
                 self._complain(problem)
@@ -132,4 +145,7 @@ class Webhook:
         if not self._has_failed:
             self._has_failed = True
             # The address itself may hold a token.
-            say(f"the webhook at {urlsplit(self._url).hostname} cannot be told: {why}. Alerts are in {self._run}/{ALERTS_FILE}")
+            say(
+                f"the webhook at {urlsplit(self._url).hostname} cannot be told: {why}. Alerts are "
+                f"in {self._run}/{ALERTS_FILE}"
+            )

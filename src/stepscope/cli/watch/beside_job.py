@@ -1,4 +1,5 @@
-"""What `run` does beside its job: looks at the run folder now and then, tells alerts, serves metrics."""
+"""What `run` does beside its job: looks at the run folder now and then, tells alerts, serves
+metrics."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ MOST_ALERTS = 1_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `run` that are about the time while the job runs."""
-    parser.add_argument("--webhook", type=webhook_url, metavar="URL", help="post alerts there, as JSON")
-    parser.add_argument("--no-alerts", action="store_true", help="tell of no slower steps, growing memory, silent ranks")
+    parser.add_argument(
+        "--webhook", type=webhook_url, metavar="URL", help="post alerts there, as JSON"
+    )
+    parser.add_argument(
+        "--no-alerts",
+        action="store_true",
+        help="tell of no slower steps, growing memory, silent ranks",
+    )
     prometheus.add_arguments(parser)
 
 
@@ -50,7 +57,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 
 class Watching:
-    """Call `look` as often as you like: it does its work once a second. It never raises; a problem switches it off."""
+    """Call `look` as often as you like: it does its work once a second. It never raises; a problem
+    switches it off."""
 
     def __init__(
         self,
@@ -68,7 +76,9 @@ class Watching:
         self._metrics: prometheus.Metrics | None = None
         if options.port is not None:
             metrics = prometheus.Metrics()
-            self._metrics = metrics if metrics.serve(options.host, options.port) is not None else None
+            self._metrics = (
+                metrics if metrics.serve(options.host, options.port) is not None else None
+            )
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
         self._is_on = self._alarms is not None or self._metrics is not None

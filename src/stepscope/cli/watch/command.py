@@ -1,7 +1,7 @@
 """A running job, live: every rank's step, pace and memory, what limits it so far, and alerts.
 
-RUN is the folder that `stepscope run` keeps its recording in; without one, the newest in stepscope-runs/. It ends with the job,
-or with Ctrl-C, and the job takes no notice.
+RUN is the folder that `stepscope run` keeps its recording in; without one, the newest in
+stepscope-runs/. It ends with the job, or with Ctrl-C, and the job takes no notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ REFRESH_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", nargs="?", type=Path, metavar="RUN", help="the run's folder (default: the newest)")
+    parser.add_argument(
+        "path", nargs="?", type=Path, metavar="RUN", help="the run's folder (default: the newest)"
+    )
     parser.add_argument("--once", action="store_true", help="print how it stands and end")
     prometheus.add_arguments(parser)
 
@@ -61,7 +63,9 @@ def newest() -> Path:
 
     found = [path for path in Path(RUNS).glob("*") if is_run(path)]
     if not found:
-        raise UsageError(f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN")
+        raise UsageError(
+            f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN"
+        )
     return max(found, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
 
 
@@ -72,7 +76,8 @@ def _print_once(view: LiveView) -> None:
 
 
 def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | None) -> None:
-    """Frame after frame until the job has ended. Off a terminal only metrics are served, and the last frame printed."""
+    """Frame after frame until the job has ended. Off a terminal only metrics are served, and the
+    last frame printed."""
     from rich.console import Console
     from rich.live import Live
 
@@ -93,7 +98,8 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
 
 
 def _view(follower: Follower, alarms: JobAlarms, found: list[Alert]) -> LiveView:
-    """The alerts are those that `run` told; our own where it was told to be quiet about them, or its launcher is gone."""
+    """The alerts are those that `run` told; our own where it was told to be quiet about them, or
+    its launcher is gone."""
     from stepscope.analyses.run.live import live_view
     from stepscope.cli.watch.alerting import read_alerts
 

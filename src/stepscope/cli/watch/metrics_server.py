@@ -19,7 +19,8 @@ class Server(ThreadingHTTPServer):
 
 
 def serve(host: str, port: int, text: Callable[[], str], content_type: str) -> Server:
-    """Listens from now on; what is asked for is made when it is asked for. OSError where the port cannot be had."""
+    """Listens from now on; what is asked for is made when it is asked for. OSError where the port
+    cannot be had."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = ANSWER_S

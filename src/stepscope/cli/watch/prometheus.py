@@ -1,4 +1,5 @@
-"""Serves a run's metrics to Prometheus, from a thread of the launcher; the job has no part in it."""
+"""Serves a run's metrics to Prometheus, from a thread of the launcher; the job has no part in
+it."""
 
 from __future__ import annotations
 
@@ -15,8 +16,15 @@ LOOPBACK = "127.0.0.1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prometheus", type=_port, metavar="PORT", help="serve metrics at http://HOST:PORT/metrics")
-    parser.add_argument("--prometheus-host", metavar="HOST", default=LOOPBACK, help=f"where to listen (default: {LOOPBACK})")
+    parser.add_argument(
+        "--prometheus", type=_port, metavar="PORT", help="serve metrics at http://HOST:PORT/metrics"
+    )
+    parser.add_argument(
+        "--prometheus-host",
+        metavar="HOST",
+        default=LOOPBACK,
+        help=f"where to listen (default: {LOOPBACK})",
+    )
 
 
 class Metrics:
@@ -27,7 +35,8 @@ class Metrics:
         self._server: Server | None = None
 
     def serve(self, host: str, port: int) -> int | None:
-        """Listens; returns the port, or None where that cannot be, which is said and is no reason to stop."""
+        """Listens; returns the port, or None where that cannot be, which is said and is no reason
+        to stop."""
         from stepscope.cli.watch.metrics_server import serve
         from stepscope.report.prometheus import CONTENT_TYPE, exposition
 

@@ -26,9 +26,18 @@ def post(url: str, body: dict[str, Any], timeout_s: float) -> str | None:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Of http and https alone, and no redirects: an alert goes where it was told to go, and to no file."""
+    """Of http and https alone, and no redirects: an alert goes where it was told to go, and to no
+    file."""
     opener = urllib.request.OpenerDirector()
-    handlers = (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler)
-    for handler in (*handlers, urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPErrorProcessor):
+    handlers = (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+    )
+    for handler in (
+        *handlers,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+    ):
         opener.add_handler(handler())
     return opener

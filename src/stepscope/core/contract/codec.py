@@ -13,7 +13,8 @@ from stepscope.protocol.untrusted import parse_json
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """The JSON of one command; its tag is the name of its schema, and the key `schema` of its JSON."""
+    """The JSON of one command; its tag is the name of its schema, and the key `schema` of its
+    JSON."""
 
     AGAIN: ClassVar[str] = "Make it again"
     """What to do where one cannot be read."""

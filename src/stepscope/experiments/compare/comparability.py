@@ -1,4 +1,5 @@
-"""One variable at a time: what the two sides of an experiment must have in common, and whether they have."""
+"""One variable at a time: what the two sides of an experiment must have in common, and whether they
+have."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Term:
     words: str
     read: Read
     varies: bool = False
-    """Whether runs of one and the same command may differ in it. It is then judged only where the baseline repeats itself."""
+    """Whether runs of one and the same command may differ in it. It is then judged only where the
+    baseline repeats itself."""
 
 
 TERMS = (
@@ -32,16 +34,32 @@ TERMS = (
         read=lambda setup: None if setup.num_batches is None else round(setup.num_batches, 1),
     ),
     Term(name="updates", words="what a step ends with", read=lambda setup: setup.ends_with),
-    Term(name="parameters", words="the number of parameters", read=lambda setup: setup.num_parameters),
+    Term(
+        name="parameters", words="the number of parameters", read=lambda setup: setup.num_parameters
+    ),
     Term(name="model", words="the model", read=lambda setup: setup.model),
     Term(name="dataset", words="the dataset", read=lambda setup: setup.dataset),
     Term(name="device", words="the device", read=lambda setup: setup.device),
-    Term(name="versions", words="the version of PyTorch", read=lambda setup: setup.versions.get("torch")),
+    Term(
+        name="versions",
+        words="the version of PyTorch",
+        read=lambda setup: setup.versions.get("torch"),
+    ),
     Term(name="seed", words="the seed", read=lambda setup: setup.seed, varies=True),
-    Term(name="data", words="the data of the first batches", read=lambda setup: setup.data, varies=True),
+    Term(
+        name="data",
+        words="the data of the first batches",
+        read=lambda setup: setup.data,
+        varies=True,
+    ),
 )
 NAMES = tuple(term.name for term in TERMS)
-IMPLIED = {"batch-size": ("data", "batches"), "world-size": ("data", "batches"), "dataset": ("data",), "seed": ("data",)}
+IMPLIED = {
+    "batch-size": ("data", "batches"),
+    "world-size": ("data", "batches"),
+    "dataset": ("data",),
+    "seed": ("data",),
+}
 """Whoever allows the first allows what follows from it."""
 NUMERICS = "numerics"
 """Not a term of the setup: whether what is computed may change."""
@@ -52,7 +70,9 @@ def widened(allowed: Collection[str]) -> frozenset[str]:
     return frozenset(allowed) | {name for key in allowed for name in IMPLIED.get(key, ())}
 
 
-def differences(baseline: Sequence[Setup], candidate: Sequence[Setup], allowed: Collection[str] = ()) -> tuple[Difference, ...]:
+def differences(
+    baseline: Sequence[Setup], candidate: Sequence[Setup], allowed: Collection[str] = ()
+) -> tuple[Difference, ...]:
     """In what the sides differ. What was not measured on one of them differs in nothing."""
     may = widened(allowed)
     found = []
@@ -78,9 +98,14 @@ def loose_terms(baseline: Sequence[Setup]) -> tuple[str, ...]:
 
 
 def untaken(trial: Trial) -> tuple[str, ...]:
-    """What was to be set and never was, in words, where nothing of the change took hold; empty otherwise."""
+    """What was to be set and never was, in words, where nothing of the change took hold; empty
+    otherwise."""
     change = trial.change
-    took = change.environment or change.arguments or any(trial.taken.get(knob) != 0 for knob in change.knobs)
+    took = (
+        change.environment
+        or change.arguments
+        or any(trial.taken.get(knob) != 0 for knob in change.knobs)
+    )
     return () if took else _untaken(trial)
 
 
@@ -90,20 +115,34 @@ def partly_taken(trial: Trial) -> tuple[str, ...]:
 
 
 def _untaken(trial: Trial) -> tuple[str, ...]:
-    """Each knob that never took hold; the job's own reason, where it gave one, stands in the trial's notes."""
+    """Each knob that never took hold; the job's own reason, where it gave one, stands in the
+    trial's notes."""
     knobs = [knob for knob in trial.change.knobs if trial.taken.get(knob) == 0]
     reasons = {note.partition(": ")[0]: note.partition(": ")[2] for note in trial.notes}
     usual = "nothing that it applies to was made in the job"
-    return tuple(f"{knob} did not take effect: {reasons.get(knob) or WHY_UNTAKEN.get(knob, usual)}" for knob in knobs)
+    return tuple(
+        f"{knob} did not take effect: {reasons.get(knob) or WHY_UNTAKEN.get(knob, usual)}"
+        for knob in knobs
+    )
 
 
 _LOADER = "no DataLoader was made"
 _WRAPPED = "no model was wrapped in DistributedDataParallel"
 _OPTIMIZER = "no optimizer that has such an option was made"
 WHY_UNTAKEN = {
-    **dict.fromkeys(("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size"), _LOADER),
     **dict.fromkeys(
-        ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers"), _WRAPPED
+        ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size"),
+        _LOADER,
+    ),
+    **dict.fromkeys(
+        (
+            "bucket_cap_mb",
+            "gradient_as_bucket_view",
+            "static_graph",
+            "find_unused_parameters",
+            "broadcast_buffers",
+        ),
+        _WRAPPED,
     ),
     **dict.fromkeys(("fused_optimizer", "foreach_optimizer"), _OPTIMIZER),
     "compile_mode": "no model that could be compiled was seen",
@@ -112,7 +151,8 @@ WHY_UNTAKEN = {
 
 
 def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Those that follow from none of the others: another seed makes other data, and is what is to be fixed."""
+    """Those that follow from none of the others: another seed makes other data, and is what is to
+    be fixed."""
     following = {name for one in refused for name in IMPLIED.get(one.what, ())}
     return tuple(one for one in refused if one.what not in following)
 
@@ -120,7 +160,8 @@ def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
 def refusal_words(difference: Difference) -> str:
     """`the batch size differs: 32 before, 64 after. ...`"""
     return (
-        f"{difference.words} differs: {difference.baseline} for the baseline, {difference.candidate} for the candidate. "
+        f"{difference.words} differs: {difference.baseline} for the baseline, "
+        f"{difference.candidate} for the candidate. "
         f"Make them equal, or say --allow {difference.what}"
     )
 
@@ -130,10 +171,13 @@ def _values(term: Term, setups: Sequence[Setup]) -> set[object]:
 
 
 def _is_loose(term: Term, first: set[object], baseline: Sequence[Setup]) -> bool:
-    """Where even the baseline does not repeat itself, or has not yet had to, the term proves nothing."""
+    """Where even the baseline does not repeat itself, or has not yet had to, the term proves
+    nothing."""
     return term.varies and (len(first) > 1 or len(baseline) < 2)
 
 
 def _shown(values: set[object]) -> str:
-    texts = sorted(f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value) for value in values)
+    texts = sorted(
+        f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value) for value in values
+    )
     return " or ".join(text if len(text) <= 80 else text[:77] + "..." for text in texts[:3])

@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.comms_facts import CollectiveRow, CommsFacts
-from stepscope.core.comparison import Changed, ComparedRun, Comparison, DeviceChange, Held, RankChange, RanksChange, Speedup
+from stepscope.core.comparison import (
+    Changed,
+    ComparedRun,
+    Comparison,
+    DeviceChange,
+    Held,
+    RankChange,
+    RanksChange,
+    Speedup,
+)
 from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
-from stepscope.experiments.compare.differences import account, device_accounts, device_change, tells_modules
+from stepscope.experiments.compare.differences import (
+    account,
+    device_accounts,
+    device_change,
+    tells_modules,
+)
 from stepscope.experiments.compare.knobs import changed_knobs
 from stepscope.experiments.compare.side import CompareSide, WorkDone
 from stepscope.experiments.compare.speed import (
@@ -24,26 +38,34 @@ from stepscope.experiments.compare.speed import (
 )
 
 SAME_WORK = 0.02
-"""FLOPs a step within this share of one another are the same work: what is modelled of an operator may differ by its kernel."""
+"""FLOPs a step within this share of one another are the same work: what is modelled of an operator
+may differ by its kernel."""
 REPLACED_WORK = 0.25
-"""FLOPs further apart than this are other work, whatever was replaced: a fused attention that skips what is masked saves less."""
+"""FLOPs further apart than this are other work, whatever was replaced: a fused attention that skips
+what is masked saves less."""
 MOST_ALONE = 0.3
-"""Of the busy time: with more work that has no counterpart, FLOPs that differ are work that differs; on both sides, it is another
-model's."""
+"""Of the busy time: with more work that has no counterpart, FLOPs that differ are work that
+differs; on both sides, it is another model's."""
 AGREES = 0.15
-"""A range that was predicted and comes within this share of what was measured agrees with it: how runs differ by themselves is in
-no interval over steps."""
-NO_STEPS = "no step was timed in the same way in both: give --step-ms for both, or record both with `stepscope run`"
+"""A range that was predicted and comes within this share of what was measured agrees with it: how
+runs differ by themselves is in no interval over steps."""
+NO_STEPS = (
+    "no step was timed in the same way in both: give --step-ms for both, or record both with "
+    "`stepscope run`"
+)
 NO_STEPS_IN = "no step of {} was timed: record it with `stepscope run`, or give --step-ms for both"
 PROFILED = (
-    "the steps were recorded under a profiler, which slows the host: a run that the host limits seems slower than it is."
+    "the steps were recorded under a profiler, which slows the host: a run that the host limits "
+    "seems slower than it is."
     " --step-ms gives the times without one"
 )
 NOT_HELD = (
-    "whether what was predicted held is not told: the device of one of the two waits for the host, which the profiler slows"
+    "whether what was predicted held is not told: the device of one of the two waits for the "
+    "host, which the profiler slows"
 )
 ONE_RUN_EACH = (
-    "one run against one run tells nothing of how runs differ by themselves (clocks, placement, neighbours);"
+    "one run against one run tells nothing of how runs differ by themselves (clocks, placement, "
+    "neighbours);"
     " `stepscope verify` runs both several times and does"
 )
 
@@ -56,7 +78,10 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
     accounts = []
     parts = [_parts(before, first), _parts(after, second)]
     if parts[0] and parts[1]:
-        if any(side.parts_ns is not None and side.parts_ns["comms_wait"] is None for side in (before, after)):
+        if any(
+            side.parts_ns is not None and side.parts_ns["comms_wait"] is None
+            for side in (before, after)
+        ):
             parts = [_waits_as_transfers(one) for one in parts]
         accounts.append(account("part", _used(parts[0], parts[1]), _used(parts[1], parts[0])))
     device = None
@@ -64,7 +89,9 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
         accounts += device_accounts(pieces[0], pieces[1])
         device = device_change(pieces[0], pieces[1])
     if before.comms is not None or after.comms is not None:
-        accounts.append(account("collective", _collectives(before.comms), _collectives(after.comms)))
+        accounts.append(
+            account("collective", _collectives(before.comms), _collectives(after.comms))
+        )
     held = _held(before, after, speedup, profiled=profiled)
     growth, unit = _growth(before.work, after.work, device)
     made = Comparison(
@@ -77,18 +104,24 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
         accounts=tuple(accounts),
         device=device,
         ranks=_ranks(before, after),
-        memory={rank: (before.peaks.get(rank), after.peaks.get(rank)) for rank in sorted(set(before.peaks) | set(after.peaks))},
+        memory={
+            rank: (before.peaks.get(rank), after.peaks.get(rank))
+            for rank in sorted(set(before.peaks) | set(after.peaks))
+        },
         held=held,
         predicted_together=_together(before, held),
         knobs=changed_knobs(before.knobs, after.knobs),
-        notes=tuple(dict.fromkeys(_notes(before, after, speedup, first, second, profiled=profiled))),
+        notes=tuple(
+            dict.fromkeys(_notes(before, after, speedup, first, second, profiled=profiled))
+        ),
     )
     made.self_check()
     return made
 
 
 def _parts(side: CompareSide, compared: Timed | None) -> dict[str, float]:
-    """The step's parts, which sum to the step that is compared, of whichever kind it is; empty where there are none."""
+    """The step's parts, which sum to the step that is compared, of whichever kind it is; empty
+    where there are none."""
     if side.parts_ns is None:
         return {}
     parts = {part: float(side.parts_ns[part] or 0) for part in SCALING_PARTS if part != UNPROFILED}
@@ -99,7 +132,10 @@ def _parts(side: CompareSide, compared: Timed | None) -> dict[str, float]:
 
 def _waits_as_transfers(parts: dict[str, float]) -> dict[str, float]:
     """Where one run's waits are not told from its transfers, those of both are one."""
-    return parts | {"comms_transfer": parts["comms_transfer"] + parts["comms_wait"], "comms_wait": 0.0}
+    return parts | {
+        "comms_transfer": parts["comms_transfer"] + parts["comms_wait"],
+        "comms_wait": 0.0,
+    }
 
 
 def _used(parts: dict[str, float], other: dict[str, float]) -> dict[str, float]:
@@ -109,7 +145,11 @@ def _used(parts: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 def _why_not(before: CompareSide, after: CompareSide) -> str:
     """Why steps could not be compared, if they could not."""
-    lacking = [word for word, side in (("the first", before), ("the second", after)) if alone(side) is None and not side.step_ns]
+    lacking = [
+        word
+        for word, side in (("the first", before), ("the second", after))
+        if alone(side) is None and not side.step_ns
+    ]
     return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0]) if lacking else NO_STEPS
 
 
@@ -119,8 +159,14 @@ def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
         label=side.label,
         kind=side.kind,
         step_ns=side.step_ns if steps is None else steps.ns,
-        num_steps=0 if steps is None else len(steps.steps) or (side.kept.num if steps.source == "kept" and side.kept else 0),
-        source=steps.source if steps is not None else "recorded" if side.step_source == "trace" else "kept",
+        num_steps=0
+        if steps is None
+        else len(steps.steps) or (side.kept.num if steps.source == "kept" and side.kept else 0),
+        source=steps.source
+        if steps is not None
+        else "recorded"
+        if side.step_source == "trace"
+        else "kept",
         bound=side.bound,
         num_ranks=side.num_ranks,
         world_size=side.work.world_size,
@@ -147,15 +193,29 @@ def _collective_name(row: CollectiveRow) -> str:
 
 
 def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> bool:
-    """Whether the model's FLOPs are the same, or differ in work that was replaced: no shape changed then, and what is counted
-    of a fused operator is not what is counted of its pieces."""
-    if not before.all_flops or not after.all_flops or abs(after.all_flops / before.all_flops - 1) <= SAME_WORK:
+    """Whether the model's FLOPs are the same, or differ in work that was replaced: no shape changed
+    then, and what is counted of a fused operator is not what is counted of its pieces."""
+    if (
+        not before.all_flops
+        or not after.all_flops
+        or abs(after.all_flops / before.all_flops - 1) <= SAME_WORK
+    ):
         return True
-    if device is None or not device.before_ns or abs(after.all_flops / before.all_flops - 1) > REPLACED_WORK:
+    if (
+        device is None
+        or not device.before_ns
+        or abs(after.all_flops / before.all_flops - 1) > REPLACED_WORK
+    ):
         return False
     reshaped = sum(one.before_ns for one in device.changed if "shape" in one.how)
-    alone = [sum(share(one) for one in device.changed if one.paired_by == "none") for share in (_before_ns, _after_ns)]
-    return reshaped <= SAME_WORK * device.before_ns and alone[0] + alone[1] <= MOST_ALONE * device.before_ns
+    alone = [
+        sum(share(one) for one in device.changed if one.paired_by == "none")
+        for share in (_before_ns, _after_ns)
+    ]
+    return (
+        reshaped <= SAME_WORK * device.before_ns
+        and alone[0] + alone[1] <= MOST_ALONE * device.before_ns
+    )
 
 
 def _before_ns(one: Changed) -> int:
@@ -167,22 +227,34 @@ def _after_ns(one: Changed) -> int:
 
 
 def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> str | None:
-    """Says when much of either run has no counterpart in the other; with the same FLOPs it was only put otherwise."""
+    """Says when much of either run has no counterpart in the other; with the same FLOPs it was only
+    put otherwise."""
     if device is None or not device.before_ns or not device.after_ns:
         return None
-    if before.all_flops and after.all_flops and abs(after.all_flops / before.all_flops - 1) <= SAME_WORK:
+    if (
+        before.all_flops
+        and after.all_flops
+        and abs(after.all_flops / before.all_flops - 1) <= SAME_WORK
+    ):
         return None
     went = sum(one.before_ns for one in device.changed if one.how == ("went",)) / device.before_ns
     came = sum(one.after_ns for one in device.changed if one.how == ("came",)) / device.after_ns
     if min(went, came) < MOST_ALONE:
         return None
-    return f"{went:.0%} of the first one's work and {came:.0%} of the second's have no counterpart in the other: another model?"
+    return (
+        f"{went:.0%} of the first one's work and {came:.0%} of the second's have no counterpart "
+        "in the other: another model?"
+    )
 
 
-def _growth(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> tuple[float | None, str]:
+def _growth(
+    before: WorkDone, after: WorkDone, device: DeviceChange | None
+) -> tuple[float | None, str]:
     """How much more work a step of the second does, where that is known and is not the same."""
     if before.samples and after.samples:
-        return (after.samples / before.samples if before.samples != after.samples else None), "samples"
+        return (
+            after.samples / before.samples if before.samples != after.samples else None
+        ), "samples"
     if before.all_flops and after.all_flops and not _is_same_flops(before, after, device):
         return after.all_flops / before.all_flops, "FLOPs"
     return None, "samples" if before.samples else "FLOPs"
@@ -192,7 +264,9 @@ def _width(side: CompareSide) -> int | None:
     return side.work.world_size or side.num_ranks or None
 
 
-def _unequal(before: CompareSide, after: CompareSide, device: DeviceChange | None) -> tuple[str, ...]:
+def _unequal(
+    before: CompareSide, after: CompareSide, device: DeviceChange | None
+) -> tuple[str, ...]:
     """Why the two are not the same work."""
     told = []
     one, two = before.work, after.work
@@ -205,7 +279,11 @@ def _unequal(before: CompareSide, after: CompareSide, device: DeviceChange | Non
         ("device", before.device_name, after.device_name),
     ):
         if a is not None and b is not None and a != b:
-            told.append(f"{word}: {a} -> {b}" if isinstance(a, str) or isinstance(b, str) else f"{word}: {a:g} -> {b:g}")
+            told.append(
+                f"{word}: {a} -> {b}"
+                if isinstance(a, str) or isinstance(b, str)
+                else f"{word}: {a:g} -> {b:g}"
+            )
     if one.all_flops and two.all_flops and not _is_same_flops(one, two, device):
         told.append(f"FLOPs a step: {one.all_flops / 1e12:.3g} -> {two.all_flops / 1e12:.3g} TFLOP")
     strange = _strangers(one, two, device)
@@ -219,7 +297,11 @@ def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
 
     def own(side: int, rank: int) -> float | None:
         told = sides[side].get(rank)
-        return None if told is None or told.step_ns is None or told.wait_ns is None else told.step_ns - told.wait_ns
+        return (
+            None
+            if told is None or told.step_ns is None or told.wait_ns is None
+            else told.step_ns - told.wait_ns
+        )
 
     def wait(side: int, rank: int) -> float | None:
         told = sides[side].get(rank)
@@ -249,14 +331,21 @@ def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
 
 
 def _is_host_slowed(before: CompareSide, after: CompareSide, *, profiled: bool) -> bool:
-    """Whether the ratio is not that of the steps without a profiler: it slows the host, and the device waits for the host."""
+    """Whether the ratio is not that of the steps without a profiler: it slows the host, and the
+    device waits for the host."""
     return profiled and any(
-        is_host_slowed(None if side.parts_ns is None else side.parts_ns["idle_launch"], side.recorded_ns, side.bound)
+        is_host_slowed(
+            None if side.parts_ns is None else side.parts_ns["idle_launch"],
+            side.recorded_ns,
+            side.bound,
+        )
         for side in (before, after)
     )
 
 
-def _held(before: CompareSide, after: CompareSide, speedup: Speedup, *, profiled: bool) -> tuple[Held, ...]:
+def _held(
+    before: CompareSide, after: CompareSide, speedup: Speedup, *, profiled: bool
+) -> tuple[Held, ...]:
     """The first run's findings against the second's, then those that are new."""
     codes = {finding.code for finding in after.findings}
     found = []
@@ -298,7 +387,11 @@ def _status(finding: Finding, codes: set[str], before: CompareSide, after: Compa
     if finding.code in codes:
         return "still there"
     # What several ranks tell together is not seen in the trace of one.
-    is_blind = finding.code in after.abstained or not after.is_judged or after.num_missing > before.num_missing
+    is_blind = (
+        finding.code in after.abstained
+        or not after.is_judged
+        or after.num_missing > before.num_missing
+    )
     return "not judged" if is_blind else "gone"
 
 
@@ -306,7 +399,11 @@ def _together(before: CompareSide, held: Sequence[Held]) -> float | None:
     """The ladder has the gain of the first findings at once."""
     gone = {one.code for one in held if one.status == "gone"}
     first = {finding.code for finding in before.findings[: len(gone)]}
-    return before.ladder[len(gone) - 1] if len(gone) > 1 and gone == first and len(before.ladder) >= len(gone) else None
+    return (
+        before.ladder[len(gone) - 1]
+        if len(gone) > 1 and gone == first and len(before.ladder) >= len(gone)
+        else None
+    )
 
 
 def _agrees(low: float, high: float, speedup: Speedup) -> bool:
@@ -316,7 +413,13 @@ def _agrees(low: float, high: float, speedup: Speedup) -> bool:
 
 
 def _notes(
-    before: CompareSide, after: CompareSide, speedup: Speedup, first: Timed | None, second: Timed | None, *, profiled: bool
+    before: CompareSide,
+    after: CompareSide,
+    speedup: Speedup,
+    first: Timed | None,
+    second: Timed | None,
+    *,
+    profiled: bool,
 ) -> Sequence[str]:
     notes = [*before.notes, *after.notes]
     # Readers name the ranks that are missing where there are several.
@@ -326,7 +429,10 @@ def _notes(
         if side.num_ranks == 1 and side.num_missing
     ]
     if before.num_ranks and after.num_ranks and _width(before) != _width(after):
-        notes.append("the two are of different widths: --scaling tells how the job scales, and where that is lost")
+        notes.append(
+            "the two are of different widths: --scaling tells how the job scales, and where that "
+            "is lost"
+        )
     if profiled:
         notes.append(PROFILED)
     if first is not None and second is not None:
@@ -335,16 +441,31 @@ def _notes(
         told = with_odd(before, after) if first.steps and second.steps and not profiled else None
         notes += [told] if told else []
         if first.is_mean or second.is_mean:
-            notes.append("a kept diagnosis has the mean of its steps and not their median, so the means of both are compared")
-    gone = [one.code for one in _held(before, after, speedup, profiled=profiled) if one.status == "gone"]
+            notes.append(
+                "a kept diagnosis has the mean of its steps and not their median, so the means of "
+                "both are compared"
+            )
+    gone = [
+        one.code for one in _held(before, after, speedup, profiled=profiled) if one.status == "gone"
+    ]
     if gone and _is_host_slowed(before, after, profiled=profiled):
         notes.append(NOT_HELD)
     if len(gone) > 1:
-        notes.append(f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of all of them together")
+        notes.append(
+            f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of "
+            "all of them together"
+        )
     if (before.pieces is None) != (after.pieces is None):
         notes.append("operators could not be paired: only one of the two has a table of them")
-    if before.pieces is not None and after.pieces is not None and tells_modules(before.pieces) != tells_modules(after.pieces):
-        notes.append("modules were not compared: only one of the two recorded stacks (with_stack=True in the profiler)")
+    if (
+        before.pieces is not None
+        and after.pieces is not None
+        and tells_modules(before.pieces) != tells_modules(after.pieces)
+    ):
+        notes.append(
+            "modules were not compared: only one of the two recorded stacks (with_stack=True in "
+            "the profiler)"
+        )
     if before.knobs is None or after.knobs is None:
         which = "neither was" if before.knobs is None and after.knobs is None else "only one was"
         notes.append(f"settings were not compared: {which} recorded by `stepscope run`")

@@ -1,4 +1,5 @@
-"""Where two runs differ: accounts whose rows sum to the whole difference, and the work that changed."""
+"""Where two runs differ: accounts whose rows sum to the whole difference, and the work that
+changed."""
 
 from __future__ import annotations
 
@@ -17,11 +18,18 @@ MAX_NAMES = 8
 LEAST_SHARE = 0.0005
 """Of the busy time, below which work that merely took another time is left to the rest."""
 LEAST_TIME = 0.02
-"""A change of a pair's time below this share of it is none; recorded kernels repeat to about a hundredth."""
+"""A change of a pair's time below this share of it is none; recorded kernels repeat to about a
+hundredth."""
 
 
-def account(by: str, before: Mapping[str, float], after: Mapping[str, float], totals: tuple[int, int] | None = None) -> Account:
-    """The rows with the largest changes; the rest takes what they leave of the totals, roundings too."""
+def account(
+    by: str,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    totals: tuple[int, int] | None = None,
+) -> Account:
+    """The rows with the largest changes; the rest takes what they leave of the totals, roundings
+    too."""
     names = dict.fromkeys((*before, *after))
     rows = [
         Row(
@@ -33,14 +41,21 @@ def account(by: str, before: Mapping[str, float], after: Mapping[str, float], to
     ]
     rows.sort(key=lambda row: (-abs(row.change_ns), -(row.before_ns or 0), row.name))
     kept = rows[:MAX_ROWS]
-    first, second = totals if totals is not None else (round(sum(before.values())), round(sum(after.values())))
+    first, second = (
+        totals if totals is not None else (round(sum(before.values())), round(sum(after.values())))
+    )
     rest = Row(
         name="rest",
         before_ns=first - sum(row.before_ns or 0 for row in kept),
         after_ns=second - sum(row.after_ns or 0 for row in kept),
     )
     return Account(
-        by=by, before_ns=first, after_ns=second, rows=tuple(kept), rest=rest, num_left_out=max(0, len(rows) - MAX_ROWS)
+        by=by,
+        before_ns=first,
+        after_ns=second,
+        rows=tuple(kept),
+        rest=rest,
+        num_left_out=max(0, len(rows) - MAX_ROWS),
     )
 
 
@@ -52,11 +67,15 @@ def device_accounts(before: Pieces, after: Pieces) -> list[Account]:
         splits += [("category", _by_category), ("kernel", _by_kernel)]
     if tells_modules(before) and tells_modules(after):
         splits.append(("module", _by_module))
-    return [account(by, _with_overlap(split, before), _with_overlap(split, after), totals) for by, split in splits]
+    return [
+        account(by, _with_overlap(split, before), _with_overlap(split, after), totals)
+        for by, split in splits
+    ]
 
 
 def tells_modules(pieces: Pieces) -> bool:
-    """Whether stacks were recorded. Beside a run that has none, every module of the other would seem to have gone."""
+    """Whether stacks were recorded. Beside a run that has none, every module of the other would
+    seem to have gone."""
     return any(sort.module for sort in pieces.sorts)
 
 
@@ -65,19 +84,31 @@ def _with_overlap(split: Callable[[Pieces], dict[str, float]], pieces: Pieces) -
 
 
 def _by_phase(pieces: Pieces) -> dict[str, float]:
-    return _summed((sort.phase or "not told", share.ns) for sort, share in zip(pieces.sorts, pieces.shares, strict=True))
+    return _summed(
+        (sort.phase or "not told", share.ns)
+        for sort, share in zip(pieces.sorts, pieces.shares, strict=True)
+    )
 
 
 def _by_module(pieces: Pieces) -> dict[str, float]:
-    return _summed((sort.module or "in no module", share.ns) for sort, share in zip(pieces.sorts, pieces.shares, strict=True))
+    return _summed(
+        (sort.module or "in no module", share.ns)
+        for sort, share in zip(pieces.sorts, pieces.shares, strict=True)
+    )
 
 
 def _by_category(pieces: Pieces) -> dict[str, float]:
-    return _summed((one.category, one.share.ns) for kernels in pieces.details for one in kernels.values())
+    return _summed(
+        (one.category, one.share.ns) for kernels in pieces.details for one in kernels.values()
+    )
 
 
 def _by_kernel(pieces: Pieces) -> dict[str, float]:
-    return _summed((plain_name(name), one.share.ns) for kernels in pieces.details for name, one in kernels.items())
+    return _summed(
+        (plain_name(name), one.share.ns)
+        for kernels in pieces.details
+        for name, one in kernels.items()
+    )
 
 
 def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -138,7 +169,9 @@ def _together(works: Sequence[Work | None]) -> Work | None:
         return None
 
     def names(field: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for work in known for name in getattr(work, field)))[:MAX_NAMES]
+        return tuple(dict.fromkeys(name for work in known for name in getattr(work, field)))[
+            :MAX_NAMES
+        ]
 
     return Work(
         ops=names("ops"),
@@ -151,10 +184,12 @@ def _together(works: Sequence[Work | None]) -> Work | None:
 
 
 def _changed(one: Pair, before: Pieces, after: Pieces) -> Changed:
-    # No operator launched a graph's kernels: kernels are counted on both sides, or a call would stand against its kernels.
+    # No operator launched a graph's kernels: kernels are counted on both sides, or a call would
+    # stand against its kernels.
     is_by_kernel = one.paired_by == "kernel"
     first, second = (
-        _work(shares, pieces, by_kernel=is_by_kernel) for shares, pieces in ((one.before, before), (one.after, after))
+        _work(shares, pieces, by_kernel=is_by_kernel)
+        for shares, pieces in ((one.before, before), (one.after, after))
     )
     sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
     phases, modules = {sort.phase for sort in sorts}, {sort.module for sort in sorts}
@@ -184,8 +219,12 @@ def _launched_name(one: Pair, before: Pieces, after: Pieces) -> str:
 
 def _name(before: Work | None, after: Work | None) -> str:
     """The operators of both sides: `aten::mul, aten::add -> triton_poi_fused`."""
-    first, second = (", ".join(_few(work.ops)) if work is not None else "" for work in (before, after))
-    return first if first == second or not second else second if not first else f"{first} -> {second}"
+    first, second = (
+        ", ".join(_few(work.ops)) if work is not None else "" for work in (before, after)
+    )
+    return (
+        first if first == second or not second else second if not first else f"{first} -> {second}"
+    )
 
 
 def _few(names: Sequence[str], most: int = 4) -> list[str]:
@@ -207,7 +246,9 @@ def _work(shares: Mapping[int, Share], pieces: Pieces, *, by_kernel: bool) -> Wo
         kernels=tuple(name for name, _ in kernels.most_common(MAX_NAMES)),
         shapes=tuple(name for name, _ in shapes.most_common(MAX_NAMES)),
         precisions=tuple(name for name, _ in precisions.most_common()),
-        count=_num_kernels(shares, pieces) if by_kernel else sum(share.count for share in shares.values()),
+        count=_num_kernels(shares, pieces)
+        if by_kernel
+        else sum(share.count for share in shares.values()),
         ns=round(sum(share.ns for share in shares.values())),
     )
 
@@ -231,7 +272,9 @@ def _details(shares: Mapping[int, Share], pieces: Pieces) -> tuple[Counter[str],
     return kernels, precisions
 
 
-def _how(one: Pair, first: Work | None, second: Work | None, before: Pieces, after: Pieces) -> tuple[str, ...]:
+def _how(
+    one: Pair, first: Work | None, second: Work | None, before: Pieces, after: Pieces
+) -> tuple[str, ...]:
     """What is different about a pair; empty when nothing is."""
     if second is None:
         return ("went",)
@@ -262,5 +305,7 @@ def _shapes(shares: Mapping[int, Share], sorts: Sequence[Sort]) -> set[str | Non
 def _lasting(shares: Mapping[int, Share], details: Sequence[Mapping[str, Detail]]) -> set[str]:
     """The names of the kernels that matter: one that takes a hundredth of the pair is no change."""
     total = sum(share.ns for share in shares.values())
-    spent = _summed((plain_name(name), one.share.ns) for sort in shares for name, one in details[sort].items())
+    spent = _summed(
+        (plain_name(name), one.share.ns) for sort in shares for name, one in details[sort].items()
+    )
     return {name for name, ns in spent.items() if ns > 0.01 * total}

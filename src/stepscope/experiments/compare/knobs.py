@@ -56,7 +56,9 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int = 0) -> Non
                 _flatten(f"{name}.{str(key)[:80]}", one, into, depth + 1)
     elif isinstance(value, bool | int | float | str):
         into[name] = str(value)[:MOST_CHARS]
-    elif isinstance(value, list) and all(isinstance(one, bool | int | float | str) for one in value):
+    elif isinstance(value, list) and all(
+        isinstance(one, bool | int | float | str) for one in value
+    ):
         into[name] = ", ".join(map(str, value))[:MOST_CHARS]
 
 
@@ -82,17 +84,33 @@ def knobs_of_facts(run: RunFacts) -> dict[str, str]:
     return knobs
 
 
-def changed_knobs(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> tuple[Knob, ...]:
+def changed_knobs(
+    before: Mapping[str, str] | None, after: Mapping[str, str] | None
+) -> tuple[Knob, ...]:
     """Those that differ. Nothing is told of a run whose settings were not recorded."""
     if before is None or after is None:
         return ()
     names = sorted(set(before) | set(after), key=lambda name: (_order(name), name))
     return tuple(
-        Knob(name=name, before=before.get(name), after=after.get(name)) for name in names if before.get(name) != after.get(name)
+        Knob(name=name, before=before.get(name), after=after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
     )
 
 
 def _order(name: str) -> int:
     """What people turn first, what the machine is last."""
-    firsts = ("command", "loader", "flags", "optimizer", "ddp", "model", "grad_scaler", "environment", "versions")
-    return next((place for place, first in enumerate(firsts) if name.startswith(first)), len(firsts))
+    firsts = (
+        "command",
+        "loader",
+        "flags",
+        "optimizer",
+        "ddp",
+        "model",
+        "grad_scaler",
+        "environment",
+        "versions",
+    )
+    return next(
+        (place for place, first in enumerate(firsts) if name.startswith(first)), len(firsts)
+    )

@@ -1,10 +1,12 @@
-"""Pairs the work of two runs: by operator and shapes, by operator, by its place between work that did not change.
+"""Pairs the work of two runs: by operator and shapes, by operator, by its place between work that
+did not change.
 
     before   mm[8x3]  mul  add  relu  mm[8x4]      ->   mm[8x3] : mm[8x3]     the same operator on the same shapes, as often
     after    mm[8x3]  triton_poi_fused  mm[8x4]         mm[8x4] : mm[8x4]
                                                         mul, add, relu : triton_poi_fused     between the same neighbours
 
-Every nanosecond of either run is in exactly one pair. A rung of the ladder takes only what those above it left.
+Every nanosecond of either run is in exactly one pair. A rung of the ladder takes only what those
+above it left.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from dataclasses import dataclass, field
 from stepscope.experiments.compare.pieces import Pieces, Share, Sort, plain_name
 
 EQUAL = 0.01
-"""Counts a step within this share of one another are equal: a call at the edge of the measured steps may be in or out."""
+"""Counts a step within this share of one another are equal: a call at the edge of the measured
+steps may be in or out."""
 OPTIMIZER = "optimizer"
 
 FUSED = re.compile(r"triton|compiled|fused|inductor", re.IGNORECASE)
@@ -54,7 +57,9 @@ class Pair:
 def pair(before: Pieces, after: Pieces) -> list[Pair]:
     """Every sort of both runs in pairs; one side of a pair is empty where nothing belongs to it."""
     ladder = _Ladder(before, after)
-    ladder.match("name", lambda s: (s.phase, s.op, s.kernel, s.home, s.shapes, s.module), equal=True)
+    ladder.match(
+        "name", lambda s: (s.phase, s.op, s.kernel, s.home, s.shapes, s.module), equal=True
+    )
     ladder.match("name", lambda s: (s.phase, s.op, s.kernel, s.shapes), equal=True)
     ladder.match_in_order(lambda s: (s.phase, s.op, s.kernel))
     ladder.match("operator", lambda s: (s.phase, s.op, s.kernel), equal=True)
@@ -76,25 +81,31 @@ class _Ladder:
         self._sides = (before, after)
         self._rest: tuple[Shares, Shares] = (_all(before), _all(after))
         self._anchors: tuple[dict[int, int], dict[int, int]] = ({}, {})
-        """For sorts that are whole in a pair by name, the pair: calls of theirs are landmarks. Where shapes differ too, work
-        between them may be another model's."""
+        """For sorts that are whole in a pair by name, the pair: calls of theirs are landmarks.
+        Where shapes differ too, work between them may be another model's."""
         self._kernels: tuple[dict[int, frozenset[str]], dict[int, frozenset[str]]] = ({}, {})
         self.pairs: list[Pair] = []
 
     def match(self, word: str, key: Key, *, equal: bool = False) -> None:
-        """Pair the sorts that have the same key; with `equal`, only where there are as many on both sides."""
+        """Pair the sorts that have the same key; with `equal`, only where there are as many on both
+        sides."""
         groups = [self._grouped(side, key) for side in (0, 1)]
         for name in [name for name in groups[0] if name in groups[1]]:
-            if not equal or _is_equal(self._count(0, groups[0][name]), self._count(1, groups[1][name])):
+            if not equal or _is_equal(
+                self._count(0, groups[0][name]), self._count(1, groups[1][name])
+            ):
                 self._take(word, groups[0][name], groups[1][name])
 
     def match_in_order(self, key: Key) -> None:
-        """Pair an operator's shapes one by one, in the order they come, where there are as many of each: a batch grew."""
+        """Pair an operator's shapes one by one, in the order they come, where there are as many of
+        each: a batch grew."""
         groups = [self._grouped(side, key) for side in (0, 1)]
         for name in [name for name in groups[0] if name in groups[1]]:
             mine, theirs = groups[0][name], groups[1][name]
             counts = zip(mine, theirs, strict=False)
-            if len(mine) == len(theirs) and all(_is_equal(self._count(0, [a]), self._count(1, [b])) for a, b in counts):
+            if len(mine) == len(theirs) and all(
+                _is_equal(self._count(0, [a]), self._count(1, [b])) for a, b in counts
+            ):
                 for a, b in zip(mine, theirs, strict=True):
                     self._take("operator", [a], [b])
 
@@ -112,7 +123,8 @@ class _Ladder:
             self.pairs.append(made)
 
     def match_kernels(self) -> None:
-        """Pair operators with kernels that no operator launched (a CUDA graph's), where they have kernels of one name."""
+        """Pair operators with kernels that no operator launched (a CUDA graph's), where they have
+        kernels of one name."""
         groups, holders = _Groups(), defaultdict(list)
         for b in self._rest[1]:
             for name in self._names(1, b):
@@ -123,7 +135,11 @@ class _Ladder:
                 if is_bare != (self._sides[1].sorts[b].op is None):
                     groups.join((0, a), (1, b))
         for members in groups.all():
-            self._take("kernel", [sort for side, sort in members if side == 0], [sort for side, sort in members if side == 1])
+            self._take(
+                "kernel",
+                [sort for side, sort in members if side == 0],
+                [sort for side, sort in members if side == 1],
+            )
 
     def _names(self, side: int, sort: int) -> frozenset[str]:
         known = self._kernels[side]
@@ -132,23 +148,41 @@ class _Ladder:
         return known[sort]
 
     def _is_mostly_the_same(self, made: Pair) -> bool:
-        """Whether most of both sides is of operators that both have: then they differ in number, and nothing was replaced."""
-        labels = [{(sorts[sort].phase, sorts[sort].label) for sort in shares} for sorts, shares in self._with_sorts(made)]
+        """Whether most of both sides is of operators that both have: then they differ in number,
+        and nothing was replaced."""
+        labels = [
+            {(sorts[sort].phase, sorts[sort].label) for sort in shares}
+            for sorts, shares in self._with_sorts(made)
+        ]
         common = labels[0] & labels[1]
-        for (sorts, shares), total in zip(self._with_sorts(made), (made.before_ns, made.after_ns), strict=True):
-            of_common = sum(share.ns for sort, share in shares.items() if (sorts[sort].phase, sorts[sort].label) in common)
+        for (sorts, shares), total in zip(
+            self._with_sorts(made), (made.before_ns, made.after_ns), strict=True
+        ):
+            of_common = sum(
+                share.ns
+                for sort, share in shares.items()
+                if (sorts[sort].phase, sorts[sort].label) in common
+            )
             if of_common <= total / 2:
                 return False
         return True
 
     def _is_fused(self, made: Pair) -> bool:
-        """Whether one side is mostly what a compiler makes: with no landmark inside a phase, two models would else be paired."""
-        for (sorts, shares), total in zip(self._with_sorts(made), (made.before_ns, made.after_ns), strict=True):
-            if sum(share.ns for sort, share in shares.items() if FUSED.search(sorts[sort].label)) > total / 2:
+        """Whether one side is mostly what a compiler makes: with no landmark inside a phase, two
+        models would else be paired."""
+        for (sorts, shares), total in zip(
+            self._with_sorts(made), (made.before_ns, made.after_ns), strict=True
+        ):
+            if (
+                sum(share.ns for sort, share in shares.items() if FUSED.search(sorts[sort].label))
+                > total / 2
+            ):
                 return True
         return False
 
-    def _with_sorts(self, made: Pair) -> tuple[tuple[tuple[Sort, ...], Shares], tuple[tuple[Sort, ...], Shares]]:
+    def _with_sorts(
+        self, made: Pair
+    ) -> tuple[tuple[tuple[Sort, ...], Shares], tuple[tuple[Sort, ...], Shares]]:
         return (self._sides[0].sorts, made.before), (self._sides[1].sorts, made.after)
 
     def leftovers(self) -> Iterable[Pair]:
@@ -178,7 +212,8 @@ class _Ladder:
         self.pairs.append(Pair(paired_by=word, before=taken[0], after=taken[1]))
 
     def _runs(self, side: int) -> dict[tuple[Landmark, Landmark], Shares]:
-        """The calls not yet paired, by the landmarks before and after them: pairs, or the edges of a phase."""
+        """The calls not yet paired, by the landmarks before and after them: pairs, or the edges of
+        a phase."""
         anchors, pieces = self._anchors[side], self._sides[side]
         runs: dict[tuple[Landmark, Landmark], Shares] = defaultdict(dict)
         last: Landmark = None
@@ -238,10 +273,13 @@ def _is_equal(a: float, b: float) -> bool:
 
 
 def _merged(pairs: Iterable[Pair], before: Pieces, after: Pieces) -> list[Pair]:
-    """Pairs alike are one: the same replacement in every layer, one operator that went in all its shapes."""
+    """Pairs alike are one: the same replacement in every layer, one operator that went in all its
+    shapes."""
     merged: dict[Hashable, Pair] = {}
     for number, one in enumerate(pairs):
-        key = _alike(one, before.sorts, after.sorts) if one.paired_by in ("place", "none") else number
+        key = (
+            _alike(one, before.sorts, after.sorts) if one.paired_by in ("place", "none") else number
+        )
         if key in merged:
             merged[key].add(one)
         else:
@@ -250,7 +288,9 @@ def _merged(pairs: Iterable[Pair], before: Pieces, after: Pieces) -> list[Pair]:
 
 
 def _alike(one: Pair, before: tuple[Sort, ...], after: tuple[Sort, ...]) -> Hashable:
-    def names(shares: Mapping[int, Share], sorts: tuple[Sort, ...]) -> frozenset[tuple[str | None, str]]:
+    def names(
+        shares: Mapping[int, Share], sorts: tuple[Sort, ...]
+    ) -> frozenset[tuple[str | None, str]]:
         return frozenset((sorts[sort].phase, sorts[sort].label) for sort in shares)
 
     return one.paired_by, names(one.before, before), names(one.after, after)

@@ -1,6 +1,8 @@
-"""The device's work of a step as pieces that can be paired: which operator launched it, in which phase, on what shapes, where.
+"""The device's work of a step as pieces that can be paired: which operator launched it, in which
+phase, on what shapes, where.
 
-Without a device, the operators of the host are the work. Figures are means over the measured steps of the ranks read.
+Without a device, the operators of the host are the work. Figures are means over the measured steps
+of the ranks read.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ from stepscope.core.trace import NONE, Int64, Kind, OpInputs
 from stepscope.protocol.untrusted import parse_json
 
 PHASES = ("forward", "backward", "optimizer", "recompute")
-"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward operators run again."""
+"""In the order of core.comms' FORWARD, BACKWARD, OPTIMIZER; recompute is of backward: forward
+operators run again."""
 RECOMPUTE = 3
-_NUMBERED = re.compile(r"^(?:triton_\w*?|(?:CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph).*)$")
+_NUMBERED = re.compile(
+    r"^(?:triton_\w*?|(?:CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph).*)$"
+)
 _GIVEN = re.compile(r"(?:_\d+)+$|[: ]+\d+/\d+$| \w{20,}(?= ##$)")
 
 
@@ -77,7 +82,8 @@ class Pieces:
     details: tuple[dict[str, Detail], ...]
     """For each sort its kernels by name; empty on the host."""
     calls: tuple[tuple[int, float], ...]
-    """In order: the sort of each call and its time, in a step's nanoseconds. Empty where the order is not known."""
+    """In order: the sort of each call and its time, in a step's nanoseconds. Empty where the order
+    is not known."""
     each: float
     """Calls a step that one of `calls` stands for."""
     shares: tuple[Share, ...]
@@ -87,7 +93,8 @@ class Pieces:
 
 
 def plain_name(name: str) -> str:
-    """A name without the numbers that a compiler gives anew each time: `triton_poi_fused_add_3` is `triton_poi_fused_add`."""
+    """A name without the numbers that a compiler gives anew each time: `triton_poi_fused_add_3` is
+    `triton_poi_fused_add`."""
     return _GIVEN.sub("", name) if _NUMBERED.match(name) else name
 
 
@@ -109,7 +116,9 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
                 details.append({})
             shares[at].add(Share(count=share.count / num, ns=share.ns / num))
             for name, one in kernels.items():
-                mine = details[at].setdefault(name, Detail(category=one.category, precision=one.precision, share=Share()))
+                mine = details[at].setdefault(
+                    name, Detail(category=one.category, precision=one.precision, share=Share())
+                )
                 mine.share.add(Share(count=one.share.count / num, ns=one.share.ns / num))
             code.append(at)
         calls += [(code[sort], ns / num) for sort, ns in part.calls]
@@ -130,7 +139,11 @@ def pieces_of(found: RankContext, facts: RankFacts) -> Pieces | None:
     num = len(facts.steps.windows)
     if num == 0:
         return None
-    return _on_device(found, facts, num) if facts.steps.where == "device" else _on_host(found, facts, num)
+    return (
+        _on_device(found, facts, num)
+        if facts.steps.where == "device"
+        else _on_host(found, facts, num)
+    )
 
 
 def _on_device(found: RankContext, facts: RankFacts, num: int) -> Pieces:
@@ -170,7 +183,9 @@ def _on_host(found: RankContext, facts: RankFacts, num: int) -> Pieces:
     told = bool(backward.any() or optimizer.any())
     phase = np.where(optimizer, 2, np.where(backward, 1, 0)) if told else np.full(len(ops), NONE)
     table = _Table(found, num)
-    for event, step_part, ns in zip(ops.tolist(), phase.tolist(), np.maximum(own[ops], 0).tolist(), strict=True):
+    for event, step_part, ns in zip(
+        ops.tolist(), phase.tolist(), np.maximum(own[ops], 0).tolist(), strict=True
+    ):
         table.add_op(event, step_part, ns)
     assert facts.partition is not None
     busy = sum(facts.partition.parts["compute"]) + sum(facts.partition.parts["comms_transfer"])
@@ -194,8 +209,11 @@ class _Table:
         self._call_of: dict[int, int] = {}
         self._shapes: dict[int, str | None] = {}
 
-    def add(self, event: int, op: int, home: int, phase: int, module: int, kernel: int | None) -> None:
-        """One piece of device work; `kernel` is its place among the kernels, None for a copy or a set."""
+    def add(
+        self, event: int, op: int, home: int, phase: int, module: int, kernel: int | None
+    ) -> None:
+        """One piece of device work; `kernel` is its place among the kernels, None for a copy or a
+        set."""
         trace, work = self._found.trace, self._found.kernels
         names = trace.names
         name, ns = names[trace.name[event]], int(trace.dur_ns[event]) / self._num
@@ -213,15 +231,22 @@ class _Table:
         is_first = op == NONE or op not in self._call_of
         self._shares[code].add(Share(count=is_first / self._num, ns=ns))
         category = "copy" if kernel is None else work.categories[work.category[kernel]]
-        precision = None if kernel is None or work.precision[kernel] == NONE else work.precisions[work.precision[kernel]]
-        detail = self._details[code].setdefault(name, Detail(category=category, precision=precision, share=Share()))
+        precision = (
+            None
+            if kernel is None or work.precision[kernel] == NONE
+            else work.precisions[work.precision[kernel]]
+        )
+        detail = self._details[code].setdefault(
+            name, Detail(category=category, precision=precision, share=Share())
+        )
         detail.share.add(Share(count=1 / self._num, ns=ns))
         if is_first:
             self._call_of[op] = len(self._calls)
             self._calls.append((code, ns))
         else:
             at = self._call_of[op]
-            # An operator's kernels may be of several sorts (a copy beside a collective): each is then a call of its own.
+            # An operator's kernels may be of several sorts (a copy beside a collective): each is
+            # then a call of its own.
             if self._calls[at][0] == code:
                 self._calls[at] = (code, self._calls[at][1] + ns)
             else:
@@ -267,7 +292,9 @@ class _Table:
         detail = int(trace.detail[op])
         if detail not in self._shapes:
             inputs = None if detail == NONE else trace.details[detail]
-            self._shapes[detail] = shapes_words(inputs.dims) if isinstance(inputs, OpInputs) and inputs.dims else None
+            self._shapes[detail] = (
+                shapes_words(inputs.dims) if isinstance(inputs, OpInputs) and inputs.dims else None
+            )
         return self._shapes[detail]
 
 

@@ -1,4 +1,5 @@
-"""A side from a diagnosis that was kept as JSON (`stepscope diagnose --format json`): its step, parts, ranks and findings."""
+"""A side from a diagnosis that was kept as JSON (`stepscope diagnose --format json`): its step,
+parts, ranks and findings."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         work=work if known is None else with_known(work, known),
         knobs=None if run is None else knobs_of_facts(run),
         notes=(
-            f"{label} is a kept diagnosis: it has the step's parts, and no table of operators or kernels to pair",
+            (
+                f"{label} is a kept diagnosis: it has the step's parts, and no table of operators "
+                "or "
+                "kernels to pair"
+            ),
             *side_notes(label, told.notes),
         ),
     )
@@ -66,11 +71,14 @@ def _ns(ms: float | None) -> float | None:
 
 
 def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int | None] | None:
-    """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for facts."""
+    """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for
+    facts."""
     split = [parts for rank in told.ranks if (parts := _parts_ns(rank)) is not None]
     if not split or step_ns is None or told.step.profiled_ms is None:
         return None
-    mean: dict[str, int | None] = {part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS}
+    mean: dict[str, int | None] = {
+        part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS
+    }
     if any(parts["comms_wait"] is None for parts in split):
         mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
         mean["comms_wait"] = None
@@ -80,7 +88,11 @@ def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int
 
 
 def _rank_side(rank: Rank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:
-    waits = None if comms is None else next((one.wait_ns for one in comms.ranks if one.rank == rank.rank), None)
+    waits = (
+        None
+        if comms is None
+        else next((one.wait_ns for one in comms.ranks if one.rank == rank.rank), None)
+    )
     return RankSide(
         rank=rank.rank,
         step_ns=None if parts is None else sum(ns or 0.0 for ns in parts.values()),

@@ -1,4 +1,5 @@
-"""One run as `compare` needs it: made from a diagnosis at hand, or from one that was kept as JSON."""
+"""One run as `compare` needs it: made from a diagnosis at hand, or from one that was kept as
+JSON."""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ def side_of(
 
 
 def side_notes(label: str, notes: Sequence[str]) -> tuple[str, ...]:
-    """What a diagnosis says of its recording (a file cut short, ranks left out), under the run's name."""
+    """What a diagnosis says of its recording (a file cut short, ranks left out), under the run's
+    name."""
     return tuple(f"{label}: {note}" for note in notes if not note.startswith(NOT_OF_TWO))
 
 
@@ -156,19 +158,39 @@ def _kept(run: RunFacts | None) -> UnprofiledSteps | None:
     """The steps of the rank whose step is the run's."""
     if run is None:
         return None
-    return next((rank.steps for rank in run.ranks if rank.steps is not None and rank.steps.step_ns == run.step_ns), None)
+    return next(
+        (
+            rank.steps
+            for rank in run.ranks
+            if rank.steps is not None and rank.steps.step_ns == run.step_ns
+        ),
+        None,
+    )
 
 
 kept_steps = _kept
 
 
 def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
-    told = None if facts.comms is None else next((one for one in facts.comms.ranks if one.rank == rank.rank), None)
+    told = (
+        None
+        if facts.comms is None
+        else next((one for one in facts.comms.ranks if one.rank == rank.rank), None)
+    )
     parts = rank.typical_parts_ns
     waits = None if told is None else told.wait_ns
-    if waits is None and rank.partition is not None and rank.partition.waits_split and parts is not None:
+    if (
+        waits is None
+        and rank.partition is not None
+        and rank.partition.waits_split
+        and parts is not None
+    ):
         waits = parts["comms_wait"]
-    return RankSide(rank=rank.rank, step_ns=rank.steps.step_interval_ns if rank.steps.is_pitch else None, wait_ns=waits)
+    return RankSide(
+        rank=rank.rank,
+        step_ns=rank.steps.step_interval_ns if rank.steps.is_pitch else None,
+        wait_ns=waits,
+    )
 
 
 def work_done(facts: Facts) -> WorkDone:
@@ -177,7 +199,8 @@ def work_done(facts: Facts) -> WorkDone:
     known = [one for one in flops if one is not None]
     world = None if facts.comms is None else facts.comms.world_size
     done = WorkDone(
-        world_size=world or (len(facts.run.ranks) if facts.run is not None and facts.run.ranks else None),
+        world_size=world
+        or (len(facts.run.ranks) if facts.run is not None and facts.run.ranks else None),
         flops=sum(known) if known and len(known) == len(flops) else None,
         num_read=len(flops) or None,
     )
@@ -196,21 +219,40 @@ def with_known(done: WorkDone, rank: Known) -> WorkDone:
 
 
 def pieces_of_facts(facts: Facts) -> Pieces | None:
-    """What the facts keep of kernels and copies: operators and names, no shapes, phases or order."""
-    return join([_rank_pieces(rank) for rank in facts.ranks if rank.steps.windows and rank.steps.where == "device"])
+    """What the facts keep of kernels and copies: operators and names, no shapes, phases or
+    order."""
+    return join(
+        [
+            _rank_pieces(rank)
+            for rank in facts.ranks
+            if rank.steps.windows and rank.steps.where == "device"
+        ]
+    )
 
 
 def _rank_pieces(rank: RankFacts) -> Pieces:
     num = len(rank.steps.windows)
     found: dict[Sort, Share] = {}
     details: dict[Sort, dict[str, Detail]] = {}
-    rows = [(row.op, row.name, row.category, row.precision, row.count, row.total_ns) for row in rank.kernels]
+    rows = [
+        (row.op, row.name, row.category, row.precision, row.count, row.total_ns)
+        for row in rank.kernels
+    ]
     rows += [(None, copy.kind, "copy", None, copy.count, copy.total_ns) for copy in rank.copies]
     for op, name, category, precision, count, ns in rows:
-        sort = Sort(phase=None, op=op, kernel=name if op is None else None, home=None, shapes=None, module=None)
+        sort = Sort(
+            phase=None,
+            op=op,
+            kernel=name if op is None else None,
+            home=None,
+            shapes=None,
+            module=None,
+        )
         share = Share(count=count / num, ns=ns / num)
         found.setdefault(sort, Share()).add(share)
-        one = details.setdefault(sort, {}).setdefault(name, Detail(category=category, precision=precision, share=Share()))
+        one = details.setdefault(sort, {}).setdefault(
+            name, Detail(category=category, precision=precision, share=Share())
+        )
         one.share.add(share)
     return Pieces(
         where="device",

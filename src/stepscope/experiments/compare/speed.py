@@ -1,6 +1,7 @@
 """How much faster the second run is, and how sure that is.
 
-Steps with no profiler attached are compared where both runs have them, recorded ones otherwise; never one kind with the other.
+Steps with no profiler attached are compared where both runs have them, recorded ones otherwise;
+never one kind with the other.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.comparison import Speedup
 from stepscope.core.experiment import Interval
-from stepscope.experiments.bootstrap import pace, pace_variance, ratio_of_medians, ratio_of_paces, smallest_shown
+from stepscope.experiments.bootstrap import (
+    pace,
+    pace_variance,
+    ratio_of_medians,
+    ratio_of_paces,
+    smallest_shown,
+)
 from stepscope.experiments.compare.side import CompareSide
 
 ENOUGH_STEPS = 8
-"""Steps a side from which an interval is told: the median of fewer lies outside of all of them too often."""
+"""Steps a side from which an interval is told: the median of fewer lies outside of all of them too
+often."""
 Z_KEPT = 1.645
 """A diagnosis keeps nine times in ten of the mean."""
 Z = 1.96
 ODD = 0.05
 """A ratio of means that steps which save or evaluate move by more than this is told."""
 LAUNCHING = 0.1
-"""Of a recorded step: the device waiting for launches longer than this, the step without a profiler is another one. The host runs
-at half to nine tenths of its speed under one."""
+"""Of a recorded step: the device waiting for launches longer than this, the step without a profiler
+is another one. The host runs at half to nine tenths of its speed under one."""
 UNEVEN = 1.2
 """A mean this much longer than the median, or shorter: the median is not the pace."""
 
@@ -39,14 +47,17 @@ class Timed:
     error: float | None = None
     """The relative standard error of a mean."""
     is_mean: bool = False
-    """Whether `ns` is the mean of `steps`, without the longest and shortest twentieth, and not their median."""
+    """Whether `ns` is the mean of `steps`, without the longest and shortest twentieth, and not
+    their median."""
 
 
 def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
     """The side's steps of one kind; None where it has none."""
     if profiled:
         if side.recorded:
-            return Timed(source="recorded", ns=statistics.median(side.recorded), steps=side.recorded)
+            return Timed(
+                source="recorded", ns=statistics.median(side.recorded), steps=side.recorded
+            )
         ns = side.recorded_ns
         return None if ns is None else Timed(source="recorded", ns=ns)
     if side.step_source == "given":
@@ -54,20 +65,30 @@ def timed(side: CompareSide, *, profiled: bool) -> Timed | None:
     if side.step_source == "log":
         return Timed(source="kept", ns=side.step_ns)
     if side.unprofiled:
-        return Timed(source="unprofiled", ns=statistics.median(side.unprofiled), steps=side.unprofiled)
+        return Timed(
+            source="unprofiled", ns=statistics.median(side.unprofiled), steps=side.unprofiled
+        )
     if side.kept is not None:
         error = (side.kept.high_ns - side.kept.low_ns) / (2 * Z_KEPT * side.kept.step_ns)
-        return Timed(source="kept", ns=side.kept.step_ns, error=error if side.kept.num >= ENOUGH_STEPS else None)
+        return Timed(
+            source="kept",
+            ns=side.kept.step_ns,
+            error=error if side.kept.num >= ENOUGH_STEPS else None,
+        )
     return None
 
 
 def is_host_slowed(launch_ns: float | None, step_ns: float | None, bound: str) -> bool:
-    """Whether the profiler's cost is in a recorded step: the device waits there for launches, which the profiler slows."""
-    return bound == "host" or (launch_ns is not None and step_ns is not None and launch_ns > LAUNCHING * step_ns)
+    """Whether the profiler's cost is in a recorded step: the device waits there for launches, which
+    the profiler slows."""
+    return bound == "host" or (
+        launch_ns is not None and step_ns is not None and launch_ns > LAUNCHING * step_ns
+    )
 
 
 def alone(side: CompareSide) -> Timed | None:
-    """A side's own steps where they are compared with nothing: those without a profiler, where it has them."""
+    """A side's own steps where they are compared with nothing: those without a profiler, where it
+    has them."""
     return timed(side, profiled=False) or timed(side, profiled=True)
 
 
@@ -81,7 +102,8 @@ def both_timed(before: CompareSide, after: CompareSide) -> tuple[Timed | None, T
 
 
 def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
-    """A diagnosis keeps the mean of its steps: steps that are compared with it are told by their mean too."""
+    """A diagnosis keeps the mean of its steps: steps that are compared with it are told by their
+    mean too."""
     if {first.source, second.source} != {"kept", "unprofiled"}:
         return first, second
     return _by_mean(first), _by_mean(second)
@@ -97,13 +119,19 @@ def _by_mean(side: Timed) -> Timed:
 def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> Speedup:
     """The ratio with its interval, where the samples give one."""
     if first is None or second is None or not first.ns or not second.ns:
-        return Speedup(value=None, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why)
+        return Speedup(
+            value=None, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
+        )
     value = first.ns / second.ns
     interval, why = _interval(first, second)
     if interval is None or not interval.is_bounded:
-        return Speedup(value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why)
+        return Speedup(
+            value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
+        )
     smallest = smallest_shown(interval)
-    verdict = "faster" if interval.low > 1 else "slower" if interval.high < 1 else "no difference seen"
+    verdict = (
+        "faster" if interval.low > 1 else "slower" if interval.high < 1 else "no difference seen"
+    )
     return Speedup(
         value=value,
         low=interval.low,
@@ -117,22 +145,42 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
 
 def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
     if "given" in (first.source, second.source):
-        return None, "a step time that was given has no spread: record the runs with `stepscope run` to have one"
+        return (
+            None,
+            (
+                "a step time that was given has no spread: record the runs with `stepscope run` to "
+                "have one"
+            ),
+        )
     if first.steps and second.steps:
         few = min(len(first.steps), len(second.steps))
         if few < ENOUGH_STEPS:
             steps = "1 step" if few == 1 else f"{few} steps"
-            return None, f"the interval was not measured: {steps} on one side, and {ENOUGH_STEPS} are needed on both"
+            return (
+                None,
+                (
+                    f"the interval was not measured: {steps} on one side, and {ENOUGH_STEPS} are "
+                    "needed on both"
+                ),
+            )
         return ratio_of_medians(first.steps, second.steps), ""
     errors = [_error(side) for side in (first, second)]
     if first.ns is None or second.ns is None or errors[0] is None or errors[1] is None:
-        return None, "the interval was not measured: a kept diagnosis has no steps of its own, nor has a log"
+        return (
+            None,
+            (
+                "the interval was not measured: a kept diagnosis has no steps of its own, nor has "
+                "a "
+                "log"
+            ),
+        )
     half, value = Z * math.hypot(errors[0], errors[1]), first.ns / second.ns
     return Interval(value=value, low=value * math.exp(-half), high=value * math.exp(half)), ""
 
 
 def _error(side: Timed) -> float | None:
-    """Of the logarithm of a side's figure: as kept, else that of a median of as many steps, were they normal."""
+    """Of the logarithm of a side's figure: as kept, else that of a median of as many steps, were
+    they normal."""
     if side.error is not None or len(side.steps) < ENOUGH_STEPS or not side.ns:
         return side.error
     return 1.2533 * statistics.stdev(side.steps) / math.sqrt(len(side.steps)) / side.ns
@@ -153,15 +201,18 @@ def scaled(speedup: Speedup, growth: float) -> Speedup:
 
 
 def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
-    """Says when the mean tells another ratio than the median: some steps are far longer than others."""
+    """Says when the mean tells another ratio than the median: some steps are far longer than
+    others."""
     if speedup.low is None or speedup.high is None or not first.steps or not second.steps:
         return None
     mean = ratio_of_paces(first.steps, second.steps)
     if mean.low <= speedup.high and mean.high >= speedup.low:
         return None
     return (
-        f"the mean step, without the longest and shortest twentieth, gives {mean.value:.3g}x ({mean.low:.3g} to {mean.high:.3g}),"
-        " which the median does not see: some steps are far longer than others, as with a loader that delivers in bursts"
+        f"the mean step, without the longest and shortest twentieth, gives {mean.value:.3g}x "
+        f"({mean.low:.3g} to {mean.high:.3g}),"
+        " which the median does not see: some steps are far longer than others, as with a loader "
+        "that delivers in bursts"
     )
 
 
@@ -174,21 +225,25 @@ def uneven(first: Timed, second: Timed) -> list[str]:
         mean = pace(side.steps)
         if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
             notes.append(
-                f"the {word} run's mean step, without the longest and shortest twentieth, is {mean / 1e6:.3g} ms where its median"
-                f" is {side.ns / 1e6:.3g} ms: its steps are of two kinds, as with a loader that delivers in bursts, and medians"
+                f"the {word} run's mean step, without the longest and shortest twentieth, is "
+                f"{mean / 1e6:.3g} ms where its median"
+                f" is {side.ns / 1e6:.3g} ms: its steps are of two kinds, as with a loader that "
+                "delivers in bursts, and medians"
                 " compare one kind alone"
             )
     return notes
 
 
 def with_odd(before: CompareSide, after: CompareSide) -> str | None:
-    """Says when steps that save or evaluate, which are not among those compared, make the mean step another story."""
+    """Says when steps that save or evaluate, which are not among those compared, make the mean step
+    another story."""
     usual = [statistics.fmean(side.unprofiled) for side in (before, after)]
     whole = [mean + side.odd_ns for mean, side in zip(usual, (before, after), strict=True)]
     ratio = whole[0] / whole[1]
     if abs(ratio / (usual[0] / usual[1]) - 1) <= ODD:
         return None
     return (
-        f"steps that save or evaluate are not among those compared; with them the mean step takes {whole[1] / 1e6:.3g} ms"
+        "steps that save or evaluate are not among those compared; with them the mean step takes "
+        f"{whole[1] / 1e6:.3g} ms"
         f" instead of {whole[0] / 1e6:.3g} ms: {ratio:.3g}x"
     )

@@ -27,7 +27,14 @@ from stepscope.experiments.kernels.call import (
     named_tensors,
     poison,
 )
-from stepscope.experiments.kernels.errors import OutputCheck, compare, judge, rounding, times, widest
+from stepscope.experiments.kernels.errors import (
+    OutputCheck,
+    compare,
+    judge,
+    rounding,
+    times,
+    widest,
+)
 from stepscope.experiments.kernels.execution import Built, ExecutionSettings, split
 from stepscope.experiments.kernels.space import Settings
 from stepscope.experiments.kernels.target import Inputs, Target, make_inputs
@@ -92,7 +99,9 @@ class _ReferenceOutputs:
 class KernelBench:
     """One target on one device."""
 
-    def __init__(self, target: Target, device: Device, *, by: str, cold: bool, gradients: bool | None) -> None:
+    def __init__(
+        self, target: Target, device: Device, *, by: str, cold: bool, gradients: bool | None
+    ) -> None:
         self.target = target
         self.device = device
         self._torch = device.torch
@@ -114,7 +123,10 @@ class KernelBench:
             self._clear()
             return ReferenceResult(problem=_words(problem))
         torch = self._torch
-        pairs = [(reference.same.outputs, reference.truth.outputs), (reference.same.gradients, reference.truth.gradients)]
+        pairs = [
+            (reference.same.outputs, reference.truth.outputs),
+            (reference.same.gradients, reference.truth.gradients),
+        ]
         checks = [
             compare(torch, name, tensor, tensor, truth_tensors[name])
             for tensors, truth_tensors in pairs
@@ -179,7 +191,11 @@ class KernelBench:
 
     def _ready_call(self, settings: Settings | None, case: Case) -> Callable[[], object]:
         torch = self._torch
-        built = self._reference_built(case.dtype) if settings is None else self._built(settings, case.dtype)
+        built = (
+            self._reference_built(case.dtype)
+            if settings is None
+            else self._built(settings, case.dtype)
+        )
         inputs = fresh(torch, self._inputs(case), with_gradients=bool(self._gradients))
         args, named = inputs
         if not self._gradients:
@@ -190,7 +206,9 @@ class KernelBench:
 
             return forward
         tensors = named_tensors(torch, inputs, self.target.parameters)
-        wanted = [tensor for _, tensor in (*tensors.items(), *built.parameters) if tensor.requires_grad]
+        wanted = [
+            tensor for _, tensor in (*tensors.items(), *built.parameters) if tensor.requires_grad
+        ]
         outputs = differentiable(leaves(torch, built.kernel(*args, **named)))
         directions = [torch.randn_like(output) for output in outputs]
         # Frees the graph that the outputs hold.
@@ -202,22 +220,30 @@ class KernelBench:
 
         return forward_and_backward
 
-    def _called(self, built: Built, settings: Settings, case: Case, reference: _ReferenceOutputs) -> CallResult:
+    def _called(
+        self, built: Built, settings: Settings, case: Case, reference: _ReferenceOutputs
+    ) -> CallResult:
         """The last of as many calls as it takes; each has inputs of its own."""
         want = self._gradients is not False
         for _ in range(built.num_calls):
             inputs = fresh(self._torch, self._inputs(case), with_gradients=want)
             with self._filled(settings, reference):
-                called = call_once(self._torch, built, inputs, self.target.parameters, gradients=want, seed=SEED)
+                called = call_once(
+                    self._torch, built, inputs, self.target.parameters, gradients=want, seed=SEED
+                )
                 self._wait()
         return called
 
-    def _judged(self, reference: _ReferenceOutputs, called: CallResult, before: Inputs, allowed: Error) -> CheckResult:
+    def _judged(
+        self, reference: _ReferenceOutputs, called: CallResult, before: Inputs, allowed: Error
+    ) -> CheckResult:
         torch = self._torch
         checks: list[OutputCheck] = []
         same = reference.same
         if set(called.outputs) != set(same.outputs):
-            counts = f"{len(called.outputs)} tensors came back, {len(same.outputs)} from the reference"
+            counts = (
+                f"{len(called.outputs)} tensors came back, {len(same.outputs)} from the reference"
+            )
             checks.append(OutputCheck(name="output", error=None, problem=counts))
         else:
             checks += [
@@ -233,7 +259,9 @@ class KernelBench:
                     checks.append(OutputCheck(name=name, error=None, problem="is missing"))
         checks += self._touched(reference, called, before)
         if not checks:
-            return CheckResult(why="nothing came back and no input changed: there is nothing to compare")
+            return CheckResult(
+                why="nothing came back and no input changed: there is nothing to compare"
+            )
         judged = [(check, judge(check, allowed)) for check in checks]
         worst, (error, limit, measure) = max(judged, key=lambda pair: _share(pair[1]))
         return CheckResult(
@@ -247,7 +275,9 @@ class KernelBench:
             has_gradients=called.is_differentiable and bool(same.gradients),
         )
 
-    def _touched(self, reference: _ReferenceOutputs, called: CallResult, before: Inputs) -> list[OutputCheck]:
+    def _touched(
+        self, reference: _ReferenceOutputs, called: CallResult, before: Inputs
+    ) -> list[OutputCheck]:
         """Inputs that were written to: by both, they are outputs; by one alone, that is a fault."""
         torch = self._torch
         checks = []
@@ -257,9 +287,19 @@ class KernelBench:
                 continue
             is_mine, is_theirs = not _equal(mine, original), not _equal(theirs, original)
             if is_theirs:
-                checks.append(compare(torch, f"{name}, afterwards", mine, theirs, reference.truth.inputs[name]))
+                checks.append(
+                    compare(
+                        torch, f"{name}, afterwards", mine, theirs, reference.truth.inputs[name]
+                    )
+                )
             elif is_mine:
-                checks.append(OutputCheck(name=name, error=None, problem="was written to; the reference leaves it as it is"))
+                checks.append(
+                    OutputCheck(
+                        name=name,
+                        error=None,
+                        problem="was written to; the reference leaves it as it is",
+                    )
+                )
         return checks
 
     def _reference(self, case: Case) -> _ReferenceOutputs:
@@ -273,16 +313,29 @@ class KernelBench:
             if dtype == case.dtype:
                 break
             try:
-                truth = self._call_reference(self._reference_built(dtype, case.dtype), case, getattr(self._torch, dtype))
+                truth = self._call_reference(
+                    self._reference_built(dtype, case.dtype), case, getattr(self._torch, dtype)
+                )
                 self._wait()
                 break
             except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError):
                 self._clear()
         if set(truth.outputs) != set(same.outputs) or set(truth.gradients) != set(same.gradients):
             truth = same
-        tensors = [*same.outputs.values(), *same.gradients.values(), *truth.outputs.values(), *truth.gradients.values()]
-        outputs = _ReferenceOutputs(same=same, truth=truth, size_bytes=sum(tensor.nbytes for tensor in tensors))
-        while self._kept and sum(tensor.size_bytes for tensor in self._kept.values()) + outputs.size_bytes > KEPT_BYTES:
+        tensors = [
+            *same.outputs.values(),
+            *same.gradients.values(),
+            *truth.outputs.values(),
+            *truth.gradients.values(),
+        ]
+        outputs = _ReferenceOutputs(
+            same=same, truth=truth, size_bytes=sum(tensor.nbytes for tensor in tensors)
+        )
+        while (
+            self._kept
+            and sum(tensor.size_bytes for tensor in self._kept.values()) + outputs.size_bytes
+            > KEPT_BYTES
+        ):
             self._kept.pop(next(iter(self._kept)))
         self._kept[case] = outputs
         return outputs
@@ -291,7 +344,9 @@ class KernelBench:
         self._ways.enter({})
         want = self._gradients is not False
         inputs = fresh(self._torch, self._inputs(case), dtype=dtype, with_gradients=want)
-        return call_once(self._torch, built, inputs, self.target.parameters, gradients=want, seed=SEED)
+        return call_once(
+            self._torch, built, inputs, self.target.parameters, gradients=want, seed=SEED
+        )
 
     def _reference_built(self, dtype: str, rounded_to: str | None = None) -> Built:
         call = self.target.reference if self.target.reference is not None else self.target.call
@@ -312,12 +367,16 @@ class KernelBench:
             return call
         key = (id(call), f"{rounded_to or dtype} {dtype}")
         if key not in self._models:
-            model = copy.deepcopy(call).to(self.device.torch_device, getattr(torch, rounded_to or dtype))
+            model = copy.deepcopy(call).to(
+                self.device.torch_device, getattr(torch, rounded_to or dtype)
+            )
             self._models[key] = model.to(getattr(torch, dtype)).eval()
         return self._models[key]
 
     def _inputs(self, case: Case) -> Inputs:
-        return make_inputs(self.target, self._torch, case.shapes, case.dtype, self.device.torch_device, SEED)
+        return make_inputs(
+            self.target, self._torch, case.shapes, case.dtype, self.device.torch_device, SEED
+        )
 
     def _work(self, case: Case, reference: _ReferenceOutputs) -> tuple[int, float | None]:
         """Bytes that must move and FLOPs of products, of the call as it is timed."""
@@ -344,9 +403,19 @@ class KernelBench:
             built = self._reference_built(case.dtype)
             copies = fresh(self._torch, inputs, with_gradients=bool(self._gradients))
             with FlopCounterMode(display=False) as counter:
-                ends = [tensor for tensor in leaves(self._torch, built.kernel(*copies[0], **copies[1])) if tensor.requires_grad]
+                ends = [
+                    tensor
+                    for tensor in leaves(self._torch, built.kernel(*copies[0], **copies[1]))
+                    if tensor.requires_grad
+                ]
                 if self._gradients and ends:
-                    gradients_of(self._torch, ends, named_tensors(self._torch, copies, self.target.parameters), built, SEED)
+                    gradients_of(
+                        self._torch,
+                        ends,
+                        named_tensors(self._torch, copies, self.target.parameters),
+                        built,
+                        SEED,
+                    )
             return float(counter.get_total_flops())
         return None
 
@@ -361,7 +430,9 @@ class KernelBench:
             return
         is_deterministic = torch.are_deterministic_algorithms_enabled()
         is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        switch = vars(torch._C).get("_set_deterministic_algorithms", torch.use_deterministic_algorithms)  # noqa: SLF001
+        switch = vars(torch._C).get(
+            "_set_deterministic_algorithms", torch.use_deterministic_algorithms
+        )
         # Torch's own name for it imports all of its compiler, which takes seconds; with it on,
         # torch.empty fills what it gives.
         switch(True, warn_only=True)

@@ -46,8 +46,13 @@ def named_tensors(torch: Any, inputs: Inputs, names: tuple[str, ...]) -> dict[st
     for index, value in enumerate(inputs[0]):
         name = names[index] if index < len(names) else f"input {index}"
         parts = leaves(torch, value)
-        tensors |= {name if len(parts) == 1 else f"{name}[{number}]": part for number, part in enumerate(parts)}
-    return tensors | {name: value for name, value in inputs[1].items() if isinstance(value, torch.Tensor)}
+        tensors |= {
+            name if len(parts) == 1 else f"{name}[{number}]": part
+            for number, part in enumerate(parts)
+        }
+    return tensors | {
+        name: value for name, value in inputs[1].items() if isinstance(value, torch.Tensor)
+    }
 
 
 def fresh(torch: Any, inputs: Inputs, *, dtype: Any = None, with_gradients: bool = False) -> Inputs:
@@ -64,10 +69,14 @@ def fresh(torch: Any, inputs: Inputs, *, dtype: Any = None, with_gradients: bool
             return tuple(copied(item) for item in value)
         return [copied(item) for item in value] if isinstance(value, list) else value
 
-    return tuple(copied(value) for value in inputs[0]), {name: copied(value) for name, value in inputs[1].items()}
+    return tuple(copied(value) for value in inputs[0]), {
+        name: copied(value) for name, value in inputs[1].items()
+    }
 
 
-def call_once(torch: Any, built: Built, inputs: Inputs, names: tuple[str, ...], *, gradients: bool, seed: int) -> CallResult:
+def call_once(
+    torch: Any, built: Built, inputs: Inputs, names: tuple[str, ...], *, gradients: bool, seed: int
+) -> CallResult:
     """Runs it, and backward where its outputs carry gradients and they are wanted.
 
     `inputs` are the call's own to keep.
@@ -75,25 +84,40 @@ def call_once(torch: Any, built: Built, inputs: Inputs, names: tuple[str, ...], 
     with torch.set_grad_enabled(gradients):
         returned = leaves(torch, built.kernel(*inputs[0], **inputs[1]))
     tensors = named_tensors(torch, inputs, names)
-    outputs = {f"output {index}" if len(returned) > 1 else "output": tensor for index, tensor in enumerate(returned)}
+    outputs = {
+        f"output {index}" if len(returned) > 1 else "output": tensor
+        for index, tensor in enumerate(returned)
+    }
     ends = differentiable(returned)
     found_gradients: dict[str, Any] = {}
     if gradients and ends:
         found_gradients = gradients_of(torch, ends, tensors, built, seed)
     copies = {name: tensor.detach().clone() for name, tensor in outputs.items()}
     after = {name: tensor.detach() for name, tensor in tensors.items()}
-    return CallResult(outputs=copies, inputs=after, gradients=found_gradients, is_differentiable=bool(ends))
+    return CallResult(
+        outputs=copies, inputs=after, gradients=found_gradients, is_differentiable=bool(ends)
+    )
 
 
-def gradients_of(torch: Any, ends: list[Any], tensors: dict[str, Any], built: Built, seed: int) -> dict[str, Any]:
+def gradients_of(
+    torch: Any, ends: list[Any], tensors: dict[str, Any], built: Built, seed: int
+) -> dict[str, Any]:
     """By the same random direction for everyone.
 
     Drawn on the host in float32, whatever the precision.
     """
-    wanted = {f"gradient of {name}": tensor for name, tensor in (*tensors.items(), *built.parameters) if tensor.requires_grad}
+    wanted = {
+        f"gradient of {name}": tensor
+        for name, tensor in (*tensors.items(), *built.parameters)
+        if tensor.requires_grad
+    }
     directions = [direction_like(torch, end, seed + index) for index, end in enumerate(ends)]
     gradients = torch.autograd.grad(ends, list(wanted.values()), directions, allow_unused=True)
-    return {name: gradient.detach().clone() for name, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
+    return {
+        name: gradient.detach().clone()
+        for name, gradient in zip(wanted, gradients, strict=True)
+        if gradient is not None
+    }
 
 
 def direction_like(torch: Any, end: Any, seed: int) -> Any:
@@ -108,6 +132,8 @@ def poison(torch: Any, outputs: dict[str, Any]) -> None:
     for output in outputs.values():
         for _ in range(3):
             spoiled = torch.empty_like(output)
-            spoiled_tensors.append(spoiled.fill_(float("nan")) if output.is_floating_point() else spoiled.fill_(1))
+            spoiled_tensors.append(
+                spoiled.fill_(float("nan")) if output.is_floating_point() else spoiled.fill_(1)
+            )
     if any(output.is_cuda for output in spoiled_tensors):
         torch.cuda.synchronize()

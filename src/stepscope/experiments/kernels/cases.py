@@ -15,7 +15,14 @@ MOST_ELEMENTS = 1 << 34
 MOST_CASES = 64
 SHAPE = re.compile(r"\d{1,10}(x\d{1,10})*")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-SHORT = {"fp32": "float32", "f32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp64": "float64"}
+SHORT = {
+    "fp32": "float32",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "f16": "float16",
+    "fp64": "float64",
+}
 ODD = (13, 7, 29, 3, 5, 11, 17, 19)
 """Sizes for edge cases: no multiple of any block, and not equal to each other."""
 
@@ -29,7 +36,8 @@ def parse_shapes(text: str, option: str = "--shapes") -> tuple[Shapes, ...]:
             word = part.strip().lower()
             if not SHAPE.fullmatch(word):
                 raise UsageError(
-                    f"{option} {text}: {part.strip()!r} is no shape. Write 1024x1024, a comma between cases, "
+                    f"{option} {text}: {part.strip()!r} is no shape. Write 1024x1024, a comma "
+                    "between cases, "
                     "a semicolon between the tensors of one case: 512x256;256x1024"
                 )
             shapes.append(_sizes([int(size) for size in word.split("x")], f"{option} {text}"))
@@ -49,13 +57,20 @@ def declared_shapes(declared: object, where: str) -> tuple[Shapes, ...]:
             cases += parse_shapes(case, where)
         elif isinstance(case, int):
             cases.append((_sizes([case], where),))
-        elif isinstance(case, list | tuple) and case and all(isinstance(size, int) for size in case):
+        elif (
+            isinstance(case, list | tuple) and case and all(isinstance(size, int) for size in case)
+        ):
             cases.append((_sizes(case, where),))
-        elif isinstance(case, list | tuple) and case and all(isinstance(shape, list | tuple) for shape in case):
+        elif (
+            isinstance(case, list | tuple)
+            and case
+            and all(isinstance(shape, list | tuple) for shape in case)
+        ):
             cases.append(tuple(_sizes(shape, where) for shape in case))
         else:
             raise UsageError(
-                f"{where}: {str(case)[:80]!r} is no shape; write (1024, 1024), or a tuple of such for several tensors"
+                f"{where}: {str(case)[:80]!r} is no shape; write (1024, 1024), or a tuple of such "
+                "for several tensors"
             )
     return tuple(cases)
 
@@ -93,17 +108,28 @@ def edge_shapes(timed: Sequence[Shapes]) -> tuple[Shapes, ...]:
             {first: 13},
             {sizes[-1]: odd[sizes[-1]] * 37},
         ):
-            edges[tuple(tuple(mapping.get(size, size) for size in shape) for shape in shapes)] = None
+            edges[tuple(tuple(mapping.get(size, size) for size in shape) for shape in shapes)] = (
+                None
+            )
     return tuple(shapes for shapes in edges if shapes not in timed)
 
 
-def make_cases(timed: Sequence[Shapes], edges: Sequence[Shapes], dtypes: Sequence[str]) -> tuple[Case, ...]:
+def make_cases(
+    timed: Sequence[Shapes], edges: Sequence[Shapes], dtypes: Sequence[str]
+) -> tuple[Case, ...]:
     """Edges first: they are small, and find most faults."""
-    cases = [Case(shapes=shapes, dtype=dtype, is_timed=False) for shapes in edges for dtype in dtypes]
-    cases += [Case(shapes=shapes, dtype=dtype, is_timed=True) for shapes in timed for dtype in dtypes]
+    cases = [
+        Case(shapes=shapes, dtype=dtype, is_timed=False) for shapes in edges for dtype in dtypes
+    ]
+    cases += [
+        Case(shapes=shapes, dtype=dtype, is_timed=True) for shapes in timed for dtype in dtypes
+    ]
     cases = list(dict.fromkeys(cases))
     if len(cases) > MOST_CASES:
-        raise UsageError(f"{len(cases)} cases of shapes and dtypes are more than {MOST_CASES}: give fewer --shapes or --dtypes")
+        raise UsageError(
+            f"{len(cases)} cases of shapes and dtypes are more than {MOST_CASES}: give fewer "
+            "--shapes or --dtypes"
+        )
     return tuple(cases)
 
 
@@ -114,5 +140,7 @@ def _sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
             raise UsageError(f"{where}: a size of {size} is not possible; sizes are 1 or more")
         total *= size
     if total > MOST_ELEMENTS:
-        raise UsageError(f"{where}: {'x'.join(map(str, sizes))} has more than {MOST_ELEMENTS} elements")
+        raise UsageError(
+            f"{where}: {'x'.join(map(str, sizes))} has more than {MOST_ELEMENTS} elements"
+        )
     return tuple(sizes)

@@ -18,7 +18,10 @@ def timed(samples: Sequence[float]) -> Timed | None:
     ordered = sorted(samples)
     last = len(ordered) - 1
     return Timed(
-        ns=median(ordered), low_ns=ordered[round(0.1 * last)], high_ns=ordered[round(0.9 * last)], num_samples=len(ordered)
+        ns=median(ordered),
+        low_ns=ordered[round(0.1 * last)],
+        high_ns=ordered[round(0.9 * last)],
+        num_samples=len(ordered),
     )
 
 

@@ -25,7 +25,9 @@ GRAPH_CALLS = 3
 Kernel = Callable[..., Any]
 
 
-def split(target: Target, settings: Settings) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value]]:
+def split(
+    target: Target, settings: Settings
+) -> tuple[dict[str, Value], dict[str, Value], dict[str, Value]]:
     """Keywords of the function, settings of its autotuned kernel, execution options."""
     keywords: dict[str, Value] = {}
     launch: dict[str, Value] = {}
@@ -43,14 +45,17 @@ def split(target: Target, settings: Settings) -> tuple[dict[str, Value], dict[st
             if not target.is_module:
                 has[:0] = [other for other in target.parameters if other not in target.required]
             raise UsageError(
-                f"{target.name} takes no setting {name!r}. It has {', '.join(has) or 'none of its own'}; "
+                f"{target.name} takes no setting {name!r}. It has "
+                f"{', '.join(has) or 'none of its own'}; "
                 f"around any function there are {', '.join(EXECUTION_OPTIONS)}"
             )
     return keywords, launch, options
 
 
 def _autotune_names(target: Target) -> tuple[str, ...]:
-    names = [name for kernel in target.autotuned for config in kernel.configs for name in config.kwargs]
+    names = [
+        name for kernel in target.autotuned for config in kernel.configs for name in config.kwargs
+    ]
     return tuple(dict.fromkeys([*names, *LAUNCH])) if target.autotuned else ()
 
 
@@ -59,8 +64,14 @@ def autotune_configs(target: Target) -> tuple[Settings, ...]:
     configs: list[Settings] = []
     for kernel in target.autotuned[:1]:
         for config in kernel.configs:
-            settings: dict[str, Value] = {name: value for name, value in config.kwargs.items() if isinstance(value, Value)}
-            settings |= {name: value for name in LAUNCH[:2] if (value := getattr(config, name, None)) is not None}
+            settings: dict[str, Value] = {
+                name: value for name, value in config.kwargs.items() if isinstance(value, Value)
+            }
+            settings |= {
+                name: value
+                for name in LAUNCH[:2]
+                if (value := getattr(config, name, None)) is not None
+            }
             configs.append(settings)
     return tuple(configs)
 
@@ -85,7 +96,9 @@ class ExecutionSettings:
         self._on_gpu = kind == "cuda"
         self._own = {id(kernel): list(kernel.configs) for kernel in target.autotuned}
         self._launched: Settings = {}
-        self._caches: dict[tuple[int, str], dict[Any, Any]] = {(id(kernel), "[]"): kernel.cache for kernel in target.autotuned}
+        self._caches: dict[tuple[int, str], dict[Any, Any]] = {
+            (id(kernel), "[]"): kernel.cache for kernel in target.autotuned
+        }
         backends = torch.backends
         self._usual = {
             "cudnn_benchmark": bool(backends.cudnn.benchmark),
@@ -99,7 +112,9 @@ class ExecutionSettings:
         if is_channels_last and self._target.is_module:
             model = self._turned(model)
         parameters = tuple(model.named_parameters()) if self._target.is_module else ()
-        kernel: Kernel = self._compiled(model, options) if "mode" in options or "backend" in options else model
+        kernel: Kernel = (
+            self._compiled(model, options) if "mode" in options or "backend" in options else model
+        )
         if not is_channels_last and not keywords and not self._has_graphs(options):
             return Built(kernel=kernel, parameters=parameters)
 
@@ -109,10 +124,17 @@ class ExecutionSettings:
                 self._torch.compiler.cudagraph_mark_step_begin()
             if is_channels_last:
                 # Inputs come as the job has them; turning them is part of this way's price.
-                inputs, named = tuple(map(self._ordered, inputs)), {name: self._ordered(value) for name, value in named.items()}
+                inputs, named = (
+                    tuple(map(self._ordered, inputs)),
+                    {name: self._ordered(value) for name, value in named.items()},
+                )
             return kernel(*inputs, **named, **keywords)
 
-        return Built(kernel=call, parameters=parameters, num_calls=GRAPH_CALLS if self._has_graphs(options) else 1)
+        return Built(
+            kernel=call,
+            parameters=parameters,
+            num_calls=GRAPH_CALLS if self._has_graphs(options) else 1,
+        )
 
     def enter(self, settings: Settings) -> None:
         """What must hold while this configuration runs."""
@@ -121,7 +143,9 @@ class ExecutionSettings:
         torch = self._torch
         if not self._on_gpu:
             return
-        torch.backends.cudnn.benchmark = _is_on(options.get("cudnn_benchmark", self._usual["cudnn_benchmark"]))
+        torch.backends.cudnn.benchmark = _is_on(
+            options.get("cudnn_benchmark", self._usual["cudnn_benchmark"])
+        )
         tf32 = _is_on(options.get("tf32", self._usual["tf32"]))
         if tf32 != allows_tf32(torch):
             torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -143,7 +167,12 @@ class ExecutionSettings:
         if mode not in MODES:
             raise UsageError(f"mode={mode} is none of {', '.join(MODES)}")
         dynamo: Any = importlib.import_module("torch._dynamo")
-        for name in ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit"):
+        for name in (
+            "recompile_limit",
+            "cache_size_limit",
+            "accumulated_recompile_limit",
+            "accumulated_cache_size_limit",
+        ):
             if hasattr(dynamo.config, name):
                 setattr(dynamo.config, name, RECOMPILES)
         compile_options: dict[str, Any] = {"dynamic": False}
@@ -182,7 +211,10 @@ class ExecutionSettings:
 def _triton_config(like: Any, launch: Mapping[str, Value]) -> Any:
     triton: Any = importlib.import_module("triton")
     options = {name: value for name, value in launch.items() if name in LAUNCH}
-    kwargs = {**like.kwargs, **{name: value for name, value in launch.items() if name not in LAUNCH}}
+    kwargs = {
+        **like.kwargs,
+        **{name: value for name, value in launch.items() if name not in LAUNCH},
+    }
     options.setdefault("num_warps", like.num_warps)
     options.setdefault("num_stages", like.num_stages)
     return triton.Config(kwargs, pre_hook=getattr(like, "pre_hook", None), **options)

@@ -26,7 +26,13 @@ def datasheet_roofs(key: str | None) -> Roofs | None:
 
 
 def floor_of(
-    roofs: Roofs | None, dtype: str, bytes_moved: int, flops: float | None, *, cache_bytes: int, allows_tf32: bool
+    roofs: Roofs | None,
+    dtype: str,
+    bytes_moved: int,
+    flops: float | None,
+    *,
+    cache_bytes: int,
+    allows_tf32: bool,
 ) -> Floor:
     fits = bytes_moved <= cache_bytes
     if roofs is None:
@@ -35,7 +41,13 @@ def floor_of(
     peak = _peak(roofs, dtype, allows_tf32)
     arithmetic_ns = flops / peak * 1e9 if flops and peak else 0.0
     bound = "arithmetic" if arithmetic_ns > memory_ns else "memory"
-    return Floor(bytes_moved=bytes_moved, flops=flops, ns=max(memory_ns, arithmetic_ns), bound=bound, fits_cache=fits)
+    return Floor(
+        bytes_moved=bytes_moved,
+        flops=flops,
+        ns=max(memory_ns, arithmetic_ns),
+        bound=bound,
+        fits_cache=fits,
+    )
 
 
 def _peak(roofs: Roofs, dtype: str, allows_tf32: bool) -> float | None:

@@ -50,7 +50,9 @@ class _Worker:
         self._process = self._job.process
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         assert self._process.stdout is not None and self._process.stdin is not None
-        threading.Thread(target=_read, args=(self._process.stdout, self._lines), daemon=True).start()
+        threading.Thread(
+            target=_read, args=(self._process.stdout, self._lines), daemon=True
+        ).start()
         try:
             self._send(msgspec.json.encode(opening))
             self._receive(START_S)
@@ -126,7 +128,9 @@ class RemoteBench:
 
     def refer(self, case: Case) -> ReferenceResult:
         try:
-            result = self._ask((), Request(do="refer", case=case), max(self._limit_s, START_S)).referred
+            result = self._ask(
+                (), Request(do="refer", case=case), max(self._limit_s, START_S)
+            ).referred
         except _GoneError as gone:
             return ReferenceResult(problem=str(gone))
         assert result is not None
@@ -135,7 +139,9 @@ class RemoteBench:
     def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult:
         process = process_of(settings)
         try:
-            result = self._ask(process, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s).compared
+            result = self._ask(
+                process, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s
+            ).compared
         except _GoneError as gone:
             return CheckResult(why=str(gone))
         assert result is not None
@@ -143,10 +149,14 @@ class RemoteBench:
             self._drop(process)
         return result
 
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult:
+    def sample(
+        self, settings: Settings | None, case: Case, inner: int, limit_s: float
+    ) -> SampleResult:
         process = process_of(settings or {})
         try:
-            result = self._ask(process, Request(do="sample", settings=settings, case=case, inner=inner), limit_s).sampled
+            result = self._ask(
+                process, Request(do="sample", settings=settings, case=case, inner=inner), limit_s
+            ).sampled
         except _GoneError as gone:
             return SampleResult(ns=None, why=str(gone))
         assert result is not None
@@ -175,7 +185,9 @@ class RemoteBench:
         try:
             return self._ask((), request, START_S)
         except _GoneError as gone:
-            raise InputError(f"the process that tunes {self._opening.target} could not be started: {gone}") from None
+            raise InputError(
+                f"the process that tunes {self._opening.target} could not be started: {gone}"
+            ) from None
 
     def _drop(self, process: tuple[str, ...]) -> None:
         worker = self._workers.pop(process, None)

@@ -53,16 +53,34 @@ def declared_configs(declared: object, where: str) -> tuple[Settings, ...]:
         axes = {}
         for name, values in declared.items():
             listed = values if isinstance(values, list | tuple) else [values]
-            if not isinstance(name, str) or not listed or not all(isinstance(value, Value) for value in listed):
-                raise UsageError(f'{where}[{name!r}] must be a list of numbers or words, as in {{"BLOCK": [64, 128]}}')
+            if (
+                not isinstance(name, str)
+                or not listed
+                or not all(isinstance(value, Value) for value in listed)
+            ):
+                raise UsageError(
+                    f'{where}[{name!r}] must be a list of numbers or words, as in {{"BLOCK": [64, '
+                    f"128]}}"
+                )
             axes[name] = tuple(listed)
         return product(axes)
-    if isinstance(declared, list | tuple) and declared and all(isinstance(config, Mapping) for config in declared):
+    if (
+        isinstance(declared, list | tuple)
+        and declared
+        and all(isinstance(config, Mapping) for config in declared)
+    ):
         for config in declared:
-            if not all(isinstance(name, str) and isinstance(value, Value) for name, value in config.items()):
-                raise UsageError(f"{where}: {str(config)[:80]} must have names and numbers or words")
+            if not all(
+                isinstance(name, str) and isinstance(value, Value) for name, value in config.items()
+            ):
+                raise UsageError(
+                    f"{where}: {str(config)[:80]} must have names and numbers or words"
+                )
         return distinct(dict(config) for config in declared)
-    raise UsageError(f'{where} must be {{"BLOCK": [64, 128]}}, or a list of configurations as in [{{"BLOCK": 64}}, ...]')
+    raise UsageError(
+        f'{where} must be {{"BLOCK": [64, 128]}}, or a list of configurations as in [{{"BLOCK": '
+        f"64}}, ...]"
+    )
 
 
 def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
@@ -71,8 +89,13 @@ def product(axes: Mapping[str, Sequence[Value]]) -> tuple[Settings, ...]:
         count *= len(values)
     if count > MOST:
         sizes = " x ".join(f"{len(values)} {name}" for name, values in axes.items())
-        raise UsageError(f"{sizes} are {count} configurations, more than {MOST}: give fewer values, or a list of them")
-    return distinct(dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+        raise UsageError(
+            f"{sizes} are {count} configurations, more than {MOST}: give fewer values, or a list "
+            "of them"
+        )
+    return distinct(
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    )
 
 
 def distinct(configs: Iterable[Settings]) -> tuple[Settings, ...]:
@@ -83,7 +106,9 @@ def distinct(configs: Iterable[Settings]) -> tuple[Settings, ...]:
     return tuple(unique)
 
 
-def default_options(*, on_gpu: bool, has_compiler: bool, has_conv: bool, has_products: bool) -> tuple[Settings, ...]:
+def default_options(
+    *, on_gpu: bool, has_compiler: bool, has_conv: bool, has_products: bool
+) -> tuple[Settings, ...]:
     """One thing changed at a time, from what is there; the baseline is none of them."""
     modes: tuple[str, ...] = ()
     if has_compiler:

@@ -79,7 +79,8 @@ def load_target(name: str, reference: str | None = None, settings: tuple[str, ..
             reference_call = _made(reference_call, reference)
     if reference_call is not None and not callable(reference_call):
         raise UsageError(
-            f"{reference_name} is {type(reference_call).__name__}, and cannot be called: a reference takes the same inputs"
+            f"{reference_name} is {type(reference_call).__name__}, and cannot be called: a "
+            "reference takes the same inputs"
         )
     return Target(
         name=name,
@@ -109,8 +110,15 @@ def _look_up(name: str, role: str) -> tuple[ModuleType, Any]:
     target: Any = module
     for part in path.split("."):
         if not hasattr(target, part):
-            near = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise UsageError(f"{module_name} has no {path!r}. It has {', '.join(near[:8]) or 'nothing that can be called'}")
+            near = [
+                key
+                for key, value in vars(module).items()
+                if callable(value) and not key.startswith("_")
+            ]
+            raise UsageError(
+                f"{module_name} has no {path!r}. It has "
+                f"{', '.join(near[:8]) or 'nothing that can be called'}"
+            )
         target = getattr(target, part)
     return module, target
 
@@ -126,7 +134,9 @@ def _import(module_name: str) -> ModuleType:
         if not path.is_file():
             raise UsageError(f"there is no file {module_name}: {FORM}")
         name = path.stem
-        if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
+        if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(
+            path.resolve()
+        ):
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path.resolve())
         assert spec is not None and spec.loader is not None
@@ -137,22 +147,34 @@ def _import(module_name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as problem:
         where = f"looked in {folder} and where Python looks"
-        raise UsageError(f"cannot import {module_name}: {problem}; {where}. Go to its folder, or install what it needs") from None
+        raise UsageError(
+            f"cannot import {module_name}: {problem}; {where}. Go to its folder, or install what "
+            "it needs"
+        ) from None
     except UsageError:
         raise
     except Exception as problem:  # noqa: BLE001 - the user's module may raise anything while it is imported
-        raise UsageError(f"cannot import {module_name}: it raised {type(problem).__name__}: {_line(problem)}") from None
+        raise UsageError(
+            f"cannot import {module_name}: it raised {type(problem).__name__}: {_line(problem)}"
+        ) from None
     return module
 
 
 def _refuse_kernels(value: Any, name: str) -> None:
     kind = type(value).__name__
-    if type(value).__module__.startswith("triton.") and kind in ("JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"):
+    if type(value).__module__.startswith("triton.") and kind in (
+        "JITFunction",
+        "InterpretedFunction",
+        "Autotuner",
+        "Heuristics",
+    ):
         example = (
-            "def softmax(x, BLOCK=1024, num_warps=4): ... kernel[grid](x, y, ..., BLOCK=BLOCK, num_warps=num_warps); return y"
+            "def softmax(x, BLOCK=1024, num_warps=4): ... kernel[grid](x, y, ..., BLOCK=BLOCK, "
+            "num_warps=num_warps); return y"
         )
         raise UsageError(
-            f"{name} is a bare Triton kernel ({kind}): its grid and its outputs are known to whoever launches it. "
+            f"{name} is a bare Triton kernel ({kind}): its grid and its outputs are known to "
+            "whoever launches it. "
             f"Give the function that launches it, with the settings as keywords: {example}"
         )
 
@@ -162,19 +184,26 @@ def _made(cls: type, name: str) -> Any:
     try:
         instance = cls()
     except TypeError as problem:
-        raise UsageError(f"{name} is a class and cannot be made without arguments ({_line(problem)}): give an instance") from None
+        raise UsageError(
+            f"{name} is a class and cannot be made without arguments ({_line(problem)}): give an "
+            "instance"
+        ) from None
     return instance
 
 
 def _signature(call: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
-        parameters = inspect.signature(call.forward if _is_module(call) else call).parameters.values()
+        parameters = inspect.signature(
+            call.forward if _is_module(call) else call
+        ).parameters.values()
     except (TypeError, ValueError):
         return (), ()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = [parameter for parameter in parameters if parameter.kind in kinds]
     required = [parameter for parameter in named if parameter.default is parameter.empty]
-    return tuple(parameter.name for parameter in named), tuple(parameter.name for parameter in required)
+    return tuple(parameter.name for parameter in named), tuple(
+        parameter.name for parameter in required
+    )
 
 
 def _is_module(call: Any) -> bool:
@@ -206,7 +235,14 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 MakeInputs = Callable[..., Any]
 
 
-def make_inputs(target: Target, torch: Any, shapes: tuple[tuple[int, ...], ...], dtype: str, device: str, seed: int) -> Inputs:
+def make_inputs(
+    target: Target,
+    torch: Any,
+    shapes: tuple[tuple[int, ...], ...],
+    dtype: str,
+    device: str,
+    seed: int,
+) -> Inputs:
     """The arguments of one call.
 
     The user's own, or random tensors for each parameter that has no default.
@@ -232,7 +268,9 @@ def _tensor_names(target: Target, num_shapes: int) -> tuple[str, ...]:
         return ("input",) * num_shapes
     if num_shapes not in (1, len(names)):
         raise UsageError(
-            f"{target.name} takes {len(names)} arguments without a default ({', '.join(names)}) and {num_shapes} shapes were "
-            "given for a call: give one for each, with semicolons between, or stepscope_inputs beside the function"
+            f"{target.name} takes {len(names)} arguments without a default ({', '.join(names)}) "
+            f"and {num_shapes} shapes were "
+            "given for a call: give one for each, with semicolons between, or stepscope_inputs "
+            "beside the function"
         )
     return names

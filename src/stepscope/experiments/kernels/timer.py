@@ -33,7 +33,9 @@ class KernelTimer:
         self._flush: Any = None
         if cold:
             device = "cuda" if self._on_gpu else "cpu"
-            self._flush = torch.empty(max(2 * cache_bytes, 1 << 20), dtype=torch.int8, device=device)
+            self._flush = torch.empty(
+                max(2 * cache_bytes, 1 << 20), dtype=torch.int8, device=device
+            )
 
     def sample(self, call: Call, inner: int) -> float:
         """Nanoseconds of one call."""
@@ -83,7 +85,9 @@ class KernelTimer:
                 total += time.perf_counter_ns() - start
             return max(total / inner, 1.0)
         cuda = self._torch.cuda
-        marks = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(inner)]
+        marks = [
+            (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(inner)
+        ]
         cuda.synchronize()
         for first, last in marks:
             self._flush.zero_()

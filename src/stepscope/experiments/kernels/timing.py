@@ -29,7 +29,9 @@ REFERENCE = -1
 
 
 class Sampler(Protocol):
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult: ...
+    def sample(
+        self, settings: Settings | None, case: Case, inner: int, limit_s: float
+    ) -> SampleResult: ...
 
 
 @dataclass(slots=True)
@@ -64,13 +66,19 @@ class Race:
         best = self._best(finalists)
         if best is None:
             return self._raced(None, None, ())
-        ties = tuple(number for number in finalists if number not in (best, REFERENCE) and _tied(final, number, best))
+        ties = tuple(
+            number
+            for number in finalists
+            if number not in (best, REFERENCE) and _tied(final, number, best)
+        )
         if self.baseline is None or self.baseline == best or not self.samples.get(self.baseline):
             return self._raced(best, None, ties)
         gain_found = self._pairs(self.baseline, best)
         if gain_found is None or gain_found.low <= 1:
             return self._raced(self.baseline, None, tuple({*ties, best} - {self.baseline}))
-        return self._raced(best, gain_found, tuple(number for number in ties if number != self.baseline))
+        return self._raced(
+            best, gain_found, tuple(number for number in ties if number != self.baseline)
+        )
 
     def _warm(self, number: int) -> bool:
         """The first call compiles; the second says how many make a sample."""
@@ -108,7 +116,9 @@ class Race:
                 ns = self._sample(number, self.inner[number])
                 if ns is not None:
                     samples[number].append(ns)
-        samples = {number: values for number, values in samples.items() if number not in self.failed}
+        samples = {
+            number: values for number, values in samples.items() if number not in self.failed
+        }
         for number, values in samples.items():
             self.samples[number] += values
         return samples
@@ -130,7 +140,9 @@ class Race:
 
     def _finalists(self) -> list[int]:
         by_median = sorted(
-            (median(samples), number) for number, samples in self.samples.items() if samples and number != REFERENCE
+            (median(samples), number)
+            for number, samples in self.samples.items()
+            if samples and number != REFERENCE
         )
         fastest = [number for _, number in by_median[:FINALISTS]]
         for number in (self.baseline, REFERENCE):
@@ -139,14 +151,27 @@ class Race:
         return fastest
 
     def _best(self, among: Sequence[int]) -> int | None:
-        timed_ones = [number for number in among if number != REFERENCE and self.samples.get(number)]
-        return min(timed_ones, key=lambda number: (median(self.samples[number]), number), default=None)
+        timed_ones = [
+            number for number in among if number != REFERENCE and self.samples.get(number)
+        ]
+        return min(
+            timed_ones, key=lambda number: (median(self.samples[number]), number), default=None
+        )
 
-    def _raced(self, winner: int | None, gain_found: Gain | None, ties: tuple[int, ...]) -> RaceResult:
+    def _raced(
+        self, winner: int | None, gain_found: Gain | None, ties: tuple[int, ...]
+    ) -> RaceResult:
         if winner in self.failed:
-            winner, gain_found = self._best([number for number in self.samples if number not in self.failed]), None
+            winner, gain_found = (
+                self._best([number for number in self.samples if number not in self.failed]),
+                None,
+            )
         return RaceResult(
-            times={number: timing for number, samples in self.samples.items() if (timing := timed(samples)) is not None},
+            times={
+                number: timing
+                for number, samples in self.samples.items()
+                if (timing := timed(samples)) is not None
+            },
             failed=dict(self.failed),
             winner=winner,
             gain=gain_found,

@@ -47,9 +47,13 @@ class Bench(Protocol):
 
     def refer(self, case: Case) -> ReferenceResult: ...
 
-    def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult: ...
+    def check(
+        self, settings: Settings, case: Case, allowed: Error, limit_s: float
+    ) -> CheckResult: ...
 
-    def sample(self, settings: Settings | None, case: Case, inner: int, limit_s: float) -> SampleResult: ...
+    def sample(
+        self, settings: Settings | None, case: Case, inner: int, limit_s: float
+    ) -> SampleResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,11 @@ Report = Callable[[str], None]
 
 
 def tune_kernel(
-    bench: Bench, plan: Plan, policy: SweepPolicy, report: Report, now: Callable[[], float] = time.monotonic
+    bench: Bench,
+    plan: Plan,
+    policy: SweepPolicy,
+    report: Report,
+    now: Callable[[], float] = time.monotonic,
 ) -> KernelTuning:
     start = now()
     report(f"reference in {len(plan.cases)} cases")
@@ -99,7 +107,9 @@ def tune_kernel(
     for index, case in enumerate(timed_cases):
         report(f"timing {case.words}")
         share = max(start + policy.budget_s - now(), 0.0) / (len(timed_cases) - index)
-        result, tryings = _race(bench, plan, policy, case, referred[case], tryings, now, now() + share)
+        result, tryings = _race(
+            bench, plan, policy, case, referred[case], tryings, now, now() + share
+        )
         results.append(result)
     results = [_without_wrong(result, tryings) for result in results]
     described = plan.described
@@ -136,12 +146,17 @@ def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[
         if result.problem is None:
             results[case] = result
         elif case.is_timed:
-            raise UsageError(f"the reference ({plan.described.reference}) fails at {case.words}: {result.problem}")
+            raise UsageError(
+                f"the reference ({plan.described.reference}) fails at {case.words}: "
+                f"{result.problem}"
+            )
         else:
             left_out[case.words.rpartition(" ")[0]] = None
     notes = []
     if left_out:
-        notes.append(f"edge shapes that the reference does not take were left out: {', '.join(left_out)}")
+        notes.append(
+            f"edge shapes that the reference does not take were left out: {', '.join(left_out)}"
+        )
     return results, list(results), notes
 
 
@@ -149,7 +164,16 @@ def _allowed(referred: dict[Case, ReferenceResult], factor: float) -> dict[str, 
     """By precision, the widest over the cases: a small output may be exact by luck."""
     dtypes = dict.fromkeys(case.dtype for case in referred)
     return {
-        dtype: times(widest([result.error for case, result in referred.items() if case.dtype == dtype and result.error]), factor)
+        dtype: times(
+            widest(
+                [
+                    result.error
+                    for case, result in referred.items()
+                    if case.dtype == dtype and result.error
+                ]
+            ),
+            factor,
+        )
         for dtype in dtypes
     }
 
@@ -160,7 +184,11 @@ def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
     if not poor:
         return []
     return [
-        f"the reference gives {', '.join(poor)} whatever it is given: its own error could not be measured, eight roundings taken"
+        (
+            f"the reference gives {', '.join(poor)} whatever it is given: its own error could not "
+            "be "
+            "measured, eight roundings taken"
+        )
     ]
 
 
@@ -178,7 +206,11 @@ def _check_all(
     has_gradients = False
     for index, settings in enumerate(plan.configs):
         if index and now() - start > policy.budget_s * CHECKING:
-            tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why="the budget was spent before its turn"))
+            tryings.append(
+                Trying(
+                    settings=settings, outcome=NOT_TRIED, why="the budget was spent before its turn"
+                )
+            )
             continue
         report(f"checking {index + 1} of {len(plan.configs)}")
         trying, gradients = _check(bench, settings, cases, allowed, policy, now)
@@ -199,14 +231,29 @@ def _check(
     start, num, has_gradients = now(), 0, False
     worst: Deviation | None = None
     for case in cases:
-        result = bench.check(settings, case, allowed[case.dtype], max(policy.config_s - (now() - start), 1.0))
+        result = bench.check(
+            settings, case, allowed[case.dtype], max(policy.config_s - (now() - start), 1.0)
+        )
         if result.why is not None:
             is_wrong = worst is not None and worst.share > 1
             outcome = WRONG if is_wrong else FAILED
-            return Trying(settings=settings, outcome=outcome, why=result.why, failed_at=case, worst=worst, num_checks=num), False
+            return Trying(
+                settings=settings,
+                outcome=outcome,
+                why=result.why,
+                failed_at=case,
+                worst=worst,
+                num_checks=num,
+            ), False
         num += result.num_checks
         has_gradients |= result.has_gradients
-        deviation = Deviation(case=case, output=result.output, error=result.error, allowed=result.allowed, measure=result.measure)
+        deviation = Deviation(
+            case=case,
+            output=result.output,
+            error=result.error,
+            allowed=result.allowed,
+            measure=result.measure,
+        )
         worst = deviation if worst is None or deviation.share > worst.share else worst
     outcome = RIGHT if worst is not None and worst.share <= 1 else WRONG
     return Trying(settings=settings, outcome=outcome, worst=worst, num_checks=num), has_gradients
@@ -222,7 +269,9 @@ def _race(
     now: Callable[[], float],
     deadline: float,
 ) -> tuple[CaseResult, list[Trying]]:
-    right = {index: trying.settings for index, trying in enumerate(tryings) if trying.outcome == RIGHT}
+    right = {
+        index: trying.settings for index, trying in enumerate(tryings) if trying.outcome == RIGHT
+    }
     race = Race(
         bench=bench,
         case=case,
@@ -268,29 +317,51 @@ def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:
     if result.winner is None or tryings[result.winner].outcome == RIGHT:
         return result
     still_right = [
-        (timing.ns, index) for index, timing in enumerate(result.times) if timing is not None and tryings[index].outcome == RIGHT
+        (timing.ns, index)
+        for index, timing in enumerate(result.times)
+        if timing is not None and tryings[index].outcome == RIGHT
     ]
     _, winner = min(still_right, default=(0.0, None))
     return replace(result, winner=winner, gain=None, ties=())
 
 
-def _notes(plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult], has_gradients: bool) -> list[str]:
+def _notes(
+    plan: Plan, tryings: Sequence[Trying], results: Sequence[CaseResult], has_gradients: bool
+) -> list[str]:
     described = plan.described
     notes = []
     if not described.has_reference:
-        notes.append("no reference was given: configurations were compared with the function as it is. Give --reference")
+        notes.append(
+            "no reference was given: configurations were compared with the function as it is. "
+            "Give --reference"
+        )
     if described.is_interpreted:
-        notes.append("Triton's interpreter ran the kernels on the host: its times say nothing about a GPU")
+        notes.append(
+            "Triton's interpreter ran the kernels on the host: its times say nothing about a GPU"
+        )
     if plan.roofs is None:
-        notes.append("this device's roofs are not known, so there is no floor: `stepscope calibrate`, then --hardware FILE")
+        notes.append(
+            "this device's roofs are not known, so there is no floor: `stepscope calibrate`, then "
+            "--hardware FILE"
+        )
     if not has_gradients and any(item.outcome == RIGHT for item in tryings):
-        notes.append("no gradients were checked: the outputs carry none, or they were not asked for")
+        notes.append(
+            "no gradients were checked: the outputs carry none, or they were not asked for"
+        )
     if not plan.has_baseline:
         notes.append("the function needs its settings, so the first configuration is the baseline")
-    spread = [item for result in results for item in (*result.times, result.reference) if item is not None]
+    spread = [
+        item for result in results for item in (*result.times, result.reference) if item is not None
+    ]
     if spread and median((item.high_ns - item.low_ns) / item.ns for item in spread) > NOISY:
-        notes.append("the samples spread widely: something else runs on this machine, and small gains could not be shown")
+        notes.append(
+            "the samples spread widely: something else runs on this machine, and small gains "
+            "could not be shown"
+        )
     skipped = sum(item.outcome == NOT_TRIED for item in tryings)
     if skipped:
-        notes.append(f"{skipped} configurations were not tried: the budget was spent. Give a larger --budget, or fewer values")
+        notes.append(
+            f"{skipped} configurations were not tried: the budget was spent. Give a larger "
+            "--budget, or fewer values"
+        )
     return notes

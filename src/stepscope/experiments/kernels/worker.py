@@ -18,7 +18,12 @@ import msgspec
 from stepscope.core.kernel_tuning import Case, Error
 from stepscope.core.trials import Value
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import CheckResult, KernelBench, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.bench import (
+    CheckResult,
+    KernelBench,
+    ReferenceResult,
+    SampleResult,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,11 @@ def describe(bench: KernelBench) -> Described:
     machine = describe_machine(device)
     spec = spec_of(machine)
     declared = target.declared
-    configs = declared_configs(declared["configs"], "stepscope_configs") if "configs" in declared else None
+    configs = (
+        declared_configs(declared["configs"], "stepscope_configs")
+        if "configs" in declared
+        else None
+    )
     return Described(
         name=target.name,
         is_module=target.is_module,
@@ -116,8 +125,12 @@ def describe(bench: KernelBench) -> Described:
         has_reference=target.reference is not None or target.is_module,
         has_inputs="inputs" in declared,
         needs_settings=target.unset,
-        shapes=declared_shapes(declared["shapes"], "stepscope_shapes") if "shapes" in declared else None,
-        edges=declared_shapes(declared["edges"], "stepscope_edges") if declared.get("edges") else None,
+        shapes=declared_shapes(declared["shapes"], "stepscope_shapes")
+        if "shapes" in declared
+        else None,
+        edges=declared_shapes(declared["edges"], "stepscope_edges")
+        if declared.get("edges")
+        else None,
         configs=None if configs is None else tuple(dict(config) for config in configs),
         autotuned=tuple(dict(config) for config in autotune_configs(target)),
         default_options=tuple(dict(config) for config in default_options_of(bench)),
@@ -126,7 +139,9 @@ def describe(bench: KernelBench) -> Described:
         cache_bytes=device.cache_bytes,
         spec=None if spec is None else spec.key,
         versions=versions_of(device.torch, machine, target.source),
-        is_interpreted=device.kind == "cpu" and "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1",
+        is_interpreted=device.kind == "cpu"
+        and "triton" in sys.modules
+        and os.environ.get("TRITON_INTERPRET") == "1",
         allows_tf32=allows_tf32(device.torch),
     )
 
@@ -143,7 +158,9 @@ def answer(bench: KernelBench, request: Request) -> Answer:
         if request.do == "refer":
             return Answer(referred=bench.refer(request.case))
         if request.do == "check":
-            assert request.settings is not None and request.allowed is not None, "a check needs settings and limits"
+            assert request.settings is not None and request.allowed is not None, (
+                "a check needs settings and limits"
+            )
             return Answer(compared=bench.check(request.settings, request.case, request.allowed))
         return Answer(sampled=bench.sample(request.settings, request.case, request.inner))
     except UsageError as problem:

@@ -1,4 +1,5 @@
-"""A trial's loss by step, out of what each rank wrote: numbers and the times at which their backward passes began."""
+"""A trial's loss by step, out of what each rank wrote: numbers and the times at which their
+backward passes began."""
 
 from __future__ import annotations
 
@@ -15,23 +16,30 @@ MAX_BYTES = 64 << 20
 
 
 def step_losses(run: RunRecord) -> tuple[StepLoss, ...]:
-    """The mean of each step over the ranks that have one: with pipelines, the last stage alone does."""
+    """The mean of each step over the ranks that have one: with pipelines, the last stage alone
+    does."""
     by_step: dict[int, list[float]] = {}
     for rank in run.ranks:
         for step, losses in _of_rank(rank).items():
             by_step.setdefault(step, []).append(_mean(losses))
-    return tuple(StepLoss(step=step, loss=_mean(losses)) for step, losses in sorted(by_step.items()))
+    return tuple(
+        StepLoss(step=step, loss=_mean(losses)) for step, losses in sorted(by_step.items())
+    )
 
 
 def _of_rank(rank: RankRecord) -> dict[int, list[float]]:
-    """The losses of each step: a pass belongs to the step that was the next to end after it began."""
+    """The losses of each step: a pass belongs to the step that was the next to end after it
+    began."""
     times, losses, last = _read(rank.folder / LOSSES_FILE)
-    ends = sorted((end, row["step"] or 0) for row in rank.rows if (end := row["end_ns"]) is not None)
+    ends = sorted(
+        (end, row["step"] or 0) for row in rank.rows if (end := row["end_ns"]) is not None
+    )
     found: dict[int, list[float]] = {}
     if not ends:
         return found
     first = next((row for row in rank.rows if row["end_ns"] == ends[0][0]), rank.rows[0])
-    # The step before the first row is the one that made the folder; its end is that row's beginning.
+    # The step before the first row is the one that made the folder; its end is that row's
+    # beginning.
     ends.insert(0, (ends[0][0] - (first["dur_ns"] or 0), ends[0][1] - 1))
     for at_ns, loss in zip(times, losses, strict=False):
         place = bisect_left(ends, (at_ns, -1))
@@ -59,4 +67,6 @@ def _read(path: Path) -> tuple[list[int], list[float], float | None]:
 def _mean(values: list[float]) -> float:
     """Not finite where one of them is not."""
     mean = sum(values) / len(values)
-    return mean if math.isfinite(mean) or not all(map(math.isfinite, values)) else max(values, key=abs)
+    return (
+        mean if math.isfinite(mean) or not all(map(math.isfinite, values)) else max(values, key=abs)
+    )

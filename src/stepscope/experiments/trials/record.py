@@ -1,4 +1,5 @@
-"""A trial as its run folder tells it: the steps that count, how the job was set up, what was applied to it, what it computed."""
+"""A trial as its run folder tells it: the steps that count, how the job was set up, what was
+applied to it, what it computed."""
 
 from __future__ import annotations
 
@@ -14,8 +15,21 @@ from stepscope.core.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trials.losses import step_losses
 from stepscope.process.job import Ended
 from stepscope.protocol.options import FIRST_STEPS
-from stepscope.protocol.run_folder import APPLIED_FILE, ENDED_FILE, EQUAL_FILE, NUMERICS_FILE, STDERR_FILE, stock_steps
-from stepscope.protocol.untrusted import MAX_JSON_BYTES, read_json_object, read_regular, read_tail, whole
+from stepscope.protocol.run_folder import (
+    APPLIED_FILE,
+    ENDED_FILE,
+    EQUAL_FILE,
+    NUMERICS_FILE,
+    STDERR_FILE,
+    stock_steps,
+)
+from stepscope.protocol.untrusted import (
+    MAX_JSON_BYTES,
+    read_json_object,
+    read_regular,
+    read_tail,
+    whole,
+)
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 from stepscope.readers.run_folder.values import Row, sound_object
 
@@ -23,7 +37,8 @@ TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
 """Share of the steps that the device's clock must have told before it is believed for all."""
 OUT_OF_MEMORY = re.compile(
-    r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|^MemoryError|ENOMEM"
+    r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate "
+    r"memory|std::bad_alloc|^MemoryError|ENOMEM"
     r"|Cannot allocate memory",
     re.MULTILINE,
 )
@@ -31,7 +46,9 @@ KILLED = 137
 """128 + SIGKILL: what the kernel does to a process that takes the last of the memory."""
 
 
-def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_steps: int | None = None) -> Trial:
+def trial_of(
+    run: RunRecord, change: Change, ended: Ended, skipped: int, max_steps: int | None = None
+) -> Trial:
     rank, steps, on_device = median_rank(run, skipped)
     is_cut = ended.is_stopped or any((one.folder / ENDED_FILE).exists() for one in run.ranks)
     tail = _tail(run.path / STDERR_FILE)
@@ -39,7 +56,11 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_ste
     taken, refusals = _taken(run, change)
     notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
     notes += _short_notes(run, skipped) if not steps else []
-    notes += [f"rank {one.rank}: the capture switched itself off: {one.problem}" for one in run.ranks if one.problem]
+    notes += [
+        f"rank {one.rank}: the capture switched itself off: {one.problem}"
+        for one in run.ranks
+        if one.problem
+    ]
     first = run.ranks[0] if run.ranks else None
     return Trial(
         folder=str(run.path),
@@ -62,7 +83,8 @@ def trial_of(run: RunRecord, change: Change, ended: Ended, skipped: int, max_ste
 
 
 def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[int, ...], bool]:
-    """The rank of the middle pace (the faster one of two), its steps, and whether the device's clock told them."""
+    """The rank of the middle pace (the faster one of two), its steps, and whether the device's
+    clock told them."""
     told = [(rank, *timed_steps(rank.rows, skipped + stock_of(rank))) for rank in run.ranks]
     if not any(steps for _, steps, _ in told):
         # A short job: better its stock than nothing; the notes say so.
@@ -83,7 +105,9 @@ def _stock_notes(run: RunRecord, skipped: int) -> list[str]:
     short = [rank for rank in fed if not timed_steps(rank.rows, skipped + stock_of(rank))[0]]
     if not short:
         return []
-    what = f"within the {stock_of(short[0])} steps that its loader's stock of ready batches may feed"
+    what = (
+        f"within the {stock_of(short[0])} steps that its loader's stock of ready batches may feed"
+    )
     return [f"the job ended {what}: its pace may not be the loader's"]
 
 
@@ -93,12 +117,17 @@ def _short_notes(run: RunRecord, skipped: int) -> list[str]:
     if not 0 < made <= skipped:
         return []
     # The first row begins where the first step ended.
-    much = "give a lower --warm-up, or a job that goes on for longer" if skipped > FIRST_STEPS else "give a longer job"
+    much = (
+        "give a lower --warm-up, or a job that goes on for longer"
+        if skipped > FIRST_STEPS
+        else "give a longer job"
+    )
     return [f"{made + 1} steps were seen, and the first {skipped + 1} do not count: {much}"]
 
 
 def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:
-    """The usual timed steps after the warm-up, in order, and whether the device's clock told them."""
+    """The usual timed steps after the warm-up, in order, and whether the device's clock told
+    them."""
     timed = unprofiled.before_recording([row for row in rows if (row["step"] or 0) > skipped])
     usual = unprofiled.usual_rows(timed)
     on_device = [ns for row in usual if (ns := row["device_ns"]) is not None]
@@ -108,10 +137,11 @@ def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], boo
 
 
 def odd_ns(rows: Sequence[Row], skipped: int, max_steps: int | None, usual: Sequence[int]) -> float:
-    """What the timed steps that are not usual add to the mean step: those that save or evaluate, over what a usual one takes.
+    """What the timed steps that are not usual add to the mean step: those that save or evaluate,
+    over what a usual one takes.
 
-    Counted over the first `max_steps` after the warm-up, whatever stock a loader has: a save at step 80 is then in the runs of
-    both sides, or in none.
+    Counted over the first `max_steps` after the warm-up, whatever stock a loader has: a save at
+    step 80 is then in the runs of both sides, or in none.
     """
     timed = [row for row in rows if row["state"] == 0 and (row["step"] or 0) > skipped]
     span = [row for row in timed if max_steps is None or (row["step"] or 0) <= skipped + max_steps]
@@ -135,12 +165,18 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     model = next(iter(_dicts(told.get("models"))), {})
     machine = _dict(told.get("machine"))
     devices = _dicts(machine.get("devices"))
-    usual = [] if paced is None else unprofiled.usual_rows([row for row in paced.rows if row["state"] == 0])
+    usual = (
+        []
+        if paced is None
+        else unprofiled.usual_rows([row for row in paced.rows if row["state"] == 0])
+    )
     return Setup(
         world_size=_int(told.get("world_size")),
         batch_size=_int(loader.get("batch_size")),
         # Where no loader was seen to give any, batches were not measured: the job feeds itself.
-        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None if usual else None,
+        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None
+        if usual
+        else None,
         seed=_int(equal.get("seed")),
         data=_text(equal.get("data")),
         ends_with=_ends_with(usual),
@@ -148,7 +184,11 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         model=_text(model.get("wraps")) or _text(model.get("class")),
         dataset=_text(loader.get("dataset")),
         device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
-        versions={str(name): str(value) for name, value in _dict(told.get("versions")).items() if value is not None},
+        versions={
+            str(name): str(value)
+            for name, value in _dict(told.get("versions")).items()
+            if value is not None
+        },
     )
 
 
@@ -195,7 +235,8 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
 
 
 def _computed(value: object) -> float | None:
-    """A number that a step computed; one that is not finite is told as text (`nan`, `inf`), for JSON has no word for it."""
+    """A number that a step computed; one that is not finite is told as text (`nan`, `inf`), for
+    JSON has no word for it."""
     try:
         return float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
@@ -209,7 +250,13 @@ def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]
     if OUT_OF_MEMORY.search(tail):
         return True, None
     if ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail:
-        return True, "a process was killed from outside, most likely by the kernel for want of memory: that is a guess"
+        return (
+            True,
+            (
+                "a process was killed from outside, most likely by the kernel for want of memory: "
+                "that is a guess"
+            ),
+        )
     return False, None
 
 

@@ -36,21 +36,26 @@ def run_trial(
     profile: bool = False,
     on_steps: Callable[[Sequence[int]], bool] | None = None,
 ) -> Trial:
-    """Runs the command once with the change applied on top of it; `folder` is made here and then is a run folder like any other.
+    """Runs the command once with the change applied on top of it; `folder` is made here and then is
+    a run folder like any other.
 
-    Steps are numbered from the end of the first optimizer step on. Those up to `warm_up_steps` are left out, then `max_steps`
-    are timed, and every rank ends itself. With `profile`, a window is recorded after the timed steps. `on_steps` gets the first
-    rank's timed steps so far, about twice a second; the trial ends when it returns False.
+    Steps are numbered from the end of the first optimizer step on. Those up to `warm_up_steps` are
+    left out, then `max_steps` are timed, and every rank ends itself. With `profile`, a window is
+    recorded after the timed steps. `on_steps` gets the first rank's timed steps so far, about twice
+    a second; the trial ends when it returns False.
     """
     from stepscope import __version__
 
     words = [*command, *change.arguments]
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
-            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it spelled right, and on PATH?"
+            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it "
+            "spelled right, and on PATH?"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is there already and not empty: a trial needs a folder of its own")
+        raise UsageError(
+            f"{folder} is there already and not empty: a trial needs a folder of its own"
+        )
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
@@ -75,24 +80,30 @@ def run_trial(
     try:
         finish(folder, told, ended.exit_code)
     except OSError as problem:
-        raise UsageError(f"what the trial in {folder} told could not be written: {problem}") from None
+        raise UsageError(
+            f"what the trial in {folder} told could not be written: {problem}"
+        ) from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
 
 
 def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:
-    """The usual timed steps of a run folder that is there already, of the rank whose pace is the median."""
+    """The usual timed steps of a run folder that is there already, of the rank whose pace is the
+    median."""
     _, steps, _ = median_rank(read_run(folder), warm_up_steps)
     return steps
 
 
 def odd_of(folder: Path) -> float:
-    """What steps that save or evaluate, which are not usual, add to the mean step of a run folder that is there already."""
+    """What steps that save or evaluate, which are not usual, add to the mean step of a run folder
+    that is there already."""
     rank, steps, _ = median_rank(read_run(folder), 0)
     return 0.0 if rank is None else odd_ns(rank.rows, 0, None, steps)
 
 
 def _options(skipped: int, max_steps: int | None, *, with_numerics: bool, profile: bool) -> Options:
-    options = Options(trial=True, numerics=with_numerics, num_windows=int(profile), num_steps=WINDOW_STEPS)
+    options = Options(
+        trial=True, numerics=with_numerics, num_windows=int(profile), num_steps=WINDOW_STEPS
+    )
     if max_steps is None:
         return options
     last = skipped + max_steps
@@ -112,7 +123,9 @@ def _checked(knobs: Mapping[str, Value]) -> dict[str, Value]:
 class _Watcher:
     """Asks on_steps now and then whether to go on."""
 
-    def __init__(self, folder: Path, skipped: int, on_steps: Callable[[Sequence[int]], bool] | None) -> None:
+    def __init__(
+        self, folder: Path, skipped: int, on_steps: Callable[[Sequence[int]], bool] | None
+    ) -> None:
         self._folder, self._skipped, self._on_steps = folder, skipped, on_steps
         self._next_s = 0.0
 

@@ -1,11 +1,13 @@
-"""What tuning found, kept: settings by what was tuned, its shapes, its dtype, the device and the versions of the software.
+"""What tuning found, kept: settings by what was tuned, its shapes, its dtype, the device and the
+versions of the software.
 
     {"v": 1, "what": "t.py", "shapes": "batch=32", "dtype": "float32", "device": "NVIDIA H200", "versions": {"torch": "2.8"},
      "settings": {"num_workers": 4}, "ns": 3.19e7, "baseline_ns": 6.55e7, "at": "2026-01-31T12:00+00:00", "checked": true}
 
-A local cache is a file of such lines; one behind a URL is a folder with an object for each. What was found with other versions is
-never given as an answer: `find` passes it over, and `near` lists it as a place to start from. Of two records of one key the one
-that was checked is believed, then the newer. Files come from strangers: lines that are not such records are counted and left.
+A local cache is a file of such lines; one behind a URL is a folder with an object for each. What
+was found with other versions is never given as an answer: `find` passes it over, and `near` lists
+it as a place to start from. Of two records of one key the one that was checked is believed, then
+the newer. Files come from strangers: lines that are not such records are counted and left.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ MAX_ENTRIES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKey:
-    """What was tuned, and where. Two keys are the same tuning when every field is the same, versions too."""
+    """What was tuned, and where. Two keys are the same tuning when every field is the same,
+    versions too."""
 
     what: str
     shapes: str
@@ -116,7 +119,8 @@ class _Line(msgspec.Struct, kw_only=True):
 
 
 class TuningCache:
-    """The records of one file or folder. Nothing is held in memory between calls: others may write there too."""
+    """The records of one file or folder. Nothing is held in memory between calls: others may write
+    there too."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._place = storage.where(path)
@@ -133,16 +137,21 @@ class TuningCache:
         return self._read()[0].get(key.digest)
 
     def near(self, key: CacheKey) -> list[CacheEntry]:
-        """What was found for the same thing with other versions, newest first: a place to start from, never an answer."""
-        others = [e for e in self.entries() if e.key.place == key.place and e.key.digest != key.digest]
+        """What was found for the same thing with other versions, newest first: a place to start
+        from, never an answer."""
+        others = [
+            e for e in self.entries() if e.key.place == key.place and e.key.digest != key.digest
+        ]
         return sorted(others, key=lambda entry: entry.weight[1], reverse=True)
 
     def add(self, entry: CacheEntry) -> None:
-        """Keeps a record. An earlier one of the same key stays believed only where it was checked and this one was not."""
+        """Keeps a record. An earlier one of the same key stays believed only where it was checked
+        and this one was not."""
         line = _encode(entry)
         if _decode(line) is None:
             raise InputError(
-                f"a tuned setting for {entry.key.what!r} cannot be kept: a name, a value or a time of it is out of bounds"
+                f"a tuned setting for {entry.key.what!r} cannot be kept: a name, a value or a "
+                "time of it is out of bounds"
             )
         before = self.find(entry.key) if isinstance(self._place, str) else None
         if before is None or entry.weight >= before.weight:
@@ -172,8 +181,8 @@ class TuningCache:
         return len(entries) - len(kept)
 
     def export_to(self, path: str | PathLike[str]) -> Imported:
-        """Puts every believed record into one file, there or behind a URL. A cache that is there is added to; any other file is
-        refused. Which of two records is believed is as everywhere."""
+        """Puts every believed record into one file, there or behind a URL. A cache that is there is
+        added to; any other file is refused. Which of two records is believed is as everywhere."""
         place = storage.where(path)
         _read_own(place)
         with nullcontext() if isinstance(place, str) else storage.locked(place):
@@ -187,10 +196,16 @@ class TuningCache:
                 end = b"" if not data or data.endswith(b"\n") else b"\n"
                 storage.write_all(place, data + end + _file(better.values()))
         replaced = len(set(better) & set(theirs))
-        return Imported(added=len(better) - replaced, replaced=replaced, kept=len(ours) - len(better), refused=unread)
+        return Imported(
+            added=len(better) - replaced,
+            replaced=replaced,
+            kept=len(ours) - len(better),
+            refused=unread,
+        )
 
     def import_from(self, path: str | PathLike[str]) -> Imported:
-        """Takes another cache's records in; of two for one key the checked one is believed, then the newer."""
+        """Takes another cache's records in; of two for one key the checked one is believed, then
+        the newer."""
         place = storage.where(path)
         data = storage.read_all(place)
         if data is None:
@@ -198,14 +213,20 @@ class TuningCache:
         theirs, refused = _parse(data)
         if refused and not theirs:
             raise InputError(
-                f"{storage.name_of(place)} holds no tuned settings of this version: {refused} lines could not be read"
+                f"{storage.name_of(place)} holds no tuned settings of this version: {refused} "
+                "lines could not be read"
             )
         ours, _ = self._read()
         better = _better(theirs, ours)
         for entry in better.values():
             self.add(entry)
         replaced = len(set(better) & set(ours))
-        return Imported(added=len(better) - replaced, replaced=replaced, kept=len(theirs) - len(better), refused=refused)
+        return Imported(
+            added=len(better) - replaced,
+            replaced=replaced,
+            kept=len(theirs) - len(better),
+            refused=refused,
+        )
 
     def _read(self) -> tuple[dict[str, CacheEntry], int]:
         data = storage.read_all(self._place)
@@ -217,14 +238,23 @@ def _read_own(place: storage.Where) -> tuple[bytes, dict[str, CacheEntry], int]:
     data = storage.read_all(place) or b""
     theirs, unread = _parse(data)
     if unread and not theirs:
-        told = f"{storage.name_of(place)} is there already and is no tuning cache: it was left as it is. Give another name"
+        told = (
+            f"{storage.name_of(place)} is there already and is no tuning cache: it was left as it "
+            "is. Give another name"
+        )
         raise InputError(told)
     return data, theirs, unread
 
 
-def _better(new: Mapping[str, CacheEntry], known: Mapping[str, CacheEntry]) -> dict[str, CacheEntry]:
+def _better(
+    new: Mapping[str, CacheEntry], known: Mapping[str, CacheEntry]
+) -> dict[str, CacheEntry]:
     """The new records that are believed over the known ones."""
-    return {digest: entry for digest, entry in new.items() if digest not in known or entry.weight > known[digest].weight}
+    return {
+        digest: entry
+        for digest, entry in new.items()
+        if digest not in known or entry.weight > known[digest].weight
+    }
 
 
 def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:
@@ -241,7 +271,8 @@ def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:
         digest = entry.key.digest
         if digest not in found and len(found) >= MAX_ENTRIES:
             raise InputError(
-                f"more than {MAX_ENTRIES} tuned settings in one file: take some away with `stepscope tune cache forget`"
+                f"more than {MAX_ENTRIES} tuned settings in one file: take some away with "
+                "`stepscope tune cache forget`"
             )
         if digest not in found or entry.weight >= found[digest].weight:
             found[digest] = entry
@@ -259,7 +290,8 @@ def _encode(entry: CacheEntry) -> bytes:
         "versions": dict(key.versions), "settings": dict(entry.settings), "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
         "at": entry.at, "checked": entry.checked,
     }  # fmt: skip
-    # Half characters, which a path may hold and JSON may not, are written as escapes and refused when read.
+    # Half characters, which a path may hold and JSON may not, are written as escapes and refused
+    # when read.
     return json_text(told).encode()
 
 
@@ -272,16 +304,34 @@ def _decode(line: bytes) -> CacheEntry | None:
     except ValueError:
         return None
     numbers = [read.ns, read.baseline_ns, *read.settings.values()]
-    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers) or _when(read.at) is None:
+    if (
+        any(isinstance(number, float) and not math.isfinite(number) for number in numbers)
+        or _when(read.at) is None
+    ):
         return None
-    key = CacheKey(what=read.what, shapes=read.shapes, dtype=read.dtype, device=read.device, versions=read.versions)
-    return CacheEntry(key=key, settings=read.settings, ns=read.ns, baseline_ns=read.baseline_ns, at=read.at, checked=read.checked)
+    key = CacheKey(
+        what=read.what,
+        shapes=read.shapes,
+        dtype=read.dtype,
+        device=read.device,
+        versions=read.versions,
+    )
+    return CacheEntry(
+        key=key,
+        settings=read.settings,
+        ns=read.ns,
+        baseline_ns=read.baseline_ns,
+        at=read.at,
+        checked=read.checked,
+    )
 
 
 def _when(text: str) -> datetime | None:
     """The moment; one without a zone is taken as UTC."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(
+            timezone.utc
+        )
     except (ValueError, OverflowError):
         return None

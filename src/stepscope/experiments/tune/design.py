@@ -1,7 +1,8 @@
-"""Settings that a search begins with: each knob at its other end and in its middle, the others as the first says.
+"""Settings that a search begins with: each knob at its other end and in its middle, the others as
+the first says.
 
-A fixed design, put in line before anything is known: it shows the sampler what each knob does by itself. What follows is the
-sampler's.
+A fixed design, put in line before anything is known: it shows the sampler what each knob does by
+itself. What follows is the sampler's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ MOST_SHARE = 0.6
 
 
 def first_settings(space: Space, num_trials: int) -> list[dict[str, Value]]:
-    """The first values together, then every knob's last one, then every knob's middle, as far as its share of the trials goes."""
+    """The first values together, then every knob's last one, then every knob's middle, as far as
+    its share of the trials goes."""
     knobs = [knob for knob in space.knobs if knob.values is None or len(knob.values) > 1]
     base = {knob.name: knob.first() for knob in space.knobs}
     points = {knob.name: spread(knob) for knob in knobs}
@@ -27,7 +29,8 @@ def first_settings(space: Space, num_trials: int) -> list[dict[str, Value]]:
 
 
 def spread(knob: Knob) -> list[Value]:
-    """Its first value, one in the middle, and its last; of a list without order there is no middle."""
+    """Its first value, one in the middle, and its last; of a list without order there is no
+    middle."""
     values = knob.values
     if values is not None and not knob.is_log:
         middle = [values[len(values) // 2]] if knob.is_ordered and len(values) > 2 else []

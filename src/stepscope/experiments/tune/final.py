@@ -1,7 +1,9 @@
-"""One proof for a search that several processes share: the first to come to the end makes it, the others wait and take it over.
+"""One proof for a search that several processes share: the first to come to the end makes it, the
+others wait and take it over.
 
-The proof has a place in the line of trials, by whose number it is settled who is first; its pulse and what it came to stand in
-the study. A process that breaks off, or is gone, leaves it to the next.
+The proof has a place in the line of trials, by whose number it is settled who is first; its pulse
+and what it came to stand in the study. A process that breaks off, or is gone, leaves it to the
+next.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Settled:
     """What the proof of a search came to."""
 
     best: Mapping[str, Value]
-    """The fastest setting of the search; the winner is another one where that computes something else."""
+    """The fastest setting of the search; the winner is another one where that computes something
+    else."""
     settings: Mapping[str, Value]
     ns: float
     verdict: str
@@ -51,8 +54,11 @@ class Final:
         self._name: str | None = None
 
     @contextmanager
-    def turn(self, is_same: Callable[[Mapping[str, Value]], bool], wait: Wait) -> Iterator[Settled | None]:
-        """Gives what another process proved of the same best setting; None when it is this one's turn to prove it."""
+    def turn(
+        self, is_same: Callable[[Mapping[str, Value]], bool], wait: Wait
+    ) -> Iterator[Settled | None]:
+        """Gives what another process proved of the same best setting; None when it is this one's
+        turn to prove it."""
         if not self._crowd.is_shared:
             yield None
             return
@@ -69,20 +75,33 @@ class Final:
     def keep(self, settled: Settled) -> None:
         """Tells the others what came of it."""
         if self._name is not None:
-            self._study.set_user_attr(RESULT + self._name, msgspec.to_builtins(_slim(replace(settled, host=self._crowd.host))))
+            self._study.set_user_attr(
+                RESULT + self._name,
+                msgspec.to_builtins(_slim(replace(settled, host=self._crowd.host))),
+            )
 
     def _enter(self) -> tuple[int, str]:
         self._name = name = str(self._crowd.mark()["id"])
         self._study.set_user_attr(PULSE + name, self._crowd.mark())
         # With its name from the first moment on: nobody takes it for a trial.
-        self._study.add_trial(self._optuna.trial.create_trial(state=self._states.RUNNING, user_attrs={FINAL: name}))
-        return next(trial.number for trial in self._running() if trial.user_attrs[FINAL] == name), name
+        self._study.add_trial(
+            self._optuna.trial.create_trial(state=self._states.RUNNING, user_attrs={FINAL: name})
+        )
+        return next(
+            trial.number for trial in self._running() if trial.user_attrs[FINAL] == name
+        ), name
 
-    def _awaited(self, number: int, is_same: Callable[[Mapping[str, Value]], bool], wait: Wait) -> Settled | None:
+    def _awaited(
+        self, number: int, is_same: Callable[[Mapping[str, Value]], bool], wait: Wait
+    ) -> Settled | None:
         while True:
             # Who is at it is asked first: a result is there before its process leaves the line.
             marks = {trial.number: self._mark(trial) for trial in self._running()}
-            before = [mark for one, mark in marks.items() if one < number and not self._crowd.is_gone(one, mark)]
+            before = [
+                mark
+                for one, mark in marks.items()
+                if one < number and not self._crowd.is_gone(one, mark)
+            ]
             told = next((one for one in self._results() if is_same(one.best)), None)
             if told is not None or not before:
                 return told
@@ -112,7 +131,10 @@ def _slim(settled: Settled) -> Settled:
     """Without what nobody reads of another process's runs."""
     if settled.verified is None:
         return settled
-    runs = tuple(replace(run, trial=replace(run.trial, losses=(), numerics=(), tail="")) for run in settled.verified.runs)
+    runs = tuple(
+        replace(run, trial=replace(run.trial, losses=(), numerics=(), tail=""))
+        for run in settled.verified.runs
+    )
     return replace(settled, verified=replace(settled.verified, runs=runs))
 
 

@@ -31,7 +31,9 @@ MAX_VALUES = 10_000
 """Of one knob that is counted; a space of more is taken as continuous."""
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})((?::[^:]*)*)")
-_NEAR_RANGE = re.compile(rf"[\[(]?\s*({_NUMBER}?)\s*(?:\.{{2,}}|\.\.=|-|:|to|\s|;|~|,)\s*({_NUMBER})\s*[\])]?(.*)")
+_NEAR_RANGE = re.compile(
+    rf"[\[(]?\s*({_NUMBER}?)\s*(?:\.{{2,}}|\.\.=|-|:|to|\s|;|~|,)\s*({_NUMBER})\s*[\])]?(.*)"
+)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
@@ -72,12 +74,17 @@ class Knob:
         num = int((self.high - self.low) / step_interval + 1e-9) + 1
         if num > MAX_VALUES:
             return None
-        return tuple(int(self.low + i * step_interval) if self.is_whole else self.low + i * step_interval for i in range(num))
+        return tuple(
+            int(self.low + i * step_interval) if self.is_whole else self.low + i * step_interval
+            for i in range(num)
+        )
 
     @property
     def is_ordered(self) -> bool:
         """Whether its values lie on a line."""
-        return not self.choices or all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.choices)
+        return not self.choices or all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in self.choices
+        )
 
     @property
     def words(self) -> str:
@@ -105,7 +112,8 @@ class Knob:
         return round(inside) if self.is_whole else inside
 
     def first(self) -> Value:
-        """Where a search begins that has nothing better to go by: what the job has anyhow, or the first value."""
+        """Where a search begins that has nothing better to go by: what the job has anyhow, or the
+        first value."""
         near = None if self.usual is None else self.nearest(self.usual)
         if near is not None:
             return near
@@ -155,15 +163,25 @@ class Space:
             yield self.completed(dict(zip(names, row, strict=True)))
 
     def filled(self, some: Settings) -> dict[str, Value] | None:
-        """A whole setting from a few of its values, each brought into its knob's range; None when none of them is ours."""
-        near = {knob.name: knob.nearest(some[knob.name]) for knob in self.knobs if knob.name in some}
+        """A whole setting from a few of its values, each brought into its knob's range; None when
+        none of them is ours."""
+        near = {
+            knob.name: knob.nearest(some[knob.name]) for knob in self.knobs if knob.name in some
+        }
         if not any(value is not None for value in near.values()):
             return None
-        return self.completed({knob.name: knob.first() if (v := near.get(knob.name)) is None else v for knob in self.knobs})
+        return self.completed(
+            {
+                knob.name: knob.first() if (v := near.get(knob.name)) is None else v
+                for knob in self.knobs
+            }
+        )
 
     def change(self, settings: Settings) -> Change:
         """How a trial with these settings differs from the command as it was given."""
-        return change_of((*self.knobs, *([] if self.pinned is None else [self.pinned.knob])), settings)
+        return change_of(
+            (*self.knobs, *([] if self.pinned is None else [self.pinned.knob])), settings
+        )
 
     def distance(self, a: Settings, b: Settings) -> float:
         """How far two settings are apart: each knob counts up to 1."""
@@ -174,7 +192,13 @@ def _apart(knob: Knob, a: Value, b: Value) -> float:
     if a == b:
         return 0.0
     values = knob.values
-    if not knob.is_ordered or values is None or len(values) < 3 or isinstance(a, str) or isinstance(b, str):
+    if (
+        not knob.is_ordered
+        or values is None
+        or len(values) < 3
+        or isinstance(a, str)
+        or isinstance(b, str)
+    ):
         return 1.0
     if knob.is_log:
         return abs(math.log(a / b)) / math.log(float(values[-1]) / float(values[0]))
@@ -204,12 +228,24 @@ def change_of(knobs: Sequence[Knob], settings: Settings) -> Change:
 
 def shown(value: Value) -> str:
     """A value as it is given on the command line."""
-    return ("on" if value else "off") if isinstance(value, bool) else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return (
+        ("on" if value else "off")
+        if isinstance(value, bool)
+        else f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def _plain(value: Value) -> str:
     """A value as a script is told it. A float is written so that it is read back the same."""
-    return ("1" if value else "0") if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+    return (
+        ("1" if value else "0")
+        if isinstance(value, bool)
+        else repr(value)
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
@@ -219,7 +255,8 @@ def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
         name, equals, template = text.partition("=")
         if not (equals and template.strip() and _NAME.fullmatch(name)):
             raise UsageError(
-                f'--as {text}: say how a knob is given, such as --as chunk="--loss-chunks={{}}" or --as OMP=env:OMP_NUM_THREADS'
+                f'--as {text}: say how a knob is given, such as --as chunk="--loss-chunks={{}}" '
+                "or --as OMP=env:OMP_NUM_THREADS"
             )
         if name in ways:
             raise UsageError(f"--as {name} is given twice: a knob is told to the script in one way")
@@ -231,7 +268,9 @@ def _way(name: str, template: str) -> Way:
     if template.startswith("env:"):
         variable, _, value = template[4:].partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", variable):
-            raise UsageError(f"--as {name}={template}: {variable!r} is no name of an environment variable")
+            raise UsageError(
+                f"--as {name}={template}: {variable!r} is no name of an environment variable"
+            )
         return Way(kind=ENVIRONMENT, variable=variable, template=value or "{}")
     try:
         words = shlex.split(template)
@@ -243,19 +282,26 @@ def _way(name: str, template: str) -> Way:
 
 
 def parse_knobs(texts: Sequence[str], ways: Mapping[str, Way]) -> tuple[Knob, ...]:
-    """The knobs that a command line names; UsageError says what is wrong with one, and what was likely meant."""
+    """The knobs that a command line names; UsageError says what is wrong with one, and what was
+    likely meant."""
     knobs: dict[str, Knob] = {}
     for text in texts:
         name, equals, range_ = text.partition("=")
         name = name.strip()
         if not (equals and range_.strip() and _NAME.fullmatch(name)):
-            raise UsageError(f"--knob {text}: give a name and its values, such as --knob num_workers=0..8. {FORMS}")
+            raise UsageError(
+                f"--knob {text}: give a name and its values, such as --knob num_workers=0..8. "
+                f"{FORMS}"
+            )
         if name in knobs:
             raise UsageError(f"--knob {name} is given twice: put all its values into one")
         knobs[name] = _knob(name, range_.strip(), ways.get(name))
     stray = [name for name in ways if name not in knobs]
     if stray:
-        raise UsageError(f"--as {stray[0]}=...: no knob has that name. Give its values too: --knob {stray[0]}=1..8")
+        raise UsageError(
+            f"--as {stray[0]}=...: no knob has that name. Give its values too: --knob "
+            f"{stray[0]}=1..8"
+        )
     return tuple(knobs.values())
 
 
@@ -269,7 +315,8 @@ def _knob(name: str, text: str, way: Way | None) -> Knob:
         meant = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
             f"--knob {name}: that is not a setting that stepscope can set inside a job. {meant}"
-            f'If the script takes it, say how: --as {name}="--{name.replace("_", "-")}={{}}", or --as {name}=env:VARIABLE. '
+            f'If the script takes it, say how: --as {name}="--{name.replace("_", "-")}={{}}", or '
+            f"--as {name}=env:VARIABLE. "
             f"It can set: {', '.join(SETTINGS)}"
         )
     setting = None if way is not None else setting
@@ -292,22 +339,38 @@ def _ranged(name: str, text: str, found: re.Match[str] | None, setting: Any) -> 
         elif mark.startswith("step=") and re.fullmatch(_NUMBER, mark[5:]) and float(mark[5:]) > 0:
             step = float(mark[5:])
         else:
-            raise UsageError(f"--knob {name}={text}: {mark!r} is not known after a range; there are :log and :step=k")
-    is_whole = not any(mark in part for part in (found[1], found[2], str(step)[:-2] if step else "") for mark in ".eE")
+            raise UsageError(
+                f"--knob {name}={text}: {mark!r} is not known after a range; there are :log and "
+                ":step=k"
+            )
+    is_whole = not any(
+        mark in part
+        for part in (found[1], found[2], str(step)[:-2] if step else "")
+        for mark in ".eE"
+    )
     if setting is not None:
         is_whole = setting.kind == "int" or (setting.kind == "float" and is_whole and not is_log)
         if setting.kind not in ("int", "float"):
-            raise UsageError(f"--knob {name}={text}: {name} has no range. It may be: {setting.values}")
+            raise UsageError(
+                f"--knob {name}={text}: {name} has no range. It may be: {setting.values}"
+            )
         _within(name, text, low, high, setting)
     if low > high:
         raise UsageError(
-            f"--knob {name}={text}: the first number is the larger. Did you mean {name}={found[2]}..{found[1]}{found[3]}?"
+            f"--knob {name}={text}: the first number is the larger. Did you mean "
+            f"{name}={found[2]}..{found[1]}{found[3]}?"
         )
     if is_log and low <= 0:
         least = "1" if is_whole else "0.001"
-        raise UsageError(f"--knob {name}={text}: a range with :log starts above 0. Did you mean {name}={least}..{found[2]}:log?")
+        raise UsageError(
+            f"--knob {name}={text}: a range with :log starts above 0. Did you mean "
+            f"{name}={least}..{found[2]}:log?"
+        )
     if is_log and step is not None:
-        raise UsageError(f"--knob {name}={text}: :log and :step do not go together. Give a list instead: {name}=1,2,4,8")
+        raise UsageError(
+            f"--knob {name}={text}: :log and :step do not go together. Give a list instead: "
+            f"{name}=1,2,4,8"
+        )
     if is_whole and not all(number == int(number) for number in (low, high, step or 1)):
         raise UsageError(f"--knob {name}={text}: {name} is a whole number")
     return {"low": low, "high": high, "step": step, "is_log": is_log, "is_whole": is_whole}
@@ -347,7 +410,9 @@ def _value(name: str, word: str, setting: Any) -> Value:
             return value_of(name, word)
         except ValueError as problem:
             near = difflib.get_close_matches(word, setting.choices, n=1, cutoff=0.5)
-            raise UsageError(f"--knob {name}={word}: {problem}" + (f". Did you mean {near[0]}?" if near else "")) from None
+            raise UsageError(
+                f"--knob {name}={word}: {problem}" + (f". Did you mean {near[0]}?" if near else "")
+            ) from None
     if word.lower() in _SWITCH:
         return _SWITCH[word.lower()]
     if re.fullmatch(r"[-+]?\d+", word):

@@ -1,4 +1,5 @@
-"""What is known of the best setting before it is named: that it computes the same, and that it is faster."""
+"""What is known of the best setting before it is named: that it computes the same, and that it is
+faster."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from stepscope.core.experiment import BASELINE, CANDIDATE, UNSETTLED, Interval, Measured, NumericsCheck, Side, Verified
+from stepscope.core.experiment import (
+    BASELINE,
+    CANDIDATE,
+    UNSETTLED,
+    Interval,
+    Measured,
+    NumericsCheck,
+    Side,
+    Verified,
+)
 from stepscope.core.trials import Change, Trial, Value
 from stepscope.core.tuning import (
     NOT_MEASURED,
@@ -25,7 +35,14 @@ from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget
 from stepscope.experiments.compare.comparability import causes
-from stepscope.experiments.tune.batch import ACCUMULATION, BATCH, FREE_BATCH, FREE_NUMERICS, batch_words, changes_batch
+from stepscope.experiments.tune.batch import (
+    ACCUMULATION,
+    BATCH,
+    FREE_BATCH,
+    FREE_NUMERICS,
+    batch_words,
+    changes_batch,
+)
 from stepscope.experiments.tune.final import Settled
 from stepscope.experiments.tune.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
 from stepscope.experiments.tune.tuner import WAIT_S, Search, last_words, words_of
@@ -36,7 +53,8 @@ from stepscope.experiments.verify.loss_check import check_loss
 LEAST_GAIN = 1.01
 """Below this a setting is not worth proving: verify would not call it a gain."""
 MAX_CHECKED = 3
-"""Settings whose numbers are compared, the best first, until one computes what the baseline does."""
+"""Settings whose numbers are compared, the best first, until one computes what the baseline
+does."""
 WORKERS = "num_workers"
 """Changes no arithmetic; but each worker of a loader has random numbers of its own."""
 HINTS = {"batch-size": "--free batch", "batches": "--free batch", "data": "--free numerics"}
@@ -70,7 +88,9 @@ class _Proof:
     """Runs of the check that need not be made again before the proof."""
 
 
-def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | None, policy: ProofPolicy) -> Tuning:
+def concluded(
+    search: Search, command: tuple[str, ...], numerics: Numerics | None, policy: ProofPolicy
+) -> Tuning:
     """The whole search with its winner checked and proven, or with the reason why there is none."""
     assert search.baseline is not None
     proof = _Proof()
@@ -85,7 +105,11 @@ def concluded(search: Search, command: tuple[str, ...], numerics: Numerics | Non
     except KeyboardInterrupt:
         search.is_interrupted = True
         proof.verdict = NOT_PROVEN
-        proof.because = "the proof was interrupted" if proof.verified is None else f"of the proof: {proof.verified.because}"
+        proof.because = (
+            "the proof was interrupted"
+            if proof.verified is None
+            else f"of the proof: {proof.verified.because}"
+        )
     study = search.study
     dead = frozenset() if study is None else study.dead
     kept = batch_words(search.space)
@@ -132,7 +156,9 @@ def _spent(search: Search) -> Spent | None:
     )
 
 
-def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]) -> None:
+def _prove(
+    search: Search, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]
+) -> None:
     assert search.baseline is not None and search.baseline.ns is not None
     ranked, num_slow = search.ranked(), _num_ended(search)
     if not ranked and not num_slow:
@@ -149,18 +175,27 @@ def _prove(search: Search, numerics: Numerics | None, policy: ProofPolicy, proof
     proof.settings, proof.ns = better[0]
     if search.is_interrupted or policy.skip:
         proof.verdict = NOT_PROVEN
-        proof.because = "the search was interrupted" if search.is_interrupted else "a proof was not asked for"
+        proof.because = (
+            "the search was interrupted" if search.is_interrupted else "a proof was not asked for"
+        )
         return
     _prove_once(search, better, numerics, policy, proof, notes)
 
 
 def _num_ended(search: Search) -> int:
     """Trials that were ended early for being slow: they tell that theirs is no winner."""
-    return 0 if search.study is None else sum(tried.state == PRUNED for tried in search.study.trials())
+    return (
+        0 if search.study is None else sum(tried.state == PRUNED for tried in search.study.trials())
+    )
 
 
 def _prove_once(
-    search: Search, better: Ranked, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]
+    search: Search,
+    better: Ranked,
+    numerics: Numerics | None,
+    policy: ProofPolicy,
+    proof: _Proof,
+    notes: list[str],
 ) -> None:
     """Of several processes that share a search one makes the proof, and the others take it over."""
     study, best, num_before = search.study, better[0][0], len(notes)
@@ -169,10 +204,19 @@ def _prove_once(
     waiter = _Waiter(search, budget)
     with study.final.turn(lambda other: study.same(other) == study.same(best), waiter) as told:
         if told is not None:
-            proof.settings, proof.ns, proof.verdict, proof.because = told.settings, told.ns, told.verdict, told.because
+            proof.settings, proof.ns, proof.verdict, proof.because = (
+                told.settings,
+                told.ns,
+                told.verdict,
+                told.because,
+            )
             proof.check, proof.verified = told.check, told.verified
             notes += [
-                f"the winner was checked and proven by the process on {told.host}, for all that share the storage",
+                (
+                    f"the winner was checked and proven by the process on {told.host}, for all "
+                    "that "
+                    "share the storage"
+                ),
                 *told.notes,
             ]
             return
@@ -180,7 +224,8 @@ def _prove_once(
             _tell(
                 search,
                 notes,
-                f"the process on {waiter.host} that was proving the winner is gone, or broke off: it is proven here",
+                f"the process on {waiter.host} that was proving the winner is gone, or broke off: "
+                "it is proven here",
             )
         _prove_here(search, better, numerics, policy, budget, proof, notes)
         study.final.keep(
@@ -208,7 +253,13 @@ def _prove_here(
 ) -> None:
     if numerics is not None:
         budget.ask_for_a_proof(CHECK_RUNS, search.run_s, "the check and a proof take")
-    if not _choose(search, better, None if numerics is None else _Checker(search, numerics, budget), proof, notes):
+    if not _choose(
+        search,
+        better,
+        None if numerics is None else _Checker(search, numerics, budget),
+        proof,
+        notes,
+    ):
         return
     assert proof.settings is not None
     proof.verified = _verified(search, proof.settings, policy, budget, proof.rehearsed)
@@ -220,9 +271,13 @@ def _prove_here(
     else:
         proof.verdict = NOT_PROVEN
         longer = f". {LONGER}" if budget.is_spent else ""
-        proof.because = f"measured again in turn with the baseline: {proof.verified.verdict}, {proof.verified.because}{longer}"
+        proof.because = (
+            f"measured again in turn with the baseline: {proof.verified.verdict}, "
+            f"{proof.verified.because}{longer}"
+        )
         if longer and proof.verified.verdict == UNSETTLED:
-            # Another process that shares the search may have time left: nothing of it is kept for them.
+            # Another process that shares the search may have time left: nothing of it is kept for
+            # them.
             raise SpentError(proof.because)
 
 
@@ -243,8 +298,11 @@ class _Waiter:
         self.search.rest(WAIT_S)
 
 
-def _choose(search: Search, better: Ranked, checker: _Checker | None, proof: _Proof, notes: list[str]) -> bool:
-    """Takes the best setting that computes what the baseline does; False where each of the first few does not, or crashed."""
+def _choose(
+    search: Search, better: Ranked, checker: _Checker | None, proof: _Proof, notes: list[str]
+) -> bool:
+    """Takes the best setting that computes what the baseline does; False where each of the first
+    few does not, or crashed."""
     if checker is None:
         notes.append("what the settings compute was not compared")
         return True
@@ -265,7 +323,10 @@ def _choose(search: Search, better: Ranked, checker: _Checker | None, proof: _Pr
         crashed = crashed or f"{words_of(settings)}: {said.passed_over}"
         _tell(search, notes, f"{words_of(settings)} was passed over: {said.passed_over}")
     if refused is None:
-        proof.verdict, proof.because = NOT_PROVEN, f"what it computes could not be checked. {crashed}"
+        proof.verdict, proof.because = (
+            NOT_PROVEN,
+            f"what it computes could not be checked. {crashed}",
+        )
         return False
     proof.settings, proof.ns, proof.check = refused
     proof.verdict = REFUSED
@@ -303,15 +364,21 @@ class _Checker:
     _runs: dict[str, Trial] = field(default_factory=dict)
 
     def look_at(self, settings: Settings) -> _Look:
-        """The setting whole; where its steps see other data than the baseline's, what of it leaves the data alone."""
+        """The setting whole; where its steps see other data than the baseline's, what of it leaves
+        the data alone."""
         if changes_batch(settings, self.search.given_setup):
-            return self._without(settings, (BATCH, ACCUMULATION), "the winner's batch is another than the baseline's")
+            return self._without(
+                settings, (BATCH, ACCUMULATION), "the winner's batch is another than the baseline's"
+            )
         pair = self._baseline()
         if pair is None:
             return self._unchecked()
         trial = self._run(settings)
         if trial.is_good and WORKERS in settings and _sees_other_data(pair, trial):
-            why = f"with {WORKERS}={settings[WORKERS]} the dataset draws other random numbers than in the baseline"
+            why = (
+                f"with {WORKERS}={settings[WORKERS]} the dataset draws other random numbers than "
+                "in the baseline"
+            )
             return self._without(settings, (WORKERS,), why)
         return self._compared(settings, pair, trial)
 
@@ -325,9 +392,18 @@ class _Checker:
             return self._unchecked()
         look = self._compared(others, pair, self._run(others))
         told = f"{words_of(others)} by itself, which leaves the data as it was"
-        check = None if look.check is None else replace(look.check, because=f"{told}: {look.check.because}")
+        check = (
+            None
+            if look.check is None
+            else replace(look.check, because=f"{told}: {look.check.because}")
+        )
         passed = None if look.passed_over is None else f"{told}: {look.passed_over}"
-        return replace(look, check=check, passed_over=passed, notes=(f"{note}; {told}, was compared", *look.notes))
+        return replace(
+            look,
+            check=check,
+            passed_over=passed,
+            notes=(f"{note}; {told}, was compared", *look.notes),
+        )
 
     def _compared(self, settings: Settings, pair: tuple[Trial, Trial], trial: Trial) -> _Look:
         from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN, check_numerics
@@ -340,9 +416,17 @@ class _Checker:
             return _Look(passed_over=loss.because.replace("the candidate's", "its"))
         check = check_numerics(pair[0].numerics, pair[1].numerics, trial.numerics)
         if check.verdict == UNKNOWN:
-            return _Look(check=check, notes=(f"what {words_of(settings)} computes could not be compared: {check.because}",))
+            return _Look(
+                check=check,
+                notes=(
+                    f"what {words_of(settings)} computes could not be compared: {check.because}",
+                ),
+            )
         is_free = FREE_NUMERICS in self.search.policy.free
-        return _Look(check=check, passed_over=check.because if check.verdict == DIFFERS and not is_free else None)
+        return _Look(
+            check=check,
+            passed_over=check.because if check.verdict == DIFFERS and not is_free else None,
+        )
 
     def _baseline(self) -> tuple[Trial, Trial] | None:
         if self._pair is None and self.problem is None:
@@ -353,13 +437,18 @@ class _Checker:
                 self._pair = pair
             else:
                 self.problem = (
-                    f"what the settings compute could not be compared: the baseline {_how(bad)} while it was written down"
+                    f"what the settings compute could not be compared: the baseline {_how(bad)} "
+                    "while it was written down"
                 )
         return self._pair
 
     def _unchecked(self) -> _Look:
         assert self.problem is not None
-        return _Look(notes=(self.problem,)) if FREE_NUMERICS in self.search.policy.free else _Look(passed_over=self.problem)
+        return (
+            _Look(notes=(self.problem,))
+            if FREE_NUMERICS in self.search.policy.free
+            else _Look(passed_over=self.problem)
+        )
 
     def _run(self, settings: Settings) -> Trial:
         """Settings that differ only in what is left out are the same run."""
@@ -373,7 +462,9 @@ class _Checker:
         self.budget.ask(f"it was known what {words} computes")
         trial = self.numerics(change)
         if trial.is_timed_out and not trial.is_good and self.budget.is_spent:
-            raise SpentError(f"the budget ended while it was looked at what {words} computes. {LONGER}")
+            raise SpentError(
+                f"the budget ended while it was looked at what {words} computes. {LONGER}"
+            )
         return trial
 
     def rehearsed(self, settings: Settings) -> tuple[Measured, ...]:
@@ -406,7 +497,11 @@ def _sees_other_data(pair: tuple[Trial, Trial], trial: Trial) -> bool:
 
 
 def _verified(
-    search: Search, settings: Settings, policy: ProofPolicy, budget: Budget, rehearsed: tuple[Measured, ...]
+    search: Search,
+    settings: Settings,
+    policy: ProofPolicy,
+    budget: Budget,
+    rehearsed: tuple[Measured, ...],
 ) -> Verified:
     assert search.given is not None
     change = search.space.change(settings)
@@ -427,7 +522,10 @@ def _verified(
         return search.measure(change if side == CANDIDATE else Change(), None)
 
     def told(run: Measured, _interval: Interval | None) -> None:
-        search.say(f"proof: {run.side}{'' if run.pace_ns is None else f', {run.pace_ns / 1e6:.3g} ms a step'}")
+        search.say(
+            "proof: "
+            f"{run.side}{'' if run.pace_ns is None else f', {run.pace_ns / 1e6:.3g} ms a step'}"
+        )
 
     found = verify(measure, rules, clock=search.clock, told=told, before=rehearsed)
     return replace(in_own_words(found), changes={CANDIDATE: change})
@@ -448,7 +546,11 @@ def in_own_words(found: Verified) -> Verified:
         return found
     refusals = tuple(
         f"{one.words} differs: {one.baseline} for the baseline, {one.candidate} for the setting. "
-        + (f"If that is wanted, say {HINTS[one.what]}" if one.what in HINTS else "Search knobs that leave it as it is")
+        + (
+            f"If that is wanted, say {HINTS[one.what]}"
+            if one.what in HINTS
+            else "Search knobs that leave it as it is"
+        )
         for one in causes(refused)
     )
     return replace(found, refusals=refusals, because="; ".join(refusals))

@@ -28,15 +28,21 @@ def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
     """The fixes of all findings together, then each by itself, most costly first."""
     from stepscope.experiments.fix_values import fixes
 
-    each: list[Mapping[str, Value]] = [found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))]
+    each: list[Mapping[str, Value]] = [
+        found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))
+    ]
     together: dict[str, Value] = {}
     for settings in each:
         together = {**settings, **together}
-    return [Start(settings=one, origin=DIAGNOSIS) for one in (*([together] if len(each) > 1 else []), *each)]
+    return [
+        Start(settings=one, origin=DIAGNOSIS)
+        for one in (*([together] if len(each) > 1 else []), *each)
+    ]
 
 
 def key_of(what: str, knobs: Sequence[Knob], setup: Setup) -> CacheKey:
-    """Where a search of this command keeps what it finds: the job, its size and the machine, as the baseline told them."""
+    """Where a search of this command keeps what it finds: the job, its size and the machine, as the
+    baseline told them."""
     sizes = {
         "batch": None if setup.samples is None else f"{setup.samples:g}",
         "ranks": setup.world_size,
@@ -63,17 +69,22 @@ class Remembered:
 
 
 def from_cache(cache: TuningCache, key: CacheKey) -> Remembered:
-    """The settings to try first. What was found with other versions is said aloud, and is no more than a place to start."""
+    """The settings to try first. What was found with other versions is said aloud, and is no more
+    than a place to start."""
     starts: list[Start] = []
     notes: list[str] = []
     same = cache.find(key)
     if same is not None:
         starts.append(Start(settings=same.settings, origin=CACHE))
-        notes.append(f"{cache} has a setting for this very job, found {same.at} with the same versions: it is tried first")
+        notes.append(
+            f"{cache} has a setting for this very job, found {same.at} with the same versions: it "
+            "is tried first"
+        )
     for entry in cache.near(key)[:MAX_NEAR]:
         starts.append(Start(settings=entry.settings, origin=CACHE))
         notes.append(
-            f"{cache} has a setting found {entry.at} with other versions ({_versions(entry, key)}): it is tried, not taken over"
+            f"{cache} has a setting found {entry.at} with other versions "
+            f"({_versions(entry, key)}): it is tried, not taken over"
         )
     return Remembered(starts=tuple(starts), notes=tuple(notes))
 
@@ -82,7 +93,8 @@ def _versions(entry: CacheEntry, key: CacheKey) -> str:
     names = sorted({*entry.key.versions, *key.versions})
     apart = [name for name in names if entry.key.versions.get(name) != key.versions.get(name)]
     return ", ".join(
-        f"{name} {entry.key.versions.get(name, 'absent')}, here {key.versions.get(name, 'absent')}" for name in apart
+        f"{name} {entry.key.versions.get(name, 'absent')}, here {key.versions.get(name, 'absent')}"
+        for name in apart
     )
 
 
@@ -90,10 +102,13 @@ def keep(cache: TuningCache, key: CacheKey, tuning: Tuning) -> bool:
     """Puts a proven winner into the cache; says whether there was one."""
     if tuning.winner is None or not tuning.is_proven:
         return False
-    # A baseline that does not repeat itself shows nothing to be the same, and steps that see other data were not compared.
+    # A baseline that does not repeat itself shows nothing to be the same, and steps that see other
+    # data were not compared.
     is_same = tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING)
     seen = () if tuning.verified is None else tuning.verified.differences
-    is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(one.what == "data" for one in seen)
+    is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(
+        one.what == "data" for one in seen
+    )
     cache.add(
         CacheEntry(
             key=key,

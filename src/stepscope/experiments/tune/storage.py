@@ -1,7 +1,8 @@
 """Small files that are shared: here, or behind a URL (s3://, gs://, ...) through fsspec.
 
-A local file is appended to and replaced under a lock, so that two searches on one machine, or on one shared disk, lose nothing of
-each other's. Behind a URL nothing can be appended: a store there is a folder, and every record an object of its own.
+A local file is appended to and replaced under a lock, so that two searches on one machine, or on
+one shared disk, lose nothing of each other's. Behind a URL nothing can be appended: a store there
+is a folder, and every record an object of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def name_of(place: Where) -> str:
 
 
 def read_all(place: Where) -> bytes | None:
-    """The bytes of a file, or of every file of a folder behind a URL, one after the other; None when there is nothing."""
+    """The bytes of a file, or of every file of a folder behind a URL, one after the other; None
+    when there is nothing."""
     try:
         if isinstance(place, str):
             return _read_remote(place)
@@ -72,7 +74,10 @@ def _bounded(data: bytes, place: Where) -> bytes:
 
 
 def _too_big(place: Where) -> InputError:
-    return InputError(f"{name_of(place)} holds more than {MAX_BYTES >> 20} MiB: too much for a file of tuned settings")
+    return InputError(
+        f"{name_of(place)} holds more than {MAX_BYTES >> 20} MiB: too much for a file of tuned "
+        "settings"
+    )
 
 
 def write_all(place: Where, data: bytes) -> None:
@@ -96,7 +101,8 @@ def write_all(place: Where, data: bytes) -> None:
 
 
 def put(place: Where, name: str, line: bytes) -> None:
-    """Adds one record: at the end of a local file, or as the object `name` of a folder behind a URL."""
+    """Adds one record: at the end of a local file, or as the object `name` of a folder behind a
+    URL."""
     with _in_words(place):
         if isinstance(place, str):
             system, path = _writable(place)
@@ -127,7 +133,8 @@ def take_away(url: str, name: str) -> None:
 
 @contextmanager
 def locked(place: Path) -> Iterator[None]:
-    """No other process that asks has the file meanwhile. Where the system has no such locks, nothing is held."""
+    """No other process that asks has the file meanwhile. Where the system has no such locks,
+    nothing is held."""
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
@@ -152,7 +159,9 @@ def _writable(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"{shown(url)} needs fsspec, which is not installed: pip install 'stepscope[remote]'") from None
+        raise InputError(
+            f"{shown(url)} needs fsspec, which is not installed: pip install 'stepscope[remote]'"
+        ) from None
     try:
         system, path = url_to_fs(url)
     except (ImportError, ValueError) as problem:
@@ -165,7 +174,10 @@ def _in_words(place: Where) -> Iterator[None]:
     try:
         yield
     except NotImplementedError:
-        raise InputError(f"{name_of(place)} cannot be written to. Give a folder of an object store, or a local file") from None
+        raise InputError(
+            f"{name_of(place)} cannot be written to. Give a folder of an object store, or a local "
+            "file"
+        ) from None
     except OSError as problem:
         raise InputError(f"cannot write {name_of(place)}: {problem.strerror or problem}") from None
 

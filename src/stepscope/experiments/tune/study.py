@@ -1,8 +1,10 @@
-"""The door to Optuna: it chooses what to try next, keeps what was measured, and lets several machines share the work.
+"""The door to Optuna: it chooses what to try next, keeps what was measured, and lets several
+machines share the work.
 
-Every process that runs the same search on the same storage asks here. A setting is claimed as soon as it is asked for, and no
-setting is tried twice: where the sampler comes back to one that was tried, the nearest one that was not is taken in its stead.
-Of two processes that ask for one setting at once, the one whose trial has the smaller number has it.
+Every process that runs the same search on the same storage asks here. A setting is claimed as soon
+as it is asked for, and no setting is tried twice: where the sampler comes back to one that was
+tried, the nearest one that was not is taken in its stead. Of two processes that ask for one setting
+at once, the one whose trial has the smaller number has it.
 """
 
 from __future__ import annotations
@@ -29,21 +31,34 @@ from stepscope.experiments.tune.study_storage import opened_study
 from stepscope.experiments.tune.workers import LEFT, MARK, Crowd, host_of
 
 NUM_FIRST = 3
-"""Settings drawn by chance, counted from the first, before the sampler goes by what was measured: searches here are short."""
+"""Settings drawn by chance, counted from the first, before the sampler goes by what was measured:
+searches here are short."""
 MAX_ASKS = 60
 """Of the sampler, for one setting that was not tried yet."""
 MAX_REPEATS = 12
-"""Times that the sampler may come back to settings that were tried, before the nearest untried one is taken; no more than
-settings are left."""
+"""Times that the sampler may come back to settings that were tried, before the nearest untried one
+is taken; no more than settings are left."""
 MAX_CELLS = 20_000
 """Settings looked through for the nearest untried one."""
 PLACE = " (place in its list)"
-"""Ends the name under which Optuna knows a list of numbers: to it they are 0, 1, 2, ..., in order."""
-INSTALL = "stepscope tune needs Optuna with SciPy, which are not installed: pip install 'stepscope[tune]'"
+"""Ends the name under which Optuna knows a list of numbers: to it they are 0, 1, 2, ..., in
+order."""
+INSTALL = (
+    "stepscope tune needs Optuna with SciPy, which are not installed: pip install 'stepscope[tune]'"
+)
 WITHOUT_WORKERS = ("prefetch_factor", "persistent_workers")
 """Mean nothing where there are no workers."""
 EASY_ON_MEMORY = frozenset(
-    {"num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "num_threads", "gc", "batch_size", "accumulation"}
+    {
+        "num_workers",
+        "pin_memory",
+        "prefetch_factor",
+        "persistent_workers",
+        "num_threads",
+        "gc",
+        "batch_size",
+        "accumulation",
+    }
 )
 """Knobs that do not decide whether a batch fits on the device, batch_size itself apart."""
 LEAST_FOR_IMPORTANCE = 6
@@ -53,7 +68,8 @@ BASELINE_OF = "baseline of "
 MAX_GONE = 2
 """Processes that may be lost with one setting: it may be what ends them."""
 SETTLE_S = 0.05
-"""Between two looks at a trial of another process that has just been begun, and has no setting yet."""
+"""Between two looks at a trial of another process that has just been begun, and has no setting
+yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +110,19 @@ class Study:
         self._optuna = optuna = import_optuna()
         self.space = space
         self._free = [knob for knob in space.knobs if knob.values is None or len(knob.values) > 1]
-        self._fixed = {knob.name: knob.values[0] for knob in space.knobs if knob.values is not None and len(knob.values) == 1}
+        self._fixed = {
+            knob.name: knob.values[0]
+            for knob in space.knobs
+            if knob.values is not None and len(knob.values) == 1
+        }
         self._distributions = {param_of(knob): _distribution(optuna, knob) for knob in self._free}
         self._random = random.Random(seed)  # noqa: S311 - a choice among equals
         self.dead: frozenset[str] = frozenset()
         """Knobs that never take hold: settings that differ in them alone are the same."""
         # Of Optuna's samplers the one for few and costly trials.
-        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=NUM_FIRST, deterministic_objective=False)
+        sampler = optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=NUM_FIRST, deterministic_objective=False
+        )
         self._study = opened_study(optuna, storage, name, sampler)
         self.crowd = Crowd(storage is not None, host or platform.node(), clock)
         self.final = Final(optuna, self._study, self.crowd)
@@ -117,7 +139,8 @@ class Study:
         self._study.enqueue_trial(self._params(settings), user_attrs=told, skip_if_exists=once)
 
     def ask(self, most: int | None = None) -> Asked | None:
-        """A setting that nobody has tried, claimed; None when none is left, or so many are made or claimed already."""
+        """A setting that nobody has tried, claimed; None when none is left, or so many are made or
+        claimed already."""
         for number in range(MAX_ASKS):
             left = None if self.has_waiting() else self._open_cells()
             if left == []:
@@ -130,12 +153,19 @@ class Study:
             trial = self._study.ask(self._distributions)
             trial.set_user_attr(MARK, self.crowd.mark())
             settings = self._settings(trial.params)
-            is_in_line, origin = "origin" in trial.user_attrs, str(trial.user_attrs.get("origin", SEARCH))
+            is_in_line, origin = (
+                "origin" in trial.user_attrs,
+                str(trial.user_attrs.get("origin", SEARCH)),
+            )
             self._let_settle(trial.number)
             if most is not None and self._num_before(trial.number) >= most:
                 self._leave(trial)
                 return None
-            if self._is_looked_at(settings, trial.number) if origin == AGAIN else self._is_open(settings, before=trial.number):
+            if (
+                self._is_looked_at(settings, trial.number)
+                if origin == AGAIN
+                else self._is_open(settings, before=trial.number)
+            ):
                 return Asked(trial, settings, origin, self._num_before(trial.number) + 1)
             # It is told once more what that gave, and thinks again.
             known = self._known_ns(settings)
@@ -143,18 +173,25 @@ class Study:
                 self._leave(trial)
             else:
                 self._study.tell(trial, known)
-            near = self._nearest(settings) if (known is None and not is_in_line) or number >= repeats else None
+            near = (
+                self._nearest(settings)
+                if (known is None and not is_in_line) or number >= repeats
+                else None
+            )
             if near is not None:
                 self._study.enqueue_trial(self._params(near), user_attrs={"origin": SEARCH})
         return None
 
     def _let_settle(self, number: int) -> None:
-        """Waits until every trial that another process began before this one has its setting: it may be the same."""
+        """Waits until every trial that another process began before this one has its setting: it
+        may be the same."""
         while any(trial.number < number and not self._is_whole(trial) for trial in self._claims()):
             time.sleep(SETTLE_S)
 
     def _num_before(self, number: int) -> int:
-        return len(self.trials()) + len([trial for trial in self._claims() if trial.number < number])
+        return len(self.trials()) + len(
+            [trial for trial in self._claims() if trial.number < number]
+        )
 
     def _leave(self, trial: Any) -> None:
         """Closes a trial that is not made."""
@@ -180,8 +217,16 @@ class Study:
             settings = self._settings(trial.params) if self._is_whole(trial) else None
             is_in_line = settings is not None and self._num_gone()[self.same(settings)] < MAX_GONE
             if settings is not None and is_in_line:
-                self._put_in_line(settings, AGAIN if trial.user_attrs.get("origin") == AGAIN else SEARCH)
-            found.append(Gone(settings=settings, host=host_of(trial.user_attrs.get(MARK)), is_in_line=is_in_line))
+                self._put_in_line(
+                    settings, AGAIN if trial.user_attrs.get("origin") == AGAIN else SEARCH
+                )
+            found.append(
+                Gone(
+                    settings=settings,
+                    host=host_of(trial.user_attrs.get(MARK)),
+                    is_in_line=is_in_line,
+                )
+            )
         return found
 
     def num_open(self) -> int | None:
@@ -201,11 +246,16 @@ class Study:
     def _known_ns(self, settings: Settings) -> float | None:
         """What this setting took when it was tried."""
         wanted = self.same(settings)
-        found = [tried.ns for tried in self.trials() if tried.ns is not None and self.same(tried.settings) == wanted]
+        found = [
+            tried.ns
+            for tried in self.trials()
+            if tried.ns is not None and self.same(tried.settings) == wanted
+        ]
         return sum(found) / len(found) if found else None
 
     def watch(self, asked: Asked, limit_ns: float) -> Callable[[float, int], bool]:
-        """Hears what a running trial has come to, after how many steps; False says that it is clearly beyond the limit."""
+        """Hears what a running trial has come to, after how many steps; False says that it is
+        clearly beyond the limit."""
         self._study.pruner = self._optuna.pruners.ThresholdPruner(upper=limit_ns)
         heard: set[int] = set()
 
@@ -221,14 +271,19 @@ class Study:
         return hear
 
     def tell(self, asked: Asked, tried: Tried) -> None:
-        """Keeps what a trial gave, also where others took this process for gone meanwhile and closed the trial."""
+        """Keeps what a trial gave, also where others took this process for gone meanwhile and
+        closed the trial."""
         told = {"tried": msgspec.to_builtins(tried)}
         try:
             asked.trial.set_user_attr("tried", told["tried"])
         except self._finished:
             state = self._states.FAIL if tried.ns is None else self._states.COMPLETE
             made = self._optuna.trial.create_trial(
-                state=state, value=tried.ns, params=asked.trial.params, distributions=self._distributions, user_attrs=told
+                state=state,
+                value=tried.ns,
+                params=asked.trial.params,
+                distributions=self._distributions,
+                user_attrs=told,
             )
             self._study.add_trial(made)
             return
@@ -252,8 +307,14 @@ class Study:
 
     def trials(self) -> list[Tried]:
         """What was tried so far, by everybody, in order."""
-        told = (_tried(trial.user_attrs.get("tried")) for trial in self._study.get_trials(deepcopy=False))
-        return [replace(tried, number=number) for number, tried in enumerate((one for one in told if one is not None), 1)]
+        told = (
+            _tried(trial.user_attrs.get("tried"))
+            for trial in self._study.get_trials(deepcopy=False)
+        )
+        return [
+            replace(tried, number=number)
+            for number, tried in enumerate((one for one in told if one is not None), 1)
+        ]
 
     def num_claimed(self) -> int:
         """Trials that were made, or are being made, by everybody."""
@@ -279,7 +340,11 @@ class Study:
             for name, value in self._study.user_attrs.items()
             if name.startswith(BASELINE_OF)
         }
-        return {name: float(value) for name, value in told.items() if isinstance(value, int | float) and value > 0}
+        return {
+            name: float(value)
+            for name, value in told.items()
+            if isinstance(value, int | float) and value > 0
+        }
 
     def same(self, settings: Settings) -> str:
         """A text that is the same for settings that mean the same."""
@@ -289,21 +354,35 @@ class Study:
         return repr(sorted((name, isinstance(value, bool), value) for name, value in left.items()))
 
     def num_looks(self, settings: Settings) -> int:
-        """How often a setting was measured, or will be: second looks that wait, or are under way, too."""
+        """How often a setting was measured, or will be: second looks that wait, or are under way,
+        too."""
         wanted = self.same(settings)
-        made = sum(tried.state == MEASURED and self.same(tried.settings) == wanted for tried in self.trials())
+        made = sum(
+            tried.state == MEASURED and self.same(tried.settings) == wanted
+            for tried in self.trials()
+        )
         waiting = self._study.get_trials(deepcopy=False, states=(self._states.WAITING,))
         return made + sum(self._is_second(trial, wanted) for trial in (*waiting, *self._claims()))
 
     def _is_looked_at(self, settings: Settings, number: int) -> bool:
-        """Whether a second look is this trial's to take: no other has taken it, or began to before."""
+        """Whether a second look is this trial's to take: no other has taken it, or began to
+        before."""
         wanted = self.same(settings)
-        made = sum(tried.state == MEASURED and self.same(tried.settings) == wanted for tried in self.trials())
-        return made < 2 and not any(trial.number < number and self._is_second(trial, wanted) for trial in self._claims())
+        made = sum(
+            tried.state == MEASURED and self.same(tried.settings) == wanted
+            for tried in self.trials()
+        )
+        return made < 2 and not any(
+            trial.number < number and self._is_second(trial, wanted) for trial in self._claims()
+        )
 
     def _is_second(self, trial: Any, wanted: str) -> bool:
         told = trial.user_attrs.get("settings")
-        return trial.user_attrs.get("origin") == AGAIN and isinstance(told, dict) and self.same(told) == wanted
+        return (
+            trial.user_attrs.get("origin") == AGAIN
+            and isinstance(told, dict)
+            and self.same(told) == wanted
+        )
 
     @property
     def _states(self) -> Any:
@@ -323,7 +402,11 @@ class Study:
 
     def _claims(self) -> Iterator[Any]:
         """Trials that are being made."""
-        return (trial for trial in self._running() if not self.crowd.is_gone(trial.number, trial.user_attrs.get(MARK)))
+        return (
+            trial
+            for trial in self._running()
+            if not self.crowd.is_gone(trial.number, trial.user_attrs.get(MARK))
+        )
 
     def _is_whole(self, trial: Any) -> bool:
         """Whether it has its setting."""
@@ -335,23 +418,32 @@ class Study:
         lost = [
             trial
             for trial in failed
-            if MARK in trial.user_attrs and not {"tried", LEFT, FINAL} & set(trial.user_attrs) and self._is_whole(trial)
+            if MARK in trial.user_attrs
+            and not {"tried", LEFT, FINAL} & set(trial.user_attrs)
+            and self._is_whole(trial)
         ]
         return Counter(self.same(self._settings(trial.params)) for trial in lost)
 
     def _taken(self, before: int | None = None) -> set[str]:
-        """Settings that were tried, or are claimed by a trial with a smaller number: of two that claim one, the first has it."""
+        """Settings that were tried, or are claimed by a trial with a smaller number: of two that
+        claim one, the first has it."""
         claimed = [trial for trial in self._claims() if before is None or trial.number < before]
         known = [self._settings(trial.params) for trial in claimed if self._is_whole(trial)]
         lost = {same for same, num in self._num_gone().items() if num >= MAX_GONE}
-        return lost | {self.same(settings) for settings in (*known, *(tried.settings for tried in self.trials()))}
+        return lost | {
+            self.same(settings)
+            for settings in (*known, *(tried.settings for tried in self.trials()))
+        }
 
     def _is_open(self, settings: Settings, before: int | None = None) -> bool:
         return self.same(settings) not in self._taken(before) and not self._is_beyond(settings)
 
     def _is_beyond(self, settings: Settings) -> bool:
         """Whether a batch no larger ran out of memory with all that bears on memory the same."""
-        return any(tried.state == OUT_OF_MEMORY and _is_no_smaller(settings, tried.settings) for tried in self.trials())
+        return any(
+            tried.state == OUT_OF_MEMORY and _is_no_smaller(settings, tried.settings)
+            for tried in self.trials()
+        )
 
     def _open_cells(self) -> list[dict[str, Value]] | None:
         """Every setting that is left; None for a space too large to count."""
@@ -373,12 +465,16 @@ class Study:
             return None
         apart = [self.space.distance(settings, cell) for cell in cells]
         least = min(apart)
-        return self._random.choice([cell for cell, far in zip(cells, apart, strict=True) if far <= least + 1e-9])
+        return self._random.choice(
+            [cell for cell, far in zip(cells, apart, strict=True) if far <= least + 1e-9]
+        )
 
     def _params(self, settings: Settings) -> dict[str, Any]:
         """As Optuna knows them."""
         return {
-            param_of(knob): knob.choices.index(settings[knob.name]) if _is_listed(knob) else settings[knob.name]
+            param_of(knob): knob.choices.index(settings[knob.name])
+            if _is_listed(knob)
+            else settings[knob.name]
             for knob in self._free
         }
 
@@ -388,7 +484,8 @@ class Study:
 
 
 def _value(knob: Knob, param: Any) -> Value:
-    """What Optuna chose, as the job is told it: a number of a continuous range has so many digits as anybody would write."""
+    """What Optuna chose, as the job is told it: a number of a continuous range has so many digits
+    as anybody would write."""
     if _is_listed(knob):
         listed: Value = knob.choices[param]
         return listed
@@ -438,10 +535,16 @@ def _distribution(optuna: Any, knob: Knob) -> Any:
     assert knob.low is not None and knob.high is not None
     if not knob.is_whole:
         # Optuna wants a range that its pitch divides.
-        high = knob.high if knob.step is None else knob.low + math.floor((knob.high - knob.low) / knob.step + 1e-9) * knob.step
+        high = (
+            knob.high
+            if knob.step is None
+            else knob.low + math.floor((knob.high - knob.low) / knob.step + 1e-9) * knob.step
+        )
         return kinds.FloatDistribution(knob.low, high, log=knob.is_log, step=knob.step)
     low, step = int(knob.low), int(knob.step or 1)
-    return kinds.IntDistribution(low, low + (int(knob.high) - low) // step * step, log=knob.is_log, step=step)
+    return kinds.IntDistribution(
+        low, low + (int(knob.high) - low) // step * step, log=knob.is_log, step=step
+    )
 
 
 def _tried(told: Any) -> Tried | None:

@@ -1,6 +1,8 @@
-"""The search: the command as it was given first, then what the sampler asks for, each in a short real trial.
+"""The search: the command as it was given first, then what the sampler asks for, each in a short
+real trial.
 
-What measures is a function of a change: the command line runs real trainings, tests a made-up clock.
+What measures is a function of a change: the command line runs real trainings, tests a made-up
+clock.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ LEAST_TO_PRUNE = 8
 CLEARLY = 1.10
 """Times the best: a trial is ended when even the low end of its pace is above."""
 CLOSE = 1.04
-"""Times the best: settings this near are looked at again, the noise of a short trial may have put them in a wrong order."""
+"""Times the best: settings this near are looked at again, the noise of a short trial may have put
+them in a wrong order."""
 MAX_CRASHES = 3
 """In a row from the first, with nothing measured: then it is not the settings."""
 LEAST_TO_BURY = 2
@@ -132,7 +135,9 @@ class Search:
         try:
             self._measure_baseline()
             assert self.given is not None
-            self.space = settled_space(self.space, self.given.setup, self.policy.free, self.policy.effective_batch)
+            self.space = settled_space(
+                self.space, self.given.setup, self.policy.free, self.policy.effective_batch
+            )
             self.study = Study(
                 self.space,
                 name=self.policy.name,
@@ -154,19 +159,23 @@ class Search:
                 try:
                     self._one(self.study)
                 except UsageError as problem:
-                    # A disk that is full, a command that has gone: what was measured until then is shown.
+                    # A disk that is full, a command that has gone: what was measured until then is
+                    # shown.
                     self.ended = f"it could not go on: {problem}"
                     self.say(self.ended)
         except KeyboardInterrupt:
             self.is_interrupted, self.ended = True, "interrupted"
         except import_optuna().exceptions.StorageInternalError as problem:
             where, why = hidden(self.policy.storage or ""), str(problem).partition("\n")[0]
-            raise InputError(f"the storage {where} cannot be used any more: {why}. The runs until now are kept") from None
+            raise InputError(
+                f"the storage {where} cannot be used any more: {why}. The runs until now are kept"
+            ) from None
         self.searched_s = self.spent_s
 
     @property
     def division(self) -> Division | None:
-        """How the budget is divided, by what is known of a run's time until now; None without a budget or a baseline."""
+        """How the budget is divided, by what is known of a run's time until now; None without a
+        budget or a baseline."""
         if self.policy.budget_s is None or self.baseline is None:
             return None
         return divided(self.policy.budget_s, self.run_s, is_proven=self.policy.is_proven)
@@ -176,7 +185,8 @@ class Search:
         return 0.0 if self.began is None else self.clock() - self.began
 
     def left_s(self) -> float | None:
-        """What a run that is begun now may take; None where there is no end. A trial of the search leaves the proof its part."""
+        """What a run that is begun now may take; None where there is no end. A trial of the search
+        leaves the proof its part."""
         if self.policy.budget_s is None:
             return None
         left, division = max(0.0, for_runs(self.policy.budget_s) - self.spent_s), self.division
@@ -186,23 +196,34 @@ class Search:
 
     @property
     def run_s(self) -> float:
-        """What a run takes here: the mean of the baseline's and the best trial's, which are those of a proof."""
+        """What a run takes here: the mean of the baseline's and the best trial's, which are those
+        of a proof."""
         assert self.baseline is not None
         made = (
-            [] if self.study is None else [one for one in self.study.trials() if one.state == MEASURED and one.host == self.host]
+            []
+            if self.study is None
+            else [
+                one
+                for one in self.study.trials()
+                if one.state == MEASURED and one.host == self.host
+            ]
         )
         best = min(made, key=lambda one: one.ns or math.inf, default=self.baseline)
         return (self.baseline.wall_s + best.wall_s) / 2
 
     def ranked(self) -> list[tuple[dict[str, Value], float]]:
-        """Settings that were measured, with their times, the shortest first; several looks at one are taken together."""
+        """Settings that were measured, with their times, the shortest first; several looks at one
+        are taken together."""
         if self.study is None:
             return []
         looks: dict[str, list[Tried]] = {}
         for tried in self.study.trials():
             if tried.state == MEASURED and tried.ns is not None:
                 looks.setdefault(self.study.same(tried.settings), []).append(tried)
-        found = [(dict(many[0].settings), statistics.geometric_mean([one.ns or 0.0 for one in many])) for many in looks.values()]
+        found = [
+            (dict(many[0].settings), statistics.geometric_mean([one.ns or 0.0 for one in many]))
+            for many in looks.values()
+        ]
         return sorted(found, key=lambda pair: pair[1])
 
     def _measure_baseline(self) -> None:
@@ -213,7 +234,9 @@ class Search:
         if self.baseline.state != MEASURED:
             more = "".join(f". {capital(note)}" for note in trial.notes)
             where = f" (its output is kept in {trial.folder})" if trial.folder else ""
-            why = f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
+            why = (
+                f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
+            )
             raise InputError(f"{why}. Nothing was searched")
         if any(not math.isfinite(loss.loss) for loss in trial.losses):
             self.note(check_loss([trial], [trial]).because.partition("; ")[0])
@@ -222,18 +245,27 @@ class Search:
     def _compare_machines(self, study: Study) -> None:
         assert self.baseline is not None and self.baseline.ns is not None
         all_hosts = study.say_baseline(self.host, self.baseline.ns)
-        slow, fast = max(all_hosts, key=lambda host: all_hosts[host]), min(all_hosts, key=lambda host: all_hosts[host])
+        slow, fast = (
+            max(all_hosts, key=lambda host: all_hosts[host]),
+            min(all_hosts, key=lambda host: all_hosts[host]),
+        )
         if all_hosts[slow] > all_hosts[fast] * MACHINES_APART:
             self.notes.append(
-                f"the machines of this search are not alike: the baseline takes {all_hosts[slow] / all_hosts[fast]:.2f}x as long "
-                f"on {slow} as on {fast}, so their trials are not comparable. Use one storage for machines of one kind"
+                "the machines of this search are not alike: the baseline takes "
+                f"{all_hosts[slow] / all_hosts[fast]:.2f}x as long "
+                f"on {slow} as on {fast}, so their trials are not comparable. Use one storage for "
+                "machines of one kind"
             )
 
     def _is_wanted(self, study: Study) -> bool:
         """Whether another trial is to be made; says why where not."""
         trials, division = study.trials(), self.division
         crashes = [tried for tried in trials if tried.state in (FAILED, UNEQUAL, OUT_OF_MEMORY)]
-        if len(crashes) >= MAX_CRASHES and len(crashes) == len(trials) and any(tried.state != OUT_OF_MEMORY for tried in crashes):
+        if (
+            len(crashes) >= MAX_CRASHES
+            and len(crashes) == len(trials)
+            and any(tried.state != OUT_OF_MEMORY for tried in crashes)
+        ):
             self.ended = f"the first {len(crashes)} trials all failed; the last: {crashes[-1].why}"
         elif len(trials) >= self.policy.num_trials:
             self.ended = f"{len(trials)} trials were made"
@@ -254,7 +286,9 @@ class Search:
         if asked is None:
             # Where settings are left after all, another process has just left one that it was at.
             self._num_idle += 1
-            self.ended = "" if study.num_open() and self._num_idle <= MAX_IDLE else "every setting was tried"
+            self.ended = (
+                "" if study.num_open() and self._num_idle <= MAX_IDLE else "every setting was tried"
+            )
             return
         self._is_waiting, self._num_idle = False, 0
         try:
@@ -270,21 +304,35 @@ class Search:
     def _look_around(self, study: Study) -> None:
         """Whether other processes are there still, and where."""
         for gone in study.bury():
-            what = "had no setting yet" if gone.settings is None else f"was at {words_of(gone.settings)}"
-            then = "" if gone.settings is None else ", which is tried again" if gone.is_in_line else ", which is left alone now"
+            what = (
+                "had no setting yet"
+                if gone.settings is None
+                else f"was at {words_of(gone.settings)}"
+            )
+            then = (
+                ""
+                if gone.settings is None
+                else ", which is tried again"
+                if gone.is_in_line
+                else ", which is left alone now"
+            )
             self.note(f"nothing was heard any more of a process on {gone.host}: it {what}{then}")
         if any(study.crowd.is_beside(mark) for mark in study.others()):
             self.note(
-                f"another process of this search runs on {self.host} too: they share its cores, and trials that run at the same "
+                f"another process of this search runs on {self.host} too: they share its cores, "
+                "and trials that run at the same "
                 "time disturb each other. One process a machine measures better"
             )
 
     def _wait(self, study: Study) -> None:
-        """For trials of other processes: they may end in a better setting, or leave theirs to be tried here."""
+        """For trials of other processes: they may end in a better setting, or leave theirs to be
+        tried here."""
         if not self._is_waiting:
             num = len(study.others())
             trials = "a trial" if num == 1 else f"{num} trials"
-            self.say(f"waiting for {trials} under way in other processes, on {', '.join(study.hosts())}")
+            self.say(
+                f"waiting for {trials} under way in other processes, on {', '.join(study.hosts())}"
+            )
         self._is_waiting = True
         self.rest(WAIT_S)
 
@@ -301,22 +349,37 @@ class Search:
             return
         ranked = self.ranked()
         for settings, ns in ranked[: num_again(self.policy.num_trials)]:
-            if len(ranked) > 1 and ranked[1][1] <= ranked[0][1] * CLOSE >= ns and study.num_looks(settings) == 1:
+            if (
+                len(ranked) > 1
+                and ranked[1][1] <= ranked[0][1] * CLOSE >= ns
+                and study.num_looks(settings) == 1
+            ):
                 study.suggest(settings, AGAIN)
                 return
 
     def _try(self, study: Study, asked: Asked) -> Tried:
         watcher = self._watcher(study, asked)
         trial = self.measure(self.space.change(asked.settings), watcher)
-        return self._judged(trial, asked.settings, asked.number, asked.origin, None if watcher is None else watcher.words)
+        return self._judged(
+            trial,
+            asked.settings,
+            asked.number,
+            asked.origin,
+            None if watcher is None else watcher.words,
+        )
 
     def _watcher(self, study: Study, asked: Asked) -> Watcher | None:
-        """Ends the trial when it is clearly slower than the best, or than the baseline; a second look is never ended."""
+        """Ends the trial when it is clearly slower than the best, or than the baseline; a second
+        look is never ended."""
         if not self.policy.prune or asked.origin == AGAIN:
             return None
         assert self.baseline is not None and self.baseline.ns is not None
         best = min([self.baseline.ns, *(ns for _, ns in self.ranked()[:1])])
-        unit = samples_of(asked.settings, None, self.given_setup, self.policy.effective_batch) if self.per == SAMPLE else 1.0
+        unit = (
+            samples_of(asked.settings, None, self.given_setup, self.policy.effective_batch)
+            if self.per == SAMPLE
+            else 1.0
+        )
         return Watcher(study.watch(asked, best * CLEARLY), best, unit or 1.0)
 
     def _learn(self, study: Study) -> None:
@@ -324,24 +387,41 @@ class Search:
         trials = [tried for tried in study.trials() if tried.num_steps and tried.state != FAILED]
         dead = set()
         for knob in self.space.knobs:
-            turned = [tried for tried in trials if tried.settings.get(knob.name, knob.usual) != knob.usual]
-            if knob.way.kind == HOOK and len(turned) >= LEAST_TO_BURY and all(knob.name in tried.not_taken for tried in turned):
+            turned = [
+                tried for tried in trials if tried.settings.get(knob.name, knob.usual) != knob.usual
+            ]
+            if (
+                knob.way.kind == HOOK
+                and len(turned) >= LEAST_TO_BURY
+                and all(knob.name in tried.not_taken for tried in turned)
+            ):
                 dead.add(knob.name)
         for name in sorted(dead - study.dead):
-            self.note(f"{name} never took hold in the job, so settings that differ in it alone were taken as one")
+            self.note(
+                f"{name} never took hold in the job, so settings that differ in it alone were "
+                "taken as one"
+            )
         study.dead = frozenset(dead)
 
-    def _judged(self, trial: Trial, settings: Settings, number: int, origin: str, pruned: str | None) -> Tried:
+    def _judged(
+        self, trial: Trial, settings: Settings, number: int, origin: str, pruned: str | None
+    ) -> Tried:
         """What a trial says of its setting."""
         steps = trial.step_ns
         known = pace(steps) if len(steps) >= LEAST_STEPS else None
-        samples = samples_of(settings, trial.setup, self.given_setup, self.policy.effective_batch) if self.per == SAMPLE else 1.0
+        samples = (
+            samples_of(settings, trial.setup, self.given_setup, self.policy.effective_batch)
+            if self.per == SAMPLE
+            else 1.0
+        )
         state, why = self._state(trial, samples, pruned)
         return Tried(
             number=number,
             settings=dict(settings),
             state=state,
-            ns=None if known is None or not samples or state not in (MEASURED, PRUNED) else known / samples,
+            ns=None
+            if known is None or not samples or state not in (MEASURED, PRUNED)
+            else known / samples,
             step_ns=known,
             num_steps=len(steps),
             wall_s=trial.wall_s,
@@ -349,7 +429,9 @@ class Search:
             origin=origin,
             host=self.host,
             # A job that ended before its first step had no time to take anything.
-            not_taken=tuple(name for name, count in trial.taken.items() if count == 0) if steps else (),
+            not_taken=tuple(name for name, count in trial.taken.items() if count == 0)
+            if steps
+            else (),
         )
 
     def _state(self, trial: Trial, samples: float | None, pruned: str | None) -> tuple[str, str]:
@@ -367,7 +449,10 @@ class Search:
         if len(trial.step_ns) < LEAST_STEPS:
             return FAILED, f"only {len(trial.step_ns)} steps were timed"
         if samples is None:
-            return UNEQUAL, "how many samples a step takes was not seen. Say it with --effective-batch N"
+            return (
+                UNEQUAL,
+                "how many samples a step takes was not seen. Say it with --effective-batch N",
+            )
         return self._terms(trial)
 
     def _terms(self, trial: Trial) -> tuple[str, str]:
@@ -376,18 +461,37 @@ class Search:
         if loss is not None and loss.is_fault:
             return FAILED, loss.because.replace("the candidate's", "its")
         now, before = trial.setup.samples, self.given_setup.samples
-        if now is None or before is None or FREE_BATCH in self.policy.free or abs(now - before) <= SAMPLES_APART * before:
+        if (
+            now is None
+            or before is None
+            or FREE_BATCH in self.policy.free
+            or abs(now - before) <= SAMPLES_APART * before
+        ):
             return MEASURED, ""
-        return UNEQUAL, f"{now:g} samples a step where the baseline has {before:g}. Pin it, or say --free batch"
+        return (
+            UNEQUAL,
+            (
+                f"{now:g} samples a step where the baseline has {before:g}. Pin it, or say --free "
+                "batch"
+            ),
+        )
 
     def _words(self, tried: Tried) -> str:
         """A line of progress."""
-        head = "" if tried.origin == BASELINE else f"trial {tried.number}: {words_of(tried.settings)}: "
+        head = (
+            ""
+            if tried.origin == BASELINE
+            else f"trial {tried.number}: {words_of(tried.settings)}: "
+        )
         if tried.ns is None:
             return f"{head}{tried.state}: {tried.why}"
         best = self.ranked()[:1]
         base = self.baseline.ns if self.baseline is not None else None
-        gain = "" if base is None or tried.origin == BASELINE else f", {base / tried.ns:.2f}x of the baseline's speed"
+        gain = (
+            ""
+            if base is None or tried.origin == BASELINE
+            else f", {base / tried.ns:.2f}x of the baseline's speed"
+        )
         is_best = bool(best) and tried.state == MEASURED and tried.ns <= best[0][1] * (1 + 1e-9)
         mark = " (best so far)" if is_best and (base is None or tried.ns < base) else ""
         return f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.per}{gain}{mark}"
@@ -430,5 +534,7 @@ class Watcher:
         low = now * math.exp(-2 * math.sqrt(pace_variance(steps, draws=50)))
         if self._hear(low / self._unit, len(steps)):
             return True
-        self.words = f"after {len(steps)} steps {now / self._unit / self._best_ns:.2f}x as long as the best"
+        self.words = (
+            f"after {len(steps)} steps {now / self._unit / self._best_ns:.2f}x as long as the best"
+        )
         return False

@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepscope.core.trials import Value
-from stepscope.experiments.tune.knob_space import ENVIRONMENT, HOOK, Knob, Settings, Space, change_of, shown
+from stepscope.experiments.tune.knob_space import (
+    ENVIRONMENT,
+    HOOK,
+    Knob,
+    Settings,
+    Space,
+    change_of,
+    shown,
+)
 
 LOADER = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
-WRAPPER = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
+WRAPPER = (
+    "bucket_cap_mb",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "find_unused_parameters",
+    "broadcast_buffers",
+)
 CALLS: Mapping[str, str] = {
     "tf32": "torch.backends.cuda.matmul.allow_tf32 = {} and torch.backends.cudnn.allow_tf32 = {}",
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
@@ -37,10 +51,16 @@ SWITCHES: Mapping[tuple[str, Value], str] = {
 }
 
 
-def winner_words(space: Space, settings: Settings, dead: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def winner_words(
+    space: Space, settings: Settings, dead: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """What to write, knob by knob; those that never took hold are left out."""
     knobs = (*space.knobs, *([] if space.pinned is None else [space.pinned.knob]))
-    return tuple(knob_words(knob, settings[knob.name]) for knob in knobs if knob.name in settings and knob.name not in dead)
+    return tuple(
+        knob_words(knob, settings[knob.name])
+        for knob in knobs
+        if knob.name in settings and knob.name not in dead
+    )
 
 
 def knob_words(knob: Knob, value: Value) -> str:
@@ -50,7 +70,11 @@ def knob_words(knob: Knob, value: Value) -> str:
         return " ".join(f"{name}={text}" for name, text in told.items()) + " in the environment"
     if knob.way.kind != HOOK:
         words = change_of([knob], {knob.name: value}).arguments
-        return f"{' '.join(words)} on the command line" if words else f"no {knob.way.template} on the command line"
+        return (
+            f"{' '.join(words)} on the command line"
+            if words
+            else f"no {knob.way.template} on the command line"
+        )
     name, plain = knob.name, repr(value) if isinstance(value, bool | float) else str(value)
     if name in LOADER:
         return f"{name}={plain} in DataLoader(...)"

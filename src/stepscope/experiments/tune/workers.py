@@ -1,7 +1,9 @@
-"""The processes at work on one search: each trial under way has a pulse, and one whose pulse has stopped is nobody's.
+"""The processes at work on one search: each trial under way has a pulse, and one whose pulse has
+stopped is nobody's.
 
-What is under way has a mark in the storage: who is at it, and a count that goes up every few seconds. Whoever looks holds a
-mark that stays the same against a clock of its own, so that machines whose clocks differ need not agree on the time.
+What is under way has a mark in the storage: who is at it, and a count that goes up every few
+seconds. Whoever looks holds a mark that stays the same against a clock of its own, so that machines
+whose clocks differ need not agree on the time.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ MARK, LEFT = "claim", "left"
 """Attributes of a trial: who is at it, and that it was left on purpose."""
 BEAT_S = 5.0
 GONE_S = 45.0
-"""A mark that stays the same for so long is of a process that is gone: nine beats, and more than a lock that was left takes to
-be broken."""
+"""A mark that stays the same for so long is of a process that is gone: nine beats, and more than a
+lock that was left takes to be broken."""
 
 Mark = Mapping[str, Any]
 
@@ -29,7 +31,13 @@ Mark = Mapping[str, Any]
 class Crowd:
     """Who is at work on a study, this process among them."""
 
-    def __init__(self, is_shared: bool, host: str, clock: Callable[[], float] = time.monotonic, beat_s: float = BEAT_S) -> None:
+    def __init__(
+        self,
+        is_shared: bool,
+        host: str,
+        clock: Callable[[], float] = time.monotonic,
+        beat_s: float = BEAT_S,
+    ) -> None:
         self.is_shared, self.host, self._clock, self._beat_s = is_shared, host, clock, beat_s
         self._who = {"host": host, "pid": os.getpid(), "id": os.urandom(6).hex()}
         self._seen: dict[int, tuple[object, float]] = {}
@@ -47,7 +55,8 @@ class Crowd:
         return isinstance(mark, dict) and mark.get("host") == self.host and not self.is_mine(mark)
 
     def is_gone(self, number: int, mark: object) -> bool:
-        """Whether nothing was heard of what is under way for so long that its process must have ended."""
+        """Whether nothing was heard of what is under way for so long that its process must have
+        ended."""
         if not self.is_shared or self.is_mine(mark):
             return False
         now = self._clock()
@@ -64,7 +73,9 @@ class Crowd:
             yield
             return
         over = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(tell, over), name="stepscope-pulse", daemon=True)
+        thread = threading.Thread(
+            target=self._beat, args=(tell, over), name="stepscope-pulse", daemon=True
+        )
         thread.start()
         try:
             yield

@@ -35,7 +35,14 @@ from stepscope.core.experiment import (
 from stepscope.core.trials import Trial
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import pace, pace_variance, smallest_shown
-from stepscope.experiments.compare.comparability import causes, differences, loose_terms, partly_taken, refusal_words, untaken
+from stepscope.experiments.compare.comparability import (
+    causes,
+    differences,
+    loose_terms,
+    partly_taken,
+    refusal_words,
+    untaken,
+)
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.schedule import (
     RUNS_A_ROUND,
@@ -47,7 +54,16 @@ from stepscope.experiments.verify.schedule import (
     verdict_of,
 )
 
-__all__ = ["Measure", "SpentError", "VerifyPolicy", "hold", "refused", "so_far", "so_far_words", "verify"]
+__all__ = [
+    "Measure",
+    "SpentError",
+    "VerifyPolicy",
+    "hold",
+    "refused",
+    "so_far",
+    "so_far_words",
+    "verify",
+]
 
 Measure = Callable[[Side], Trial]
 Told = Callable[[Measured, "Interval | None"], None]
@@ -55,17 +71,21 @@ Told = Callable[[Measured, "Interval | None"], None]
 
 FEW_STEPS = 5
 LATE_SHARE, LATE_LEAST = 0.5, 0.05
-"""A gain of which the last third of the steps has less than this share, and this much less, was not there to stay."""
+"""A gain of which the last third of the steps has less than this share, and this much less, was not
+there to stay."""
 MOST_FADING = 1.1
-"""The ratio of paces in the first third of the steps over that in the last, beyond which a gain of the means is fading too."""
+"""The ratio of paces in the first third of the steps over that in the last, beyond which a gain of
+the means is fading too."""
 AS_LONG = 0.02
 """Ratios of usual steps this near to 1 are told as none."""
 NO_STEPS = (
-    "ended with no step timed: a step is a call of a PyTorch optimizer's step(), the first few (--warm-up) do not count, and "
+    "ended with no step timed: a step is a call of a PyTorch optimizer's step(), the first few "
+    "(--warm-up) do not count, and "
     "it made no such calls, or too few"
 )
 MEAN_SHARE = 0.3
-"""Of the errors that a look may make, for the second question: whether the mean of all steps is faster where the pace is not."""
+"""Of the errors that a look may make, for the second question: whether the mean of all steps is
+faster where the pace is not."""
 
 
 def verify(
@@ -76,8 +96,8 @@ def verify(
     told: Told | None = None,
     before: Sequence[Measured] = (),
 ) -> Verified:
-    """Runs both sides in turn until the verdict is settled, or the budget is spent. `before` are runs that were made already
-    and do not count (those of --check): they rehearse."""
+    """Runs both sides in turn until the verdict is settled, or the budget is spent. `before` are
+    runs that were made already and do not count (those of --check): they rehearse."""
     return _Experiment(measure, policy or VerifyPolicy(), clock, told, list(before)).verified()
 
 
@@ -99,8 +119,8 @@ def refused(refusals: Sequence[str]) -> Verified:
 
 
 def hold(prediction: Prediction, speedup: Interval | None) -> Prediction:
-    """The prediction with its verdict: it held where its own range and the measured interval meet. A predicted gain stays open
-    where no gain at all is in that interval, too."""
+    """The prediction with its verdict: it held where its own range and the measured interval meet.
+    A predicted gain stays open where no gain at all is in that interval, too."""
     if speedup is None:
         return replace(prediction, verdict="open")
     low = prediction.value if prediction.low is None else prediction.low
@@ -117,12 +137,15 @@ def so_far(runs: Sequence[Measured]) -> dict[Side, SoFar]:
         timed = [run.trial.step_ns for run in runs if run.side == side and run.trial.step_ns]
         steps = [ns for step_ns in timed for ns in step_ns]
         if steps:
-            found[side] = SoFar(num_runs=len(timed), num_steps=len(steps), median_ns=statistics.median(steps))
+            found[side] = SoFar(
+                num_runs=len(timed), num_steps=len(steps), median_ns=statistics.median(steps)
+            )
     return found
 
 
 def so_far_words(told: Mapping[Side, SoFar]) -> str:
-    """`until then the baseline took 13.1 ms a step (the median of 40 steps, 2 runs), ...; that proves nothing`."""
+    """`until then the baseline took 13.1 ms a step (the median of 40 steps, 2 runs), ...; that
+    proves nothing`."""
     each = []
     for side in (BASELINE, CANDIDATE):
         one = told.get(side)
@@ -131,12 +154,16 @@ def so_far_words(told: Mapping[Side, SoFar]) -> str:
         else:
             steps = "one step" if one.num_steps == 1 else f"{one.num_steps} steps"
             runs = "one run" if one.num_runs == 1 else f"{one.num_runs} runs"
-            each.append(f"the {side} took {one.median_ns / 1e6:.3g}\u00a0ms a step (the median of {steps} in {runs})")
+            each.append(
+                f"the {side} took {one.median_ns / 1e6:.3g}\u00a0ms a step (the median of {steps} "
+                f"in {runs})"
+            )
     return f"until then {', and '.join(each)}: nothing is proven by that"
 
 
 class SpentError(Exception):
-    """There is no time for another run; says what of the budget is gone, and for what there is none."""
+    """There is no time for another run; says what of the budget is gone, and for what there is
+    none."""
 
 
 class _DivergesError(Exception):
@@ -168,7 +195,8 @@ class _Experiment:
     doubt: str | None = None
     """Why a faster pace was not taken for a gain."""
     is_by_mean: bool = False
-    """Whether the gain lies in rare long steps, so that the interval is of the means over all steps."""
+    """Whether the gain lies in rare long steps, so that the interval is of the means over all
+    steps."""
     is_interrupted: bool = False
     started: float = 0.0
     variances: list[float] = field(default_factory=list)
@@ -188,10 +216,13 @@ class _Experiment:
             if not so_far(self.runs):
                 raise
             rounds = "one round" if self.num_rounds == 1 else f"{self.num_rounds} rounds"
-            self._end_early(f"it was interrupted after {rounds}" if self.num_rounds else "it was interrupted")
+            self._end_early(
+                f"it was interrupted after {rounds}" if self.num_rounds else "it was interrupted"
+            )
             self.is_interrupted = True
         except StepscopeError as problem:
-            # A disk that is full, a command that has gone: no fault of what was measured until then.
+            # A disk that is full, a command that has gone: no fault of what was measured until
+            # then.
             if not so_far(self.runs):
                 raise
             self._end_early(f"it could not go on: {problem}")
@@ -235,16 +266,24 @@ class _Experiment:
 
     def _loss(self) -> LossCheck | None:
         """Of all runs, those that do not count too; None before both sides were run."""
-        sides = {side: [run.trial for run in self.runs if run.side == side] for side in (BASELINE, CANDIDATE)}
+        sides = {
+            side: [run.trial for run in self.runs if run.side == side]
+            for side in (BASELINE, CANDIDATE)
+        }
         return check_loss(sides[BASELINE], sides[CANDIDATE]) if all(sides.values()) else None
 
     def _end_early(self, why: str) -> None:
         """What was measured is told: it cannot be measured again."""
-        early = "" if self.interval is not None else f", before the evidence was looked at; {so_far_words(so_far(self.runs))}"
+        early = (
+            ""
+            if self.interval is not None
+            else f", before the evidence was looked at; {so_far_words(so_far(self.runs))}"
+        )
         self.verdict, self.doubt = UNSETTLED, f"{why}{early}"
 
     def _end_spent(self, why: str) -> None:
-        """Whole rounds that were not looked at yet are: what ends it is the clock, which knows nothing of the result."""
+        """Whole rounds that were not looked at yet are: what ends it is the clock, which knows
+        nothing of the result."""
         if self.num_rounds > self.looked_at:
             self._look(is_last=True)
         else:
@@ -257,7 +296,10 @@ class _Experiment:
                 self._run(side, None)
         if self.runs and self._is_spent():
             each = statistics.fmean(run.trial.wall_s for run in self.runs)
-            words = f"{RUNS_A_ROUND} runs of about {each:.0f} s: give a longer --budget, or fewer --steps"
+            words = (
+                f"{RUNS_A_ROUND} runs of about {each:.0f} s: give a longer --budget, or fewer "
+                "--steps"
+            )
             raise SpentError(f"the budget ended with no room for a first round ({words})")
 
     def _round(self) -> None:
@@ -277,28 +319,37 @@ class _Experiment:
             raise _DivergesError(loss.because)
         self.num_looks += 1
         self.looked_at = self.num_rounds
-        self.interval = paired_interval(self._pairs(self._time), errors, self.policy.level, self._least_variance())
+        self.interval = paired_interval(
+            self._pairs(self._time), errors, self.policy.level, self._least_variance()
+        )
         settled = self._with_every_step(verdict_of(self.interval, self.policy), errors)
         self.verdict = UNSETTLED if is_last and settled is None else settled
 
     def _with_every_step(self, settled: str | None, errors: float) -> str | None:
-        """The pace leaves rare long steps out. They may take a gain back, and they may be where it lies: an epoch's start."""
+        """The pace leaves rare long steps out. They may take a gain back, and they may be where it
+        lies: an epoch's start."""
         self.doubt = self._doubt() if settled == PROVEN else None
         if settled == PROVEN:
             return None if self.doubt else PROVEN
         whole = paired_interval(self._pairs(self._mean), errors * MEAN_SHARE, self.policy.level)
-        fades = math.exp(statistics.fmean(self._pairs(self._early)) - statistics.fmean(self._pairs(self._late)))
+        fades = math.exp(
+            statistics.fmean(self._pairs(self._early)) - statistics.fmean(self._pairs(self._late))
+        )
         if verdict_of(whole, self.policy) == PROVEN and fades < MOST_FADING:
             self.interval, self.is_by_mean = whole, True
             return PROVEN
         is_open = verdict_of(whole, self.policy) is None and whole.value > 1 + self.policy.threshold
         if settled is not None and is_open and self._is_odd():
-            self.doubt = f"usual steps give nothing; with those that save or evaluate it is {whole.value:.2f}x, which is not sure"
+            self.doubt = (
+                "usual steps give nothing; with those that save or evaluate it is "
+                f"{whole.value:.2f}x, which is not sure"
+            )
             return None
         return settled
 
     def _is_odd(self) -> bool:
-        """Whether steps were seen that save or evaluate: what they take is a part of the job's time."""
+        """Whether steps were seen that save or evaluate: what they take is a part of the job's
+        time."""
         return any(run.trial.odd_ns for run in self._counted())
 
     def _doubt(self) -> str | None:
@@ -306,11 +357,17 @@ class _Experiment:
         least = 1 + self.policy.threshold
         whole, late = math.exp(statistics.fmean(self._pairs(self._mean))), self._over_thirds()
         if whole < least:
-            return f"the pace is faster, but with every step counted it is {whole:.2f}x: rare long steps take the gain back"
+            return (
+                f"the pace is faster, but with every step counted it is {whole:.2f}x: rare long "
+                "steps take the gain back"
+            )
         gain = 0.0 if self.interval is None else math.log(self.interval.value)
         if math.log(late) < min(LATE_SHARE * gain, gain - LATE_LEAST):
             words = f"little is left of it in the last third of the timed steps ({late:.2f}x)"
-            return f"{words}: a stock of ready batches was used up meanwhile; --warm-up and --steps leave it behind"
+            return (
+                f"{words}: a stock of ready batches was used up meanwhile; --warm-up and --steps "
+                "leave it behind"
+            )
         return None
 
     def _over_thirds(self) -> float:
@@ -319,7 +376,11 @@ class _Experiment:
 
     def _mean(self, run: Measured) -> float:
         """Of every step, those that save or evaluate too."""
-        return (statistics.fmean(run.trial.step_ns) + run.trial.odd_ns) * self._time(run) / (run.pace_ns or 1.0)
+        return (
+            (statistics.fmean(run.trial.step_ns) + run.trial.odd_ns)
+            * self._time(run)
+            / (run.pace_ns or 1.0)
+        )
 
     def _early(self, run: Measured) -> float:
         steps = run.trial.step_ns
@@ -339,7 +400,9 @@ class _Experiment:
         return spent + RUNS_A_ROUND * each > self.policy.budget_s
 
     def _is_all_spent(self) -> bool:
-        return self.policy.budget_s is not None and self.clock() - self.started >= self.policy.budget_s
+        return (
+            self.policy.budget_s is not None and self.clock() - self.started >= self.policy.budget_s
+        )
 
     def _run(self, side: Side, number: int | None) -> None:
         trial = self.measure(side)
@@ -353,12 +416,15 @@ class _Experiment:
     def _judge(self, side: Side, trial: Trial) -> None:
         """Whether the run is fit to be evidence."""
         if not trial.is_good and trial.is_timed_out and self._is_all_spent():
-            raise SpentError(f"the budget ended in the midst of a run of the {side}{_unseen(trial)}")
+            raise SpentError(
+                f"the budget ended in the midst of a run of the {side}{_unseen(trial)}"
+            )
         if not trial.is_good:
             raise _StopError([_failed(side, trial)], trial.tail)
         loss = self._loss()
         if loss is not None and loss.verdict == LOSS_NOT_FINITE:
-            # No further run makes it finite; whether it grows is seen with the evidence, by more runs than one.
+            # No further run makes it finite; whether it grows is seen with the evidence, by more
+            # runs than one.
             raise _DivergesError(loss.because)
         lacking = untaken(trial)
         if lacking:
@@ -367,15 +433,23 @@ class _Experiment:
         if refused:
             raise _StopError([refusal_words(difference) for difference in causes(refused)])
         if self.policy.per_sample and not trial.setup.samples:
-            why = f"the batch size of the {side} is not known, so that no time per sample can be told"
+            why = (
+                f"the batch size of the {side} is not known, so that no time per sample can be told"
+            )
             raise _StopError([f"{why}: no DataLoader with a batch size fed its steps"])
 
     def _differences(self) -> tuple[Difference, ...]:
-        setups = {side: [run.trial.setup for run in self.runs if run.side == side] for side in (BASELINE, CANDIDATE)}
-        return differences(setups[BASELINE], setups[CANDIDATE], self.policy.allowed | self._implied())
+        setups = {
+            side: [run.trial.setup for run in self.runs if run.side == side]
+            for side in (BASELINE, CANDIDATE)
+        }
+        return differences(
+            setups[BASELINE], setups[CANDIDATE], self.policy.allowed | self._implied()
+        )
 
     def _implied(self) -> frozenset[str]:
-        """Worker processes draw random numbers of their own: with another number of them, augmented data is other data."""
+        """Worker processes draw random numbers of their own: with another number of them, augmented
+        data is other data."""
         counts = {run.trial.change.knobs.get("num_workers") for run in self.runs}
         return frozenset({"data"}) if len(counts) > 1 else frozenset()
 
@@ -383,7 +457,8 @@ class _Experiment:
         return [run for run in self.runs if run.round is not None and side in (None, run.side)]
 
     def _pairs(self, time_of: Callable[[Measured], float]) -> list[float]:
-        """The logarithm of baseline over candidate, for each two neighbours; a round not ended gives none."""
+        """The logarithm of baseline over candidate, for each two neighbours; a round not ended
+        gives none."""
         counted = self._counted()[: self.num_rounds * RUNS_A_ROUND]
         out = []
         for one, two in zip(counted[::2], counted[1::2], strict=True):
@@ -399,7 +474,11 @@ class _Experiment:
 
     def _time(self, run: Measured) -> float:
         assert run.pace_ns is not None, "a good trial has steps"
-        return run.pace_ns / (run.trial.setup.samples or 1.0) if self.policy.per_sample else run.pace_ns
+        return (
+            run.pace_ns / (run.trial.setup.samples or 1.0)
+            if self.policy.per_sample
+            else run.pace_ns
+        )
 
     def _summary(self, side: Side) -> SideSummary:
         runs = [run for run in self._counted(side) if run.pace_ns is not None]
@@ -421,25 +500,40 @@ class _Experiment:
             usual = math.exp(statistics.fmean(self._pairs(self._time)))
             whole = "with every step counted the whole interval lies above 1"
             if math.log(usual) > LATE_SHARE * math.log(interval.value):
-                return f"{whole}; usual steps alone give {usual:.2f}x, which by themselves they do not prove"
+                return (
+                    f"{whole}; usual steps alone give {usual:.2f}x, which by themselves they do "
+                    "not prove"
+                )
             like = "take as long" if abs(usual - 1) < AS_LONG else f"alone give {usual:.2f}x"
             return f"usual steps {like}; {whole}: it is the rare long ones"
         if self.verdict == PROVEN:
-            return f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
+            return (
+                f"the whole interval lies above 1, and the gain above {_percent(policy.threshold)}"
+            )
         if self.verdict == WORSE:
             return "the whole interval lies below 1"
         if self.verdict == NO_GAIN and interval.low > 1:
-            return f"it is faster by less than {_percent(policy.threshold)}, which is no gain in practice"
+            return (
+                f"it is faster by less than {_percent(policy.threshold)}, which is no gain in "
+                "practice"
+            )
         if self.verdict == NO_GAIN:
             return f"a gain of more than {_percent(max(interval.high - 1, 0))} is ruled out"
         spent = "the rounds" if self.num_rounds >= policy.max_rounds else "the budget"
         if half_width(interval) > 1:
             return f"{spent} ended with too few runs, or runs too unlike, to tell anything"
-        return f"{spent} ended with the interval {half_width(interval):.1%} wide either way, around {interval.value:.3f}"
+        return (
+            f"{spent} ended with the interval {half_width(interval):.1%} wide either way, around "
+            f"{interval.value:.3f}"
+        )
 
     def _notes(self, found: Sequence[Difference]) -> tuple[str, ...]:
         notes = [
-            f"{one.words} differs, as allowed: {one.baseline} for the baseline, {one.candidate} for the candidate"
+            (
+                f"{one.words} differs, as allowed: {one.baseline} for the baseline, "
+                f"{one.candidate} "
+                "for the candidate"
+            )
             for one in found
             if one.is_allowed
         ]
@@ -448,12 +542,20 @@ class _Experiment:
             f"{words} differs between runs of the baseline itself: the sides cannot be held to it"
             for words in loose_terms(setups)
         ]
-        notes += partly_taken(self.runs[-1].trial if not self._counted(CANDIDATE) else self._counted(CANDIDATE)[-1].trial)
+        notes += partly_taken(
+            self.runs[-1].trial
+            if not self._counted(CANDIDATE)
+            else self._counted(CANDIDATE)[-1].trial
+        )
         fewest = min((len(run.trial.step_ns) for run in self._counted()), default=0)
         if self._counted() and fewest < FEW_STEPS:
             few = "one step" if fewest == 1 else f"{fewest} steps"
             is_short = any(not run.trial.is_cut for run in self._counted())
-            more = "the job ends by itself, and a longer one makes" if is_short else "more (--steps) make"
+            more = (
+                "the job ends by itself, and a longer one makes"
+                if is_short
+                else "more (--steps) make"
+            )
             notes.append(f"a run timed as few as {few}: {more} each run surer")
         notes += self._means_note()
         loss = self._loss()
@@ -464,17 +566,26 @@ class _Experiment:
     def _refused_notes(self) -> tuple[str, ...]:
         """What the run said that ended it; a setting's own reason stands in the refusal."""
         last = self.runs[-1].trial
-        return tuple(note for note in last.notes if note.partition(": ")[0] not in last.change.knobs)
+        return tuple(
+            note for note in last.notes if note.partition(": ")[0] not in last.change.knobs
+        )
 
     def _means_note(self) -> list[str]:
-        """Where the mean of all steps tells another story than the pace, rare long steps are why."""
+        """Where the mean of all steps tells another story than the pace, rare long steps are
+        why."""
         before, after = self._summary(BASELINE).mean_ns, self._summary(CANDIDATE).mean_ns
         if before is None or after is None or self.interval is None:
             return []
         whole = before / after
         if self.interval.low / 1.02 <= whole <= self.interval.high * 1.02:
             return []
-        return [f"with the rare long steps that the pace leaves out, the ratio of mean step times is {whole:.3f}"]
+        return [
+            (
+                "with the rare long steps that the pace leaves out, the ratio of mean step times "
+                "is "
+                f"{whole:.3f}"
+            )
+        ]
 
 
 def _percent(share: float) -> str:
@@ -482,7 +593,11 @@ def _percent(share: float) -> str:
 
 
 def _unseen(trial: Trial) -> str:
-    return "" if trial.step_ns or trial.setup.world_size else ", and no step of a PyTorch optimizer was seen"
+    return (
+        ""
+        if trial.step_ns or trial.setup.world_size
+        else ", and no step of a PyTorch optimizer was seen"
+    )
 
 
 def _failed(side: Side, trial: Trial) -> str:

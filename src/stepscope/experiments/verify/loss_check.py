@@ -1,9 +1,10 @@
 """Whether a candidate still trains: its loss in every run, compared with the baseline's.
 
-It is a fault where the loss is NaN or infinite and no run of the baseline is, where it ends so whatever the baseline does, and
-where it grows from its own start, and further than the baseline's runs differ among themselves. Infinite for a few steps on both
-sides (a gradient scaler that looks for its scale) is none. What only learns more slowly is no fault here: a few dozen steps do
-not tell that from another seed.
+It is a fault where the loss is NaN or infinite and no run of the baseline is, where it ends so
+whatever the baseline does, and where it grows from its own start, and further than the baseline's
+runs differ among themselves. Infinite for a few steps on both sides (a gradient scaler that looks
+for its scale) is none. What only learns more slowly is no fault here: a few dozen steps do not tell
+that from another seed.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from stepscope.core.experiment import (
 from stepscope.core.trials import StepLoss, Trial
 
 LAST_SHARE, LAST_STEPS = 8, 5
-"""One step in so many, and so many at least, whose median is what a run comes to: two steps that jump do not move it."""
+"""One step in so many, and so many at least, whose median is what a run comes to: two steps that
+jump do not move it."""
 NOISE_TIMES = 3.0
 """A rise within so many times the noise is none."""
 LEAST_RISE = 0.05
-"""Share of the loss that counts as noise at least: where the baseline repeats itself to the bit, rounding alone makes the
-candidate's differ."""
+"""Share of the loss that counts as noise at least: where the baseline repeats itself to the bit,
+rounding alone makes the candidate's differ."""
 OWN_RISE = 3.0
 """Where the baseline's own loss grows, the candidate's must grow so many times as much."""
 LEAST_RUNS = 2
-"""Of the baseline, before a growth is compared with the candidate: one run does not show how far runs differ."""
+"""Of the baseline, before a growth is compared with the candidate: one run does not show how far
+runs differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class _Run:
         return not math.isfinite(self.losses[-1].loss)
 
     def first(self) -> float | None:
-        """Of the first step alone: it is before any update, and an update that is too large shows in the second."""
+        """Of the first step alone: it is before any update, and an update that is too large shows
+        in the second."""
         return _median([loss.loss for loss in self.losses[:1]])
 
     def tail(self, horizon: int) -> list[float]:
@@ -69,7 +73,9 @@ def check_loss(baseline: Sequence[Trial], candidate: Sequence[Trial]) -> LossChe
     before = [_Run(trial.losses) for trial in baseline if trial.losses]
     after = [_Run(trial.losses) for trial in candidate if trial.losses]
     if not before or not after:
-        missing = " and ".join(name for name, runs in (("baseline", before), ("candidate", after)) if not runs)
+        missing = " and ".join(
+            name for name, runs in (("baseline", before), ("candidate", after)) if not runs
+        )
         why = f"no loss of the {missing} was seen: no backward pass started from one number"
         return LossCheck(verdict=LOSS_UNSEEN, because=why)
     horizon = min(run.losses[-1].step for run in (*before, *after))
@@ -78,28 +84,47 @@ def check_loss(baseline: Sequence[Trial], candidate: Sequence[Trial]) -> LossChe
     return LossCheck(verdict=verdict, because=because, baseline=sides[0], candidate=sides[1])
 
 
-def _verdict(before: Sequence[_Run], after: Sequence[_Run], sides: tuple[SideLoss, SideLoss], horizon: int) -> tuple[str, str]:
+def _verdict(
+    before: Sequence[_Run], after: Sequence[_Run], sides: tuple[SideLoss, SideLoss], horizon: int
+) -> tuple[str, str]:
     first, second = sides
     if second.num_not_finite and not first.num_not_finite:
         beyond = "" if (second.not_finite_step or 0) <= horizon else f", in {horizon + 1} steps"
-        return LOSS_NOT_FINITE, f"the candidate's loss {_not_finite_words(after)} while the baseline's {_course(first)}{beyond}"
+        return (
+            LOSS_NOT_FINITE,
+            (
+                f"the candidate's loss {_not_finite_words(after)} while the baseline's "
+                f"{_course(first)}{beyond}"
+            ),
+        )
     if any(run.ends_not_finite for run in after):
         also = f"; the baseline's {_not_finite_words(before)}" if first.num_not_finite else ""
         return LOSS_NOT_FINITE, f"the candidate's loss {_not_finite_words(after)}{also}"
     if first.num_not_finite:
-        also = f"the candidate's {_not_finite_words(after)}" if second.num_not_finite else f"the candidate's {_course(second)}"
+        also = (
+            f"the candidate's {_not_finite_words(after)}"
+            if second.num_not_finite
+            else f"the candidate's {_course(second)}"
+        )
         return LOSS_BASELINE, f"the baseline's own loss {_not_finite_words(before)}; {also}"
     if len(before) >= LEAST_RUNS and _is_growing(before, after, horizon):
-        return LOSS_GROWS, f"the candidate's loss {_course(second)} while the baseline's {_course(first)}"
+        return (
+            LOSS_GROWS,
+            f"the candidate's loss {_course(second)} while the baseline's {_course(first)}",
+        )
     return LOSS_SOUND, f"the candidate's loss {_course(second)}, the baseline's {_course(first)}"
 
 
 def _is_growing(before: Sequence[_Run], after: Sequence[_Run], horizon: int) -> bool:
-    """Whether the candidate's loss ends above where it began and above where every run of the baseline ends, both by more than
-    the noise: how far the baseline's runs end apart, how far steps within them do, and a share of the loss."""
+    """Whether the candidate's loss ends above where it began and above where every run of the
+    baseline ends, both by more than the noise: how far the baseline's runs end apart, how far steps
+    within them do, and a share of the loss."""
     pairs = [(run.first(), run.last(horizon)) for run in before]
     known = [(first, last) for first, last in pairs if first is not None and last is not None]
-    start, end = _median([run.first() for run in after]), _median([run.last(horizon) for run in after])
+    start, end = (
+        _median([run.first() for run in after]),
+        _median([run.last(horizon) for run in after]),
+    )
     if not known or start is None or end is None:
         return False
     ends = [last for _, last in known]
@@ -127,7 +152,9 @@ def _course(side: SideLoss) -> str:
         return "is not known"
     if f"{side.first:.3g}" == f"{side.last:.3g}":
         return f"stays at {side.last:.3g}"
-    return f"{'falls' if side.last < side.first else 'grows'} from {side.first:.3g} to {side.last:.3g}"
+    return (
+        f"{'falls' if side.last < side.first else 'grows'} from {side.first:.3g} to {side.last:.3g}"
+    )
 
 
 def _not_finite_words(runs: Sequence[_Run]) -> str:
@@ -140,7 +167,10 @@ def _not_finite_words(runs: Sequence[_Run]) -> str:
     if len(run.not_finite) == len(later):
         words = f"is {what} from step {fault.step} on"
     else:
-        words = f"is {what} at step {fault.step}, and not finite at {len(run.not_finite)} of {len(run.losses)} steps"
+        words = (
+            f"is {what} at step {fault.step}, and not finite at {len(run.not_finite)} of "
+            f"{len(run.losses)} steps"
+        )
     return words if len(faulty) == len(runs) else f"{words} (in {len(faulty)} of {len(runs)} runs)"
 
 

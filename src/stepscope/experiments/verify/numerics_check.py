@@ -1,6 +1,8 @@
-"""Whether a change left alone what is computed: losses, gradients and parameters of two runs, step by step.
+"""Whether a change left alone what is computed: losses, gradients and parameters of two runs, step
+by step.
 
-Two runs of the baseline say how far it differs from itself: a difference within that is not the candidate's.
+Two runs of the baseline say how far it differs from itself: a difference within that is not the
+candidate's.
 """
 
 from __future__ import annotations
@@ -19,22 +21,26 @@ DIFFERS = "differs"
 UNKNOWN = "not comparable"
 
 TOLERANCE = 1e-4
-"""Relative, of a loss. Sums in float32 taken in another order part by 1e-7 and grow over tens of steps; TF32 and bfloat16 part by
-1e-3 and more at once."""
+"""Relative, of a loss. Sums in float32 taken in another order part by 1e-7 and grow over tens of
+steps; TF32 and bfloat16 part by 1e-3 and more at once."""
 GRADIENT_TOLERANCE = 10.0
 """Times the loss's: a norm of gradients follows the parameters' drift more closely."""
 NOISE_FACTOR = 3.0
 """Times the baseline's distance from itself: one pair of runs tells it only roughly."""
 
 MOST_NOISE = 0.01
-"""Beyond this the baseline's distance from itself is not rounding that grew, but another run: no seed."""
+"""Beyond this the baseline's distance from itself is not rounding that grew, but another run: no
+seed."""
 
 Rows = Sequence[NumericRow]
 Read = Callable[[NumericRow], "float | None"]
 
 
-def check_numerics(baseline: Rows, again: Rows, candidate: Rows, tolerance: float = TOLERANCE) -> NumericsCheck:
-    """The candidate against the baseline; `again` is a second run of the baseline, empty where there was none."""
+def check_numerics(
+    baseline: Rows, again: Rows, candidate: Rows, tolerance: float = TOLERANCE
+) -> NumericsCheck:
+    """The candidate against the baseline; `again` is a second run of the baseline, empty where
+    there was none."""
     loose = tolerance * GRADIENT_TOLERANCE
     loss = _Quantity("loss", baseline, again, candidate, _loss, tolerance)
     norm = _Quantity("gradient norm", baseline, again, candidate, _grad, loose)
@@ -58,9 +64,12 @@ def check_numerics(baseline: Rows, again: Rows, candidate: Rows, tolerance: floa
 
 
 class _Quantity:
-    """One of the things compared: the candidate's distance from the baseline, and the baseline's from itself."""
+    """One of the things compared: the candidate's distance from the baseline, and the baseline's
+    from itself."""
 
-    def __init__(self, words: str, baseline: Rows, again: Rows, candidate: Rows, read: Read, tolerance: float) -> None:
+    def __init__(
+        self, words: str, baseline: Rows, again: Rows, candidate: Rows, read: Read, tolerance: float
+    ) -> None:
         self.words = words
         self.gap = _gap(baseline, candidate, read, tolerance)
         self.floor = _gap(baseline, again, read, tolerance)
@@ -75,18 +84,44 @@ def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) ->
     beyond = [one for one in told if one.gap.first_step is not None]
     if not beyond:
         if not told:
-            return DIFFERS, "the parameters' bits differ, and neither losses nor norms were seen that say by how much"
+            return (
+                DIFFERS,
+                (
+                    "the parameters' bits differ, and neither losses nor norms were seen that say "
+                    "by "
+                    "how much"
+                ),
+            )
         return ROUNDING, _furthest([one.gap for one in told])
     worse = [one for one in beyond if not _is_noise(one.gap, one.floor)]
     loose = [one for one in beyond if (one.floor.largest or 0.0) > MOST_NOISE]
     if not worse and loose:
         apart = f"two runs of the baseline are {_apart(loose[0].floor)} themselves"
-        return UNKNOWN, f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told"
+        return (
+            UNKNOWN,
+            f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told",
+        )
     if not worse:
-        return NOISE, f"the {beyond[0].words} is {_apart(beyond[0].gap)}; two runs of the baseline are {_apart(beyond[0].floor)}"
+        return (
+            NOISE,
+            (
+                f"the {beyond[0].words} is {_apart(beyond[0].gap)}; two runs of the baseline are "
+                f"{_apart(beyond[0].floor)}"
+            ),
+        )
     first = min(worse, key=lambda one: one.gap.first_step or 0)
-    noise = "" if first.floor.largest is None else f"; two runs of the baseline are {_apart(first.floor)}"
-    return DIFFERS, f"the {first.words} differs from step {first.gap.first_step} on: {_apart(first.gap)}{noise}"
+    noise = (
+        ""
+        if first.floor.largest is None
+        else f"; two runs of the baseline are {_apart(first.floor)}"
+    )
+    return (
+        DIFFERS,
+        (
+            f"the {first.words} differs from step {first.gap.first_step} on: "
+            f"{_apart(first.gap)}{noise}"
+        ),
+    )
 
 
 def _same_words(told: Sequence[_Quantity], compared: int) -> str:
@@ -94,7 +129,11 @@ def _same_words(told: Sequence[_Quantity], compared: int) -> str:
     named = " and ".join(f"every {one.words}" for one in told)
     num = max((one.gap.num for one in told), default=0)
     at = "the one step" if num == 1 else f"each of the {num} steps"
-    bits = "" if not compared else f"every parameter's bits after {'one' if compared == 1 else compared}"
+    bits = (
+        ""
+        if not compared
+        else f"every parameter's bits after {'one' if compared == 1 else compared}"
+    )
     if not named:
         return f"{bits} {'step' if compared == 1 else 'steps'} are the same"
     return f"{named} agree at {at} compared{f', and {bits} of them' if bits else ''}"
@@ -109,7 +148,10 @@ def _is_noise(gap: Gap, floor: Gap) -> bool:
 def _furthest(told: Sequence[Gap]) -> str:
     largest = max(told, key=lambda gap: gap.largest or 0.0)
     if not largest.largest:
-        return "every loss and norm compared is the same to the last bit, some parameters' bits are not"
+        return (
+            "every loss and norm compared is the same to the last bit, some parameters' bits are "
+            "not"
+        )
     return f"{_apart(largest)} at most"
 
 
@@ -124,9 +166,15 @@ def _apart(gap: Gap) -> str:
 def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
     """Over the steps that both have."""
     others = {row.step: value for row in second if (value := read(row)) is not None}
-    pairs = [(row.step, value, others[row.step]) for row in first if (value := read(row)) is not None and row.step in others]
+    pairs = [
+        (row.step, value, others[row.step])
+        for row in first
+        if (value := read(row)) is not None and row.step in others
+    ]
     # A loss near zero is no measure of itself: the usual size of it is.
-    least = tolerance * statistics.median([abs(a) for _, a, _ in pairs if math.isfinite(a)] or [0.0])
+    least = tolerance * statistics.median(
+        [abs(a) for _, a, _ in pairs if math.isfinite(a)] or [0.0]
+    )
     apart = [(step, _relative(a, b, least)) for step, a, b in pairs]
     if not apart:
         return Gap(num=0, largest=None, at_step=None, first_step=None)
@@ -146,7 +194,11 @@ def _relative(a: float, b: float, least: float) -> float:
 def _digests(first: Rows, second: Rows) -> tuple[int, int]:
     """After how many steps the parameters had the same bits, and how many were compared."""
     others = {row.step: row.parameters for row in second if row.parameters is not None}
-    pairs = [(row.parameters, others[row.step]) for row in first if row.parameters is not None and row.step in others]
+    pairs = [
+        (row.parameters, others[row.step])
+        for row in first
+        if row.parameters is not None and row.step in others
+    ]
     return sum(a == b for a, b in pairs), len(pairs)
 
 

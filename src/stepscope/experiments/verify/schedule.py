@@ -1,12 +1,14 @@
 """In what order the two sides run, when the evidence is looked at, and what it then says.
 
-A round is four runs, ABBA, and the next one turned round, BAAB (the order of Thue and Morse): what drifts steadily over a round
-weighs on both sides alike, and what drifts in a curve does so over a few of them. Each round gives two pairs of neighbours. The
-logarithms of their ratios are the sample, Student's interval is theirs: runs are the unit, steps are not.
+A round is four runs, ABBA, and the next one turned round, BAAB (the order of Thue and Morse): what
+drifts steadily over a round weighs on both sides alike, and what drifts in a curve does so over a
+few of them. Each round gives two pairs of neighbours. The logarithms of their ratios are the
+sample, Student's interval is theirs: runs are the unit, steps are not.
 
-Whoever looks after every round and stops when it looks good finds gains where there are none. So the errors that are allowed
-are dealt out over the looks (Bonferroni's inequality, which asks nothing of how looks hang together), and the interval at every
-look is as much wider as its share is smaller: the true ratio lies in all of them at once, 97 times in 100 (Jennison and Turnbull,
+Whoever looks after every round and stops when it looks good finds gains where there are none. So
+the errors that are allowed are dealt out over the looks (Bonferroni's inequality, which asks
+nothing of how looks hang together), and the interval at every look is as much wider as its share is
+smaller: the true ratio lies in all of them at once, 97 times in 100 (Jennison and Turnbull,
 Repeated Confidence Intervals for Group Sequential Trials, 1984).
 """
 
@@ -34,14 +36,18 @@ class VerifyPolicy:
     budget_s: float | None = None
     """No round is begun that would likely end after this."""
     precision: float = 0.02
-    """Half the interval's width, as a share, at which it is tight enough to say that there is no gain."""
+    """Half the interval's width, as a share, at which it is tight enough to say that there is no
+    gain."""
     threshold: float = 0.01
-    """A gain below this is none in practice: a different placement of the code in memory may give as much."""
+    """A gain below this is none in practice: a different placement of the code in memory may give
+    as much."""
     level: float = 0.97
-    """Of the interval, over all looks together: one experiment in thirty-three errs, half of them for the better. With 0.95, a
-    hundred experiments in which nothing was changed would now and then show more than five."""
+    """Of the interval, over all looks together: one experiment in thirty-three errs, half of them
+    for the better. With 0.95, a hundred experiments in which nothing was changed would now and then
+    show more than five."""
     num_rehearsals: int = 1
-    """Runs of each side before the first that counts: they fill caches, and tell whether the sides are on equal terms."""
+    """Runs of each side before the first that counts: they fill caches, and tell whether the sides
+    are on equal terms."""
     allowed: frozenset[str] = frozenset()
     """What may differ between the sides; names are those of equal_terms.TERMS."""
     per_sample: bool = False
@@ -56,7 +62,8 @@ def order(round_number: int) -> tuple[Side, Side, Side, Side]:
 
 
 def looks(policy: VerifyPolicy) -> tuple[int, ...]:
-    """After how many rounds the evidence is looked at: 2, 3, 4, then every half as many again, and at the end.
+    """After how many rounds the evidence is looked at: 2, 3, 4, then every half as many again, and
+    at the end.
 
     >>> looks(VerifyPolicy(max_rounds=10))
     (2, 3, 4, 6, 9, 10)
@@ -69,9 +76,12 @@ def looks(policy: VerifyPolicy) -> tuple[int, ...]:
     return (*out, policy.max_rounds)
 
 
-def share_of_errors(policy: VerifyPolicy, num_rounds: int, *, is_last: bool = False) -> float | None:
-    """How often the look after this round may err; None where there is no look. The last one has all that is left: what
-    ends an experiment early is the clock, which knows nothing of the result."""
+def share_of_errors(
+    policy: VerifyPolicy, num_rounds: int, *, is_last: bool = False
+) -> float | None:
+    """How often the look after this round may err; None where there is no look. The last one has
+    all that is left: what ends an experiment early is the clock, which knows nothing of the
+    result."""
     planned = looks(policy)
     each = (1 - policy.level) / len(planned)
     if is_last:
@@ -79,8 +89,11 @@ def share_of_errors(policy: VerifyPolicy, num_rounds: int, *, is_last: bool = Fa
     return each if num_rounds in planned else None
 
 
-def paired_interval(pairs: Sequence[float], errors: float, level: float, least_variance: float = 0.0) -> Interval:
-    """Student's interval around the mean of logarithms of ratios; `level` is what it holds over all looks together.
+def paired_interval(
+    pairs: Sequence[float], errors: float, level: float, least_variance: float = 0.0
+) -> Interval:
+    """Student's interval around the mean of logarithms of ratios; `level` is what it holds over all
+    looks together.
 
     Their variance is never taken as less than what the steps of the runs alone would give."""
     middle = statistics.fmean(pairs)
@@ -88,7 +101,12 @@ def paired_interval(pairs: Sequence[float], errors: float, level: float, least_v
         return Interval(value=math.exp(middle), low=0.0, high=math.inf, level=level)
     deviation = math.sqrt(max(statistics.variance(pairs), least_variance) / len(pairs))
     half = min(student(1 - errors, len(pairs) - 1) * deviation, 700.0)
-    return Interval(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half), level=level)
+    return Interval(
+        value=math.exp(middle),
+        low=math.exp(middle - half),
+        high=math.exp(middle + half),
+        level=level,
+    )
 
 
 def half_width(interval: Interval) -> float:

@@ -99,7 +99,9 @@ class Draft:
             return
         self.num_nodes += 1
         self.callers[node.id] = node.caller
-        size = self.tensors.bytes_of(_part(node.inputs, "values")) + self.tensors.bytes_of(_part(node.outputs, "values"))
+        size = self.tensors.bytes_of(_part(node.inputs, "values")) + self.tensors.bytes_of(
+            _part(node.outputs, "values")
+        )
         if node.is_operator:
             self._add_operator(node, size)
 
@@ -119,7 +121,8 @@ class Draft:
             self.work[node.id] = (work.flops, name)
 
     def _charge(self) -> None:
-        """To the innermost alone: the operator around it has the same FLOPs. A node is written after those that it called."""
+        """To the innermost alone: the operator around it has the same FLOPs. A node is written
+        after those that it called."""
         around: set[int] = set()
         for ident in self.work:
             at, depth = self.callers.get(ident), 0
@@ -134,7 +137,12 @@ class Draft:
     def finished(self, path: str, schema: str) -> ExecutionGraph:
         self._charge()
         made = [
-            RecordedOperator(name=name, num=one.num, tensor_bytes=one.tensor_bytes, flops=one.flops if one.has_flops else None)
+            RecordedOperator(
+                name=name,
+                num=one.num,
+                tensor_bytes=one.tensor_bytes,
+                flops=one.flops if one.has_flops else None,
+            )
             for name, one in self.counts.items()
         ]
         made.sort(key=lambda one: (-one.num, one.name))
@@ -152,7 +160,8 @@ class Draft:
 
 
 def inputs_of(node: Node) -> ParsedInputs | None:
-    """An operator's inputs as a trace of the profiler has them; None where they are not what the observer writes."""
+    """An operator's inputs as a trace of the profiler has them; None where they are not what the
+    observer writes."""
     values, types = _part(node.inputs, "values"), _part(node.inputs, "types")
     shapes = _part(node.inputs, "shapes")
     strides = _part(node.inputs, "strides") if isinstance(node.inputs, dict) else []
@@ -160,7 +169,9 @@ def inputs_of(node: Node) -> ParsedInputs | None:
         shapes, types = node.input_shapes, node.input_types
     if not isinstance(shapes, list) or not isinstance(types, list) or not isinstance(values, list):
         return None
-    if not len(shapes) == len(types) == len(values) or not all(isinstance(one, str) for one in types):
+    if not len(shapes) == len(types) == len(values) or not all(
+        isinstance(one, str) for one in types
+    ):
         return None
     words = tuple(_type(one) for one in types)
     dims = tuple(_shape(shape, word) for shape, word in zip(shapes, words, strict=True))
@@ -183,7 +194,8 @@ def _part(side: Any, name: str) -> Any:
 
 
 def _type(text: str) -> str:
-    """`Tensor(float)` as `float`, `GenericList[Tensor(float)]` as `TensorList`, as the profiler writes them."""
+    """`Tensor(float)` as `float`, `GenericList[Tensor(float)]` as `TensorList`, as the profiler
+    writes them."""
     if text.startswith("Tensor(") and text.endswith(")"):
         return text[7:-1]
     if text.startswith("GenericList["):
@@ -210,7 +222,11 @@ def _sizes(shape: Any) -> Shape | None:
 
 
 def _text(value: Any, word: str) -> str:
-    return str(value)[:1000] if word in ("Scalar", "ScalarList") and isinstance(value, (int, float, list)) else ""
+    return (
+        str(value)[:1000]
+        if word in ("Scalar", "ScalarList") and isinstance(value, (int, float, list))
+        else ""
+    )
 
 
 def _tensors(values: Any, depth: int = 0) -> Iterator[tuple[int, int, int, int, int, str]]:
@@ -218,7 +234,11 @@ def _tensors(values: Any, depth: int = 0) -> Iterator[tuple[int, int, int, int, 
     for value in values if isinstance(values, list) and depth < 4 else ():
         if not isinstance(value, list):
             continue
-        if len(value) == 6 and isinstance(value[5], str) and all(type(one) is int and 0 <= one <= MAX_SIZE for one in value[:5]):
+        if (
+            len(value) == 6
+            and isinstance(value[5], str)
+            and all(type(one) is int and 0 <= one <= MAX_SIZE for one in value[:5])
+        ):
             yield value[0], value[1], value[2], value[3], value[4], value[5]
         elif value and isinstance(value[0], list):
             yield from _tensors(value, depth + 1)

@@ -1,12 +1,14 @@
-"""Execution traces (Chakra) of torch.profiler.ExecutionTraceObserver, JSON: which operators ran, on which tensors. No times.
+"""Execution traces (Chakra) of torch.profiler.ExecutionTraceObserver, JSON: which operators ran, on
+which tensors. No times.
 
     {"schema": "1.1.1-chakra.0.0.4", "pid": 19046, "nodes": [
       {"id": 19, "name": "aten::addmm", "ctrl_deps": 10,
        "inputs": {"values": [[13,14,0,64,4,"cpu"], ...], "shapes": [[64],[16,32],[32,64],[],[]], "types": ["Tensor(float)", ...]},
 
-`ctrl_deps` is the node that called this one; a tensor is [its id, its storage's, offset, elements, bytes of one, device]
-(torch/csrc/profiler/standalone/execution_trace_observer.cpp). Before 1.0.3, inputs is a list and input_shapes stands beside it.
-A node is read as soon as the next one begins: what a file holds in memory is one node and the counts.
+`ctrl_deps` is the node that called this one; a tensor is [its id, its storage's, offset, elements,
+bytes of one, device] (torch/csrc/profiler/standalone/execution_trace_observer.cpp). Before 1.0.3,
+inputs is a list and input_shapes stands beside it. A node is read as soon as the next one begins:
+what a file holds in memory is one node and the counts.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ SCHEMA = re.compile(rb"[\s\xef\xbb\xbf]*\{\s*\"schema\"\s*:\s*\"(\d{1,4}\.[\w.+-
 NODES = re.compile(rb"\"(?:nodes|ctrl_deps|rf_id|start_ts)\"\s*:")
 FIRST = re.compile(rb"\"nodes\"\s{0,64}:\s{0,64}\[\s{0,64}(?=\{)")
 NEXT = re.compile(rb"\}\s{0,64},\s{0,64}(?=\{\s{0,64}\"id\"\s{0,64}:)")
-END = re.compile(rb"\}\s{0,64}\]\s{0,64}(?:,\s{0,64}\"\w{1,40}\"\s{0,64}:\s{0,64}[\w.\"-]{1,64}\s{0,64}){0,16}\}\s{0,64}$")
+END = re.compile(
+    rb"\}\s{0,64}\]\s{0,64}(?:,\s{0,64}\"\w{1,40}\"\s{0,64}:\s{0,64}[\w.\"-]{1,64}\s{0,64}){0,16}\}\s{0,64}$"
+)
 """After the last node stand a few plain values."""
 LOOK_BACK = 512
 """Bytes of a text that may hold the beginning of a mark."""
@@ -68,22 +72,29 @@ def _read_one(source: Source, notes: list[str]) -> ExecutionGraph:
                 break
     if not draft.num_nodes:
         raise FormatError(
-            f"{source.label} begins like an execution trace (Chakra), but no node in it can be read (a node begins with its id)."
-            f" Was it written to its end? unregister_callback() closes it. Record it again: {RECORD}."
+            f"{source.label} begins like an execution trace (Chakra), but no node in it can be "
+            "read (a node begins with its id)."
+            " Was it written to its end? unregister_callback() closes it. Record it again: "
+            f"{RECORD}."
         )
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
     if draft.num_bad:
-        notes.append(f"{source.label}: {draft.num_bad} node(s) are damaged, cut off or not what the observer writes; left out")
+        notes.append(
+            f"{source.label}: {draft.num_bad} node(s) are damaged, cut off or not what the "
+            "observer writes; left out"
+        )
     if draft.tensors.num_left_out:
         notes.append(
-            f"{source.label}: {draft.tensors.num_left_out:,} tensor(s) beyond the first million are not in the memory's sum"
+            f"{source.label}: {draft.tensors.num_left_out:,} tensor(s) beyond the first million "
+            "are not in the memory's sum"
         )
     return draft.finished(source.label, schema)
 
 
 def _node_texts(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The text of each node. One that is longer than any should be comes cut, and is then counted as damaged."""
+    """The text of each node. One that is longer than any should be comes cut, and is then counted
+    as damaged."""
     begin = FIRST.search(head)
     if begin is None:
         return
@@ -93,7 +104,11 @@ def _node_texts(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for found in NEXT.finditer(rest, looked):
             yield rest[at : found.start() + 1][:MAX_NODE_BYTES]
             at = found.end()
-        rest = rest[at : at + MAX_NODE_BYTES + LOOK_BACK] if len(rest) - at > MAX_NODE_BYTES + LOOK_BACK else rest[at:]
+        rest = (
+            rest[at : at + MAX_NODE_BYTES + LOOK_BACK]
+            if len(rest) - at > MAX_NODE_BYTES + LOOK_BACK
+            else rest[at:]
+        )
         looked = max(0, len(rest) - LOOK_BACK)
         block = next(blocks, b"")
         if not block:
@@ -109,4 +124,6 @@ def _refused(source: Source, block: bytes) -> FormatError:
             f"{source.label} is an execution trace in protobuf (Chakra's .et), which is not read."
             f" Name the JSON that it was converted from, or record one: {RECORD}."
         )
-    return FormatError(f"{source.label} is not an execution trace (Chakra) in JSON. Record one: {RECORD}.")
+    return FormatError(
+        f"{source.label} is not an execution trace (Chakra) in JSON. Record one: {RECORD}."
+    )

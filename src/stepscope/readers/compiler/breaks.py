@@ -1,7 +1,8 @@
 """A graph break in TorchDynamo's words, of any version, as a Break.
 
 Graph break in user code at model.py:61
-Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):
+Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g.
+f(x, y):
 
 Unsupported Tensor.item() call with capture_scalar_outputs=False
   Explanation: Dynamo does not support tracing `Tensor.item()` with config.capture_scalar_outputs=False.
@@ -23,7 +24,9 @@ OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")
 """Of 2.0 to 2.5: the place is the last one of the stack that follows."""
 REASON = re.compile(r"(?:Graph Break )?Reason: (.*)")
 FILE = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,200}))?')
-INSTALLED = re.compile(r"(?:site|dist)-packages/|/lib/python\d|(?:^|/)torch/(?:_\w+|nn|utils|optim)/|^<frozen ")
+INSTALLED = re.compile(
+    r"(?:site|dist)-packages/|/lib/python\d|(?:^|/)torch/(?:_\w+|nn|utils|optim)/|^<frozen "
+)
 BOILERPLATE = re.compile(
     r"Please report an issue|please file an issue|^This graph break is fundamental"
     r"|^It may be possible to write Dynamo tracing rules"
@@ -41,7 +44,9 @@ def is_break(text: str) -> bool:
     return HEAD.match(text) is not None or OLD_HEAD.match(text) is not None
 
 
-def break_of(lines: Sequence[str], ident: str, rank: int | None, process: int | None) -> Break | None:
+def break_of(
+    lines: Sequence[str], ident: str, rank: int | None, process: int | None
+) -> Break | None:
     """The break that these lines tell of; None where they do not."""
     head = HEAD.match(lines[0]) if lines else None
     old = OLD_HEAD.match(lines[0]) if lines and head is None else None
@@ -79,7 +84,8 @@ def _raised(lines: Sequence[str]) -> str:
 
 
 def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
-    """Reason, explanation and the hints that are of use, from lines as they are logged or counted."""
+    """Reason, explanation and the hints that are of use, from lines as they are logged or
+    counted."""
     reason, explanation, hints, is_next = "", "", list[str](), False
     for line in lines:
         text = line.strip()
@@ -93,13 +99,18 @@ def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
             reason, is_next = text, False
         elif text.startswith("Explanation: ") and not explanation:
             explanation = text.removeprefix("Explanation: ")
-        elif text.startswith("Hint: ") and len(hints) < MAX_HINTS and not BOILERPLATE.search(text.removeprefix("Hint: ")):
+        elif (
+            text.startswith("Hint: ")
+            and len(hints) < MAX_HINTS
+            and not BOILERPLATE.search(text.removeprefix("Hint: "))
+        ):
             hints.append(text.removeprefix("Hint: ")[:MAX_TEXT])
     return reason.removeprefix("Unsupported: ")[:MAX_TEXT], explanation[:MAX_TEXT], tuple(hints)
 
 
 def frames_in(lines: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Place, function and code of each frame of the user's stack, the innermost last; the compiler's own stack is not one."""
+    """Place, function and code of each frame of the user's stack, the innermost last; the
+    compiler's own stack is not one."""
     frames: list[tuple[str, str, str]] = []
     is_code = is_stack = False
     is_old = not any(line.startswith("User code traceback:") for line in lines)

@@ -4,7 +4,8 @@
      "graph_break": {"Failed to trace builtin operator\\n  Explanation: ...": 2},
      "inductor": {"fxgraph_cache_miss": 13}, ...}
 
-Reasons come with TorchDynamo's hints but without places: TORCH_LOGS=graph_breaks or TORCH_TRACE tells these.
+Reasons come with TorchDynamo's hints but without places: TORCH_LOGS=graph_breaks or TORCH_TRACE
+tells these.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from stepscope.core.compiler_report import NO_REASON, Break, CacheUse, CompilerRecording, CompilerReport, Counted
+from stepscope.core.compiler_report import (
+    NO_REASON,
+    Break,
+    CacheUse,
+    CompilerRecording,
+    CompilerReport,
+    Counted,
+)
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.compiler.breaks import reason_in
@@ -32,7 +40,10 @@ NESTED = re.compile(rb"[\s\xef\xbb\xbf]*\{\s*\"[^\"]{1,200}\"\s*:\s*\{")
 LIMIT = re.compile(r"recompile limit exceeded|\w{1,60}_limit reached", re.IGNORECASE)
 BRANCHING = re.compile(r"data-dependent (?:branching|assertion|jump)|generic_jump", re.IGNORECASE)
 """Breaks that TorchDynamo counts with what it does not implement, not with the breaks."""
-CACHES = (("inductor", "fxgraph_cache", "FX graph"), ("aot_autograd", "autograd_cache", "AOTAutograd"))
+CACHES = (
+    ("inductor", "fxgraph_cache", "FX graph"),
+    ("aot_autograd", "autograd_cache", "AOTAutograd"),
+)
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -54,24 +65,33 @@ def _read_one(source: Source) -> CompilerRecording:
         notes=tuple(notes),
         counted=(_counted(source.label, sections),),
         caches=tuple(_caches(source.label, sections)),
-        counters=tuple((section, name, count) for section, told in sections.items() for name, count in told.items()),
+        counters=tuple(
+            (section, name, count)
+            for section, told in sections.items()
+            for name, count in told.items()
+        ),
     )
 
 
 def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | None]:
-    """Counts by section and name; how many entries were no counts; and what was wrong with the file."""
+    """Counts by section and name; how many entries were no counts; and what was wrong with the
+    file."""
     stream, text = Stream(source.path, source.offset, source.length), b""
     with closing(stream.blocks()) as blocks:
         for block in blocks:
             text += block
             if len(text) > MAX_BYTES:
-                raise FormatError(f"{source.label} is over {MAX_BYTES >> 20} MiB: counters are far smaller. Is it another file?")
+                raise FormatError(
+                    f"{source.label} is over {MAX_BYTES >> 20} MiB: counters are far smaller. Is "
+                    "it another file?"
+                )
     try:
         told = parse_json(text)
     except ValueError as problem:
         why = stream.problem or str(problem)[:200]
         raise FormatError(
-            f"{source.label} is not whole JSON ({why}). Write it again: json.dump(torch._dynamo.utils.counters, file)"
+            f"{source.label} is not whole JSON ({why}). Write it again: "
+            "json.dump(torch._dynamo.utils.counters, file)"
         ) from None
     sections: dict[str, dict[str, int]] = {}
     odd = 0
@@ -85,7 +105,8 @@ def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | Non
         odd += not isinstance(counts, dict)
     if not any(sections.values()):
         raise FormatError(
-            f"{source.label} has no counts in it. Write them at the end of the run: json.dump(torch._dynamo.utils.counters, file)"
+            f"{source.label} has no counts in it. Write them at the end of the run: "
+            "json.dump(torch._dynamo.utils.counters, file)"
         )
     return sections, odd, stream.problem
 
@@ -94,7 +115,11 @@ def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:
     refused = sections.get("unimplemented", {})
     frames = sections.get("frames", {})
     reasons = dict(sections.get("graph_break", {}))
-    reasons |= {text: count for text, count in refused.items() if BRANCHING.search(text[:400]) and text not in reasons}
+    reasons |= {
+        text: count
+        for text, count in refused.items()
+        if BRANCHING.search(text[:400]) and text not in reasons
+    }
     ordered = sorted(reasons.items(), key=lambda pair: -pair[1])[:MAX_REASONS]
     return Counted(
         path=path,
@@ -102,7 +127,9 @@ def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:
         frames_ok=frames.get("ok"),
         graphs=sections.get("stats", {}).get("unique_graphs"),
         limit_hits=sum(count for text, count in refused.items() if LIMIT.search(text[:400])),
-        breaks=tuple((_break(text), count) for text, count in ordered if not LIMIT.search(text[:400])),
+        breaks=tuple(
+            (_break(text), count) for text, count in ordered if not LIMIT.search(text[:400])
+        ),
     )
 
 
@@ -116,4 +143,10 @@ def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[Ca
         counts = sections.get(section, {})
         hits, misses = counts.get(f"{prefix}_hit"), counts.get(f"{prefix}_miss")
         if hits is not None or misses is not None:
-            yield CacheUse(path=path, cache=name, hits=hits or 0, misses=misses or 0, bypassed=counts.get(f"{prefix}_bypass", 0))
+            yield CacheUse(
+                path=path,
+                cache=name,
+                hits=hits or 0,
+                misses=misses or 0,
+                bypassed=counts.get(f"{prefix}_bypass", 0),
+            )

@@ -1,4 +1,5 @@
-"""What is gathered while a recording of torch.compile is read, with limits on all of it; finished, it is a CompilerReport."""
+"""What is gathered while a recording of torch.compile is read, with limits on all of it; finished,
+it is a CompilerReport."""
 
 from __future__ import annotations
 
@@ -62,8 +63,11 @@ class Draft:
             return CompileDraft()
         return self.compiles.setdefault(key, CompileDraft())
 
-    def add_guard(self, compiled: CompileDraft, text: str, frames: Sequence[tuple[str, str]] = ()) -> None:
-        """One more guard that failed; told twice of one compilation, by an artifact and by its metrics, it is one."""
+    def add_guard(
+        self, compiled: CompileDraft, text: str, frames: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """One more guard that failed; told twice of one compilation, by an artifact and by its
+        metrics, it is one."""
         guards = compiled.guards = [] if compiled.guards is None else compiled.guards
         if self.num_guards >= MAX_GUARDS:
             self.left_out["guards"] += 1
@@ -90,7 +94,9 @@ class Draft:
 
     def finished(self, name: str, paths: Sequence[str], notes: Sequence[str]) -> CompilerReport:
         """The report of one recording, of this format and these files."""
-        compiles = [_compile(writer, ident, draft) for (writer, ident), draft in self.compiles.items()]
+        compiles = [
+            _compile(writer, ident, draft) for (writer, ident), draft in self.compiles.items()
+        ]
         breaks = list(self.breaks.values())
         ranks = ranks_of(compiles, breaks)
         caches = sorted({(path, cache) for path, cache, _ in self.caches})

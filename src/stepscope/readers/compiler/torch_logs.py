@@ -1,10 +1,12 @@
-"""What TORCH_LOGS=recompiles,graph_breaks,perf_hints writes, of one or many ranks in one file or several.
+"""What TORCH_LOGS=recompiles,graph_breaks,perf_hints writes, of one or many ranks in one file or
+several.
 
     [rank0]:V1115 02:01:47.025000 493 torch/_dynamo/guards.py:4760] [0/1] [__recompiles] Recompiling function f in train.py:59
     rank      time                process  where it was logged       id    what of           the message, line by line
 
-Every line of a message has all of that before it, so that messages of several ranks can be distinguished. Logs of 2.0 to 2.2 have
-`[2023-11-21 19:02:13,073] [0/1] torch._dynamo.guards.__recompiles: [DEBUG]` instead.
+Every line of a message has all of that before it, so that messages of several ranks can be
+distinguished. Logs of 2.0 to 2.2 have `[2023-11-21 19:02:13,073] [0/1]
+torch._dynamo.guards.__recompiles: [DEBUG]` instead.
 """
 
 from __future__ import annotations
@@ -28,14 +30,24 @@ MAX_KEPT = 500
 """Letters of a line of a message."""
 ARTIFACTS = r"recompiles|recompiles_verbose|graph_breaks|perf_hints"
 IDENT = r"(?: \[([^\[\]\s]{1,60}/[^\[\]\s]{1,20})\])?"
-NEW = r"[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} (\d{1,20}) [^\s\]]{1,300}?:\d{1,9}\]" + IDENT + r"(?: \[__(\w{1,40})\])?(?: (.*)|$)"
-OLD = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\]" + IDENT + r" torch\.[\w.]{1,120}?(?:\.__(\w{1,40}))?: \[[A-Z]{4,8}\](?: (.*)|$)"
+NEW = (
+    r"[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} (\d{1,20}) [^\s\]]{1,300}?:\d{1,9}\]"
+    + IDENT
+    + r"(?: \[__(\w{1,40})\])?(?: (.*)|$)"
+)
+OLD = (
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\]"
+    + IDENT
+    + r" torch\.[\w.]{1,120}?(?:\.__(\w{1,40}))?: \[[A-Z]{4,8}\](?: (.*)|$)"
+)
 NEW_LINE, OLD_LINE = re.compile(NEW), re.compile(OLD)
 MINE = re.compile(
     (
         r"^[^\n\t{]{0,80}?"
-        r"(?:[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} \d{1,20} [^\s\]]{1,300}?:\d{1,9}\]|\[\d{4}-\d\d-\d\d [\d:,]{8,12}\])"
-        rf"[^\n{{]{{0,120}}?(?:\[__(?:{ARTIFACTS})\]|\.__(?:{ARTIFACTS}): \[|torch\._dynamo hit config\.)"
+        r"(?:[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} \d{1,20} "
+        r"[^\s\]]{1,300}?:\d{1,9}\]|\[\d{4}-\d\d-\d\d [\d:,]{8,12}\])"
+        rf"[^\n{{]{{0,120}}?(?:\[__(?:{ARTIFACTS})\]|\.__(?:{ARTIFACTS}): \[|torch\._dynamo hit "
+        r"config\.)"
     ).encode(),
     re.MULTILINE,
 )
@@ -89,7 +101,9 @@ class _Reading:
             return
         told = RANK.search(line, 0, found.start())
         rank = int(told[1]) if told else None
-        self._message((rank, process), re.sub(r"_\d{1,9}$", "", ident or ""), artifact or "", text or "")
+        self._message(
+            (rank, process), re.sub(r"_\d{1,9}$", "", ident or ""), artifact or "", text or ""
+        )
 
     def end(self) -> None:
         for key in list(self._open):
@@ -165,7 +179,9 @@ class _Reading:
             message = self._opened(key)
             message.compiled = draft.compile(key[0], self._ident(key[1]))
             message.compiled.limit = f"{found[1]} ({found[2]})"
-        elif (message_or_none := self._open.get(key)) is None or (compiled := message_or_none.compiled) is None:
+        elif (message_or_none := self._open.get(key)) is None or (
+            compiled := message_or_none.compiled
+        ) is None:
             return
         elif found := LIMITED.match(text):
             compiled.function, compiled.place = found[1], found[2]
@@ -198,8 +214,10 @@ def read(sources: Sequence[Source]) -> CompilerReport:
             notes.append(f"{source.label}: {stream.problem}")
         if draft.num_lines == before:
             raise FormatError(
-                f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or perf_hints in it. "
-                "Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> torch_logs.txt"
+                f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or "
+                "perf_hints in it. "
+                "Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> "
+                "torch_logs.txt"
             )
     return draft.finished("torch-logs", [source.label for source in sources], notes)
 

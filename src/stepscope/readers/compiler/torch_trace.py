@@ -1,11 +1,12 @@
-"""Structured traces of torch.compile (TORCH_TRACE), one file for each rank, and what tlparse makes of them.
+"""Structured traces of torch.compile (TORCH_TRACE), one file for each rank, and what tlparse makes
+of them.
 
     V1116 07:42:42.929000 15749 torch/_dynamo/utils.py:2009] {"compilation_metrics": {"co_name": "forward", ...}, "frame_id": 0}
     V1116 07:42:50.916000 15749 torch/_dynamo/guards.py:5400] {"artifact": {"name": "recompile_reasons"}, "has_payload": "c84"}
     <tab>the payload, line by line
 
-tlparse keeps the file as raw.log and has each line's JSON, without payloads, in raw.jsonl. The graphs and generated code that are
-most of such a file are passed over.
+tlparse keeps the file as raw.log and has each line's JSON, without payloads, in raw.jsonl. The
+graphs and generated code that are most of such a file are passed over.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ MAX_IDENT = 80
 MAX_PROCESS = 2.0**63
 MAX_NUMBER = 1e9
 """Seconds, and counts of a graph: more is not a measurement."""
-LINE = re.compile(r"(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} (\d{1,20}) [^\s\]]{1,300}?:\d{1,9}\] (\{.*)")
+LINE = re.compile(
+    r"(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} (\d{1,20}) "
+    r"[^\s\]]{1,300}?:\d{1,9}\] (\{.*)"
+)
 MINE = re.compile(
-    rb"\s*(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} \d{1,20} [^\s\]]{1,300}?:\d{1,9}\] \{\""
+    rb"\s*(?:\[rank\d{1,6}\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{3,6} \d{1,20} "
+    rb"[^\s\]]{1,300}?:\d{1,9}\] \{\""
     rb"|\s*\{\"string_table\": ?\[|\s*\{\s*\"\[[^\]\"]{1,60}\]\": ?\{\s*\"artifacts\": ?\["
 )
 RANK_NAME = re.compile(r"torch_trace_rank_(\d{1,6})_|(?:^|/)rank_(\d{1,6})/")
@@ -71,13 +76,15 @@ def read(sources: Sequence[Source]) -> CompilerReport:
         if reading.num_lines == 0:
             raise FormatError(
                 f"{source.label} has no line of a structured trace in it that can be read. "
-                "Record it with TORCH_TRACE=trace_folder python train.py; of tlparse's folder, name raw.log"
+                "Record it with TORCH_TRACE=trace_folder python train.py; of tlparse's folder, "
+                "name raw.log"
             )
     return draft.finished("torch-trace", used, notes)
 
 
 def _fullest(sources: Sequence[Source]) -> list[Source]:
-    """Without raw.jsonl and compile_directory.json where raw.log lies beside them: they tell the same, and less."""
+    """Without raw.jsonl and compile_directory.json where raw.log lies beside them: they tell the
+    same, and less."""
     order = ("raw.log", "raw.jsonl", "compile_directory.json")
     best: dict[str, int] = {}
     for source in sources:
@@ -88,7 +95,8 @@ def _fullest(sources: Sequence[Source]) -> list[Source]:
     return [
         source
         for source in sources
-        if (path := PurePosixPath(source.label)).name not in order or order[best[str(path.parent)]] == path.name
+        if (path := PurePosixPath(source.label)).name not in order
+        or order[best[str(path.parent)]] == path.name
     ]
 
 
@@ -129,10 +137,14 @@ class _Reading:
         if self._num_broken:
             notes.append(f"{self._num_broken} lines could not be read (cut off, or not JSON)")
         if unfinished := len(self._started):
-            notes.append(f"{unfinished} compilations began and have no end in it: the job was still compiling, or was stopped")
+            notes.append(
+                f"{unfinished} compilations began and have no end in it: the job was still "
+                "compiling, or was stopped"
+            )
         if self._is_jsonl:
             notes.append(
-                "it has no payloads, so graph breaks come without their lines; raw.log, or the job's own trace, has them"
+                "it has no payloads, so graph breaks come without their lines; raw.log, or the "
+                "job's own trace, has them"
             )
         return notes
 
@@ -163,7 +175,9 @@ class _Reading:
     def _string(self, told: dict[str, Any]) -> None:
         """File names are told once, with a number that stands for them from then on."""
         pair, table = told.get("str"), told.get("string_table")
-        pairs: list[tuple[Any, Any]] = [(text, at) for at, text in enumerate(table)] if isinstance(table, list) else []
+        pairs: list[tuple[Any, Any]] = (
+            [(text, at) for at, text in enumerate(table)] if isinstance(table, list) else []
+        )
         pairs += [(pair[0], pair[1])] if isinstance(pair, list) and len(pair) == 2 else []
         for text, number in pairs:
             if isinstance(text, str) and type(number) is int and len(self._strings) < MAX_STRINGS:
@@ -182,7 +196,9 @@ class _Reading:
             compiled.function = compiled.function or _text(frame.get("name"))
             compiled.place = compiled.place or _place(file, frame.get("line"))
 
-    def _metrics(self, writer: Writer, metrics: dict[str, Any], ident: str, is_backward: bool) -> None:
+    def _metrics(
+        self, writer: Writer, metrics: dict[str, Any], ident: str, is_backward: bool
+    ) -> None:
         ident = _text(metrics.get("compile_id"), MAX_IDENT) or ident
         if not ident:
             return
@@ -197,7 +213,10 @@ class _Reading:
             self._started.remove((writer, ident))
         compiled.seconds = seconds if seconds is not None else compiled.seconds
         compiled.function = _text(metrics.get("co_name")) or compiled.function
-        compiled.place = _place(_text(metrics.get("co_filename")), metrics.get("co_firstlineno")) or compiled.place
+        compiled.place = (
+            _place(_text(metrics.get("co_filename")), metrics.get("co_firstlineno"))
+            or compiled.place
+        )
         compiled.num_ops = _count(metrics.get("graph_op_count"))
         compiled.num_guards = _count(metrics.get("guard_count"))
         self._failure(compiled, _text(metrics.get("fail_reason"), MAX_REASON))
@@ -217,13 +236,23 @@ class _Reading:
             compiled.failure = reason.partition("\n")[0][:MAX_NAME]
 
     def _restarts(self, writer: Writer, ident: str, reasons: object) -> None:
-        """Where payloads are missing, why an analysis was begun anew tells of the breaks, without places."""
+        """Where payloads are missing, why an analysis was begun anew tells of the breaks, without
+        places."""
         for text in reasons if isinstance(reasons, list) else []:
-            reason, explanation, hints = reason_in(("Reason: " + _text(text, MAX_REASON)).split("\n"))
+            reason, explanation, hints = reason_in(
+                ("Reason: " + _text(text, MAX_REASON)).split("\n")
+            )
             if explanation:
                 rank, process = writer
                 self._draft.add_break(
-                    Break(rank=rank, process=process, id=ident, reason=reason, explanation=explanation, hints=hints)
+                    Break(
+                        rank=rank,
+                        process=process,
+                        id=ident,
+                        reason=reason,
+                        explanation=explanation,
+                        hints=hints,
+                    )
                 )
 
     def _artifact(self, writer: Writer, ident: str, name: str) -> None:
@@ -244,7 +273,8 @@ class _Reading:
             self._draft.add_break(told)
 
     def _reasons(self, compiled: CompileDraft, lines: list[str]) -> None:
-        """One reason as text, or several as a JSON list; all told before the metrics of the same compilation."""
+        """One reason as text, or several as a JSON list; all told before the metrics of the same
+        compilation."""
         text = "\n".join(lines)
         reasons: object = [text]
         if text.startswith("["):
@@ -267,7 +297,11 @@ def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 def _ident(told: dict[str, Any]) -> str:
     """`0/1`, or `!2/0/1` inside compiled autograd."""
-    frame, number, autograd = told.get("frame_id"), told.get("frame_compile_id"), told.get("compiled_autograd_id")
+    frame, number, autograd = (
+        told.get("frame_id"),
+        told.get("frame_compile_id"),
+        told.get("compiled_autograd_id"),
+    )
     if _count(frame) is None or _count(number) is None:
         return ""
     return (f"!{autograd}/" if _count(autograd) is not None else "") + f"{frame}/{number}"
@@ -283,7 +317,11 @@ def _number(value: object) -> float | None:
 
 
 def _count(value: object, limit: float = MAX_NUMBER) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
+        else None
+    )
 
 
 def _place(file: str | None, line: object) -> str:

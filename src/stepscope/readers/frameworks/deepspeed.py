@@ -1,4 +1,5 @@
-"""Lines of DeepSpeed: wall_clock_breakdown, throughput, progress, the pipeline engine's; with its two tables.
+"""Lines of DeepSpeed: wall_clock_breakdown, throughput, progress, the pipeline engine's; with its
+two tables.
 
     [2024-04-04 09:09:53,313] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[0.0003], mom=[(0.9, 0.999)]
     [Rank 0] time (ms) | fwd_microstep: 27.4 | bwd_microstep: 77.7 | bwd_inner_microstep: ... | step_microstep: 0.05
@@ -6,9 +7,9 @@
     epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.02, CurrSamplesPerSec=25.70, MemAllocated=4.32GB, MaxMemA...
     steps: 10 loss: 2.3012 iter time (s): 0.443 samples/sec: 72.2
 
-The second kind of `time (ms)` line is of one optimizer step: its timers run on over the micro-batches
-(deepspeed/runtime/engine.py). fwd + bwd + step leave out what happens outside the engine, the loader above all; the times of the
-progress lines do not.
+The second kind of `time (ms)` line is of one optimizer step: its timers run on over the
+micro-batches (deepspeed/runtime/engine.py). fwd + bwd + step leave out what happens outside the
+engine, the loader above all; the times of the progress lines do not.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from stepscope.readers.frameworks.parser import MAX_RANKS_KEPT, Clocks, Most, Ph
 
 NAME = "DeepSpeed"
 SIGN = re.compile(
-    rb"time \(ms\) \| (?:fwd|bwd|step|optimizer)\w{0,40}: \d|SamplesPerSec=[\d.]|Comm\. Op +Message Size +Count"
-    rb"|-{10,40} DeepSpeed Flops Profiler -{10,40}|steps: \d{1,12} loss: [^\n]{1,200}iter time \(s\): \d"
+    rb"time \(ms\) \| (?:fwd|bwd|step|optimizer)\w{0,40}: \d|SamplesPerSec=[\d.]|Comm\. Op "
+    rb"+Message Size +Count"
+    rb"|-{10,40} DeepSpeed Flops Profiler -{10,40}|steps: \d{1,12} loss: [^\n]{1,200}iter time "
+    rb"\(s\): \d"
     rb"|\[INFO\] \[logging\.py:\d{1,5}:log_dist\] \[Rank -?\d{1,6}\] "
 )
 SIGN_MARKS = (
@@ -48,17 +51,22 @@ MARKS = (
 )
 PROGRESS = re.compile(r"\bstep=(\d{1,12}), skipped=(\d{1,12}), ")
 SPEED = re.compile(
-    rf"(?:global_step=|\b\d{{1,9}}/)(\d{{1,12}}), (?:RunningAvg)?SamplesPerSec=({NUMBER})(?:, CurrSamplesPerSec=({NUMBER}))?"
+    rf"(?:global_step=|\b\d{{1,9}}/)(\d{{1,12}}), (?:RunningAvg)?SamplesPerSec=({NUMBER})(?:, "
+    rf"CurrSamplesPerSec=({NUMBER}))?"
     rf"(?:, MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB)?"
 )
 PIPE = re.compile(
-    rf"\bsteps: (\d{{1,12}}) loss: (nan|inf|{NUMBER}) .{{0,200}}?iter time \(s\): ({NUMBER}) samples/sec: ({NUMBER})"
+    rf"\bsteps: (\d{{1,12}}) loss: (nan|inf|{NUMBER}) .{{0,200}}?iter time \(s\): ({NUMBER}) "
+    rf"samples/sec: ({NUMBER})"
 )
 CONFIG = re.compile(r" (train_batch_size|world_size) \.{2,60} (\d{1,12})\s*$")
 MICRO = "_microstep"
 ENGINE = ("fwd", "bwd", "step")
 """A step inside the engine; bwd has bwd_inner and bwd_allreduce in it."""
-VERBOSE = re.compile(rf"comm op: ([\w.:<>-]{{1,80}}) \| time \(ms\): ({NUMBER}) \| msg size: ([\d.]{{1,20}} ?[A-Z]?B)")
+VERBOSE = re.compile(
+    rf"comm op: ([\w.:<>-]{{1,80}}) \| time \(ms\): ({NUMBER}) \| msg size: ([\d.]{{1,20}} "
+    r"?[A-Z]?B)"
+)
 
 
 @dataclass(slots=True)
@@ -139,14 +147,20 @@ class Draft:
         return rank
 
     def _step(self) -> tuple[int | None, int, str | None]:
-        for (step_ns, num), source in ((self.pipe.steady(), TOLD), (self.clocks.steady(), CLOCK), (self.engine.steady(), SUM)):
+        for (step_ns, num), source in (
+            (self.pipe.steady(), TOLD),
+            (self.clocks.steady(), CLOCK),
+            (self.engine.steady(), SUM),
+        ):
             if step_ns is not None:
                 return step_ns, num, source
         return None, 0, None
 
     def finished(self, path: str) -> FrameworkLog | None:
         comms, remarks = self.comms.rows(), self.flops.remarks()
-        is_empty = not (self.phases.samples or self.pipe.num or self.clocks.by_key or self.speed.values)
+        is_empty = not (
+            self.phases.samples or self.pipe.num or self.clocks.by_key or self.speed.values
+        )
         if is_empty and not comms and not remarks:
             return None
         step_ns, num, source = self._step()
@@ -163,11 +177,16 @@ class Draft:
             num_lines=(self.pipe if self.pipe.num else self.engine).num,
             phases=self.phases.phases(MICRO),
             comms=comms,
-            samples_per_s=None if speed is None or speed < 0 else Figure(value=speed, convention="of the job, as it is written"),
+            samples_per_s=None
+            if speed is None or speed < 0
+            else Figure(value=speed, convention="of the job, as it is written"),
             tflops=self.flops.tflops(),
             memory_bytes=None
             if self.memory.most is None
-            else Figure(value=self.memory.most, convention="most allocated (MaxMemAllocated), of the ranks that wrote it"),
+            else Figure(
+                value=self.memory.most,
+                convention="most allocated (MaxMemAllocated), of the ranks that wrote it",
+            ),
             first_loss=self.pipe.first_loss,
             last_loss=self.pipe.last_loss,
             global_batch=self.batch,
@@ -181,12 +200,20 @@ class Draft:
         notes = list(self.pipe.notes())
         engine_ns, _ = self.engine.steady()
         if source == SUM:
-            notes.append("the step is fwd + bwd + step: what happens outside the engine (the loader, logging) is not in it")
+            notes.append(
+                "the step is fwd + bwd + step: what happens outside the engine (the loader, "
+                "logging) is not in it"
+            )
         elif step_ns is not None and engine_ns is not None and engine_ns < 0.95 * step_ns:
             outside = 1 - engine_ns / step_ns
-            notes.append(f"{outside:.0%} of the step is outside the engine's fwd, bwd and step: the loader, logging, evaluation")
+            notes.append(
+                f"{outside:.0%} of the step is outside the engine's fwd, bwd and step: the "
+                "loader, logging, evaluation"
+            )
         if self.num_skipped:
-            notes.append(f"{self.num_skipped} step(s) were skipped for an overflow of the loss scale")
+            notes.append(
+                f"{self.num_skipped} step(s) were skipped for an overflow of the loss scale"
+            )
         if self.phases.num_left_out:
             notes.append(f"{self.phases.num_left_out} time(s) of further timers were left out")
         return (*notes, *self.comms.notes())

@@ -4,8 +4,9 @@
     broadcast
                         98.25 MB            1                   8317.12             8317.12             0.20                0.19
 
-The comms logger waits for each collective, and its latency has the wait for later ranks in it; with show_straggler a second
-table takes that apart. The flops profiler measures one step, with hooks on every module.
+The comms logger waits for each collective, and its latency has the wait for later ranks in it; with
+show_straggler a second table takes that apart. The flops profiler measures one step, with hooks on
+every module.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ MAX_GAP = 2
 """Lines of others inside a table after which it has ended: ranks write into one file."""
 
 HEADER = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total (Latency\(ms\)|comm lat\(ms\))\s+")
-OP = re.compile(r"^\s{0,4}(?:\[\w{1,20}\]:\s?)?([A-Za-z_][\w.:<>-]{1,79}(?: \| \[Caller Func: [\w.<>-]{1,80}\])?)\s*$")
+OP = re.compile(
+    r"^\s{0,4}(?:\[\w{1,20}\]:\s?)?([A-Za-z_][\w.:<>-]{1,79}(?: \| \[Caller Func: "
+    r"[\w.<>-]{1,80}\])?)\s*$"
+)
 ROW = re.compile(
-    rf"\s{{4,40}}(\d[\d.]{{0,19}} ?[KMGTPEZY]?B)\s+(\d{{1,15}})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s*$"
+    rf"\s{{4,40}}(\d[\d.]{{0,19}} "
+    rf"?[KMGTPEZY]?B)\s+(\d{{1,15}})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s*$"
 )
 SIZE = re.compile(r"([\d.]{1,20}) ?([KMGTPEZY]?)B")
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6, "Z": 7, "Y": 8}
@@ -49,7 +54,11 @@ def size_of(text: str) -> int | None:
     """`98.25 MB` in bytes: DeepSpeed's MB are of 1024 x 1024."""
     found = SIZE.fullmatch(text.strip())
     value = number(found[1]) if found else None
-    return round(value * 1024 ** POWERS[found[2]]) if found and value is not None and value < 1e9 else None
+    return (
+        round(value * 1024 ** POWERS[found[2]])
+        if found and value is not None and value < 1e9
+        else None
+    )
 
 
 @dataclass(slots=True)
@@ -100,12 +109,16 @@ class CommsTable:
     def _take_row(self, op: str, row: re.Match[str]) -> None:
         key, total, third = (op, row[1]), ns_of_ms(row[3]), ns_of_ms(row[4])
         if self.mode == "straggler":
-            twin = next((row for name, row in self.table if name == key and row.straggler_ns is None), None)
+            twin = next(
+                (row for name, row in self.table if name == key and row.straggler_ns is None), None
+            )
             if twin is not None:
                 twin.straggler_ns = third
         elif total is not None and third is not None:
             if len(self.table) < MAX_ROWS:
-                self.table.append((key, _Counted(int(row[2]), total, third, number(row[5]), number(row[6]))))
+                self.table.append(
+                    (key, _Counted(int(row[2]), total, third, number(row[5]), number(row[6])))
+                )
             else:
                 self.num_left_out += 1
 
@@ -139,7 +152,11 @@ class CommsTable:
         return tuple(sorted(made, key=lambda row: (-row.total_ns, row.op, row.size)))
 
     def notes(self) -> tuple[str, ...]:
-        return (f"{self.num_left_out} further row(s) of the comms logger were left out",) if self.num_left_out else ()
+        return (
+            (f"{self.num_left_out} further row(s) of the comms logger were left out",)
+            if self.num_left_out
+            else ()
+        )
 
 
 @dataclass(slots=True)
@@ -170,12 +187,21 @@ class FlopsBlock:
         return int(value) if value is not None and 0 < value < 1e7 else None
 
     def remarks(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, f"{self.figures[name]} (flops profiler, one step)") for name in SHOWN if name in self.figures)
+        return tuple(
+            (name, f"{self.figures[name]} (flops profiler, one step)")
+            for name in SHOWN
+            if name in self.figures
+        )
 
     def tflops(self) -> Figure | None:
         for name, value in self.figures.items():
             found = UNIT.match(value)
-            if name.startswith("FLOPS per GPU = ") and name.endswith("iter latency") and found and found[3] == "FLOPS":
+            if (
+                name.startswith("FLOPS per GPU = ")
+                and name.endswith("iter latency")
+                and found
+                and found[3] == "FLOPS"
+            ):
                 tera = finite(float(found[1]) * FACTORS[found[2]] / 1e12)
                 words = f"TFLOP/s of one GPU, of the step that was profiled: {name[16:]}"
                 return None if tera is None else Figure(value=tera, convention=words)

@@ -4,9 +4,9 @@
     {'loss': 1.311, 'grad_norm': 0.88, 'learning_rate': 2.583e-05, 'epoch': 0.3}
     {'train_runtime': 20.51, 'train_samples_per_second': 23.4, 'train_steps_per_second': 2.926, 'train_loss': 1.34, 'epoch': 0.6}
 
-The bar counts optimizer steps, and its time has seconds. The last line is the mean of the run, with its first steps, evaluations
-and saves; of a run that was resumed, it is wrong (it counts the steps of the runs before). From transformers 5 on, numbers
-stand in quotes.
+The bar counts optimizer steps, and its time has seconds. The last line is the mean of the run, with
+its first steps, evaluations and saves; of a run that was resumed, it is wrong (it counts the steps
+of the runs before). From transformers 5 on, numbers stand in quotes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from stepscope.readers.frameworks.lines import NUMBER, bars, number
 from stepscope.readers.frameworks.parser import LEAST_MEAN_STEPS, MAX_CLOCKS, Clocks, Most
 
 NAME = "Hugging Face Trainer"
-SIGN = re.compile(rb"\{'(?:train_runtime|eval_runtime)': '?[\d.]|\{'(?:loss|eval_loss)': [^{}\n]{1,400}'epoch': '?[\d.]")
+SIGN = re.compile(
+    rb"\{'(?:train_runtime|eval_runtime)': '?[\d.]|\{'(?:loss|eval_loss)': [^{}\n]{1,400}'epoch': "
+    rb"'?[\d.]"
+)
 SIGN_MARKS = (b"{'train_runtime'", b"{'eval_runtime'", b"{'loss'", b"{'eval_loss'")
 """One of them is in whatever SIGN finds; they are sought faster."""
 MARKS = ("'epoch': ", "'train_runtime': ", "%|")
@@ -73,12 +76,19 @@ class Draft:
 
     def _total(self) -> int | None:
         """The training bar's: the one that ran longest."""
-        shown = {total: clock.last[1] for total, clock in self.clocks.by_key.items() if isinstance(total, int) and clock.last}
+        shown = {
+            total: clock.last[1]
+            for total, clock in self.clocks.by_key.items()
+            if isinstance(total, int) and clock.last
+        }
         return max(shown, key=lambda total: (shown[total], total)) if shown else None
 
     def _mean(self, total: int | None) -> tuple[int | None, int]:
         """Of the whole run, without its evaluations."""
-        runtime, rate = self.summary.get("train_runtime"), self.summary.get("train_steps_per_second")
+        runtime, rate = (
+            self.summary.get("train_runtime"),
+            self.summary.get("train_steps_per_second"),
+        )
         if runtime is None or runtime <= 0:
             return None, 0
         clock = None if total is None else self.clocks.by_key.get(total)
@@ -100,7 +110,8 @@ class Draft:
         clock = None if total is None else self.clocks.by_key[total]
         step_ns, num = (None, 0) if clock is None else clock.steady()
         source = CLOCK
-        # A bar that begins far into its total is of a run that was resumed: only the bar's own pace is right then.
+        # A bar that begins far into its total is of a run that was resumed: only the bar's own pace
+        # is right then.
         was_resumed = total is not None and self.first_at.get(total, 0) > max(10, total // 10)
         if step_ns is None and not was_resumed:
             (step_ns, num), source = self._mean(total), RATE
@@ -113,14 +124,23 @@ class Draft:
             num_steps=num,
             last_step=clock.last[0] if clock is not None and clock.last is not None else None,
             num_lines=self.num_lines,
-            tokens_per_s=None if tokens is None else Figure(value=tokens, convention="as it is written"),
+            tokens_per_s=None
+            if tokens is None
+            else Figure(value=tokens, convention="as it is written"),
             samples_per_s=None
             if samples is None
-            else Figure(value=samples, convention="of the job, over the whole run with its evaluations and saves"),
+            else Figure(
+                value=samples,
+                convention="of the job, over the whole run with its evaluations and saves",
+            ),
             first_loss=self.first_loss,
-            last_loss=self.last_loss if self.last_loss is not None else self.summary.get("train_loss"),
+            last_loss=self.last_loss
+            if self.last_loss is not None
+            else self.summary.get("train_loss"),
             remarks=self._remarks(),
-            notes=("the run was resumed: its mean over the whole run is not its pace",) if was_resumed and self.summary else (),
+            notes=("the run was resumed: its mean over the whole run is not its pace",)
+            if was_resumed and self.summary
+            else (),
         )
 
     def _remarks(self) -> tuple[tuple[str, str], ...]:
@@ -128,7 +148,15 @@ class Draft:
         if "train_runtime" in self.summary:
             told.append(("run time", f"{self.summary['train_runtime']:g} s"))
         if "train_steps_per_second" in self.summary:
-            told.append(("steps/s", f"{self.summary['train_steps_per_second']:g}, the mean of the run as it is written"))
+            told.append(
+                (
+                    "steps/s",
+                    (
+                        f"{self.summary['train_steps_per_second']:g}, the mean of the run as it is "
+                        "written"
+                    ),
+                )
+            )
         if self.num_evaluations:
             told.append(("evaluations", f"{self.num_evaluations}, {self.evaluated_s:g} s together"))
         return tuple(told)

@@ -1,4 +1,5 @@
-"""Lines of a job's output, and the numbers, times and ranks in them. Everything is bounded: a log may be anyone's."""
+"""Lines of a job's output, and the numbers, times and ranks in them. Everything is bounded: a log
+may be anyone's."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ BAR = re.compile(
 
 
 def text_lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
-    """Lines without colours, none longer than the limit; and whether each is whole. A progress bar's rewrites are lines."""
+    """Lines without colours, none longer than the limit; and whether each is whole. A progress
+    bar's rewrites are lines."""
     rest, is_whole = b"", True
     for block in blocks:
         first, *others = ENDS.split(block)
@@ -50,7 +52,8 @@ def text_lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
 
 
 def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    """Some lines at a time: whether any of them has a mark is found faster in all of them together."""
+    """Some lines at a time: whether any of them has a mark is found faster in all of them
+    together."""
     while batch := list(islice(lines, BATCH_LINES)):
         yield batch
 
@@ -61,7 +64,8 @@ def _text(line: bytes) -> str:
 
 
 def number(text: str) -> float | None:
-    """The number that a text begins with (thousands may be apart); None where there is none, or no finite one."""
+    """The number that a text begins with (thousands may be apart); None where there is none, or no
+    finite one."""
     found = FIRST_NUMBER.match(text.replace(",", ""))
     return finite_text(found[1]) if found else None
 
@@ -90,7 +94,8 @@ def fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def seconds_of(text: str, end: int | None = None) -> float | None:
-    """The time of day, with its date, that a line begins with; in seconds since some day long ago."""
+    """The time of day, with its date, that a line begins with; in seconds since some day long
+    ago."""
     found = STAMP.search(text[:160] if end is None else text[:end])
     if found is None:
         return None
@@ -111,7 +116,8 @@ def rank_of(text: str, end: int) -> int | None:
 
 
 def bars(line: str) -> Iterator[tuple[str, int, int, int]]:
-    """Every progress bar in a line: its name, where it stands, of how many, and the seconds gone."""
+    """Every progress bar in a line: its name, where it stands, of how many, and the seconds
+    gone."""
     end = 0
     for found in BAR.finditer(line):
         gone = _bar_seconds(found["gone"])

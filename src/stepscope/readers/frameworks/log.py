@@ -1,8 +1,9 @@
-"""What frameworks write about their own steps, out of a job's output: one module for each of them (`training_megatron.py`, ...).
+"""What frameworks write about their own steps, out of a job's output: one module for each of them
+(`training_megatron.py`, ...).
 
-A file may hold several frameworks' lines (Megatron's and DeepSpeed's, the Trainer's and DeepSpeed's), anything else between,
-several ranks, colours, and progress bars that rewrite themselves. Each framework's draft sees the lines that have one of its
-marks.
+A file may hold several frameworks' lines (Megatron's and DeepSpeed's, the Trainer's and
+DeepSpeed's), anything else between, several ranks, colours, and progress bars that rewrite
+themselves. Each framework's draft sees the lines that have one of its marks.
 """
 
 from __future__ import annotations
@@ -76,12 +77,21 @@ def read(sources: Sequence[Source]) -> TrainingLog:
         logs += _read_one(source, notes)
     together = TrainingLog(recordings=tuple(_by_framework(logs, notes)))
     if together.is_contradictory:
-        times = ", ".join(f"{log.step_ns / 1e6:.4g} ms in {log.path}" for log in together.surest[:4] if log.step_ns)
-        notes.append(f"the logs tell different step times ({times}): are they of one run? None of them was taken; name one alone")
+        times = ", ".join(
+            f"{log.step_ns / 1e6:.4g} ms in {log.path}"
+            for log in together.surest[:4]
+            if log.step_ns
+        )
+        notes.append(
+            f"the logs tell different step times ({times}): are they of one run? None of them was "
+            "taken; name one alone"
+        )
     return TrainingLog(recordings=tuple(_by_framework(logs, notes)))
 
 
-def _by_framework(logs: Sequence[FrameworkLog], notes: Sequence[str]) -> Iterator[TrainingRecording]:
+def _by_framework(
+    logs: Sequence[FrameworkLog], notes: Sequence[str]
+) -> Iterator[TrainingRecording]:
     """One for each framework; the notes on files stand in the first."""
     names = list(dict.fromkeys(log.framework for log in logs))
     for name in names:
@@ -97,7 +107,9 @@ def _by_framework(logs: Sequence[FrameworkLog], notes: Sequence[str]) -> Iterato
 
 def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
     stream = opened(source)
-    drafts: list[tuple[tuple[str, ...], Drafted]] = [(framework.MARKS, framework.Draft()) for framework in FRAMEWORKS]
+    drafts: list[tuple[tuple[str, ...], Drafted]] = [
+        (framework.MARKS, framework.Draft()) for framework in FRAMEWORKS
+    ]
     num_cut = num_lines = 0
     with closing(stream.blocks()) as blocks:
         for batch in batches(text_lines(blocks)):
@@ -105,7 +117,11 @@ def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
             num_cut += sum(not is_whole for _, is_whole in batch)
             text = "\n".join(line for line, _ in batch)
             # One without a mark in any of these lines has nothing to open it.
-            called = [(marks, draft) for marks, draft in drafts if draft.is_open or any(mark in text for mark in marks)]
+            called = [
+                (marks, draft)
+                for marks, draft in drafts
+                if draft.is_open or any(mark in text for mark in marks)
+            ]
             for line, _ in batch if called else ():
                 for marks, draft in called:
                     if draft.is_open or any(mark in line for mark in marks):
@@ -114,7 +130,9 @@ def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
         notes.append(f"{source.label}: {stream.problem}")
     if num_cut:
         notes.append(f"{source.label}: the ends of {num_cut} very long line(s) were left out")
-    found = [log for log in (draft.finished(source.label) for _, draft in drafts) if log is not None]
+    found = [
+        log for log in (draft.finished(source.label) for _, draft in drafts) if log is not None
+    ]
     if not found:
         raise _nothing(source, num_lines, stream.problem)
     return found
@@ -124,6 +142,8 @@ def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
     names = ", ".join(framework.NAME for framework in FRAMEWORKS)
     why = f"; {problem}" if problem else ""
     return FormatError(
-        f"{source.label} has {num_lines} lines, and none of them tells a step or a phase as {names} write them{why}."
-        " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's output file), and name that."
+        f"{source.label} has {num_lines} lines, and none of them tells a step or a phase as "
+        f"{names} write them{why}."
+        " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's "
+        "output file), and name that."
     )

@@ -5,8 +5,9 @@
     (min, max) time across ranks (ms):
         forward-backward ...............................: (1234.50, 1240.10)
 
-The elapsed time is the mean of the iterations since the line before, with a barrier at both ends (megatron/training/training.py).
-Timers are divided by the log interval (megatron/core/timers.py): they are times of one iteration too.
+The elapsed time is the mean of the iterations since the line before, with a barrier at both ends
+(megatron/training/training.py). Timers are divided by the log interval (megatron/core/timers.py):
+they are times of one iteration too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ import re
 from dataclasses import dataclass, field
 
 from stepscope.core.training_log import TOLD, Figure, FrameworkLog
-from stepscope.readers.frameworks.lines import NUMBER, fields, ns_of_ms, number, positive_ns, rank_of, whole
+from stepscope.readers.frameworks.lines import (
+    NUMBER,
+    fields,
+    ns_of_ms,
+    number,
+    positive_ns,
+    rank_of,
+    whole,
+)
 from stepscope.readers.frameworks.parser import MAX_RANKS_KEPT, Most, Phases, Series
 
 NAME = "Megatron"
@@ -25,9 +34,19 @@ SIGN = re.compile(
 )
 SIGN_MARKS = (b"elapsed time per iteration (ms):", b"using world size: ")
 """One of them is in whatever SIGN finds; they are sought faster."""
-MARKS = ("elapsed time per iteration", "times across ranks (ms)", "time (ms) |", " memory (MB) |", " ..", "using world size:")
+MARKS = (
+    "elapsed time per iteration",
+    "times across ranks (ms)",
+    "time (ms) |",
+    " memory (MB) |",
+    " ..",
+    "using world size:",
+)
 ITERATION = re.compile(r"iteration\s{1,16}(\d{1,12})\s{0,8}/\s{0,16}(\d{1,12})\s{0,4}\|")
-TIMER = re.compile(rf"(?<![\w/-])([A-Za-z][\w/-]{{1,79}}) \.{{1,60}}: (?:\(({NUMBER}), ({NUMBER})\)|({NUMBER}))\s*$")
+TIMER = re.compile(
+    rf"(?<![\w/-])([A-Za-z][\w/-]{{1,79}}) \.{{1,60}}: (?:\(({NUMBER}), "
+    rf"({NUMBER})\)|({NUMBER}))\s*$"
+)
 ALL_NAME = re.compile(r"(?:^|:)\s{2,4}([A-Za-z][\w/-]{1,79}):\s*$")
 ALL_RANK = re.compile(rf"\srank\s{{1,6}}(\d{{1,7}}): ({NUMBER})\s*$")
 MEMORY = re.compile(rf" memory \(MB\) \|.{{0,200}}?max (?:reserved|allocated): ({NUMBER})")
@@ -109,12 +128,15 @@ class Draft:
             return
         if any(word in found[1] for word in NOT_A_STEP):
             return
-        least, most = (ns_of_ms(found[2]), ns_of_ms(found[3])) if found[3] else (None, ns_of_ms(found[4]))
+        least, most = (
+            (ns_of_ms(found[2]), ns_of_ms(found[3])) if found[3] else (None, ns_of_ms(found[4]))
+        )
         if most is not None:
             self.phases.add(found[1], most, least)
 
     def _take_old_timers(self, line: str) -> None:
-        """All in one line, as Megatron wrote them before it gathered ranks. DeepSpeed's look alike, with other names."""
+        """All in one line, as Megatron wrote them before it gathered ranks. DeepSpeed's look alike,
+        with other names."""
         told = list(fields(line.partition("time (ms) |")[2]))
         if any("-" in name for name, _ in told):
             for name, value in told:
@@ -139,7 +161,11 @@ class Draft:
         return name is not None
 
     def _end_timer(self) -> None:
-        if self.timer is not None and self.spread is not None and not any(word in self.timer for word in NOT_A_STEP):
+        if (
+            self.timer is not None
+            and self.spread is not None
+            and not any(word in self.timer for word in NOT_A_STEP)
+        ):
             self.phases.add(self.timer, self.spread[1], self.spread[0])
         self.timer = self.spread = None
 
@@ -164,7 +190,10 @@ class Draft:
             phases=self.phases.phases(),
             tokens_per_s=None
             if rates is None or not self.sequence
-            else Figure(value=rates * self.sequence, convention="of the job: global batch x seq_length / step time"),
+            else Figure(
+                value=rates * self.sequence,
+                convention="of the job: global batch x seq_length / step time",
+            ),
             samples_per_s=Figure(value=said, convention="of the job, as it is written")
             if said is not None
             else None
@@ -172,10 +201,16 @@ class Draft:
             else Figure(value=rates, convention="of the job: global batch / step time"),
             tflops=None
             if tflops is None
-            else Figure(value=tflops, convention="TFLOP/s of one GPU, by Megatron's own count of the model's FLOPs"),
+            else Figure(
+                value=tflops,
+                convention="TFLOP/s of one GPU, by Megatron's own count of the model's FLOPs",
+            ),
             memory_bytes=None
             if self.memory.most is None
-            else Figure(value=self.memory.most, convention="most reserved by the allocator, of the ranks that wrote it"),
+            else Figure(
+                value=self.memory.most,
+                convention="most reserved by the allocator, of the ranks that wrote it",
+            ),
             first_loss=self.series.first_loss,
             last_loss=self.series.last_loss,
             global_batch=self.batch,
@@ -188,7 +223,10 @@ class Draft:
     def _notes(self) -> tuple[str, ...]:
         notes = list(self.series.notes())
         if self.num_skipped:
-            notes.append(f"{self.num_skipped} iteration(s) were skipped (an overflow of the loss scale, or a NaN)")
+            notes.append(
+                f"{self.num_skipped} iteration(s) were skipped (an overflow of the loss scale, or "
+                "a NaN)"
+            )
         if self.num_nan:
             notes.append(f"{self.num_nan} iteration(s) had a NaN in their loss")
         return tuple(notes)

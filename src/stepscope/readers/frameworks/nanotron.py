@@ -3,7 +3,8 @@
     08/31/2024 14:37:31 [INFO|DP=0|PP=0|TP=0]: iteration: 1 / 15 | consumed_tokens: 512 | elapsed_time_per_iteration_ms: 4.71K |
         tokens_per_sec: 109 | tokens_per_sec_per_gpu: 109 | global_batch_size: 2 | lm_loss: 5.32 | ... model_tflops_per_gpu: 18.7
 
-Numbers have three digits and a letter for thousands (nanotron/logging/base.py, human_format): a time is known to half a percent.
+Numbers have three digits and a letter for thousands (nanotron/logging/base.py, human_format): a
+time is known to half a percent.
 """
 
 from __future__ import annotations
@@ -79,10 +80,19 @@ class Draft:
             last_step=self.series.last_step,
             steps=self.series.logged(),
             num_lines=self.series.num,
-            tokens_per_s=None if tokens is None else Figure(value=tokens, convention="of the job, as it is written"),
-            tflops=None if tflops is None else Figure(value=tflops, convention="TFLOP/s of one GPU, of the model's FLOPs"),
-            memory_bytes=None if memory is None else Figure(value=memory, convention="most reserved by the allocator"),
+            tokens_per_s=None
+            if tokens is None
+            else Figure(value=tokens, convention="of the job, as it is written"),
+            tflops=None
+            if tflops is None
+            else Figure(value=tflops, convention="TFLOP/s of one GPU, of the model's FLOPs"),
+            memory_bytes=None
+            if memory is None
+            else Figure(value=memory, convention="most reserved by the allocator"),
             first_loss=self.series.first_loss,
             last_loss=self.series.last_loss,
-            notes=(*self.series.notes(), "nanotron writes three digits: the step time is known to half a percent"),
+            notes=(
+                *self.series.notes(),
+                "nanotron writes three digits: the step time is known to half a percent",
+            ),
         )

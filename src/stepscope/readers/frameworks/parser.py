@@ -17,14 +17,16 @@ MAX_PHASES = 64
 MAX_RANKS_KEPT = 4096
 MAX_CLOCKS = 64
 FIRST_SHARE = 10
-"""A tenth of the lines is left out at the beginning, and at most as many lines: there steps warm up."""
+"""A tenth of the lines is left out at the beginning, and at most as many lines: there steps warm
+up."""
 LEAST_STEPS = 3
 """Steps from which a time is told."""
 LEAST_MEAN_STEPS = 50
-"""Steps from which the mean over a whole run is its pace: a first step that takes five times as long moves it by less than a
-tenth."""
+"""Steps from which the mean over a whole run is its pace: a first step that takes five times as
+long moves it by less than a tenth."""
 FINE = 20
-"""How many times a clock's resolution a stretch must last: then its length is known to a twentieth."""
+"""How many times a clock's resolution a stretch must last: then its length is known to a
+twentieth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,15 @@ class Series:
         return self.entries[-1].step if self.entries else None
 
     def steady(self) -> tuple[int | None, int]:
-        """The median of the steps after the first ones, and how many steps it is of; of the last run, where several are there."""
+        """The median of the steps after the first ones, and how many steps it is of; of the last
+        run, where several are there."""
         chosen = self._last_run() or list(self.entries)
         timed = [entry for entry in chosen if entry.ns is not None]
         has_first = self.num == len(self.entries) or len(chosen) < len(self.entries)
         if has_first and len(timed) == len(chosen) and len(timed) > 1:
             skipped = max(1, min(FIRST_SHARE, len(timed) // FIRST_SHARE))
-            # Megatron writes a line for the first step, and has that step in its next line too, whose interval is one shorter.
+            # Megatron writes a line for the first step, and has that step in its next line too,
+            # whose interval is one shorter.
             skipped += skipped == 1 and len(timed) > 2 and timed[1].num < timed[2].num
             timed = timed[skipped:]
         num = sum(entry.num for entry in timed)
@@ -84,7 +88,8 @@ class Series:
         return (round(median(times)), num) if num >= LEAST_STEPS else (None, 0)
 
     def _last_run(self) -> list[Entry]:
-        """The lines since the steps last began anew; empty where they are too few for a time, or the lines of several writers."""
+        """The lines since the steps last began anew; empty where they are too few for a time, or
+        the lines of several writers."""
         run = self.entries[-1].run if self.entries else 0
         found = [entry for entry in self.entries if entry.run == run]
         return found if run and len(found) > LEAST_STEPS else []
@@ -93,15 +98,24 @@ class Series:
         found = self._last_run()
         if not found or len(found) == len(self.entries):
             return ()
-        return (f"the steps begin anew at step {found[0].step}: the step time is of the {len(found)} lines from there on",)
+        return (
+            (
+                f"the steps begin anew at step {found[0].step}: the step time is of the "
+                f"{len(found)} "
+                "lines from there on"
+            ),
+        )
 
     def logged(self) -> tuple[LoggedStep, ...]:
-        return tuple(LoggedStep(step=entry.step, ns=entry.ns, loss=entry.loss) for entry in self.entries)
+        return tuple(
+            LoggedStep(step=entry.step, ns=entry.ns, loss=entry.loss) for entry in self.entries
+        )
 
 
 @dataclass(slots=True)
 class Clock:
-    """Steps and the times at which their lines were written: a stretch between two of them tells what a step takes."""
+    """Steps and the times at which their lines were written: a stretch between two of them tells
+    what a step takes."""
 
     resolution_s: float
     lengths: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
@@ -116,7 +130,8 @@ class Clock:
         self.num_points += 1
         went_back = self.last is not None and (step < self.last[0] or seconds < self.last[1])
         self.last = (step, seconds)
-        # What comes before the first line, or the first after a restart, is not one stretch of steps.
+        # What comes before the first line, or the first after a restart, is not one stretch of
+        # steps.
         if self._anchor is None or went_back:
             self._anchor = (step, seconds) if went_back or self.num_points > 1 else None
             return
@@ -126,7 +141,8 @@ class Clock:
             self._anchor = (step, seconds)
 
     def steady(self) -> tuple[int | None, int]:
-        """The median stretch, by steps: an evaluation or a save makes one stretch longer, not the median."""
+        """The median stretch, by steps: an evaluation or a save makes one stretch longer, not the
+        median."""
         num = sum(count for _, count in self.lengths)
         if num < LEAST_STEPS:
             return None, 0
@@ -154,8 +170,13 @@ class Clocks:
         clock.add(step, seconds)
 
     def steady(self) -> tuple[int | None, int]:
-        """Of the writer whose steps are slowest: the others wait for it, or write a line less often."""
-        times = [told for told in (clock.steady() for clock in self.by_key.values()) if told[0] is not None]
+        """Of the writer whose steps are slowest: the others wait for it, or write a line less
+        often."""
+        times = [
+            told
+            for told in (clock.steady() for clock in self.by_key.values())
+            if told[0] is not None
+        ]
         return max(times, key=lambda told: told[0] or 0, default=(None, 0))
 
 

@@ -3,9 +3,10 @@
     [rank0]:[titan] 2026-01-01 12:00:00,123 - root - INFO - step: 10  loss:  8.01234  grad_norm:  1.2345
         memory: 38.42GiB(48.52%)  tps: 5,123  tflops: 250.31  mfu: 25.30%
 
-It tells no time of a step. Its lines have times of their own, to the millisecond: two of them tell what the steps between took.
-Where the lines have none, the step's tokens and the number of devices tell it, if the log has both (torchtitan/trainer.py,
-"Trainer is initialized with"): tps is of one device (torchtitan/components/metrics.py).
+It tells no time of a step. Its lines have times of their own, to the millisecond: two of them tell
+what the steps between took. Where the lines have none, the step's tokens and the number of devices
+tell it, if the log has both (torchtitan/trainer.py, "Trainer is initialized with"): tps is of one
+device (torchtitan/components/metrics.py).
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ from stepscope.readers.frameworks.parser import LEAST_STEPS, MAX_RANKS_KEPT, Clo
 
 NAME = "torchtitan"
 SIGN = re.compile(
-    rb"step: {1,8}\d{1,12} {1,4}(?:\x1b\[[0-9;]{1,20}m)?loss: [^\n]{0,200}?memory: {1,8}[\d.]{1,12}GiB\([^\n]{0,60}?(?:tps|wps): "
+    rb"step: {1,8}\d{1,12} {1,4}(?:\x1b\[[0-9;]{1,20}m)?loss: [^\n]{0,200}?memory: "
+    rb"{1,8}[\d.]{1,12}GiB\([^\n]{0,60}?(?:tps|wps): "
     rb"|^[^\n]{0,60}?\[titan\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - ",
     re.MULTILINE,
 )
 SIGN_MARKS = (b"GiB(", b"[titan] ")
 """One of them is in whatever SIGN finds; they are sought faster."""
-MARKS = ("step: ", "Trainer is initialized with", "device mesh with", "Peak FLOPS used", " capacity: ")
-STEP = re.compile(
-    rf"(?<!validate )\bstep:\s{{1,8}}(\d{{1,12}})\s{{1,4}}loss:\s{{0,8}}(nan|inf|{NUMBER})\s(?P<rest>.{{0,80}}?memory:.{{0,200}})"
+MARKS = (
+    "step: ",
+    "Trainer is initialized with",
+    "device mesh with",
+    "Peak FLOPS used",
+    " capacity: ",
 )
-FIELD = re.compile(rf"\b(memory|tps|wps|tflops|mfu):\s{{0,8}}([\d,]{{1,20}}(?:\.\d{{1,8}})?)(GiB|%)?(?:\(({NUMBER})%\))?")
+STEP = re.compile(
+    r"(?<!validate "
+    rf")\bstep:\s{{1,8}}(\d{{1,12}})\s{{1,4}}loss:\s{{0,8}}(nan|inf|{NUMBER})\s(?P<rest>.{{0,80}}?memory:.{{0,200}})"
+)
+FIELD = re.compile(
+    rf"\b(memory|tps|wps|tflops|mfu):\s{{0,8}}([\d,]{{1,20}}(?:\.\d{{1,8}})?)(GiB|%)?(?:\(({NUMBER})%\))?"
+)
 TOKENS = re.compile(r"(\d{1,15}) tokens per train step")
 BATCH = re.compile(r"global batch size (\d{1,12}),.{0,80}sequence length (\d{1,12}),")
 MESH = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})\b")
@@ -108,8 +119,18 @@ class Draft:
         step_ns, num = self.clocks.steady()
         source: str | None = CLOCK
         tps = self.tps.steady()
-        if step_ns is None and tps and self.tokens and self.world_size and len(self.tps.values) >= LEAST_STEPS:
-            step_ns, num, source = round(self.tokens / (tps * self.world_size) * 1e9), self.series.num, RATE
+        if (
+            step_ns is None
+            and tps
+            and self.tokens
+            and self.world_size
+            and len(self.tps.values) >= LEAST_STEPS
+        ):
+            step_ns, num, source = (
+                round(self.tokens / (tps * self.world_size) * 1e9),
+                self.series.num,
+                RATE,
+            )
         tflops, mfu = self.tflops.steady(), self.mfu.steady()
         peak = "of the BF16 peak" if self.peak is None else f"of a peak of {self.peak} FLOP/s"
         return FrameworkLog(
@@ -122,12 +143,21 @@ class Draft:
             last_step=self.series.last_step,
             steps=self.series.logged(),
             num_lines=self.series.num,
-            tokens_per_s=None if tps is None else Figure(value=tps, convention="of one device, as it is written (tps)"),
-            tflops=None if tflops is None else Figure(value=tflops, convention="TFLOP/s of one device, of the model's FLOPs"),
-            mfu=None if mfu is None else Figure(value=mfu, convention=f"the model's FLOPs (PaLM, appendix B), {peak}"),
+            tokens_per_s=None
+            if tps is None
+            else Figure(value=tps, convention="of one device, as it is written (tps)"),
+            tflops=None
+            if tflops is None
+            else Figure(value=tflops, convention="TFLOP/s of one device, of the model's FLOPs"),
+            mfu=None
+            if mfu is None
+            else Figure(value=mfu, convention=f"the model's FLOPs (PaLM, appendix B), {peak}"),
             memory_bytes=None
             if self.memory.most is None
-            else Figure(value=self.memory.most, convention="most reserved by the allocator, of the ranks that wrote it"),
+            else Figure(
+                value=self.memory.most,
+                convention="most reserved by the allocator, of the ranks that wrote it",
+            ),
             first_loss=self.series.first_loss,
             last_loss=self.series.last_loss,
             global_batch=self.batch,

@@ -1,4 +1,5 @@
-"""Host profiles that are JSON: speedscope (sampled and evented), pyinstrument (report and session) and viztracer."""
+"""Host profiles that are JSON: speedscope (sampled and evented), pyinstrument (report and session)
+and viztracer."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ import msgspec
 
 from stepscope.core.json_decode import decode_json
 from stepscope.errors import FormatError
-from stepscope.readers.host.profile_stacks import BUILT_IN, MAX_DEPTH, Call, StackCounts, StackTally, is_native, placed
+from stepscope.readers.host.profile_stacks import (
+    BUILT_IN,
+    MAX_DEPTH,
+    Call,
+    StackCounts,
+    StackTally,
+    is_native,
+    placed,
+)
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -96,7 +105,10 @@ def read_json(source: Source) -> Profile:
         for block in blocks:
             parts.append(block)
             if stream.text_bytes > MAX_TEXT_BYTES:
-                raise FormatError(f"{source.label}: larger than {MAX_TEXT_BYTES >> 20} MiB of text. Record a shorter stretch")
+                raise FormatError(
+                    f"{source.label}: larger than {MAX_TEXT_BYTES >> 20} MiB of text. Record a "
+                    "shorter stretch"
+                )
     if stream.problem:
         raise FormatError(f"{source.label}: {stream.problem}. {NOTHING_READ}")
     text = b"".join(parts).removeprefix(b"\xef\xbb\xbf")
@@ -104,7 +116,9 @@ def read_json(source: Source) -> Profile:
     try:
         return _read(text)
     except (ValueError, OverflowError) as problem:
-        raise FormatError(f"{source.label}: no host profile that can be read ({problem}). {NOTHING_READ}") from None
+        raise FormatError(
+            f"{source.label}: no host profile that can be read ({problem}). {NOTHING_READ}"
+        ) from None
 
 
 def _read(text: bytes) -> Profile:
@@ -128,7 +142,11 @@ def _from_speedscope(file: _Speedscope) -> Profile:
         if profile.type == "evented":
             num_bad += _add_events(counts, calls, profile.events, scale, thread)
         else:
-            weights = profile.weights if len(profile.weights) == len(profile.samples) else [1.0] * len(profile.samples)
+            weights = (
+                profile.weights
+                if len(profile.weights) == len(profile.samples)
+                else [1.0] * len(profile.samples)
+            )
             for sample, weight in zip(profile.samples, weights, strict=True):
                 if _is_weight(weight) and all(0 <= at < len(calls) for at in sample):
                     counts.add(_named(calls, sample), weight * scale, thread)
@@ -141,7 +159,13 @@ def _from_speedscope(file: _Speedscope) -> Profile:
     return Profile(tally=tally, tool=tool, unit="seconds" if is_time else "samples", notes=notes)
 
 
-def _add_events(counts: StackCounts, calls: Sequence[Call], events: Iterable[_Event], scale: float, thread: str | None) -> int:
+def _add_events(
+    counts: StackCounts,
+    calls: Sequence[Call],
+    events: Iterable[_Event],
+    scale: float,
+    thread: str | None,
+) -> int:
     """Stacks from openings and closings; how many of these make no sense."""
     stack: list[int] = []
     before, num_bad = math.nan, 0
@@ -175,7 +199,11 @@ def _from_pyinstrument(file: _Pyinstrument) -> Profile:
         _add_tree(counts, file.root_frame)
     for stack, seconds in file.frame_records or ():
         if _is_weight(seconds):
-            threads = [one for one in (name.split("\x00") for name in stack[:1]) if one[1:2] == ["<thread>"]]
+            threads = [
+                one
+                for one in (name.split("\x00") for name in stack[:1])
+                if one[1:2] == ["<thread>"]
+            ]
             thread = threads[0][0] if threads else None
             counts.add(tuple(_identified(name) for name in stack[bool(threads) :]), seconds, thread)
     counts.flush()
@@ -183,7 +211,8 @@ def _from_pyinstrument(file: _Pyinstrument) -> Profile:
 
 
 def _add_tree(counts: StackCounts, root: _Node) -> None:
-    """Each frame's own time: what its children, but for those that stand for itself, leave of it."""
+    """Each frame's own time: what its children, but for those that stand for itself, leave of
+    it."""
     pending: list[tuple[_Node, tuple[Call, ...]]] = [(root, ())]
     while pending:
         node, above = pending.pop()
@@ -207,7 +236,11 @@ def _identified(name: str) -> Call:
 def _from_viztracer(file: _Viztracer) -> Profile:
     tally = StackTally()
     counts = StackCounts(tally)
-    names = {(one.pid, one.tid): _thread_name(one) for one in file.events if one.ph == "M" and one.name == "thread_name"}
+    names = {
+        (one.pid, one.tid): _thread_name(one)
+        for one in file.events
+        if one.ph == "M" and one.name == "thread_name"
+    }
     by_thread: dict[tuple[int | str, int | str], list[_Function]] = {}
     num_bad = 0
     for one in file.events:
@@ -246,7 +279,11 @@ def _add_nested(counts: StackCounts, events: list[_Function], thread: str | None
 def _placed(name: str) -> Call:
     """A function of Python has its place in its name; one of C has none."""
     function, file, line = placed(name)
-    return Call(name[:300], BUILT_IN, None, is_native=True) if line is None else Call(function, file, line, is_native=False)
+    return (
+        Call(name[:300], BUILT_IN, None, is_native=True)
+        if line is None
+        else Call(function, file, line, is_native=False)
+    )
 
 
 def _thread_name(one: _Function) -> str:

@@ -1,6 +1,8 @@
-"""Stacks of the host's threads, counted: which function was innermost, which was anywhere, whose code it is.
+"""Stacks of the host's threads, counted: which function was innermost, which was anywhere, whose
+code it is.
 
-Every profiler's file is read into the same tally; what it keeps is bounded, however many stacks there are.
+Every profiler's file is read into the same tally; what it keeps is bounded, however many stacks
+there are.
 """
 
 from __future__ import annotations
@@ -55,14 +57,27 @@ LIBRARIES = frozenset(
 )
 """First parts of a path that a tool has shortened; a whole path says it by site-packages."""
 INSTALLED = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d")
-NATIVE_FILE = re.compile(r"\.(?:so(?:\.[\d.]+)?|c|cc|cpp|cxx|cu|h|hpp|rs|pyx|dylib|dll)$|^(?:<built-in>|\[|\?$)")
-GIL_CALLS = frozenset({"take_gil", "take_gil.isra.0", "PyEval_AcquireThread", "PyEval_RestoreThread", "PyGILState_Ensure"})
+NATIVE_FILE = re.compile(
+    r"\.(?:so(?:\.[\d.]+)?|c|cc|cpp|cxx|cu|h|hpp|rs|pyx|dylib|dll)$|^(?:<built-in>|\[|\?$)"
+)
+GIL_CALLS = frozenset(
+    {
+        "take_gil",
+        "take_gil.isra.0",
+        "PyEval_AcquireThread",
+        "PyEval_RestoreThread",
+        "PyGILState_Ensure",
+    }
+)
 WAITS = re.compile(r"_*pthread_cond_(?:timed|clock)?wait")
-WAITING = re.compile(r"_*(?:pthread_cond_|sem_(?:timed|clock)?wait|futex|e?poll|select|nanosleep|clock_nanosleep|accept|recv)")
+WAITING = re.compile(
+    r"_*(?:pthread_cond_|sem_(?:timed|clock)?wait|futex|e?poll|select|nanosleep|clock_nanosleep|accept|recv)"
+)
 """What a thread that does not run stands in: a recording that has one has idle threads in it."""
 OTHERS = "(others)"
 BUILT_IN = "<built-in>"
-"""The file of a C function that Python called, where no native frames were recorded: what it calls is not known."""
+"""The file of a C function that Python called, where no native frames were recorded: what it calls
+is not known."""
 
 
 class Call(NamedTuple):
@@ -116,11 +131,17 @@ class StackTally:
             if (call.name, call.file) not in seen:
                 seen.add((call.name, call.file))
                 sums.whole += weight
-                if call.line is not None and (call.line in sums.lines or len(sums.lines) < MAX_LINES):
+                if call.line is not None and (
+                    call.line in sums.lines or len(sums.lines) < MAX_LINES
+                ):
                     sums.lines[call.line] = sums.lines.get(call.line, 0.0) + weight
         self._sums(calls[-1]).own += weight
-        self.has_native = self.has_native or any(call.is_native and call.file != BUILT_IN for call in calls)
-        self.has_waits = self.has_waits or (calls[-1].is_native and any(WAITING.match(call.name) for call in calls[-3:]))
+        self.has_native = self.has_native or any(
+            call.is_native and call.file != BUILT_IN for call in calls
+        )
+        self.has_waits = self.has_waits or (
+            calls[-1].is_native and any(WAITING.match(call.name) for call in calls[-3:])
+        )
         if name is not None and waits_for_gil(calls):
             self.gil_waits[name] = self.gil_waits.get(name, 0.0) + weight
         runs = not calls[-1].is_native
@@ -129,7 +150,9 @@ class StackTally:
         if mine is not None:
             sums = self._sums(mine)
             sums.training += weight
-            sums.training_own += weight if runs and not any(call.is_native for call in _below(calls, mine)) else 0.0
+            sums.training_own += (
+                weight if runs and not any(call.is_native for call in _below(calls, mine)) else 0.0
+            )
 
     def _sums(self, call: Call) -> _Sums:
         key = (call.name, call.file)
@@ -142,14 +165,21 @@ class StackTally:
         return sums
 
     def _thread(self, name: str) -> str:
-        return name[:MAX_NAME] if name in self.threads or len(self.threads) < MAX_THREADS else OTHERS
+        return (
+            name[:MAX_NAME] if name in self.threads or len(self.threads) < MAX_THREADS else OTHERS
+        )
 
     def notes(self, label: str) -> list[str]:
         told = []
         if self.num_deep:
-            told.append(f"{label}: {self.num_deep:,} stack(s) deeper than {MAX_DEPTH} calls were cut at their outer end")
+            told.append(
+                f"{label}: {self.num_deep:,} stack(s) deeper than {MAX_DEPTH} calls were cut at "
+                "their outer end"
+            )
         if self.is_full:
-            told.append(f"{label}: functions after the first {MAX_FUNCTIONS:,} were counted together")
+            told.append(
+                f"{label}: functions after the first {MAX_FUNCTIONS:,} were counted together"
+            )
         return told
 
     def hot_spots(self) -> tuple[HotSpot, ...]:
@@ -161,14 +191,22 @@ class StackTally:
         return tuple(self._spot(key, sums, sums.own, sums.whole) for key, sums in chosen.items())
 
     def training_spots(self) -> tuple[HotSpot, ...]:
-        items = sorted((one for one in self.functions.items() if one[1].training), key=lambda one: -one[1].training)[:SHOWN]
+        items = sorted(
+            (one for one in self.functions.items() if one[1].training),
+            key=lambda one: -one[1].training,
+        )[:SHOWN]
         return tuple(self._spot(key, sums, sums.training_own, sums.training) for key, sums in items)
 
     def _spot(self, key: tuple[str, str | None], sums: _Sums, own: float, whole: float) -> HotSpot:
         line = max(sums.lines, key=lambda at: sums.lines[at]) if sums.lines else None
         amount = self.amount or 1.0
         return HotSpot(
-            name=key[0], file=key[1], line=line, self_share=own / amount, total_share=whole / amount, is_native=sums.is_native
+            name=key[0],
+            file=key[1],
+            line=line,
+            self_share=own / amount,
+            total_share=whole / amount,
+            is_native=sums.is_native,
         )
 
     def host_threads(self) -> tuple[HostThread, ...]:
@@ -177,7 +215,9 @@ class StackTally:
             HostThread(
                 name=name,
                 share=weight / amount,
-                gil_wait_share=self.gil_waits.get(name, 0.0) / weight if self.has_waits and weight else None,
+                gil_wait_share=self.gil_waits.get(name, 0.0) / weight
+                if self.has_waits and weight
+                else None,
             )
             for name, weight in sorted(self.threads.items(), key=lambda one: -one[1])[:SHOWN]
         )
@@ -210,7 +250,8 @@ class StackTally:
 
 @dataclass(slots=True)
 class StackCounts:
-    """Equal stacks put together before they are tallied; bounded, for a tally takes them in any number of parts."""
+    """Equal stacks put together before they are tallied; bounded, for a tally takes them in any
+    number of parts."""
 
     tally: StackTally
     _weights: dict[tuple[str | None, tuple[Call, ...]], float] = field(default_factory=dict)
@@ -229,7 +270,8 @@ class StackCounts:
 
 @lru_cache(maxsize=65_536)
 def is_training(call: Call) -> bool:
-    """Python that is neither the interpreter's nor an installed library's, as far as its path tells."""
+    """Python that is neither the interpreter's nor an installed library's, as far as its path
+    tells."""
     file = call.file
     if call.is_native or not file or file.startswith("<") or INSTALLED.search(file):
         return False
@@ -242,8 +284,9 @@ def is_training(call: Call) -> bool:
 def waits_for_gil(calls: Sequence[Call]) -> bool:
     """The innermost calls wait for the interpreter's lock.
 
-    py-spy leaves the interpreter's own frames out, so that the wait's condition variable stands right below a call of Python. A
-    lock of Python's own waits on a semaphore, and has its C function between.
+    py-spy leaves the interpreter's own frames out, so that the wait's condition variable stands
+    right below a call of Python. A lock of Python's own waits on a semaphore, and has its C
+    function between.
     """
     for place in range(len(calls) - 1, max(len(calls) - 6, -1), -1):
         call = calls[place]
@@ -252,7 +295,9 @@ def waits_for_gil(calls: Sequence[Call]) -> bool:
         if call.name in GIL_CALLS:
             return True
         if WAITS.match(call.name):
-            return place > 0 and (not calls[place - 1].is_native or calls[place - 1].name in GIL_CALLS)
+            return place > 0 and (
+                not calls[place - 1].is_native or calls[place - 1].name in GIL_CALLS
+            )
     return False
 
 

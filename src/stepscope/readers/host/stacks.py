@@ -18,10 +18,15 @@ def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
     except ValueError:
         threads = None
     if not isinstance(threads, list):
-        raise FormatError(f"py-spy told no stacks of process {pid}. Is it version 0.4 or later? (py-spy --version)")
+        raise FormatError(
+            f"py-spy told no stacks of process {pid}. Is it version 0.4 or later? (py-spy "
+            "--version)"
+        )
     known = [thread for thread in threads if isinstance(thread, dict)]
     chosen = [thread for thread in known if thread.get("os_thread_id") == pid]
-    chosen = chosen or [thread for thread in known if thread.get("thread_name") == "MainThread"] or known
+    chosen = (
+        chosen or [thread for thread in known if thread.get("thread_name") == "MainThread"] or known
+    )
     frames = chosen[0].get("frames") if chosen else None
     return tuple(map(_frame, frames[:MOST_FRAMES])) if isinstance(frames, list) else ()
 

@@ -1,7 +1,8 @@
 """The wordings of PyTorch that a job's output is searched for, and what each means.
 
-They were read in the sources of torch 2.13, the older ones in people's reports of them. A mark is a text that every line of the
-wording has; the pattern finds where the message begins, and the numbers in it.
+They were read in the sources of torch 2.13, the older ones in people's reports of them. A mark is a
+text that every line of the wording has; the pattern finds where the message begins, and the numbers
+in it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ class Wording:
     """Said of so many sizes that all of them are told as the first."""
 
 
-def _wording(kind: str, mark: str, means: str, pattern: str | None = None, *, is_one: bool = False) -> Wording:
-    return Wording(kind=kind, mark=mark, pattern=re.compile(pattern or re.escape(mark)), means=means, is_one=is_one)
+def _wording(
+    kind: str, mark: str, means: str, pattern: str | None = None, *, is_one: bool = False
+) -> Wording:
+    return Wording(
+        kind=kind,
+        mark=mark,
+        pattern=re.compile(pattern or re.escape(mark)),
+        means=means,
+        is_one=is_one,
+    )
 
 
 DRIVEN = "nn.DataParallel is in use: one process drives all devices"
 IN_FULL = "what was to run in half precision runs in full"
 ON_HOST = "the job saw no device it could use: everything ran on the host"
-WORKSPACE = r"Solver <[^>\n]{1,120}>, workspace required: (\d{1,18}), provided ptr: \S{1,24} size: (\d{1,18})"
+WORKSPACE = (
+    r"Solver <[^>\n]{1,120}>, workspace required: (\d{1,18}), provided ptr: \S{1,24} size: "
+    r"(\d{1,18})"
+)
 MIOPEN_WORDINGS = (
     _wording(
         said.MIOPEN_NAIVE,
@@ -54,11 +66,16 @@ MIOPEN_WORDINGS = (
         rf"\[GetSolution[\w ]{{0,40}}\] {WORKSPACE}",
         is_one=True,
     ),
-    _wording(said.MIOPEN_FAST, "MIOPEN_FIND_MODE = FAST", "what the find-db lacks is guessed, and not searched for"),
+    _wording(
+        said.MIOPEN_FAST,
+        "MIOPEN_FIND_MODE = FAST",
+        "what the find-db lacks is guessed, and not searched for",
+    ),
     _wording(
         said.MIOPEN_MODE,
         "MIOPEN_FIND_MODE = ",
-        "how MIOpen searches: NORMAL tries all, the hybrid modes take what the find-db has, DYNAMIC_HYBRID tries fewer",
+        "how MIOpen searches: NORMAL tries all, the hybrid modes take what the find-db has, "
+        "DYNAMIC_HYBRID tries fewer",
         r"MIOPEN_FIND_MODE = (?!FAST)[A-Z_]{1,24}",
     ),
     _wording(
@@ -77,33 +94,39 @@ MIOPEN_WORDINGS = (
     _wording(
         said.MIOPEN_NO_PARAMETERS,
         "Unable to read system database file:",
-        "MIOpen could not read a database that it comes with, of tuned parameters for most: solvers run with their defaults",
+        "MIOpen could not read a database that it comes with, of tuned parameters for most: "
+        "solvers run with their defaults",
     ),
     _wording(
         said.MIOPEN_NO_KERNELS,
         "Missing system database file: ",
-        "MIOpen came with no compiled kernels for this device: it compiles them at the start, and runs no slower after",
+        "MIOpen came with no compiled kernels for this device: it compiles them at the start, and "
+        "runs no slower after",
     ),
 )
-"""Of MIOpen 3 (its solver_finders.cpp, convolutionocl.cpp, find_controls.cpp, generic_search.hpp and sqlite_db.hpp). Warnings are
-printed by default; what it chose, its find mode and its searches with MIOPEN_LOG_LEVEL=5."""
+"""Of MIOpen 3 (its solver_finders.cpp, convolutionocl.cpp, find_controls.cpp, generic_search.hpp
+and sqlite_db.hpp). Warnings are printed by default; what it chose, its find mode and its searches
+with MIOPEN_LOG_LEVEL=5."""
 WORDINGS = (
     *MIOPEN_WORDINGS,
     _wording(
         said.THREADS,
         "Setting OMP_NUM_THREADS environment variable for each process to be",
-        "torchrun's default: operators on the host (not the loader's workers) have that many threads in each process",
+        "torchrun's default: operators on the host (not the loader's workers) have that many "
+        "threads in each process",
         r"Setting OMP_NUM_THREADS environment variable for each process to be (\d{1,6})",
     ),
     _wording(
         said.UNUSED_PARAMETERS,
-        "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters",
+        "find_unused_parameters=True was specified in DDP constructor, but did not find any "
+        "unused parameters",
         "DDP walks the autograd graph in every step and finds nothing",
     ),
     _wording(
         said.GRADIENT_STRIDES,
         "Grad strides do not match bucket view strides",
-        "DDP copies such gradients into its buckets instead of sharing them: often a 1x1 convolution in channels_last",
+        "DDP copies such gradients into its buckets instead of sharing them: often a 1x1 "
+        "convolution in channels_last",
     ),
     _wording(
         said.WORKERS,
@@ -120,7 +143,8 @@ WORDINGS = (
     _wording(
         said.FEW_SMS,
         "enough SMs to use max_autotune_gemm mode",
-        "max-autotune leaves matrix products to cuBLAS on a device of few SMs: no fault, and nothing to gain from the mode",
+        "max-autotune leaves matrix products to cuBLAS on a device of few SMs: no fault, and "
+        "nothing to gain from the mode",
         r"[Nn]ot enough SMs to use max_autotune_gemm mode",
     ),
     _wording(
@@ -132,7 +156,8 @@ WORDINGS = (
         said.ATTENTION,
         "kernel not used because:",
         "scaled_dot_product_attention could not take this kernel",
-        r"(?:Flash attention|Memory [Ee]fficient(?: attention)?|[Cc]u[Dd][Nn][Nn](?: attention)?) kernel not used because:",
+        r"(?:Flash attention|Memory [Ee]fficient(?: attention)?|[Cc]u[Dd][Nn][Nn](?: attention)?) "
+        r"kernel not used because:",
     ),
     _wording(
         said.DATA_PARALLEL,
@@ -155,16 +180,27 @@ WORDINGS = (
         "Anomaly Detection has been enabled.",
         "every operator of the backward pass is checked, and waited for",
     ),
-    _wording(said.NO_DEVICE, "UserWarning: CUDA initialization: ", ON_HOST, r"CUDA initialization: .{1,200}"),
+    _wording(
+        said.NO_DEVICE,
+        "UserWarning: CUDA initialization: ",
+        ON_HOST,
+        r"CUDA initialization: .{1,200}",
+    ),
     _wording(said.NO_DEVICE, "GradScaler is enabled, but CUDA is not available", ON_HOST),
-    _wording(said.NO_DEVICE, "User provided device_type of 'cuda', but CUDA is not available", ON_HOST),
+    _wording(
+        said.NO_DEVICE, "User provided device_type of 'cuda', but CUDA is not available", ON_HOST
+    ),
     _wording(
         said.NO_AUTOCAST,
         "autocast, but the target dtype is not supported. Disabling autocast.",
         IN_FULL,
         r"In \w{1,20} autocast, but the target dtype is not supported\. Disabling autocast\.",
     ),
-    _wording(said.NO_AUTOCAST, "CUDA is not available or torch_xla is imported. Disabling autocast.", IN_FULL),
+    _wording(
+        said.NO_AUTOCAST,
+        "CUDA is not available or torch_xla is imported. Disabling autocast.",
+        IN_FULL,
+    ),
     _wording(
         said.NO_PINNING,
         "'pin_memory' argument is set as true but",
@@ -178,8 +214,10 @@ WORDINGS = (
     _wording(
         said.CHECKPOINTING,
         "torch.utils.checkpoint: ",
-        "activations are computed twice, to save memory; by the older way of doing it unless use_reentrant=False is said",
-        r"torch\.utils\.checkpoint: (?:the use_reentrant parameter should be passed explicitly|please pass in use_reentrant)",
+        "activations are computed twice, to save memory; by the older way of doing it unless "
+        "use_reentrant=False is said",
+        r"torch\.utils\.checkpoint: (?:the use_reentrant parameter should be passed "
+        r"explicitly|please pass in use_reentrant)",
     ),
     _wording(
         said.NO_EXPANSION,
@@ -205,24 +243,30 @@ FIGURES = {
     "total_bytes": re.compile(rf"total capaci?ty of {SIZE}|{SIZE} total capacity"),
     "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free;"),
     "own_bytes": re.compile(rf"this process has {SIZE} memory in use"),
-    "allocated_bytes": re.compile(rf"allocated memory {SIZE} is allocated by PyTorch|{SIZE} already allocated"),
+    "allocated_bytes": re.compile(
+        rf"allocated memory {SIZE} is allocated by PyTorch|{SIZE} already allocated"
+    ),
     "idle_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
 }
-"""As they are written since 2.1; and before: `(GPU 0; 6.00 GiB total capacity; 781.59 MiB already allocated; ...)`."""
+"""As they are written since 2.1; and before: `(GPU 0; 6.00 GiB total capacity; 781.59 MiB already
+allocated; ...)`."""
 RESERVED = re.compile(rf"{SIZE} reserved in total by PyTorch")
 
 HUNG_MARK = "Watchdog caught collective operation timeout: "
 HUNG = re.compile(
-    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?[^)]{0,80}, Timeout\(ms\)=(\d{1,12})\)"
+    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?[^)]{0,80}, "
+    r"Timeout\(ms\)=(\d{1,12})\)"
 )
 ENQUEUED_MARK = "ast enqueued NCCL work: "
 ENQUEUED = re.compile(
-    r"(?:detected by watchdog at work: (\d{1,18}), last|dump signal due to a collective timeout.{0,300} Last)"
+    r"(?:detected by watchdog at work: (\d{1,18}), last|dump signal due to a collective "
+    r"timeout.{0,300} Last)"
     r" enqueued NCCL work: (-?\d{1,18})"
 )
 GROUP = re.compile(r"\[(PG [^\[\]]{1,200}?) ?Rank \d{1,7}\]")
 RANKS = (re.compile(r"\[rank(\d{1,7})\]"), re.compile(r"\[(?:PG [^\[\]]{1,200} )?Rank (\d{1,7})\]"))
-"""The job's number, which torch writes before its lines; else the one in the group, which for the whole job's is the same."""
+"""The job's number, which torch writes before its lines; else the one in the group, which for the
+whole job's is the same."""
 REASON_MARK = "sdp_utils"
 REASON = re.compile(r"Warning: (.{1,300}?) \(Triggered internally at [^)]{0,300}sdp_utils")
 TRIGGERED = re.compile(r"\s*\(Triggered internally.*$")
@@ -244,7 +288,9 @@ def figure(pattern: re.Pattern[str], text: str) -> int | None:
 
 def rank_in(text: str) -> int | None:
     """The rank that a line is of, where it says so."""
-    found = next((one for one in (pattern.search(text) for pattern in RANKS) if one is not None), None)
+    found = next(
+        (one for one in (pattern.search(text) for pattern in RANKS) if one is not None), None
+    )
     return None if found is None else int(found[1])
 
 

@@ -1,11 +1,12 @@
-"""What PyTorch itself said in a job's output: its warnings that bear on speed, with the lines they stand in.
+"""What PyTorch itself said in a job's output: its warnings that bear on speed, with the lines they
+stand in.
 
     W1115 02:02:26.928000 707 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for each process to be 1
     [rank3]:[W reducer.cpp:1346] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any ...
     torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of which ...
 
-Whatever else a job prints is not read, and counted. Lines of the compiler's log, of NCCL's and of frameworks have readers of
-their own, which read the same file.
+Whatever else a job prints is not read, and counted. Lines of the compiler's log, of NCCL's and of
+frameworks have readers of their own, which read the same file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ SIGNS = tuple(mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(one.mark for 
 
 
 def is_mine(head: bytes, name: str) -> bool:
-    """A job's output: one of these lines is in its first bytes; or a framework's or the compiler's, and these may come later."""
+    """A job's output: one of these lines is in its first bytes; or a framework's or the compiler's,
+    and these may come later."""
     if not training_log.may_be_log(head, name):
         return False
     return is_in(head) or training_log.is_in(head) or torch_logs.is_in(head)
@@ -53,7 +55,9 @@ def read(sources: Sequence[Source]) -> TrainingLog:
     if not outputs:
         return TrainingLog()
     paths = tuple(output.path for output in outputs)
-    recording = TrainingRecording(format="job-log", paths=paths, notes=tuple(notes), outputs=tuple(outputs))
+    recording = TrainingRecording(
+        format="job-log", paths=paths, notes=tuple(notes), outputs=tuple(outputs)
+    )
     return TrainingLog(recordings=(recording,))
 
 
@@ -71,12 +75,16 @@ def _read_one(source: Source, notes: list[str]) -> JobOutput:
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
     if draft.num_left_out:
-        notes.append(f"{source.label}: {draft.num_left_out:,} line(s) of PyTorch beyond what is kept were left out")
+        notes.append(
+            f"{source.label}: {draft.num_left_out:,} line(s) of PyTorch beyond what is kept were "
+            "left out"
+        )
     return draft.finished(source.label)
 
 
 def numbered_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty, without colours, each with its number from 1. A progress bar's rewrites share a number."""
+    """Lines that are not empty, without colours, each with its number from 1. A progress bar's
+    rewrites share a number."""
     number, rest = 1, b""
     for block in blocks:
         for part in ENDS.split(block):

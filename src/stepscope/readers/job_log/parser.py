@@ -33,7 +33,13 @@ MAX_SAID = 256
 """Different warnings, failures, and hung collectives that are kept, of each."""
 MAX_RANKS = 1 << 16
 MAX_DETAILS = 8
-MARKS = (*(wording.mark for wording in WORDINGS), FAILED_MARK, HUNG_MARK, ENQUEUED_MARK, REASON_MARK)
+MARKS = (
+    *(wording.mark for wording in WORDINGS),
+    FAILED_MARK,
+    HUNG_MARK,
+    ENQUEUED_MARK,
+    REASON_MARK,
+)
 
 
 @dataclass(slots=True)
@@ -61,13 +67,18 @@ class Draft:
         self._failures: dict[tuple[tuple[str, int | None], ...], _Seen] = {}
         self._hung: dict[tuple[int, str, int, int | None], _Seen] = {}
         self._enqueued: dict[tuple[str, int], tuple[int | None, int]] = {}
-        """By group and rank: the work that timed out there, where one did; and the last that was enqueued."""
+        """By group and rank: the work that timed out there, where one did; and the last that was
+        enqueued."""
 
     def take(self, number: int, line: str) -> None:
         self.num_lines += 1
         if not any(mark in line for mark in MARKS):
             return
-        is_read = self._take_failure(number, line) or self._take_hang(number, line) or self._take_warning(number, line)
+        is_read = (
+            self._take_failure(number, line)
+            or self._take_hang(number, line)
+            or self._take_warning(number, line)
+        )
         self.num_read += is_read
 
     def finished(self, path: str) -> JobOutput:
@@ -82,7 +93,9 @@ class Draft:
 
     def _take_warning(self, number: int, line: str) -> bool:
         for wording in WORDINGS:
-            found = wording.pattern.search(line) if wording.mark in line and HINT not in line else None
+            found = (
+                wording.pattern.search(line) if wording.mark in line and HINT not in line else None
+            )
             if found is not None:
                 numbers = tuple(int(one) for one in found.groups())
                 # Two ranks' words on the same differ by nothing but who says them.
@@ -109,9 +122,15 @@ class Draft:
         if found is None:
             return False
         text = line[found.start() :]
-        told: dict[str, int | None] = {name: figure(pattern, text) for name, pattern in FIGURES.items()}
+        told: dict[str, int | None] = {
+            name: figure(pattern, text) for name, pattern in FIGURES.items()
+        }
         reserved = figure(RESERVED, text)
-        if told["idle_bytes"] is None and reserved is not None and told["allocated_bytes"] is not None:
+        if (
+            told["idle_bytes"] is None
+            and reserved is not None
+            and told["allocated_bytes"] is not None
+        ):
             told["idle_bytes"] = max(reserved - told["allocated_bytes"], 0)
         device = DEVICE.search(text)
         told |= {"tried_bytes": size_of(found), "device": int(device[1]) if device else None}
@@ -128,7 +147,12 @@ class Draft:
             if seen is not None:
                 seen.again(rank_in(line))
         enqueued, group, rank = ENQUEUED.search(line), GROUP.search(line), rank_in(line)
-        if enqueued is not None and group is not None and rank is not None and len(self._enqueued) < MAX_RANKS:
+        if (
+            enqueued is not None
+            and group is not None
+            and rank is not None
+            and len(self._enqueued) < MAX_RANKS
+        ):
             # A rank may tell it twice; the first time, it was asked because of the hang.
             work = int(enqueued[1]) if enqueued[1] else None
             self._enqueued.setdefault((group[1].strip(), rank), (work, int(enqueued[2])))
@@ -169,10 +193,16 @@ class Draft:
 
     def _hangs(self) -> Iterator[Hang]:
         for (sequence, op, timeout_ms, elements), seen in self._hung.items():
-            groups = {group for (group, rank), (work, _) in self._enqueued.items() if work == sequence and rank in seen.ranks}
+            groups = {
+                group
+                for (group, rank), (work, _) in self._enqueued.items()
+                if work == sequence and rank in seen.ranks
+            }
             group = groups.pop() if len(groups) == 1 else None
             behind = {
-                rank for (name, rank), (_, last) in self._enqueued.items() if name == group and last < sequence
+                rank
+                for (name, rank), (_, last) in self._enqueued.items()
+                if name == group and last < sequence
             } - seen.ranks
             yield Hang(
                 line=seen.line,

@@ -1,8 +1,9 @@
 """The scanning step: a chunk of event text in, columns out.
 
-This is the one hot function of the reader, kept narrow so that a compiled scanner can take its place: `Scanner.scan` takes the
-text of whole events separated by commas and returns a Columns; codes point into the Scanner's tables. Four fifths of its time are
-the typed decoder's; the rest works on whole lists with functions that run in C.
+This is the one hot function of the reader, kept narrow so that a compiled scanner can take its
+place: `Scanner.scan` takes the text of whole events separated by commas and returns a Columns;
+codes point into the Scanner's tables. Four fifths of its time are the typed decoder's; the rest
+works on whole lists with functions that run in C.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from stepscope.core.json_decode import decode_json
 from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.readers.trace.categories import UNNAMED, kind_of_category, phase_label
 from stepscope.readers.trace.columns import Codes, Columns, Tally
-from stepscope.readers.trace.nanoseconds import EXACT_DOUBLE_US, LIMIT_NS, ns_from_double, ns_from_texts
+from stepscope.readers.trace.nanoseconds import (
+    EXACT_DOUBLE_US,
+    LIMIT_NS,
+    ns_from_double,
+    ns_from_texts,
+)
 from stepscope.readers.trace.ranges import RangePairs
 from stepscope.readers.trace.records import (
     ANY_EVENT,
@@ -69,7 +75,8 @@ class Scanner:
     names: Codes[str] = field(default_factory=Codes)
     threads: Codes[tuple[int | str, int | str]] = field(default_factory=Codes)
     details: Codes[bytes] = field(default_factory=lambda: Codes(*_NO_DETAILS))
-    """Keys: an event's OP_PARTS, LAUNCH_PARTS or SYNC_PARTS as JSON text, joined by SEPARATOR; their number tells which."""
+    """Keys: an event's OP_PARTS, LAUNCH_PARTS or SYNC_PARTS as JSON text, joined by SEPARATOR;
+    their number tells which."""
     collectives: Codes[tuple[bytes, ...]] = field(default_factory=Codes)
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     ranges: RangePairs = field(default_factory=RangePairs)
@@ -120,7 +127,8 @@ class Scanner:
         return self._checked(ns_from_double(ts), ns_from_double(dur), bad, unended)
 
     def _checked(self, start: Int64, dur: Int64, bad: Bool, unended: Bool) -> tuple[Int64, Int64]:
-        """Counts what is damaged. An event without a start keeps its place here as dur = NONE and is dropped in `_columns`."""
+        """Counts what is damaged. An event without a start keeps its place here as dur = NONE and
+        is dropped in `_columns`."""
         negative = dur < 0
         self.tally.no_time += int(bad.sum())
         self.tally.no_duration += int((unended & ~bad).sum())
@@ -129,8 +137,11 @@ class Scanner:
         dur[bad] = NONE
         return start, dur
 
-    def _columns(self, complete: list[Any], start: Int64, dur: Int64, events: Sequence[Any]) -> Columns:
-        """Columns of the complete events, and of the ranges that end here; `dur` is NONE for those to drop."""
+    def _columns(
+        self, complete: list[Any], start: Int64, dur: Int64, events: Sequence[Any]
+    ) -> Columns:
+        """Columns of the complete events, and of the ranges that end here; `dur` is NONE for those
+        to drop."""
         self.tally.raw_events += len(events)
         keep = dur >= 0
         if not keep.all():
@@ -151,8 +162,12 @@ class Scanner:
         cats = list(map(attrgetter("cat"), events))
         pids, tids = map(attrgetter("pid"), events), map(attrgetter("tid"), events)
         columns.kind = np.fromiter(map(self._kind_lookup(cats), cats), np.uint8, n)
-        columns.name = np.fromiter(map(self.names.__getitem__, map(attrgetter("name"), events)), np.int32, n)
-        columns.thread = np.fromiter(map(self.threads.__getitem__, zip(pids, tids, strict=True)), np.int32, n)
+        columns.name = np.fromiter(
+            map(self.names.__getitem__, map(attrgetter("name"), events)), np.int32, n
+        )
+        columns.thread = np.fromiter(
+            map(self.threads.__getitem__, zip(pids, tids, strict=True)), np.int32, n
+        )
         self._fill_host(columns, events)
         self._fill_runtime(columns, events)
         self._fill_device(columns, events)
@@ -194,7 +209,8 @@ class Scanner:
         columns.size_bytes[where] = _ints("bytes", args)
         kinds = columns.kind[where]
         streams, devices = _ints("stream", args), _ints("device", args)
-        # XPU, HPU and MTIA write no stream, and some no device: their timeline is the device as process, the queue as thread.
+        # XPU, HPU and MTIA write no stream, and some no device: their timeline is the device as
+        # process, the queue as thread.
         placed = kinds != Kind.SYNC
         for ids, place in ((streams, "tid"), (devices, "pid")):
             blank = np.flatnonzero(placed & (ids == NONE))
@@ -208,19 +224,31 @@ class Scanner:
                 self._fill_details(columns, where[mine], list(compress(args, mine.tolist())), parts)
         self._fill_collectives(columns, where, args)
 
-    def _fill_details(self, columns: Columns, where: Int64, args: Sequence[Args], parts: Any) -> None:
-        """Number each event's `parts`, joined as they are written, in the table of details; those without any stay NONE."""
+    def _fill_details(
+        self, columns: Columns, where: Int64, args: Sequence[Args], parts: Any
+    ) -> None:
+        """Number each event's `parts`, joined as they are written, in the table of details; those
+        without any stay NONE."""
         keys = map(SEPARATOR.join, map(parts, args))
-        columns.detail[where] = np.fromiter(map(self.details.__getitem__, keys), np.int32, len(args))
+        columns.detail[where] = np.fromiter(
+            map(self.details.__getitem__, keys), np.int32, len(args)
+        )
 
     def _fill_collectives(self, columns: Columns, where: Int64, args: Sequence[Args]) -> None:
         if self._has_collectives:
             has = np.fromiter(map(bool, map(attrgetter("coll_name"), args)), np.bool_, len(args))
-            codes = [self.collectives[tuple(map(bytes, _COLLECTIVE_PARTS(a)))] for a in compress(args, has.tolist())]
+            codes = [
+                self.collectives[tuple(map(bytes, _COLLECTIVE_PARTS(a)))]
+                for a in compress(args, has.tolist())
+            ]
             columns.collective[where[has]] = codes
 
     def _ended_ranges(self, rest: Iterable[Any]) -> list[tuple[CompleteText, int, int]]:
-        taken = (self.ranges.take(edge, self.tally) for edge in rest if type(edge) is Begin or type(edge) is End)
+        taken = (
+            self.ranges.take(edge, self.tally)
+            for edge in rest
+            if type(edge) is Begin or type(edge) is End
+        )
         return [event for event in taken if event is not None]
 
     def _take_names(self, rest: Iterable[Any]) -> None:
@@ -233,7 +261,14 @@ class Scanner:
                     self.thread_names[str(event.pid), str(event.tid)] = name
 
     def _memory(self, rest: Iterable[Any]) -> Int64 | None:
-        events = [e for e in rest if type(e) is Instant and e.name == "[memory]" and e.args is not None and e.args.bytes != NONE]
+        events = [
+            e
+            for e in rest
+            if type(e) is Instant
+            and e.name == "[memory]"
+            and e.args is not None
+            and e.args.bytes != NONE
+        ]
         if not events:
             return None
         times, bad = ns_from_texts([bytes(e.ts) for e in events])
@@ -279,9 +314,14 @@ def _ints(field_name: str, items: Sequence[Any]) -> Int64:
 
 
 def _as_int(value: Any) -> int:
-    """An identifier or a size that some recorders write as text, as a decimal, as null or beyond 64 bits."""
+    """An identifier or a size that some recorders write as text, as a decimal, as null or beyond 64
+    bits."""
     try:
-        number = int(value) if not isinstance(value, str) or value.lstrip("-").isdecimal() else int(float(value))
+        number = (
+            int(value)
+            if not isinstance(value, str) or value.lstrip("-").isdecimal()
+            else int(float(value))
+        )
     except (TypeError, ValueError, OverflowError):
         return NONE
     return number if -(2**63) <= number < 2**63 else NONE

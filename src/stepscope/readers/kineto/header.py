@@ -1,4 +1,5 @@
-"""What a trace says of itself beside its events: rank, world, devices, versions, the clock's base."""
+"""What a trace says of itself beside its events: rank, world, devices, versions, the clock's
+base."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER, NUMBER
 
 VERSION_FIELDS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version", "hip_driver_version",
                   "pytorch_version", "schemaVersion")  # fmt: skip
-FIELDS = (*VERSION_FIELDS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes", "with_stack")
+FIELDS = (
+    *VERSION_FIELDS,
+    "distributedInfo",
+    "deviceProperties",
+    "baseTimeNanoseconds",
+    "record_shapes",
+    "with_stack",
+)
 
 
 def _whole(text: str) -> int | None:
@@ -27,11 +35,14 @@ def _decimal(text: str) -> Decimal | None:
     return Decimal(text) if len(text) <= LONGEST_NUMBER else None
 
 
-_decoder = json.JSONDecoder(strict=False, parse_int=_whole, parse_float=_decimal, parse_constant=lambda _: None)
+_decoder = json.JSONDecoder(
+    strict=False, parse_int=_whole, parse_float=_decimal, parse_constant=lambda _: None
+)
 
 
 def read_fields(outside: bytes) -> tuple[Mapping[str, Any], list[str]]:
-    """The top-level fields of the text around the events, and notes on those that could not be read."""
+    """The top-level fields of the text around the events, and notes on those that could not be
+    read."""
     text = outside.strip(b" \t\r\n\x00,]").decode("utf-8", "replace")
     if not text.startswith("{"):
         return {}, ["text after the list of events was left out"] if text else []
@@ -55,7 +66,9 @@ def _one_by_one(text: str) -> tuple[Mapping[str, Any], list[str]]:
             fields[key] = _decoder.raw_decode(text, found.end())[0]
         except (ValueError, RecursionError):
             lost.append(key)
-    return fields, [f"the field(s) {', '.join(lost)} beside the events could not be read"] if lost else []
+    return fields, [
+        f"the field(s) {', '.join(lost)} beside the events could not be read"
+    ] if lost else []
 
 
 def rank_notes(source: Source, fields: Mapping[str, Any]) -> list[str]:
@@ -63,10 +76,18 @@ def rank_notes(source: Source, fields: Mapping[str, Any]) -> list[str]:
     rank = _recorded_rank(fields)
     if rank is None or source.rank is None or rank == source.rank:
         return []
-    return [f"the {source.rank_source} says rank {source.rank}, distributedInfo says rank {rank}: the latter was taken"]
+    return [
+        (
+            f"the {source.rank_source} says rank {source.rank}, distributedInfo says rank {rank}: "
+            "the "
+            "latter was taken"
+        )
+    ]
 
 
-def trace_meta(source: Source, fields: Mapping[str, Any], chunks: list[Columns], text_bytes: int) -> TraceMeta:
+def trace_meta(
+    source: Source, fields: Mapping[str, Any], chunks: list[Columns], text_bytes: int
+) -> TraceMeta:
     """The TraceMeta of a file with these fields and these columns."""
     info = _mapping(fields.get("distributedInfo"))
     groups = info.get("pg_config")
@@ -77,13 +98,21 @@ def trace_meta(source: Source, fields: Mapping[str, Any], chunks: list[Columns],
         rank_source="distributedInfo" if rank is not None else source.rank_source,
         world_size=_count(info.get("world_size")),
         backend=_plain(info["backend"]) if isinstance(info.get("backend"), str) else None,
-        process_groups=tuple(_plain(g) for g in groups if isinstance(g, dict)) if isinstance(groups, list) else (),
+        process_groups=tuple(_plain(g) for g in groups if isinstance(g, dict))
+        if isinstance(groups, list)
+        else (),
         devices=_devices(fields.get("deviceProperties")),
         base_ns=_count(fields.get("baseTimeNanoseconds")) or 0,
-        has_shapes=bool(fields.get("record_shapes")) or any(bool((c.detail[c.kind == Kind.OP] >= 0).any()) for c in chunks),
-        has_stacks=bool(fields.get("with_stack")) or any(bool((c.kind == Kind.PYTHON).any()) for c in chunks),
+        has_shapes=bool(fields.get("record_shapes"))
+        or any(bool((c.detail[c.kind == Kind.OP] >= 0).any()) for c in chunks),
+        has_stacks=bool(fields.get("with_stack"))
+        or any(bool((c.kind == Kind.PYTHON).any()) for c in chunks),
         has_memory=any(c.memory is not None for c in chunks),
-        versions={key: str(_plain(fields[key])) for key in VERSION_FIELDS if isinstance(fields.get(key), int | str)},
+        versions={
+            key: str(_plain(fields[key]))
+            for key in VERSION_FIELDS
+            if isinstance(fields.get(key), int | str)
+        },
         size_bytes=text_bytes,
     )
 
@@ -94,7 +123,9 @@ def _recorded_rank(fields: Mapping[str, Any]) -> int | None:
 
 
 def _devices(value: Any) -> tuple[DeviceProperties, ...]:
-    entries = [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    entries = (
+        [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    )
     return tuple(
         DeviceProperties(
             index=_count(entry.get("id")) or 0,
@@ -122,12 +153,21 @@ def _count(value: Any) -> int | None:
     if isinstance(value, str) and len(value) <= LONGEST_NUMBER and NUMBER.fullmatch(value):
         value = Decimal(value)
     if isinstance(value, Decimal):
-        value = int(value) if value.adjusted() < LONGEST_NUMBER and value == value.to_integral_value() else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+        value = (
+            int(value)
+            if value.adjusted() < LONGEST_NUMBER and value == value.to_integral_value()
+            else None
+        )
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+        else None
+    )
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The value with text that can be written and numbers that JSON has; what lies too deep in it is None."""
+    """The value with text that can be written and numbers that JSON has; what lies too deep in it
+    is None."""
     if depth > MAX_DEPTH:
         return None
     if isinstance(value, str):

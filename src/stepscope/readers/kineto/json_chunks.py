@@ -1,8 +1,10 @@
-"""Cuts a stream of text into chunks of whole events, whatever the file's layout, and keeps memory bounded.
+"""Cuts a stream of text into chunks of whole events, whatever the file's layout, and keeps memory
+bounded.
 
-A file is a header of top-level fields, the array of events, and a trailer; or a bare array. An event boundary is
-`}, {"<known field>":`, which cannot stand inside a string because a string has no bare quotes. A nested list of objects could
-match too: then the chunk does not decode, is taken apart, and what is left over waits for the next block.
+A file is a header of top-level fields, the array of events, and a trailer; or a bare array. An
+event boundary is `}, {"<known field>":`, which cannot stand inside a string because a string has no
+bare quotes. A nested list of objects could match too: then the chunk does not decode, is taken
+apart, and what is left over waits for the next block.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from stepscope.readers.trace.columns import Columns
 
 CHUNK_BYTES = 2 << 20
 PIECE_BYTES = 32 << 10
-"""A chunk with damage in it is scanned in pieces of this size, so that only the damaged piece goes event by event."""
+"""A chunk with damage in it is scanned in pieces of this size, so that only the damaged piece goes
+event by event."""
 MAX_EVENT_BYTES = 16 << 20
 MAX_OUTSIDE_BYTES = 8 << 20
 """Kept of the text outside the events: real files have kilobytes."""
 END_BYTES = 256 << 10
 MAX_ARRAYS = 1000
-"""Lists of events in one file: real ones have one, a file joined of several a few. What follows is text outside of events."""
+"""Lists of events in one file: real ones have one, a file joined of several a few. What follows is
+text outside of events."""
 OVERLAP_BYTES = 8192
 
 ARRAY = re.compile(rb'"traceEvents"\s{0,1024}:\s{0,1024}\[')
-CUT = re.compile(rb'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s{0,1024}:)')
+CUT = re.compile(
+    rb'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s{0,1024}:)'
+)
 CLOSING = re.compile(rb"\}\s{0,1024}\]")
 SEPARATORS = b" \t\r\n,\x00"
 EMPTY_ARRAY = b'"traceEvents":[]'
@@ -38,7 +44,8 @@ class NotJsonError(Exception):
 
 
 class Outside:
-    """The text around the arrays of events: its beginning whole, and its end where there is too much between."""
+    """The text around the arrays of events: its beginning whole, and its end where there is too
+    much between."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -81,7 +88,8 @@ class Feed:
         while (columns := self._state(True)) is not None:
             yield from columns
 
-    # Each state returns columns (and is called again), or None when it needs more text or there is no more to do.
+    # Each state returns columns (and is called again), or None when it needs more text or there is
+    # no more to do.
 
     def _at_start(self, _last: bool) -> list[Columns] | None:
         self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n\x00")
@@ -158,7 +166,8 @@ class Feed:
             return None
 
     def _take_apart(self, *, final: bool = False) -> list[Columns]:
-        """Scan the buffer in pieces, the damaged ones event by event; an event that is not whole stays."""
+        """Scan the buffer in pieces, the damaged ones event by event; an event that is not whole
+        stays."""
         taken: list[Columns] = []
         at, size, limit = 0, PIECE_BYTES, len(self._buffer)
         while at < limit:
@@ -203,7 +212,10 @@ class Feed:
 
     def _closing_candidates(self) -> list[int]:
         """Places of the last few brackets that may close the array, the last first."""
-        closings = [m.end() - 1 for m in CLOSING.finditer(self._buffer, max(0, len(self._buffer) - (1 << 16)))]
+        closings = [
+            m.end() - 1
+            for m in CLOSING.finditer(self._buffer, max(0, len(self._buffer) - (1 << 16)))
+        ]
         return closings[-4:][::-1]
 
     def _in_oversized(self, last: bool) -> list[Columns] | None:

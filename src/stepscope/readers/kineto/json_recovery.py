@@ -1,7 +1,8 @@
 """The slow path: a piece of text that is not clean JSON, event by event.
 
-Kills mid-write, NaN, bad escapes, bytes that are no UTF-8, numbers beyond 64 bits, fields of another type: each occurs in real
-files. Every event that can be understood is kept; the rest is counted.
+Kills mid-write, NaN, bad escapes, bytes that are no UTF-8, numbers beyond 64 bits, fields of
+another type: each occurs in real files. Every event that can be understood is kept; the rest is
+counted.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ from stepscope.readers.trace.categories import OTHER_PHASES, SILENT_PHASES, phas
 from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.records import ANY_EVENT_TEXT, Args, InstantArgs, Number
 
-NEXT_EVENT = re.compile(r'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:)')
+NEXT_EVENT = re.compile(
+    r'\}\s{0,4096},\s{0,4096}(?=\{\s{0,4096}"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:)'
+)
 LAST_EVENT = re.compile(r"\}\s{0,4096}\]")
 BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 SKIPPED = re.compile(r"[\s,\x00]*")
 PHASES = {"X", "M", "i", "B", "E", *SILENT_PHASES, *OTHER_PHASES}
 TEXT_FIELDS = ("cat", "name")
 PLACE_FIELDS = ("pid", "tid")
-NUMBERS = {f.encode_name for shape in (Args, InstantArgs) for f in msgspec.structs.fields(shape) if f.type == Number}
-"""Arguments that the typed decoder takes as a whole number, as text or as null, and as nothing else."""
+NUMBERS = {
+    f.encode_name
+    for shape in (Args, InstantArgs)
+    for f in msgspec.structs.fields(shape)
+    if f.type == Number
+}
+"""Arguments that the typed decoder takes as a whole number, as text or as null, and as nothing
+else."""
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 SCALARS = re.compile(r'[^\[\]{"]+')
 """Entries that are no events, numbers and rubbish alike, and what stands between them."""
 PAGE_BYTES = 4 << 10
-"""Of the text that is looked at together: what an error costs grows with the text before and after it."""
+"""Of the text that is looked at together: what an error costs grows with the text before and after
+it."""
 
 
 def _whole(text: str) -> int | str:
@@ -50,13 +60,15 @@ class Rescued:
 
     columns: Columns
     consumed: int
-    """Bytes dealt with; the rest is an event cut off at the piece's end, or what follows the array."""
+    """Bytes dealt with; the rest is an event cut off at the piece's end, or what follows the
+    array."""
     ended: bool
     """The closing bracket of the array was met."""
 
 
 def rescue(piece: bytes, scanner: Scanner, *, final: bool = False) -> Rescued:
-    """Walk the piece's events one by one and keep all that can be understood. `final`: no text follows the piece."""
+    """Walk the piece's events one by one and keep all that can be understood. `final`: no text
+    follows the piece."""
     events: list[bytes] = []
     at, size, ended = 0, PAGE_BYTES, False
     while at < len(piece) and not ended:
@@ -75,8 +87,10 @@ def rescue(piece: bytes, scanner: Scanner, *, final: bool = False) -> Rescued:
 
 
 def _walk(page: bytes, scanner: Scanner, events: list[bytes], *, final: bool) -> tuple[int, bool]:
-    """Take the page's events, up to one that is not whole: how many bytes that was, and whether the array ends there."""
-    # Latin-1 maps bytes to characters one to one: positions in the text are positions in the bytes, and no byte is wrong.
+    """Take the page's events, up to one that is not whole: how many bytes that was, and whether the
+    array ends there."""
+    # Latin-1 maps bytes to characters one to one: positions in the text are positions in the bytes,
+    # and no byte is wrong.
     text = page.decode("latin-1")
     at = 0
     while True:
@@ -128,8 +142,8 @@ def _skip(text: str, at: int) -> int:
 
 
 def _one_event(text: str, page: bytes, at: int, final: bool) -> tuple[int | None, Any]:
-    """The end of the event at `at`, which begins with a bracket or a quote, and the event; (None, None) when it is cut off,
-    (end, None) when it is beyond repair."""
+    """The end of the event at `at`, which begins with a bracket or a quote, and the event; (None,
+    None) when it is cut off, (end, None) when it is beyond repair."""
     try:
         event, end = _decoder.raw_decode(text, at)
     except json.JSONDecodeError as problem:
@@ -138,8 +152,11 @@ def _one_event(text: str, page: bytes, at: int, final: bool) -> tuple[int | None
         return Skimmer().end(page, at), None
     else:
         return end, event
-    # Not before the damage: up to there, what looks like the next event is an object inside this one.
-    following = NEXT_EVENT.search(text, broken_at) or (LAST_EVENT.search(text, broken_at) if final else None)
+    # Not before the damage: up to there, what looks like the next event is an object inside this
+    # one.
+    following = NEXT_EVENT.search(text, broken_at) or (
+        LAST_EVENT.search(text, broken_at) if final else None
+    )
     if following is not None:
         whole = text[at : following.start() + 1]
         # Escapes are all that is repaired: without one it would not decode again.
@@ -163,7 +180,8 @@ def _is_clean(text: bytes) -> bool:
 
 
 def _fixed(written: bytes, event: Any, scanner: Scanner) -> bytes | None:
-    """The event as clean JSON that the typed decoder takes; None when there is nothing to take (counted)."""
+    """The event as clean JSON that the typed decoder takes; None when there is nothing to take
+    (counted)."""
     if event is not None and not written.isascii():
         event = _repaired(written.decode("utf-8", "replace"))
     if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
@@ -173,7 +191,11 @@ def _fixed(written: bytes, event: Any, scanner: Scanner) -> bytes | None:
         scanner.tally.count_unknown(phase_label(_clean_text(event["ph"])))
         return None
     try:
-        clean = {key: _field(key, value) for key, value in event.items() if key != "args" or isinstance(value, dict)}
+        clean = {
+            key: _field(key, value)
+            for key, value in event.items()
+            if key != "args" or isinstance(value, dict)
+        }
         encoded = json.dumps(clean).encode()
     except (RecursionError, ValueError):
         encoded = b""
@@ -190,7 +212,11 @@ def _field(key: str, value: Any) -> Any:
     if key in PLACE_FIELDS:
         return value if _is_whole(value) else _clean_text(str(value))
     if key == "args":
-        value = {k: v for k, v in value.items() if k not in NUMBERS or isinstance(v, str) or v is None or _is_whole(v)}
+        value = {
+            k: v
+            for k, v in value.items()
+            if k not in NUMBERS or isinstance(v, str) or v is None or _is_whole(v)
+        }
     return _argument(value)
 
 

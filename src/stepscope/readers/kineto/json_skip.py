@@ -1,7 +1,8 @@
-"""Follows brackets and strings through text that comes in blocks, to find where a value ends without keeping it.
+"""Follows brackets and strings through text that comes in blocks, to find where a value ends
+without keeping it.
 
-The first bytes of a value are taken token by token, which is quickest for a short one; the rest many thousand bytes at a time,
-whatever is in them.
+The first bytes of a value are taken token by token, which is quickest for a short one; the rest
+many thousand bytes at a time, whatever is in them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Skimmer:
         self._escaped = False
 
     def end(self, text: bytes, at: int = 0) -> int | None:
-        """Where the value ends in `text`, or the list around it does; None when it goes on in the next block."""
+        """Where the value ends in `text`, or the list around it does; None when it goes on in the
+        next block."""
         stop = min(at + FEW_BYTES, len(text))
         end = self._by_token(text, at, stop)
         size = FIRST_WINDOW
@@ -90,8 +92,8 @@ class Skimmer:
     def _inside(self, quotes: Mask, slashes: Mask) -> Mask:
         """Which characters stand in a string, its first quote too and its last not.
 
-        A quote turns inside to outside and back. One after an odd number of backslashes does not end a string, but begins one
-        where there is none: after it, it is inside.
+        A quote turns inside to outside and back. One after an odd number of backslashes does not
+        end a string, but begins one where there is none: after it, it is inside.
         """
         turned = np.bitwise_xor.accumulate(quotes)
         if not self._escaped and not slashes.any():

@@ -1,7 +1,7 @@
 """Reads PyTorch/Kineto traces and plain Chrome traces: `.json`, `.json.gz`, `.json.zst`.
 
-A damaged file gives a Trace of what could be read, with a note for each thing that could not. Only a file with nothing to read
-ends in an error.
+A damaged file gives a Trace of what could be read, with a note for each thing that could not. Only
+a file with nothing to read ends in an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from stepscope.readers.stream import Stream
 from stepscope.readers.trace.assemble import assemble
 from stepscope.readers.trace.columns import Columns
 
-WANTED = "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
+WANTED = (
+    "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
+)
 START = re.compile(
     rb"[\s\xef\xbb\xbf]*\{\s*\"(?:schemaVersion|deviceProperties|traceEvents|displayTimeUnit|baseTimeNanoseconds)\""
 )
@@ -35,7 +37,8 @@ Progress = Callable[[int], None]
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    """By how torch.profiler begins a trace. Others are known by having a list of events, when nobody else has claimed them."""
+    """By how torch.profiler begins a trace. Others are known by having a list of events, when
+    nobody else has claimed them."""
     return START.match(head) is not None and OTHER_CHROME.search(head) is None
 
 
@@ -58,12 +61,15 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         scanner.ranges.count_open(scanner.tally)
         fields, notes = read_fields(feed.outside.text())
         notes += rank_notes(source, fields) + _notes(stream, feed, scanner)
-        return assemble(chunks, scanner, trace_meta(source, fields, chunks, stream.text_bytes), notes)
+        return assemble(
+            chunks, scanner, trace_meta(source, fields, chunks, stream.text_bytes), notes
+        )
 
 
 @contextmanager
 def _no_cyclic_gc() -> Iterator[None]:
-    """Decoding makes millions of objects and no cycles: the collector would walk them again and again for nothing."""
+    """Decoding makes millions of objects and no cycles: the collector would walk them again and
+    again for nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -75,7 +81,10 @@ def _no_cyclic_gc() -> Iterator[None]:
 
 def _refuse_empty(source: Source, stream: Stream, feed: Feed, scanner: Scanner) -> None:
     if stream.text_bytes == 0:
-        why = stream.problem or "it is empty (zero bytes); was the job killed before the profiler wrote it?"
+        why = (
+            stream.problem
+            or "it is empty (zero bytes); was the job killed before the profiler wrote it?"
+        )
         raise InputError(f"{source.label} has nothing to read: {why}")
     also = f" ({stream.problem})" if stream.problem else ""
     if feed.arrays == 0:
@@ -84,7 +93,9 @@ def _refuse_empty(source: Source, stream: Stream, feed: Feed, scanner: Scanner) 
                 f"{source.label} has one event after another and no list of them. "
                 "Put [ before the first, commas between them, and ] at the end."
             )
-        raise FormatError(f"{source.label} is JSON without a list of trace events ('traceEvents'){also}. {WANTED}")
+        raise FormatError(
+            f"{source.label} is JSON without a list of trace events ('traceEvents'){also}. {WANTED}"
+        )
     _refuse_rubbish(source, scanner, 1)
 
 
@@ -92,23 +103,47 @@ def _refuse_rubbish(source: Source, scanner: Scanner, enough: int) -> None:
     """Stop at a list of something else: each of its entries takes the slow path."""
     tally = scanner.tally
     if tally.raw_events >= enough and tally.malformed == tally.raw_events:
-        raise FormatError(f"{source.label}: none of its first {tally.raw_events} entries is a trace event (no 'ph'). {WANTED}")
+        raise FormatError(
+            f"{source.label}: none of its first {tally.raw_events} entries is a trace event (no "
+            f"'ph'). {WANTED}"
+        )
 
 
 def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     tally = scanner.tally
     told = [
         (stream.problem is not None, f"the file was read only in part: {stream.problem}"),
-        (feed.truncated, "the file ends before its end (a killed job?); the complete events were kept"),
-        (1 < feed.arrays < MAX_ARRAYS, f"the file has {feed.arrays} lists of events; all were read"),
-        (feed.arrays >= MAX_ARRAYS, f"of the file's lists of events the first {MAX_ARRAYS} were read"),
-        (feed.oversized, f"{feed.oversized} event(s) larger than {MAX_EVENT_BYTES >> 20} MiB were left out"),
-        (feed.outside.dropped, f"{feed.outside.dropped >> 10} KiB of fields beside the events were left out"),
+        (
+            feed.truncated,
+            "the file ends before its end (a killed job?); the complete events were kept",
+        ),
+        (
+            1 < feed.arrays < MAX_ARRAYS,
+            f"the file has {feed.arrays} lists of events; all were read",
+        ),
+        (
+            feed.arrays >= MAX_ARRAYS,
+            f"of the file's lists of events the first {MAX_ARRAYS} were read",
+        ),
+        (
+            feed.oversized,
+            f"{feed.oversized} event(s) larger than {MAX_EVENT_BYTES >> 20} MiB were left out",
+        ),
+        (
+            feed.outside.dropped,
+            f"{feed.outside.dropped >> 10} KiB of fields beside the events were left out",
+        ),
         (not tally.raw_events and not feed.oversized, "the file has no events"),
         (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),
         (tally.no_duration, f"{tally.no_duration} event(s) without a readable duration count as 0"),
-        (tally.negative_duration, f"{tally.negative_duration} event(s) with a negative duration count as 0"),
+        (
+            tally.negative_duration,
+            f"{tally.negative_duration} event(s) with a negative duration count as 0",
+        ),
         (tally.malformed, f"{tally.malformed} entr(ies) that are no trace events were left out"),
-        (tally.rescued, f"{tally.rescued} event(s) were damaged and are kept as far as they could be read"),
+        (
+            tally.rescued,
+            f"{tally.rescued} event(s) were damaged and are kept as far as they could be read",
+        ),
     ]
     return [text for condition, text in told if condition]

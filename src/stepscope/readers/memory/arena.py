@@ -1,7 +1,9 @@
-"""The allocator's segments and the blocks in them, as its events move them: what is free, and in what pieces.
+"""The allocator's segments and the blocks in them, as its events move them: what is free, and in
+what pieces.
 
-An event tells the bytes that were asked for, not the block that was given. The block follows from the allocator's own rules
-(c10/cuda/CUDACachingAllocator.cpp): a size is rounded up to 512 bytes, and a free piece is cut only if enough is left of it.
+An event tells the bytes that were asked for, not the block that was given. The block follows from
+the allocator's own rules (c10/cuda/CUDACachingAllocator.cpp): a size is rounded up to 512 bytes,
+and a free piece is cut only if enough is left of it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from stepscope.errors import FormatError
 MAX_MOVED = 100_000_000
 ROUND_BYTES = 512
 SMALL_BYTES = 1 << 20
-"""Up to here from the small pool, where a piece is cut whenever 512 bytes are left; above only if more than this is left."""
+"""Up to here from the small pool, where a piece is cut whenever 512 bytes are left; above only if
+more than this is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +33,14 @@ class Rules:
     def of(cls, settings: dict[str, Any]) -> Rules:
         split = settings.get("max_split_size")
         table = settings.get("roundup_power2_divisions")
-        parts: tuple[Any, ...] = tuple(table.get(str(1 << i), 0) for i in range(16)) if isinstance(table, dict) else ()
+        parts: tuple[Any, ...] = (
+            tuple(table.get(str(1 << i), 0) for i in range(16)) if isinstance(table, dict) else ()
+        )
         return cls(
             max_split_bytes=split if type(split) is int and 0 < split < 1 << 62 else None,
-            divisions=parts if all(type(part) is int and 0 <= part <= 1 << 16 for part in parts) else (),
+            divisions=parts
+            if all(type(part) is int and 0 <= part <= 1 << 16 for part in parts)
+            else (),
         )
 
     def rounded(self, size: int) -> int:
@@ -75,7 +82,8 @@ class Arena:
         self.blocks: dict[int, int] = {}
         """Bytes of each block in use."""
         self.moved = 0
-        """Blocks looked at because their segment was cut: the one cost that a file could drive up without end."""
+        """Blocks looked at because their segment was cut: the one cost that a file could drive up
+        without end."""
         self._starts: list[int] = []
         self._pieces: list[Piece] = []
 
@@ -111,13 +119,21 @@ class Arena:
         if piece is None:
             return
         if self.moved > MAX_MOVED:
-            raise FormatError("its expandable segments are cut too often to be followed; record fewer events (max_entries=)")
+            raise FormatError(
+                "its expandable segments are cut too often to be followed; record fewer events "
+                "(max_entries=)"
+            )
         self._leave(piece)
         place = bisect_left(self._starts, piece.addr)
         del self._starts[place], self._pieces[place]
         for start, end in ((addr + size, piece.end), (piece.addr, addr)):
             if end > start and piece.expandable:
-                rest = Piece(start, end - start, True, piece.live[bisect_left(piece.live, start) : bisect_left(piece.live, end)])
+                rest = Piece(
+                    start,
+                    end - start,
+                    True,
+                    piece.live[bisect_left(piece.live, start) : bisect_left(piece.live, end)],
+                )
                 rest.used = sum(self.blocks.get(at, 0) for at in rest.live)
                 self.moved += len(rest.live)
                 self._starts.insert(place, start)
@@ -171,7 +187,11 @@ class Arena:
         if left <= 0 or piece.expandable:
             return size
         limit = self.rules.max_split_bytes
-        cuts = left >= ROUND_BYTES if size <= SMALL_BYTES else left > SMALL_BYTES and (limit is None or size < limit)
+        cuts = (
+            left >= ROUND_BYTES
+            if size <= SMALL_BYTES
+            else left > SMALL_BYTES and (limit is None or size < limit)
+        )
         return size if cuts else room
 
     def _at(self, addr: int) -> Piece | None:

@@ -20,9 +20,16 @@ MAX_DEVICES = 64
 MAX_EVENTS = 4_000_000
 """Of a device, the newest."""
 MAX_BLOCKS = 2_000_000
-"""Of all segments. A pickle may name one list a million times: two bytes there, and a million blocks to look at here."""
+"""Of all segments. A pickle may name one list a million times: two bytes there, and a million
+blocks to look at here."""
 ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
-SEGMENT, SEGMENT_FREE, MAP, UNMAP, OOM = "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"
+SEGMENT, SEGMENT_FREE, MAP, UNMAP, OOM = (
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+)
 PLACED = (ALLOC, FREE, FREED, SEGMENT, SEGMENT_FREE, MAP, UNMAP)
 """Actions with an address. The others (a snapshot taken, a pool's end) change nothing."""
 NO_FRAMES: list[Any] = []
@@ -64,7 +71,8 @@ class DeviceHistory:
     segments: list[Segment]
     events: list[Event]
     optimizer_ends: list[int]
-    """Microseconds at which optimizer steps ended, where the profiler's annotations were recorded."""
+    """Microseconds at which optimizer steps ended, where the profiler's annotations were
+    recorded."""
     settings: dict[str, Any]
     num_bad: int = 0
     """Events and blocks that make no sense."""
@@ -78,12 +86,15 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
         snapshot = {"segments": snapshot}
     if not isinstance(snapshot, dict) or not isinstance(snapshot.get("segments"), list):
         raise FormatError(
-            f"{label}: the pickle holds no memory snapshot (no list of segments); torch.cuda.memory._dump_snapshot writes one"
+            f"{label}: the pickle holds no memory snapshot (no list of segments); "
+            "torch.cuda.memory._dump_snapshot writes one"
         )
     by_device: dict[int, DeviceHistory] = {}
     settings = _dict(snapshot.get("allocator_settings"))
     if sum(1 + len(_list(_dict(each).get("blocks"))) for each in snapshot["segments"]) > MAX_BLOCKS:
-        raise FormatError(f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many")
+        raise FormatError(
+            f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many"
+        )
     num_lost = 0
     for each in snapshot["segments"]:
         device = _int(each.get("device", 0)) if isinstance(each, dict) else None
@@ -100,10 +111,15 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
     for device, mine in by_device.items():
         mine.num_bad += num_lost
         mine.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
-    found = [by_device[device] for device in sorted(by_device) if by_device[device].segments or by_device[device].events]
+    found = [
+        by_device[device]
+        for device in sorted(by_device)
+        if by_device[device].segments or by_device[device].events
+    ]
     if not found:
         raise FormatError(
-            f"{label}: the snapshot is empty: no segment and no event on any device. Was the GPU used before it was taken?"
+            f"{label}: the snapshot is empty: no segment and no event on any device. Was the GPU "
+            "used before it was taken?"
         )
     return found
 
@@ -114,7 +130,9 @@ def _take_segment(mine: DeviceHistory, told: dict[Any, Any]) -> None:
         mine.num_bad += 1
         return
     pool = told.get("segment_pool_id")
-    has_own_pool = isinstance(pool, tuple | list) and any(type(part) is int and part != 0 for part in pool[:2])
+    has_own_pool = isinstance(pool, tuple | list) and any(
+        type(part) is int and part != 0 for part in pool[:2]
+    )
     segment = Segment(addr, size, told.get("is_expandable") is True, has_own_pool=has_own_pool)
     at = addr
     for each in _list(told.get("blocks")):
@@ -127,7 +145,9 @@ def _take_segment(mine: DeviceHistory, told: dict[Any, Any]) -> None:
         if block.get("state") == "active_allocated":
             requested = _int(block.get("requested_size"))
             frames = _list(block.get("frames")) or _history_frames(block)
-            segment.blocks.append(Block(here, length, length if requested is None else requested, frames))
+            segment.blocks.append(
+                Block(here, length, length if requested is None else requested, frames)
+            )
     mine.segments.append(segment)
 
 
@@ -147,9 +167,16 @@ def _events(mine: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
         frames = frames if isinstance(frames, list) else NO_FRAMES
         time_us = time_us if type(time_us) is int and 0 <= time_us < MAX_SIZE else None
         if action == OOM:
-            yield Event(OOM, 0, _int(size) or 0, time_us, frames, _int(told.get("device_free", addr)))
+            yield Event(
+                OOM, 0, _int(size) or 0, time_us, frames, _int(told.get("device_free", addr))
+            )
         elif action in PLACED:
-            if type(size) is int and type(addr) is int and 0 <= size < MAX_SIZE and 0 <= addr < MAX_SIZE:
+            if (
+                type(size) is int
+                and type(addr) is int
+                and 0 <= size < MAX_SIZE
+                and 0 <= addr < MAX_SIZE
+            ):
                 yield Event(str(action), addr, size, time_us, frames)
             else:
                 mine.num_bad += 1
@@ -161,7 +188,12 @@ def _optimizer_ends(annotations: Any, device: int) -> list[int]:
         told = _dict(each)
         name, time_us = told.get("name"), _int(told.get("time_us"))
         is_end = told.get("stage") == "END" and told.get("device", device) == device
-        if is_end and time_us is not None and isinstance(name, str) and name.startswith("Optimizer.step"):
+        if (
+            is_end
+            and time_us is not None
+            and isinstance(name, str)
+            and name.startswith("Optimizer.step")
+        ):
             ends.append(time_us)
     return sorted(ends)
 

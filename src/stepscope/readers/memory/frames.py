@@ -1,7 +1,9 @@
-"""What a stack says about an allocation: which part of the step made it, and which line of the user's code that was.
+"""What a stack says about an allocation: which part of the step made it, and which line of the
+user's code that was.
 
-Frames come innermost first, Python's and, where these were asked for, C++'s between them. The device's thread of the backward
-pass has no Python stack: with Python frames alone, its stacks are empty.
+Frames come innermost first, Python's and, where these were asked for, C++'s between them. The
+device's thread of the backward pass has no Python stack: with Python frames alone, its stacks are
+empty.
 """
 
 from __future__ import annotations
@@ -11,13 +13,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-INIT, FORWARD, BACKWARD, STEP, CLIP, LIBRARY = "init", "forward", "backward", "step", "clip", "library"
-"""Parts of a step: modules made or moved; the forward pass; the backward; the optimizer; clipping; a library's workspace."""
+INIT, FORWARD, BACKWARD, STEP, CLIP, LIBRARY = (
+    "init",
+    "forward",
+    "backward",
+    "step",
+    "clip",
+    "library",
+)
+"""Parts of a step: modules made or moved; the forward pass; the backward; the optimizer; clipping;
+a library's workspace."""
 BACKWARD_LABEL = "the backward pass"
 MAX_FRAMES = 512
 MAX_NAME_CHARS = 160
 
-TORCH_FILE = re.compile(r"(?:^|(?:site|dist)-packages/|/pytorch/)(?:torch|functorch|triton|torchgen)/")
+TORCH_FILE = re.compile(
+    r"(?:^|(?:site|dist)-packages/|/pytorch/)(?:torch|functorch|triton|torchgen)/"
+)
 OPTIMIZER_FILE = re.compile(
     r"(?:^|/)(?:torch/optim|torch/distributed/optim|apex/optimizers|bitsandbytes/optim|transformer_engine/pytorch/optimizers"
     r"|deepspeed/ops/(?:adam|lamb|lion|adagrad)|megatron/core/optimizer|torch_optimizer|lion_pytorch)/"
@@ -25,12 +37,37 @@ OPTIMIZER_FILE = re.compile(
 MODULE_FILE = re.compile(r"(?:^|/)torch/nn/(?:modules/|functional\.py|parallel/)")
 INIT_FILE = re.compile(r"(?:^|/)torch/nn/(?:init|parameter)\.py$")
 CLIP_FILE = re.compile(r"(?:^|/)torch/nn/utils/clip_grad\.py$")
-BACKWARD_FILE = re.compile(r"(?:^|/)torch/(?:autograd/(?:__init__|graph|function)\.py|_tensor\.py)$")
-MOVES = frozenset(("convert", "_apply", "to_empty", "load_state_dict", "_load_from_state_dict", "reset_parameters", "__init__"))
-MAKES = frozenset(("__init__", "reset_parameters", "init_weights", "_init_weights", "from_pretrained", "load_state_dict"))
+BACKWARD_FILE = re.compile(
+    r"(?:^|/)torch/(?:autograd/(?:__init__|graph|function)\.py|_tensor\.py)$"
+)
+MOVES = frozenset(
+    (
+        "convert",
+        "_apply",
+        "to_empty",
+        "load_state_dict",
+        "_load_from_state_dict",
+        "reset_parameters",
+        "__init__",
+    )
+)
+MAKES = frozenset(
+    (
+        "__init__",
+        "reset_parameters",
+        "init_weights",
+        "_init_weights",
+        "from_pretrained",
+        "load_state_dict",
+    )
+)
 ENGINE = re.compile(r"torch::autograd::(?:Engine|python::PythonEngine)::")
-NODE = re.compile(r"torch::autograd::(?:generated::)?(?:\w+::)*(\w+?Backward\d*)(?:_apply_functional|::apply)")
-WORKSPACE = re.compile(r"getCUDABlasLtWorkspace|setWorkspaceForHandle|getNewWorkspace|cudnn\w*[Ww]orkspace")
+NODE = re.compile(
+    r"torch::autograd::(?:generated::)?(?:\w+::)*(\w+?Backward\d*)(?:_apply_functional|::apply)"
+)
+WORKSPACE = re.compile(
+    r"getCUDABlasLtWorkspace|setWorkspaceForHandle|getNewWorkspace|cudnn\w*[Ww]orkspace"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +119,11 @@ def origin(frames: list[Any]) -> Origin:
         engine = engine or mark.is_engine
         if mark.part == LIBRARY:
             library = True
-        elif mark.part is not None and part is None and (mark.part != INIT or not mark.is_user or user is None):
+        elif (
+            mark.part is not None
+            and part is None
+            and (mark.part != INIT or not mark.is_user or user is None)
+        ):
             part = mark.part
         if mark.is_user:
             user = user or mark.label
@@ -101,7 +142,15 @@ def _mark(name: str, file: str, line: int) -> Mark:
     if OPTIMIZER_FILE.search(file):
         return Mark(STEP, None, False, False)
     if not TORCH_FILE.search(file):
-        part = FORWARD if name == "forward" else BACKWARD if name == "backward" else INIT if name in MAKES else None
+        part = (
+            FORWARD
+            if name == "forward"
+            else BACKWARD
+            if name == "backward"
+            else INIT
+            if name in MAKES
+            else None
+        )
         short = "/".join(file.split("/")[-2:])
         return Mark(part, f"{name} ({short}:{line})"[:MAX_NAME_CHARS], True, name == "backward")
     if CLIP_FILE.search(file):

@@ -1,4 +1,5 @@
-"""Every allocation's category and step: its stack says which part of the step made it, its life says what for.
+"""Every allocation's category and step: its stack says which part of the step made it, its life
+says what for.
 
     made by          freed                                   is
     module, .to()                                            weights
@@ -30,7 +31,17 @@ from stepscope.core.memory_report import (
     WORKSPACE,
 )
 from stepscope.readers.memory.events import ALLOC, FREE, DeviceHistory, Event
-from stepscope.readers.memory.frames import BACKWARD, BACKWARD_LABEL, CLIP, FORWARD, INIT, LIBRARY, STEP, Origin, origin
+from stepscope.readers.memory.frames import (
+    BACKWARD,
+    BACKWARD_LABEL,
+    CLIP,
+    FORWARD,
+    INIT,
+    LIBRARY,
+    STEP,
+    Origin,
+    origin,
+)
 from stepscope.readers.memory.replay import BEFORE, Allocation, Replay
 
 
@@ -45,7 +56,8 @@ class Passes:
     backwards: list[int]
     """Allocations while the backward runs."""
     enders: list[int]
-    """Where the backward is over for sure: the forward allocates, or the optimizer does something."""
+    """Where the backward is over for sure: the forward allocates, or the optimizer does
+    something."""
     optimizers: list[int]
     """Whatever the optimizer allocates or frees."""
     has_stacks: bool
@@ -69,7 +81,9 @@ def passes(events: list[Event]) -> Passes:
             origins.append(found)
         else:
             origins.append(None)
-    told = [(event.action, one) for event, one in zip(events, origins, strict=True) if one is not None]
+    told = [
+        (event.action, one) for event, one in zip(events, origins, strict=True) if one is not None
+    ]
     has_stacks = any(action == ALLOC and not one.is_empty for action, one in told)
     frees_have_stacks = any(action == FREE and not one.is_empty for action, one in told)
     has_native = any(one.is_native for _, one in told)
@@ -78,7 +92,12 @@ def passes(events: list[Event]) -> Passes:
         one = origins[place]
         if one is None:
             continue
-        if one.is_empty and has_stacks and not has_native and (event.action == ALLOC or frees_have_stacks):
+        if (
+            one.is_empty
+            and has_stacks
+            and not has_native
+            and (event.action == ALLOC or frees_have_stacks)
+        ):
             one = origins[place] = Origin(BACKWARD, True, BACKWARD_LABEL, True)
         _sort_in(found_passes, place, event, one)
     found_passes.work = sorted((*found_passes.forwards, *found_passes.backwards))
@@ -100,7 +119,8 @@ def _sort_in(found: Passes, place: int, event: Event, one: Origin) -> None:
 
 
 def boundaries(history: DeviceHistory, events: list[Event], found: Passes) -> list[int]:
-    """The last event before training begins, then the last event of every step, as its optimizer tells it."""
+    """The last event before training begins, then the last event of every step, as its optimizer
+    tells it."""
     first = min((places[0] for places in (found.forwards, found.backwards) if places), default=None)
     if first is None:
         return []
@@ -116,7 +136,9 @@ def _annotated_ends(history: DeviceHistory, events: list[Event]) -> list[int]:
     clock = [time for time in times if time is not None]
     if clock != sorted(clock):
         return []
-    return sorted({bisect_right(clock, end) - 1 for end in history.optimizer_ends if clock[0] <= end})
+    return sorted(
+        {bisect_right(clock, end) - 1 for end in history.optimizer_ends if clock[0] <= end}
+    )
 
 
 def _optimizer_runs(found: Passes) -> list[int]:
@@ -150,7 +172,9 @@ def _category(one: Allocation, made: Origin, found: Passes, replay: Replay) -> s
     if made.part == INIT:
         return WEIGHTS
     if one.start == BEFORE:
-        return {STEP: OPTIMIZER, FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS}.get(made.part or "", UNKNOWN)
+        return {STEP: OPTIMIZER, FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS}.get(
+            made.part or "", UNKNOWN
+        )
     if not found.has_stacks:
         return UNKNOWN
     if made.part == STEP:
@@ -171,12 +195,15 @@ def _of_backward(one: Allocation, found: Passes) -> str:
         return TEMPORARY if by is not None and by.in_backward else GRADIENTS
     after = bisect_right(found.backwards, one.end)
     ender = bisect_right(found.enders, one.end)
-    goes_on = after < len(found.backwards) and (ender == len(found.enders) or found.backwards[after] < found.enders[ender])
+    goes_on = after < len(found.backwards) and (
+        ender == len(found.enders) or found.backwards[after] < found.enders[ender]
+    )
     return TEMPORARY if goes_on else GRADIENTS
 
 
 def _of_forward(one: Allocation, made: Origin, found: Passes, replay: Replay) -> str:
-    """Kept for the backward, or not; and what other code makes before the forward pass is what it works on."""
+    """Kept for the backward, or not; and what other code makes before the forward pass is what it
+    works on."""
     meets_backward = _any_between(found.backwards, one)
     is_last = one.end is None and bool(found.backwards or replay.num_ooms)
     if not meets_backward and not is_last:
@@ -192,8 +219,14 @@ def _of_forward(one: Allocation, made: Origin, found: Passes, replay: Replay) ->
     if in_forward:
         return ACTIVATIONS
     if one.end is None and _any_between(found.optimizers, one):
-        return UNKNOWN  # Made once and kept: batches that are used again, or the state of an optimizer that nobody knows.
-    return INPUTS if before < len(found.forwards) and (one.end is None or found.forwards[before] < one.end) else UNKNOWN
+        # Made once and kept: batches that are used again, or the state of an optimizer that nobody
+        # knows.
+        return UNKNOWN
+    return (
+        INPUTS
+        if before < len(found.forwards) and (one.end is None or found.forwards[before] < one.end)
+        else UNKNOWN
+    )
 
 
 def _any_between(places: list[int], one: Allocation) -> bool:

@@ -1,8 +1,10 @@
-"""A snapshot's events played again: every allocation with its beginning and end, and what was held and reserved after each.
+"""A snapshot's events played again: every allocation with its beginning and end, and what was held
+and reserved after each.
 
-Recording may have begun when much was allocated already, and the list of events is a ring that loses its oldest. So the state
-before the first event is found backward, from the state that the snapshot ends with: what is freed without having been allocated
-was there, and so was what is in use at the end without having been allocated.
+Recording may have begun when much was allocated already, and the list of events is a ring that
+loses its oldest. So the state before the first event is found backward, from the state that the
+snapshot ends with: what is freed without having been allocated was there, and so was what is in use
+at the end without having been allocated.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Replay:
     held: list[int]
     reserved: list[int]
     peak: int
-    """Place of the event after which tensors held most; BEFORE where nothing ever exceeds what was there."""
+    """Place of the event after which tensors held most; BEFORE where nothing ever exceeds what was
+    there."""
     free_at_peak: list[int]
     """Bytes of every free stretch."""
     split_bytes: int
@@ -73,7 +76,11 @@ class Replay:
         return self.held[self.peak + 1]
 
     def alive_at_peak(self) -> list[Allocation]:
-        return [one for one in self.allocations if one.start <= self.peak and (one.end is None or one.end > self.peak)]
+        return [
+            one
+            for one in self.allocations
+            if one.start <= self.peak and (one.end is None or one.end > self.peak)
+        ]
 
 
 def replayed(history: DeviceHistory) -> Replay:
@@ -212,7 +219,8 @@ class _Run:
 
 
 def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
-    """Times that segments were given back just before one was asked for, or before memory ran out, and nobody asked for it.
+    """Times that segments were given back just before one was asked for, or before memory ran out,
+    and nobody asked for it.
 
     None where the allocator's own collection may have done it, and where no stack says who did.
     """
@@ -236,4 +244,6 @@ def _is_asked(frames: list[Any]) -> bool | None:
     names = [frame.get("name") for frame in frames if isinstance(frame, dict)]
     if not names:
         return None
-    return any(isinstance(name, str) and ("empty_cache" in name or "emptyCache" in name) for name in names)
+    return any(
+        isinstance(name, str) and ("empty_cache" in name or "emptyCache" in name) for name in names
+    )

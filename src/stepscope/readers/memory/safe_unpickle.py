@@ -1,8 +1,10 @@
-"""Pickles that hold plain containers alone, without the standard library's loader: that one runs whatever code a file names.
+"""Pickles that hold plain containers alone, without the standard library's loader: that one runs
+whatever code a file names.
 
-A pickle is a program for a small machine with a stack. Here the machine can make dict, list, tuple, set, str, bytes, int, float,
-bool and None. Everything that would import a name, call it or ask for an object from outside is refused by its name and place,
-before anything else is done with the file. There is no recursion: a file may nest as deep as it likes.
+A pickle is a program for a small machine with a stack. Here the machine can make dict, list, tuple,
+set, str, bytes, int, float, bool and None. Everything that would import a name, call it or ask for
+an object from outside is refused by its name and place, before anything else is done with the file.
+There is no recursion: a file may nest as deep as it likes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 from stepscope.errors import FormatError
 
 MAX_CONTAINERS = 12_000_000
-"""Dicts, and everything else, each. A snapshot of a gigabyte has seven million; an empty one is a byte there and 64 here."""
+"""Dicts, and everything else, each. A snapshot of a gigabyte has seven million; an empty one is a
+byte there and 64 here."""
 MAX_INT_BYTES = 16
 """Addresses and sizes have eight."""
 MAX_KEY_INT = 1 << 31
@@ -29,7 +32,19 @@ REFUSED = {
     for code in pickletools.opcodes
     if code.name
     in {
-        *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"),
+        *(
+            "GLOBAL",
+            "STACK_GLOBAL",
+            "REDUCE",
+            "BUILD",
+            "INST",
+            "OBJ",
+            "NEWOBJ",
+            "NEWOBJ_EX",
+            "EXT1",
+            "EXT2",
+            "EXT4",
+        ),
         *("PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "BYTEARRAY8"),
     }
 }
@@ -46,10 +61,12 @@ class PicklePlaceError(FormatError):
 
 
 def load_plain(data: bytes, label: str) -> Any:
-    """The value that the pickle holds. Raises FormatError for what is damaged, and for what is more than data."""
+    """The value that the pickle holds. Raises FormatError for what is damaged, and for what is more
+    than data."""
     if len(data) < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
         raise FormatError(
-            f"{label}: it does not begin like a pickle of protocol {PROTOCOLS[0]} to {PROTOCOLS[-1]}; "
+            f"{label}: it does not begin like a pickle of protocol {PROTOCOLS[0]} to "
+            f"{PROTOCOLS[-1]}; "
             "write it with torch.cuda.memory._dump_snapshot"
         )
     machine = _Machine(data)
@@ -58,13 +75,18 @@ def load_plain(data: bytes, label: str) -> Any:
     except PicklePlaceError as problem:
         raise FormatError(f"{label}: {problem}") from None
     except (IndexError, struct.error):
-        raise FormatError(f"{label}: the pickle is damaged or cut off, near byte {machine.at} of {len(data)}") from None
+        raise FormatError(
+            f"{label}: the pickle is damaged or cut off, near byte {machine.at} of {len(data)}"
+        ) from None
     except UnicodeDecodeError:
-        raise FormatError(f"{label}: the pickle is damaged: a text near byte {machine.at} is not UTF-8") from None
+        raise FormatError(
+            f"{label}: the pickle is damaged: a text near byte {machine.at} is not UTF-8"
+        ) from None
 
 
 class _Machine:
-    """The stack machine. Its loop is one long function: a call for each of millions of codes would cost more than the work."""
+    """The stack machine. Its loop is one long function: a call for each of millions of codes would
+    cost more than the work."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -75,7 +97,8 @@ class _Machine:
         self.left = MAX_CONTAINERS
 
     def run(self) -> Any:
-        """The common codes here, in the order of how often a snapshot has them; the others in `_rare`."""
+        """The common codes here, in the order of how often a snapshot has them; the others in
+        `_rare`."""
         data, stack, marks, memo = self.data, self.stack, self.marks, self.memo
         push, keep, word, size = stack.append, memo.append, WORD.unpack_from, len(self.data)
         at = here = self.at
@@ -139,7 +162,9 @@ class _Machine:
 
     def _result(self, here: int) -> Any:
         if len(self.stack) != 1 or self.marks:
-            raise PicklePlaceError(f"it ends with {len(self.stack)} values where one belongs, at byte {here}")
+            raise PicklePlaceError(
+                f"it ends with {len(self.stack)} values where one belongs, at byte {here}"
+            )
         return self.stack[0]
 
     def _rare(self, code: int, at: int) -> int:
@@ -147,7 +172,8 @@ class _Machine:
         data, stack = self.data, self.stack
         if code in REFUSED:
             raise PicklePlaceError(
-                f"refused at byte {self.at}: the code {CODES[code]} can run a program, and a memory snapshot needs none. "
+                f"refused at byte {self.at}: the code {CODES[code]} can run a program, and a "
+                "memory snapshot needs none. "
                 "The file is not a plain snapshot, and nothing in it was run"
             )
         if code == 0x5D:  # EMPTY_LIST
@@ -165,7 +191,10 @@ class _Machine:
             width = data[at] if code == 0x8A else WORD.unpack_from(data, at)[0]
             at += 1 if code == 0x8A else 4
             if width > MAX_INT_BYTES:
-                raise PicklePlaceError(f"a whole number of {width} bytes at byte {self.at}: no size or address is that large")
+                raise PicklePlaceError(
+                    f"a whole number of {width} bytes at byte {self.at}: no size or address is "
+                    "that large"
+                )
             stack.append(int.from_bytes(self._bytes(at, width), "little", signed=True))
             return at + width
         if code in SIMPLE:
@@ -202,7 +231,9 @@ class _Machine:
         if code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
             place = data[at] if code == 0x71 else WORD.unpack_from(data, at)[0]
             if place > len(memo):
-                raise PicklePlaceError(f"damaged at byte {self.at}: it keeps value {place:,} after {len(memo):,}")
+                raise PicklePlaceError(
+                    f"damaged at byte {self.at}: it keeps value {place:,} after {len(memo):,}"
+                )
             memo[place : place + 1] = [stack[-1]]
             return at + (1 if code == 0x71 else 4)
         if code == 0x61:  # APPEND
@@ -233,13 +264,19 @@ class _Machine:
             del stack[marks.pop() :]
         else:
             name = CODES.get(code)
-            what = f"the code {name}, which a snapshot does not use" if name else f"{code:#04x}, which is no code"
+            what = (
+                f"the code {name}, which a snapshot does not use"
+                if name
+                else f"{code:#04x}, which is no code"
+            )
             raise PicklePlaceError(f"byte {self.at} of the pickle is {what}")
         return at
 
     def _bytes(self, at: int, width: int) -> bytes:
         if width > len(self.data) - at:
-            raise PicklePlaceError(f"cut off: {width:,} bytes were announced at byte {self.at} of {len(self.data):,}")
+            raise PicklePlaceError(
+                f"cut off: {width:,} bytes were announced at byte {self.at} of {len(self.data):,}"
+            )
         return self.data[at : at + width]
 
     def _spend(self) -> None:
@@ -259,7 +296,9 @@ SIZED: dict[int, tuple[Struct | None, bool]] = {
 
 
 def _too_many() -> PicklePlaceError:
-    return PicklePlaceError(f"it has more than {MAX_CONTAINERS:,} containers; record fewer events (max_entries=)")
+    return PicklePlaceError(
+        f"it has more than {MAX_CONTAINERS:,} containers; record fewer events (max_entries=)"
+    )
 
 
 def _list(value: Any, at: int) -> list[Any]:
@@ -270,9 +309,13 @@ def _list(value: Any, at: int) -> list[Any]:
 
 def _set_items(target: Any, items: list[Any], at: int) -> None:
     if type(target) is not dict or len(items) % 2:
-        raise PicklePlaceError(f"damaged at byte {at}: fields for a dict that is none, or a name without a value")
+        raise PicklePlaceError(
+            f"damaged at byte {at}: fields for a dict that is none, or a name without a value"
+        )
     if len(items) > MAX_FIELDS:
-        raise PicklePlaceError(f"a dict of {len(items) // 2:,} fields at byte {at}: no snapshot has one")
+        raise PicklePlaceError(
+            f"a dict of {len(items) // 2:,} fields at byte {at}: no snapshot has one"
+        )
     keys = items[::2]
     for key in keys:
         if type(key) is not str:
@@ -281,7 +324,14 @@ def _set_items(target: Any, items: list[Any], at: int) -> None:
 
 
 def _check_key(key: Any, at: int) -> None:
-    """Only what hashes fast and without a deep descent: a tuple in a tuple in a tuple would end the process."""
-    if key is None or type(key) in (str, bytes, bool, float) or (type(key) is int and abs(key) < MAX_KEY_INT):
+    """Only what hashes fast and without a deep descent: a tuple in a tuple in a tuple would end the
+    process."""
+    if (
+        key is None
+        or type(key) in (str, bytes, bool, float)
+        or (type(key) is int and abs(key) < MAX_KEY_INT)
+    ):
         return
-    raise PicklePlaceError(f"a {type(key).__name__} stands as a key at byte {at}: a snapshot's keys are words")
+    raise PicklePlaceError(
+        f"a {type(key).__name__} stands as a key at byte {at}: a snapshot's keys are words"
+    )

@@ -1,7 +1,8 @@
-"""CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`), one or many: pickles, read without running anything in them.
+"""CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`), one or many: pickles, read without
+running anything in them.
 
-The allocator's events are played again, so that the peak, what was alive at it and how free memory lay are known exactly; stacks
-and lives say what each tensor was for.
+The allocator's events are played again, so that the peak, what was alive at it and how free memory
+lay are known exactly; stacks and lives say what each tensor was for.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ MAX_HOLDERS = 40
 MAX_LARGEST = 20
 CURVE_POINTS = 400
 FIRST_CODES = frozenset(b"\x95}](c\x8cX")
-"""What may follow a pickle's two first bytes: a frame, a container, or what a hostile one begins with."""
+"""What may follow a pickle's two first bytes: a frame, a container, or what a hostile one begins
+with."""
 NOWHERE = "no frame recorded"
 
 
 def is_mine(head: bytes, name: str) -> bool:
-    """Any pickle, so that one that is no snapshot is refused in words; of protocol 0 only by its name."""
+    """Any pickle, so that one that is no snapshot is refused in words; of protocol 0 only by its
+    name."""
     if len(head) > 2 and head[0] == 0x80 and head[1] in PROTOCOLS:
         return head[2] in FIRST_CODES
     stem = name.lower().removesuffix(".gz").removesuffix(".zst")
@@ -52,7 +55,9 @@ def is_mine(head: bytes, name: str) -> bool:
 def read(sources: Sequence[Source]) -> MemoryReport:
     recordings: list[MemoryRecording] = []
     for source in sources:
-        data, problem = whole_text(source, MAX_BYTES, "record fewer events: _record_memory_history(max_entries=100000)")
+        data, problem = whole_text(
+            source, MAX_BYTES, "record fewer events: _record_memory_history(max_entries=100000)"
+        )
         if problem is not None:
             raise FormatError(f"{source.label}: {problem}; a snapshot is read whole or not at all")
         snapshot = load_plain(data, source.label)
@@ -141,13 +146,23 @@ def _holders(alive: Iterable[Allocation], most: int) -> tuple[Holder, ...]:
         for one in ones:
             sizes[one.category] = sizes.get(one.category, 0) + one.size
         category = max(sizes, key=sizes.__getitem__)
-        made.append(Holder(frame=frame, size_bytes=sum(sizes.values()), num_tensors=len(ones), category=category))
+        made.append(
+            Holder(
+                frame=frame,
+                size_bytes=sum(sizes.values()),
+                num_tensors=len(ones),
+                category=category,
+            )
+        )
     return tuple(sorted(made, key=lambda one: (-one.size_bytes, one.frame))[:most])
 
 
 def _largest(alive: Iterable[Allocation]) -> tuple[LiveTensor, ...]:
     first = sorted(alive, key=lambda one: (-one.size, one.start))[:MAX_LARGEST]
-    return tuple(LiveTensor(size_bytes=one.size, category=one.category, frame=one.label, step=one.step) for one in first)
+    return tuple(
+        LiveTensor(size_bytes=one.size, category=one.category, frame=one.label, step=one.step)
+        for one in first
+    )
 
 
 def _steps(replay: Replay, bounds: list[int]) -> Iterator[Step]:
@@ -163,13 +178,19 @@ def _steps(replay: Replay, bounds: list[int]) -> Iterator[Step]:
 
 def _left(replay: Replay) -> Iterator[Allocation]:
     """What is there at the end and was not made to last."""
-    return (one for one in replay.allocations if one.end is None and one.category not in (OPTIMIZER, WEIGHTS, WORKSPACE))
+    return (
+        one
+        for one in replay.allocations
+        if one.end is None and one.category not in (OPTIMIZER, WEIGHTS, WORKSPACE)
+    )
 
 
 def _kept(replay: Replay, bounds: list[int]) -> tuple[Holder, ...]:
     """Made in a step before the last whole one, and still there."""
     last = len(bounds) - 2
-    return _holders((one for one in _left(replay) if one.step is not None and one.step < last), MAX_HOLDERS)
+    return _holders(
+        (one for one in _left(replay) if one.step is not None and one.step < last), MAX_HOLDERS
+    )
 
 
 def _expandable(history: DeviceHistory) -> bool | None:
@@ -189,7 +210,9 @@ def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, in
     for place, event in enumerate(events):
         if event.time_us is None or event.time_us < first:
             continue
-        bucket = min((event.time_us - first) * CURVE_POINTS // max(last - first, 1), CURVE_POINTS - 1)
+        bucket = min(
+            (event.time_us - first) * CURVE_POINTS // max(last - first, 1), CURVE_POINTS - 1
+        )
         if bucket not in best or replay.held[place + 1] > replay.held[best[bucket] + 1]:
             best[bucket] = place
     points = []
@@ -200,22 +223,32 @@ def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, in
     return tuple(points)
 
 
-def _notes(history: DeviceHistory, replay: Replay, found: Passes, held: dict[str, int]) -> Iterator[str]:
+def _notes(
+    history: DeviceHistory, replay: Replay, found: Passes, held: dict[str, int]
+) -> Iterator[str]:
     if not history.events:
         yield (
-            "no events were recorded, so the peak is what was held when the snapshot was taken; call "
+            "no events were recorded, so the peak is what was held when the snapshot was taken; "
+            "call "
             "torch.cuda.memory._record_memory_history() before training"
         )
     elif not found.has_stacks:
-        yield "no stacks were recorded, so nothing says what tensors are for; record with context='all', stacks='all'"
+        yield (
+            "no stacks were recorded, so nothing says what tensors are for; record with "
+            "context='all', stacks='all'"
+        )
     if replay.num_before and history.events:
         size = sum(one.size for one in replay.allocations[: replay.num_before])
         yield (
-            f"{replay.num_before} tensors ({size_words(size)}) were there before the first event: recording began late, or its "
+            f"{replay.num_before} tensors ({size_words(size)}) were there before the first event: "
+            "recording began late, or its "
             "oldest events were lost (max_entries)"
         )
     if found.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
-        yield "for a part of the peak neither stack nor life tells what it is for; stacks='all' shows the backward pass too"
+        yield (
+            "for a part of the peak neither stack nor life tells what it is for; stacks='all' "
+            "shows the backward pass too"
+        )
     if replay.capacity_bytes is None:
         yield NO_SIZE
     if history.num_bad:

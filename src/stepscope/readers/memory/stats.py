@@ -1,8 +1,10 @@
-"""`torch.cuda.memory_stats()` as JSON, one or many: the allocator's own counters, flat or nested, of one device or several.
+"""`torch.cuda.memory_stats()` as JSON, one or many: the allocator's own counters, flat or nested,
+of one device or several.
 
     {"allocated_bytes.all.peak": 4499450368, "reserved_bytes.all.peak": ..., "num_alloc_retries": 0, "num_ooms": 0, ...}
 
-`total_memory`, which torch.cuda.get_device_properties() has, may be put beside them: then it is known how full the device was.
+`total_memory`, which torch.cuda.get_device_properties() has, may be put beside them: then it is
+known how full the device was.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stepscope.core.memory_report import MemoryRecord, MemoryRecording, MemoryReport, memory_recording
+from stepscope.core.memory_report import (
+    MemoryRecord,
+    MemoryRecording,
+    MemoryReport,
+    memory_recording,
+)
 from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
@@ -32,7 +39,11 @@ INSTEAD = "json.dump(torch.cuda.memory_stats(), file) writes what is read"
 
 
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
-    return JSON_START.match(head) is not None and b'"traceEvents"' not in head and MARK.search(head) is not None
+    return (
+        JSON_START.match(head) is not None
+        and b'"traceEvents"' not in head
+        and MARK.search(head) is not None
+    )
 
 
 def read(sources: Sequence[Source]) -> MemoryReport:
@@ -43,7 +54,9 @@ def read(sources: Sequence[Source]) -> MemoryReport:
             told = parse_json(text)
         except ValueError as wrong:
             why = problem or str(wrong)
-            raise FormatError(f"{source.label}: not JSON that can be read ({why}); {INSTEAD}") from None
+            raise FormatError(
+                f"{source.label}: not JSON that can be read ({why}); {INSTEAD}"
+            ) from None
         found = list(_devices(told))
         if not found:
             raise FormatError(f"{source.label}: no allocated_bytes.all.peak in it; {INSTEAD}")
@@ -63,7 +76,11 @@ def _devices(told: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         named = [(NUMBERED.fullmatch(name), stats) for name, stats in told.items()]
         if all(number for number, _ in named):
             for number, stats in named:
-                if number and isinstance(stats, dict) and _count(stats, "allocated_bytes.all.peak") is not None:
+                if (
+                    number
+                    and isinstance(stats, dict)
+                    and _count(stats, "allocated_bytes.all.peak") is not None
+                ):
                     yield int(number[1]), stats
             return
         told = list(told.values())
@@ -92,14 +109,23 @@ def _record(label: str, device: int | None, stats: dict[str, Any]) -> MemoryReco
 
 
 def _notes(stats: dict[str, Any]) -> Iterator[str]:
-    now, reserved = _count(stats, "allocated_bytes.all.current"), _count(stats, "reserved_bytes.all.current")
+    now, reserved = (
+        _count(stats, "allocated_bytes.all.current"),
+        _count(stats, "reserved_bytes.all.current"),
+    )
     split = _count(stats, "inactive_split_bytes.all.current")
     if now is not None and reserved:
         beside = "" if split is None else f", {size_words(split)} of that beside used blocks"
-        yield f"when it was written, {size_words(reserved)} were reserved and {size_words(reserved - now)} of it free{beside}"
+        yield (
+            f"when it was written, {size_words(reserved)} were reserved and "
+            f"{size_words(reserved - now)} of it free{beside}"
+        )
     if not _count(stats, "total_memory"):
         yield f"{NO_SIZE} (or with total_memory among the counters)"
-    yield "counters do not say what holds the peak, nor what was reserved at it; a memory snapshot does"
+    yield (
+        "counters do not say what holds the peak, nor what was reserved at it; a memory snapshot "
+        "does"
+    )
 
 
 def _count(stats: dict[str, Any], name: str) -> int | None:

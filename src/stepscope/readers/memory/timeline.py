@@ -1,8 +1,8 @@
 """`export_memory_timeline` of torch.profiler, one or many: bytes by category over time.
 
-.raw.json.gz    [[time_ns, action, bytes, category], ...]       each change; -1 is the time of what was there before
-.json           [[time_us, ...], [[0, bytes of each category], ...]]
-.html           a picture, with no numbers in it: refused
+.raw.json.gz    [[time_ns, action, bytes, category], ...]       each change; -1 is the time of what
+was there before .json           [[time_us, ...], [[0, bytes of each category], ...]] .html
+a picture, with no numbers in it: refused
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ from stepscope.readers.source import Source
 
 FORMAT = "memory-timeline"
 ORDER = (WEIGHTS, OPTIMIZER, INPUTS, TEMPORARY, ACTIVATIONS, GRADIENTS, AUTOGRAD, UNKNOWN)
-"""The profiler's numbers for categories (torch/profiler/_memory_profiler.py, _CATEGORY_TO_INDEX)."""
+"""The profiler's numbers for categories (torch/profiler/_memory_profiler.py,
+_CATEGORY_TO_INDEX)."""
 MAX_BYTES = 96 << 20
 """Five million changes."""
 MAX_SIZE = 1 << 50
 CURVE_POINTS = 400
-RAW = re.compile(rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*,\s*[1-4]\s*,\s*-?\d{1,18}\s*,\s*[0-7]\s*\]")
-TIMES = re.compile(rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*(?:,\s*-?\d{1,20}\s*)*(?:,?\s*-?\d{0,20}\Z|\]\s*,\s*(?:\Z|\[))")
+RAW = re.compile(
+    rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*,\s*[1-4]\s*,\s*-?\d{1,18}\s*,\s*[0-7]\s*\]"
+)
+TIMES = re.compile(
+    rb"[\s\xef\xbb\xbf]*\[\s*\[\s*-?\d{1,20}\s*(?:,\s*-?\d{1,20}\s*)*(?:,?\s*-?\d{0,20}\Z|\]\s*,\s*(?:\Z|\[))"
+)
 PICTURE = re.compile(rb"\s*<html>.{0,200}Memory Timeline", re.DOTALL)
 INSTEAD = "prof.export_memory_timeline('memory.raw.json.gz') writes what is read"
 Rows = list[tuple[int, int, int, int]]
@@ -58,7 +63,10 @@ def read(sources: Sequence[Source]) -> MemoryReport:
     for source in sources:
         text, problem = whole_text(source, MAX_BYTES, "record fewer steps")
         if PICTURE.match(text):
-            raise FormatError(f"{source.label}: a timeline saved as HTML is a picture, with no numbers to read; {INSTEAD}")
+            raise FormatError(
+                f"{source.label}: a timeline saved as HTML is a picture, with no numbers to read; "
+                f"{INSTEAD}"
+            )
         record, notes = _record(source.label, text, problem)
         record.self_check()
         recordings.append(memory_recording(record, notes))
@@ -76,7 +84,9 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
             times, sizes = _table(decode_with(_TABLE, text), label)
             unit = 1e3
     except (ValueError, OverflowError) as wrong:
-        raise FormatError(f"{label}: not a memory timeline that can be read ({problem or wrong}); {INSTEAD}") from None
+        raise FormatError(
+            f"{label}: not a memory timeline that can be read ({problem or wrong}); {INSTEAD}"
+        ) from None
     total = sizes.sum(axis=1)
     peak = int(total.argmax())
     at_peak = {name: int(size) for name, size in zip(ORDER, sizes[peak], strict=True)}
@@ -95,30 +105,46 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
         peak_bytes=sum(held.values()),
         held_bytes=max(0, int(total[-1])),
         held=held,
-        most={name: int(most) for name, most in zip(ORDER, sizes.max(axis=0), strict=True) if most > 0},
-        curve=tuple(((int(times[at]) - known) / unit, int(total[at]), None) for at in (best[key] for key in sorted(best))),
+        most={
+            name: int(most) for name, most in zip(ORDER, sizes.max(axis=0), strict=True) if most > 0
+        },
+        curve=tuple(
+            ((int(times[at]) - known) / unit, int(total[at]), None)
+            for at in (best[key] for key in sorted(best))
+        ),
     )
     return record, list(_notes(below, problem))
 
 
 def _notes(below: dict[str, int], problem: str | None) -> Iterator[str]:
-    yield "the profiler's own categories; what the allocator reserved, and who made a tensor, is not in a timeline"
+    yield (
+        "the profiler's own categories; what the allocator reserved, and who made a tensor, is "
+        "not in a timeline"
+    )
     if below:
         names = ", ".join(sorted(below))
-        yield f"more was freed than made for {names}: recording began in the middle, and the peak counts these as nothing"
+        yield (
+            f"more was freed than made for {names}: recording began in the middle, and the peak "
+            "counts these as nothing"
+        )
     if problem:
         yield problem
 
 
 def _raw(rows: Rows, label: str) -> tuple[Any, Any]:
-    """Times, and bytes by category after each change. A new version of a tensor is two rows, out of one category and into one."""
+    """Times, and bytes by category after each change. A new version of a tensor is two rows, out of
+    one category and into one."""
     import numpy as np
 
     if not rows:
         raise FormatError(f"{label}: the timeline is empty; {INSTEAD}")
     changes = np.array(rows, dtype=np.int64)
     categories, deltas = changes[:, 3], changes[:, 2]
-    if categories.min() < 0 or categories.max() >= len(ORDER) or np.abs(deltas.astype(float)).max() > MAX_SIZE:
+    if (
+        categories.min() < 0
+        or categories.max() >= len(ORDER)
+        or np.abs(deltas.astype(float)).max() > MAX_SIZE
+    ):
         raise FormatError(f"{label}: a row names a category or a size that cannot be; {INSTEAD}")
     sizes = np.zeros((len(rows), len(ORDER)), dtype=np.int64)
     sizes[np.arange(len(rows)), categories] = deltas
@@ -132,7 +158,8 @@ def _table(told: Table, label: str) -> tuple[Any, Any]:
     times, rows = told
     if not times or len(times) != len(rows) or any(len(row) != len(ORDER) + 1 for row in rows):
         raise FormatError(
-            f"{label}: {len(times)} times and {len(rows)} rows of sizes; each time has one row of {len(ORDER) + 1}. {INSTEAD}"
+            f"{label}: {len(times)} times and {len(rows)} rows of sizes; each time has one row of "
+            f"{len(ORDER) + 1}. {INSTEAD}"
         )
     sizes = np.array(rows, dtype=np.int64)[:, 1:]
     if np.abs(sizes.astype(float)).max() > MAX_SIZE:

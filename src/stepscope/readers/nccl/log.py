@@ -3,8 +3,8 @@
     [2026-11-15 02:02:21] node0:410:432 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0
     time, if asked for    host:pid:tid [device]       message
 
-Several processes often share one file, with their own output between: a message is found by its mark, wherever it stands in a
-line, and two of them written into one line are taken apart.
+Several processes often share one file, with their own output between: a message is found by its
+mark, wherever it stands in a line, and two of them written into one line are taken apart.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MAX_FILES_NAMED = 1000
 MARK = re.compile(r"NCCL (INFO|WARN) ?")
 WRITER = re.compile(r"(?:.*[:\[\]])?([^:\[\]]{1,255}):(\d{1,10}):(\d{1,10})")
 LOG_LINE = re.compile(
-    rb"^[^\n{\"]{0,400}:\d{1,10}:\d{1,10} \[\d{1,6}\] [^\n\"]{0,400}?NCCL (?:INFO|WARN) |^[NR]CCL version", re.MULTILINE
+    rb"^[^\n{\"]{0,400}:\d{1,10}:\d{1,10} \[\d{1,6}\] [^\n\"]{0,400}?NCCL (?:INFO|WARN) |^[NR]CCL "
+    rb"version",
+    re.MULTILINE,
 )
 LOG_MARKS = (b"NCCL INFO ", b"NCCL WARN ", b"CCL version")
 """One of them is in whatever LOG_LINE finds; they are sought faster."""
@@ -116,7 +118,8 @@ def _writer(line: str, end: int) -> tuple[Writer, int]:
 
 
 def _unglued(writer: Writer, at: int, first: str, hosts: dict[str, None]) -> tuple[Writer, int]:
-    """A writer's host without the end of the message that was written into it: `IBnode0` where `node0` is known."""
+    """A writer's host without the end of the message that was written into it: `IBnode0` where
+    `node0` is known."""
     host = writer.host
     start = next((i for i in range(len(host)) if host[i:] == first or host[i:] in hosts), 0)
     return (Writer(host[start:], writer.pid, writer.tid), at + start) if start else (writer, at)
@@ -132,10 +135,15 @@ def _finished(draft: Draft, files: list[str], problems: list[str]) -> NcclLog:
         hosts=tuple(sorted(host for host in draft.hosts if host)),
         communicators=tuple(_communicator(comm) for comm in comms),
         connections=_connections(draft),
-        trees=tuple(draft.trees[key] for key in sorted(draft.trees, key=lambda key: (key[0] or "", *key[1:]))),
+        trees=tuple(
+            draft.trees[key]
+            for key in sorted(draft.trees, key=lambda key: (key[0] or "", *key[1:]))
+        ),
         topology=None
         if system is None
-        else NcclTopology(max_gb_s=system[0], total_gb_s=system[1], lines=tuple(draft.system_lines)),
+        else NcclTopology(
+            max_gb_s=system[0], total_gb_s=system[1], lines=tuple(draft.system_lines)
+        ),
         graphs=tuple(draft.graphs),
         networks=tuple(draft.networks),
         ib_devices=None if draft.ib_devices is None else tuple(draft.ib_devices),
@@ -180,7 +188,18 @@ def _connections(draft: Draft) -> tuple[NcclConnection, ...]:
         )
         for (ident, rank, peer, channel, _), ways in draft.vias.items()
     ]
-    return tuple(sorted(made, key=lambda c: (c.communicator or "", c.rank, -1 if c.peer is None else c.peer, c.channel, c.via)))
+    return tuple(
+        sorted(
+            made,
+            key=lambda c: (
+                c.communicator or "",
+                c.rank,
+                -1 if c.peer is None else c.peer,
+                c.channel,
+                c.via,
+            ),
+        )
+    )
 
 
 def _counted(counts: list[tuple[str, int]]) -> tuple[NcclWarning, ...]:

@@ -17,7 +17,14 @@ MAX_TOPOLOGY_LINES = 256
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
 """In the order of their numbers, which versions before 2.24 write instead."""
-PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS", 6: "CollNet direct"}
+PATTERNS = {
+    1: "balanced tree",
+    2: "split tree",
+    3: "tree",
+    4: "ring",
+    5: "NVLS",
+    6: "CollNet direct",
+}
 
 INT = r"(\d{1,9})"
 ADDRESS = r"(0x[0-9a-f]{1,16})"
@@ -27,16 +34,26 @@ INIT = re.compile(rf"comm {ADDRESS} rank {INT} nranks {INT} ")
 COMM_ID = re.compile(rf" commId {ADDRESS} ")
 NODES = re.compile(rf"comm {ADDRESS} rank {INT} nRanks {INT} nNodes {INT} ")
 GPU = r"\[[0-9a-f]{1,16}\]"
-VIA = re.compile(rf"Channel {INT}(?:/\d{{1,3}})? ?: {INT}{GPU} -> {INT}{GPU} (?:\[(send|receive)\] )?via (\S.*?){OF_COMM}")
+VIA = re.compile(
+    rf"Channel {INT}(?:/\d{{1,3}})? ?: {INT}{GPU} -> {INT}{GPU} (?:\[(send|receive)\] )?via "
+    rf"(\S.*?){OF_COMM}"
+)
 COLLNET = re.compile(rf"CollNet {INT}/\d : {INT} \[(send|receive)\] via (COLLNET/\S.*?){OF_COMM}")
 TRANSPORT = re.compile(r"P2P/\w|SHM/\w|NET/[^/]{1,60}/-?\d|direct shared memory")
 RING = re.compile(rf"Channel {INT}/{INT} ?:((?: +\d{{1,9}})+)[ .]*$")
 TREE = re.compile(r"\[(\d{1,4})\] ((?:-?\d{1,9}/){0,15}-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
-CHANNELS = re.compile(rf"{INT} coll channels, (?:{INT} collnet channels, )?(?:{INT} nvls channels, )?{INT} p2p channels")
-GRAPH = re.compile(rf"Pattern {INT}, crossNic \d, nChannels {INT}, bw {GB_S}/{GB_S}, type (\w{{1,8}})/(\w{{1,8}})")
+CHANNELS = re.compile(
+    rf"{INT} coll channels, (?:{INT} collnet channels, )?(?:{INT} nvls channels, )?{INT} p2p "
+    r"channels"
+)
+GRAPH = re.compile(
+    rf"Pattern {INT}, crossNic \d, nChannels {INT}, bw {GB_S}/{GB_S}, type (\w{{1,8}})/(\w{{1,8}})"
+)
 SYSTEM = re.compile(rf"=== System : maxBw {GB_S} totalBw {GB_S}")
 CHOICE = re.compile(r"(?:([A-Za-z]{1,40}): )?(\d{1,18}) Bytes -> Algo (\w{1,24}) proto (\w{1,24})")
-OTHER_KERNEL = re.compile(r"([A-Za-z]{1,40}) \[(Symmetric|Copy Engine|Hierarchical CE)\]: (\d{1,18}) Bytes -> ")
+OTHER_KERNEL = re.compile(
+    r"([A-Za-z]{1,40}) \[(Symmetric|Copy Engine|Hierarchical CE)\]: (\d{1,18}) Bytes -> "
+)
 CALL = re.compile(r"([A-Za-z]{1,40}): opCount ")
 SET = re.compile(r"((?:NCCL|RCCL)_\w{1,80}) set (?:by environment )?to (.*)$")
 VERSION = re.compile(r"\s{0,9}(NCCL|RCCL) version ?:? ?(\d{1,4}\.\d{1,4}[\w.+~-]{0,60})")
@@ -51,7 +68,9 @@ def take(draft: Draft, writer: Writer, text: str) -> None:
     text = text.rstrip()
     if _is_drawing(draft, writer, text):
         return
-    handler = BY_WORD.get(text.partition(" ")[0]) or next((handler for mark, handler in BY_WORDS if mark in text), None)
+    handler = BY_WORD.get(text.partition(" ")[0]) or next(
+        (handler for mark, handler in BY_WORDS if mark in text), None
+    )
     if handler is not None:
         draft.num_unread += not handler(draft, writer, text)
 
@@ -103,7 +122,9 @@ def _channel(draft: Draft, writer: Writer, text: str) -> bool:
     comm = draft.current(writer)
     if ring is not None and comm is not None:
         ranks = tuple(int(rank) for rank in ring[3].split()[:MAX_RING_RANKS])
-        draft.ring(comm, NcclRing(channel=int(ring[1]), ranks=ranks, is_whole=len(ranks) == comm.num_ranks))
+        draft.ring(
+            comm, NcclRing(channel=int(ring[1]), ranks=ranks, is_whole=len(ranks) == comm.num_ranks)
+        )
     return ring is not None
 
 
@@ -124,7 +145,9 @@ def _trees(draft: Draft, writer: Writer, text: str) -> bool:
             channel=int(channel),
             rank=int(rank),
             parent=None if parent.startswith("-") else int(parent),
-            children=tuple(int(child) for child in children.split("/") if not child.startswith("-")),
+            children=tuple(
+                int(child) for child in children.split("/") if not child.startswith("-")
+            ),
         )
         draft.keep(draft.trees, (ident, tree.channel, tree.rank), tree, "trees")
     return bool(found)

@@ -1,4 +1,5 @@
-"""What the messages of an NCCL log have told so far, in tables with a limit each: a log is a stranger's file."""
+"""What the messages of an NCCL log have told so far, in tables with a limit each: a log is a
+stranger's file."""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ class Draft:
         self._comm_of: dict[tuple[str, int, int | str], CommDraft] = {}
         self._num_ranks = self._num_rings = 0
 
-    def keep(self, table: dict[Key, Value], key: Key, value: Value, what: str, *, replace: bool = False) -> None:
+    def keep(
+        self, table: dict[Key, Value], key: Key, value: Value, what: str, *, replace: bool = False
+    ) -> None:
         """Put it in unless the table is full, and count it if so."""
         if key in table:
             if replace:
@@ -104,21 +107,33 @@ class Draft:
         if text in table:
             table[text] += 1
 
-    def communicator(self, writer: Writer, pointer: str, ident: str | None, num_ranks: int) -> CommDraft | None:
-        """The communicator at this address of a process; the thread is taken to speak of it from here on."""
+    def communicator(
+        self, writer: Writer, pointer: str, ident: str | None, num_ranks: int
+    ) -> CommDraft | None:
+        """The communicator at this address of a process; the thread is taken to speak of it from
+        here on."""
         known = self._comm_of.get((writer.host, writer.pid, pointer))
-        if known is None or known.num_ranks != num_ranks or (ident is not None and known.id != ident):
+        if (
+            known is None
+            or known.num_ranks != num_ranks
+            or (ident is not None and known.id != ident)
+        ):
             key = (ident, num_ranks)
             if key not in self.comms:
                 self.keep(self.comms, key, CommDraft(ident, num_ranks), "communicators")
             known = self.comms.get(key)
         if known is not None:
             for name in (pointer, writer.tid, ""):
-                self.keep(self._comm_of, (writer.host, writer.pid, name), known, "threads", replace=True)
+                self.keep(
+                    self._comm_of, (writer.host, writer.pid, name), known, "threads", replace=True
+                )
         return known
 
-    def current(self, writer: Writer, highest_rank: int = 0, pointer: str | None = None) -> CommDraft | None:
-        """The communicator a line is of, by its address, else by its thread; None when that one has no such rank."""
+    def current(
+        self, writer: Writer, highest_rank: int = 0, pointer: str | None = None
+    ) -> CommDraft | None:
+        """The communicator a line is of, by its address, else by its thread; None when that one has
+        no such rank."""
         names: tuple[int | str, ...] = (pointer,) if pointer else (writer.tid, "")
         found = (self._comm_of.get((writer.host, writer.pid, name)) for name in names)
         comm = next((comm for comm in found if comm is not None), None)
@@ -140,8 +155,11 @@ class Draft:
             self._num_rings += 1
         comm.rings[ring.channel] = ring
 
-    def connect(self, comm: CommDraft | None, ends: tuple[int, int | None, int], way: str, via: str) -> None:
-        """A connection from one rank to another on a channel, by the word of its sender or its receiver."""
+    def connect(
+        self, comm: CommDraft | None, ends: tuple[int, int | None, int], way: str, via: str
+    ) -> None:
+        """A connection from one rank to another on a channel, by the word of its sender or its
+        receiver."""
         via = via[:MAX_VIA]
         key = (None if comm is None else comm.id, *ends, kind_of(via))
         self.keep(self.vias, key, {}, "connections")

@@ -1,4 +1,5 @@
-"""Reads what nccl-tests and rccl-tests print: all_reduce_perf and the like, older headers and newer, several tests in one file.
+"""Reads what nccl-tests and rccl-tests print: all_reduce_perf and the like, older headers and
+newer, several tests in one file.
 
     # Collective test starting: all_reduce_perf
     # nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 ...
@@ -6,8 +7,9 @@
     #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
             1024           256     float     sum      -1    13.52    0.08    0.13      0    13.51    0.08    0.13    N/A
 
-The first time is out of place, the second in place. Which test it is stands in the newer headers alone; else a line with the
-command, or the file's name, or the ratio of bus to algorithm bandwidth tells.
+The first time is out of place, the second in place. Which test it is stands in the newer headers
+alone; else a line with the command, or the file's name, or the ratio of bus to algorithm bandwidth
+tells.
 """
 
 from __future__ import annotations
@@ -37,8 +39,11 @@ TESTS = {
 }
 PREFIX = re.compile(r"^\s*(\[[^\]\s]{1,40}\](<std\w{3}>:)?|\d{1,6}:(?=\s))\s?")
 """What mpirun and srun put before each line."""
-# Longest first, so that all_reduce is not read as reduce; alltoallv moves uneven parts and is none of these.
-NAME = re.compile(rf"(?<![a-z])({'|'.join(sorted(TESTS, key=len, reverse=True))})(?![a-uw-z])(_perf)?\b")
+# Longest first, so that all_reduce is not read as reduce; alltoallv moves uneven parts and is none
+# of these.
+NAME = re.compile(
+    rf"(?<![a-z])({'|'.join(sorted(TESTS, key=len, reverse=True))})(?![a-uw-z])(_perf)?\b"
+)
 RANK = re.compile(
     r"#?\s*Rank\s+([0-9]{1,9})\s+(?:Group\s+([0-9]{1,9})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
@@ -77,7 +82,9 @@ def read_nccl_tests(path: Path) -> NcclTests:
     try:
         text = read_regular(path, MAX_BYTES)
     except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror or problem}. Give the tests' output alone") from None
+        raise InputError(
+            f"cannot read {path}: {problem.strerror or problem}. Give the tests' output alone"
+        ) from None
     return parse_nccl_tests(text.decode("utf-8", "replace"), path.name)
 
 
@@ -86,17 +93,23 @@ def parse_nccl_tests(text: str, name: str) -> NcclTests:
     sections = [section for section in _sections(text, _test_in(name.casefold())) if section.rows]
     if not sections:
         raise FormatError(
-            f"{name} has no line of measured sizes and times as nccl-tests prints them (all_reduce_perf and the like)"
+            f"{name} has no line of measured sizes and times as nccl-tests prints them "
+            "(all_reduce_perf and the like)"
         )
     points: list[CollectivePoint] = []
     notes: list[str] = []
     for section in sections:
         points += _points(section, name)
         if section.num_wrong:
-            notes.append(f"{section.kind} in {name}: {section.num_wrong} sizes left out, their results were wrong")
+            notes.append(
+                f"{section.kind} in {name}: {section.num_wrong} sizes left out, their results "
+                "were wrong"
+            )
     device = next((section.device for section in sections if section.device), None)
     num_nodes = max(len(set(section.hosts.values())) for section in sections)
-    return NcclTests(device=device, num_nodes=max(num_nodes, 1), points=tuple(points), notes=tuple(notes))
+    return NcclTests(
+        device=device, num_nodes=max(num_nodes, 1), points=tuple(points), notes=tuple(notes)
+    )
 
 
 def _sections(text: str, otherwise: str | None) -> list[_Section]:
@@ -132,17 +145,27 @@ def _take(section: _Section, line: str) -> None:
     # From the end: older headers have no root. time, algbw, busbw, wrong; twice.
     out, inside = words[-8:-4], words[-4:]
     size = int(words[0])
-    if any(_number(wrong) not in (0.0, None) for wrong in (out[3], inside[3])) and not _is_error(words):
+    if any(_number(wrong) not in (0.0, None) for wrong in (out[3], inside[3])) and not _is_error(
+        words
+    ):
         section.num_wrong += 1
         return
-    ratio = next((b / a for a, b in ((_number(w[1]), _number(w[2])) for w in (out, inside)) if a and b and a > 1), None)
+    ratio = next(
+        (
+            b / a
+            for a, b in ((_number(w[1]), _number(w[2])) for w in (out, inside))
+            if a and b and a > 1
+        ),
+        None,
+    )
     times = _time(out[0]), _time(inside[0])
     if size > 0 and times != (None, None):
         section.rows.append((size, *times, ratio))
 
 
 def _is_error(words: list[str]) -> bool:
-    """Older tests print the largest difference, which is not zero where sums are rounded (1e-06), instead of counting."""
+    """Older tests print the largest difference, which is not zero where sums are rounded (1e-06),
+    instead of counting."""
     return "e" in words[-1].casefold() or "e" in words[-5].casefold()
 
 
@@ -150,11 +173,15 @@ def _points(section: _Section, name: str) -> list[CollectivePoint]:
     size = len(section.hosts)
     if size < 2:
         raise FormatError(
-            f"{name} does not tell its ranks (lines with `# Rank 0 ... on HOST device 0`): keep the tests' whole header"
+            f"{name} does not tell its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "
+            "the tests' whole header"
         )
     section.kind = section.kind or _guess(section, size)
     if section.kind is None:
-        raise FormatError(f"{name} does not tell which test it is. Name the file for it, as in all_gather_perf.txt")
+        raise FormatError(
+            f"{name} does not tell which test it is. Name the file for it, as in "
+            "all_gather_perf.txt"
+        )
     hosts = len(set(section.hosts.values()))
     tier = "node" if hosts == 1 else "across" if hosts == size else "world"
     points = []
@@ -162,7 +189,14 @@ def _points(section: _Section, name: str) -> list[CollectivePoint]:
         both = [value * 1e-6 for value in (out_us, in_us) if value is not None]
         time = Timing(seconds=both[0], low_s=min(both), high_s=max(both), repeats=section.iters)
         points.append(
-            CollectivePoint(kind=section.kind, backend="nccl", tier=tier, group_size=size, size_bytes=size_bytes, time=time)
+            CollectivePoint(
+                kind=section.kind,
+                backend="nccl",
+                tier=tier,
+                group_size=size,
+                size_bytes=size_bytes,
+                time=time,
+            )
         )
     return points
 
@@ -172,7 +206,9 @@ def _guess(section: _Section, size: int) -> str | None:
     ratios = sorted(row[3] for row in section.rows if row[3])
     if not ratios or size == 2:
         return None
-    return "all_reduce" if abs(ratios[len(ratios) // 2] / (2 * (size - 1) / size) - 1) < 0.03 else None
+    return (
+        "all_reduce" if abs(ratios[len(ratios) // 2] / (2 * (size - 1) / size) - 1) < 0.03 else None
+    )
 
 
 def _test_in(text: str) -> str | None:

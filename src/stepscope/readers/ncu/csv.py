@@ -3,7 +3,8 @@
     raw      one row for a launch, a column for every metric; the line under the names has the units
     details  one row for a metric of a launch: section, name as a person reads it, unit, value; rows of its rules between
 
-Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and behind.
+Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and
+behind.
 """
 
 from __future__ import annotations
@@ -34,18 +35,27 @@ MAX_NAME_CHARS = 4096
 MAX_REMARKS = 200
 MAX_ERRORS = 5
 
-HEADER = re.compile(rb'^[ \t]{0,64}"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?', re.MULTILINE)
-LOG = re.compile(rb"^==PROF== (?:Connected to process|Profiling \"|Disconnected from|Report:)", re.MULTILINE)
+HEADER = re.compile(
+    rb'^[ \t]{0,64}"?ID"?,"?Process ID"?,"?Process Name"?,"?Host Name"?,"?Kernel Name"?',
+    re.MULTILINE,
+)
+LOG = re.compile(
+    rb"^==PROF== (?:Connected to process|Profiling \"|Disconnected from|Report:)", re.MULTILINE
+)
 DIM = re.compile(r"\(?\s*(\d{1,10}),\s*(\d{1,10}),\s*(\d{1,10})\s*\)?")
 SCALED = re.compile(r"time_duration|bytes|shared_mem_per|per_second")
 """Metrics that are printed in whatever unit suits the number."""
-COMMAS = "launches have decimal commas in their numbers and were left out; record or export them with LC_ALL=C"
+COMMAS = (
+    "launches have decimal commas in their numbers and were left out; record or export them with "
+    "LC_ALL=C"
+)
 UNITS = "launches of a table without its line of units are told without times and bytes"
 EXPORT = "export it with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
 
 
 def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
-    """By the header of its table; or by its own messages, where a program's output fills the head."""
+    """By the header of its table; or by its own messages, where a program's output fills the
+    head."""
     return HEADER.search(head) is not None or LOG.search(head) is not None
 
 
@@ -90,7 +100,10 @@ class Draft:
             self.counts[f"launches after the first {MAX_KERNELS} were left out"] += 1
 
     def notes(self) -> tuple[str, ...]:
-        return (*self.problems, *(f"{count} {what}" for what, count in self.counts.items() if count))
+        return (
+            *self.problems,
+            *(f"{count} {what}" for what, count in self.counts.items() if count),
+        )
 
 
 @dataclass(slots=True)
@@ -132,7 +145,9 @@ def _read_one(draft: Draft, source: Source) -> None:
     if stream.problem:
         draft.problems.append(f"{source.label}: {stream.problem}")
     if len(draft.kernels) == before:
-        raise FormatError(_nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors))
+        raise FormatError(
+            _nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors)
+        )
 
 
 def _lines(blocks: Iterable[bytes], counts: Counter[str]) -> Iterator[str]:
@@ -167,8 +182,15 @@ def _is_header(row: Sequence[str]) -> bool:
 def _table(row: Sequence[str]) -> Table:
     columns = {name: place for place, name in enumerate(row[:MAX_COLUMNS])}
     is_long = "Metric Name" in columns and "Metric Value" in columns
-    wanted = [] if is_long else [(place, name) for name, place in columns.items() if is_wanted(name)]
-    return Table(columns=columns, is_long=is_long, wanted=wanted[:MAX_METRICS], width=min(len(row), MAX_COLUMNS))
+    wanted = (
+        [] if is_long else [(place, name) for name, place in columns.items() if is_wanted(name)]
+    )
+    return Table(
+        columns=columns,
+        is_long=is_long,
+        wanted=wanted[:MAX_METRICS],
+        width=min(len(row), MAX_COLUMNS),
+    )
 
 
 def _take(draft: Draft, table: Table, row: list[str]) -> None:
@@ -193,9 +215,13 @@ def _wide(table: Table, row: Sequence[str]) -> KernelMetrics:
         if table.scales is None and SCALED.search(name):
             continue
         if (value := number_of(row[place])) is not None:
-            values[name] = value * (table.scales[place] if table.scales and place < len(table.scales) else 1.0)
+            values[name] = value * (
+                table.scales[place] if table.scales and place < len(table.scales) else 1.0
+            )
     launch = _launch(table, row)
-    return kernel_of(launch.name, values, device=launch.device, grid=launch.grid, block=launch.block)
+    return kernel_of(
+        launch.name, values, device=launch.device, grid=launch.grid, block=launch.block
+    )
 
 
 def _launch(table: Table, row: Sequence[str]) -> Launch:
@@ -236,7 +262,9 @@ def _take_rule(draft: Draft, table: Table, row: Sequence[str], rule: str, kernel
     gain = number_of(table.cell(row, "Estimated Speedup"))
     kind = table.cell(row, "Estimated Speedup Type")[:20]
     text = table.cell(row, "Rule Description")[:2000]
-    draft.remarks.append(Remark(kernel=kernel, rule=rule[:100], text=text, gain=gain, gain_kind=kind))
+    draft.remarks.append(
+        Remark(kernel=kernel, rule=rule[:100], text=text, gain=gain, gain_kind=kind)
+    )
 
 
 def _finish(draft: Draft, table: Table | None) -> None:
@@ -244,7 +272,15 @@ def _finish(draft: Draft, table: Table | None) -> None:
         if launch.has_commas:
             draft.counts[COMMAS] += 1
         else:
-            draft.add(kernel_of(launch.name, launch.values, device=launch.device, grid=launch.grid, block=launch.block))
+            draft.add(
+                kernel_of(
+                    launch.name,
+                    launch.values,
+                    device=launch.device,
+                    grid=launch.grid,
+                    block=launch.block,
+                )
+            )
 
 
 def _dim(text: str) -> Dim | None:
@@ -252,11 +288,19 @@ def _dim(text: str) -> Dim | None:
     return None if told is None else (int(told[1]), int(told[2]), int(told[3]))
 
 
-def _nothing(label: str, table: Table | None, left_out: Sequence[str], errors: Sequence[str]) -> str:
+def _nothing(
+    label: str, table: Table | None, left_out: Sequence[str], errors: Sequence[str]
+) -> str:
     if errors:
         return f"{label}: Nsight Compute measured no kernel; it says: {'; '.join(errors)}"
     if left_out:
         return f"{label}: nothing is left of it: its {'; '.join(left_out)}"
     if table is None:
-        return f"{label}: output of Nsight Compute without its CSV table; record with --csv --page raw, or {EXPORT}"
-    return f"{label}: Nsight Compute's table has no kernel; see that --kernel-name, --launch-skip, --nvtx-include meet one"
+        return (
+            f"{label}: output of Nsight Compute without its CSV table; record with --csv --page "
+            f"raw, or {EXPORT}"
+        )
+    return (
+        f"{label}: Nsight Compute's table has no kernel; see that --kernel-name, --launch-skip, "
+        "--nvtx-include meet one"
+    )

@@ -1,7 +1,7 @@
 """What the details page of Nsight Compute calls a metric, and the metric's own name.
 
-Labels are those of the sections that come with Nsight Compute 2020 to 2025; older words stand beside the newer ones. A label that
-has two meanings is distinguished by its unit.
+Labels are those of the sections that come with Nsight Compute 2020 to 2025; older words stand
+beside the newer ones. A label that has two meanings is distinguished by its unit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Metrics of Nsight Compute, by its own names, into KernelMetrics. Values are in base units: bytes, hertz, nanoseconds, percent.
+"""Metrics of Nsight Compute, by its own names, into KernelMetrics. Values are in base units: bytes,
+hertz, nanoseconds, percent.
 
-Names are those of the Nsight Compute profiling guide ("Metrics Structure" and the tables of its sections). A metric that was not
-collected leaves its field None.
+Names are those of the Nsight Compute profiling guide ("Metrics Structure" and the tables of its
+sections). A metric that was not collected leaves its field None.
 """
 
 from __future__ import annotations
@@ -55,12 +56,18 @@ PLAIN = {
     "global_store_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),
     "l2_load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_miss.sum",),
     "l2_store_sectors": ("l1tex__m_l1tex2xbar_write_sectors_mem_lg_op_st.sum",),
-    "shared_wavefronts": ("memory_l1_wavefronts_shared", "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared.sum"),
+    "shared_wavefronts": (
+        "memory_l1_wavefronts_shared",
+        "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared.sum",
+    ),
     "shared_wavefronts_ideal": (
         "memory_l1_wavefronts_shared_ideal",
         "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_ideal.sum",
     ),
-    "spill_instructions": ("sass__inst_executed_register_spilling", "derived__local_spilling_requests"),
+    "spill_instructions": (
+        "sass__inst_executed_register_spilling",
+        "derived__local_spilling_requests",
+    ),
     "instructions": ("smsp__inst_executed.sum",),
 }
 WHOLE = {
@@ -77,11 +84,17 @@ LIMITS = {
 }
 SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
 LOCAL = tuple(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st"))
-L2_OUT = tuple(f"lts__{what}.avg.pct_of_peak_sustained_elapsed" for what in ("t_sectors", "lts2xbar_cycles_active"))
+L2_OUT = tuple(
+    f"lts__{what}.avg.pct_of_peak_sustained_elapsed"
+    for what in ("t_sectors", "lts2xbar_cycles_active")
+)
 MOVED = ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum")
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_{}.sum"
 USED_BYTES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
-ACTIVE, ELAPSED = "sm__cycles_active.avg", ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
+ACTIVE, ELAPSED = (
+    "sm__cycles_active.avg",
+    ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max", "gpc__cycles_elapsed.max"),
+)
 PEAK_DRAM = ("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second")
 CYCLES = "smsp__cycles_elapsed.avg"
 FLOPS = {"add": 1, "mul": 1, "fma": 2}
@@ -98,21 +111,31 @@ TENSOR_PARTS = re.compile(
     r"\.avg\.pct_of_peak_sustained_(?:active|elapsed)"
 )
 """By type of operation."""
-TENSOR_5 = tuple(f"sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_{of}" for of in ("elapsed", "active"))
+TENSOR_5 = tuple(
+    f"sm__pipe_tc_cycles_active.avg.pct_of_peak_sustained_{of}" for of in ("elapsed", "active")
+)
 """Where tcgen05 runs, on Blackwell."""
 STALL = re.compile(
     r"smsp__average_warps?(?:_latency)?_issue_stalled_(?!\w{1,40}_not_issued)(\w{1,40}?)(?:_per_issue_active)?\.ratio"
 )
-STALL_SHARE = re.compile(r"smsp__(?:average_)?warps?_issue_stalled_(?!\w{1,40}_not_issued)(\w{1,40}?)_per_warp_active\.pct")
+STALL_SHARE = re.compile(
+    r"smsp__(?:average_)?warps?_issue_stalled_(?!\w{1,40}_not_issued)(\w{1,40}?)_per_warp_active\.pct"
+)
 SAMPLED_STALL = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w{1,40}?)(?<!_not_issued)")
 LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
 """What all stalls add up to, the issue itself with them."""
-COMMON = frozenset({"selected", "not_selected", "wait", "long_scoreboard", "short_scoreboard", "barrier"})
+COMMON = frozenset(
+    {"selected", "not_selected", "wait", "long_scoreboard", "short_scoreboard", "barrier"}
+)
 """Stalls of every generation of devices: where one of them is missing, a part was collected."""
 PATTERNS = (TENSOR, TENSOR_PARTS, STALL, STALL_SHARE, SAMPLED_STALL)
 EXACT = frozenset(
     {
-        *(name for names in (*PERCENT.values(), *PLAIN.values(), *WHOLE.values()) for name in names),
+        *(
+            name
+            for names in (*PERCENT.values(), *PLAIN.values(), *WHOLE.values())
+            for name in names
+        ),
         *LIMITS.values(),
         *SHARED,
         *LOCAL,
@@ -130,14 +153,20 @@ def is_wanted(name: str) -> bool:
     return name in EXACT or any(pattern.fullmatch(name) for pattern in PATTERNS)
 
 
-def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim | None, block: Dim | None) -> KernelMetrics:
+def kernel_of(
+    name: str, values: Values, *, device: str | None = None, grid: Dim | None, block: Dim | None
+) -> KernelMetrics:
     """The kernel that these metrics are of."""
-    fields: dict[str, float | None] = {field: _share(_first(values, names)) for field, names in PERCENT.items()}
+    fields: dict[str, float | None] = {
+        field: _share(_first(values, names)) for field, names in PERCENT.items()
+    }
     fields["tensor_pipe"] = _tensor_pipe(values, fields["tensor_pipe"])
     fields |= {field: _positive(_first(values, names)) for field, names in PLAIN.items()}
     whole = {field: _whole(_first(values, names)) for field, names in WHOLE.items()}
     loads, stores = _sectors(values, "ld"), _sectors(values, "st")
-    limits = {limiter: values[metric] for limiter, metric in LIMITS.items() if values.get(metric, 0.0) > 0}
+    limits = {
+        limiter: values[metric] for limiter, metric in LIMITS.items() if values.get(metric, 0.0) > 0
+    }
     return KernelMetrics(
         name=name,
         device=device,
@@ -148,9 +177,13 @@ def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim
         l2_size_bytes=whole["l2_size_bytes"],
         shared_bytes=_sum(values, SHARED),
         limiters=_limiters(limits, fields["theoretical_occupancy"]),
-        blocks_per_multiprocessor=min(limits.values(), default=None) if len(limits) >= len(LIMITS) - 1 else None,
+        blocks_per_multiprocessor=min(limits.values(), default=None)
+        if len(limits) >= len(LIMITS) - 1
+        else None,
         active=_ratio(values.get(ACTIVE), _first(values, ELAPSED)),
-        l2_served=_share(max((values[name] for name in L2_OUT), default=None)) if all(n in values for n in L2_OUT) else None,
+        l2_served=_share(max((values[name] for name in L2_OUT), default=None))
+        if all(n in values for n in L2_OUT)
+        else None,
         stalls=stall_shares(values),
         l2_bytes=_sum(values, MOVED),
         load_sectors=loads[0],
@@ -167,9 +200,11 @@ def kernel_of(name: str, values: Values, *, device: str | None = None, grid: Dim
 
 
 def stall_shares(values: Values) -> dict[str, float]:
-    """Of a warp's time between two instructions, by what it waited for; by samples where the averages were not collected.
+    """Of a warp's time between two instructions, by what it waited for; by samples where the
+    averages were not collected.
 
-    Where a part of the reasons was collected, and not what all add up to, nothing tells their shares.
+    Where a part of the reasons was collected, and not what all add up to, nothing tells their
+    shares.
     """
     if found := _stalls(values, STALL):
         if found.keys() >= COMMON:
@@ -193,7 +228,11 @@ def _stalls(values: Values, pattern: re.Pattern[str]) -> dict[str, float]:
 
 def _shares(found: Values, total: float) -> dict[str, float]:
     """The largest first."""
-    return {reason: value / total for reason, value in sorted(found.items(), key=lambda one: -one[1])} if total > 0 else {}
+    return (
+        {reason: value / total for reason, value in sorted(found.items(), key=lambda one: -one[1])}
+        if total > 0
+        else {}
+    )
 
 
 def _first(values: Values, names: tuple[str, ...]) -> float | None:
@@ -238,16 +277,29 @@ def _limiters(limits: Values, theoretical: float | None) -> tuple[str, ...]:
 
 
 def _sectors(values: Values, op: str) -> tuple[float | None, float | None]:
-    """That one warp's access touches, and that its data would fill; None where there were no such accesses."""
-    touched = _ratio(values.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"), values.get(REQUESTS.format(op)))
+    """That one warp's access touches, and that its data would fill; None where there were no such
+    accesses."""
+    touched = _ratio(
+        values.get(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum"),
+        values.get(REQUESTS.format(op)),
+    )
     used = values.get(USED_BYTES.format(op))
     return touched, None if touched is None or not used else touched * min(used / SECTOR_BYTES, 1.0)
 
 
 def _tensor_pipe(values: Values, whole: float | None) -> float | None:
-    """The whole pipe's, or its busiest part's. Parts that stand still do not say that the others do."""
+    """The whole pipe's, or its busiest part's. Parts that stand still do not say that the others
+    do."""
     if whole is None:
-        whole = _share(max((value for name, value in values.items() if TENSOR_PARTS.fullmatch(name)), default=None)) or None
+        whole = (
+            _share(
+                max(
+                    (value for name, value in values.items() if TENSOR_PARTS.fullmatch(name)),
+                    default=None,
+                )
+            )
+            or None
+        )
     newest = _share(_first(values, TENSOR_5))
     return whole if not newest else max(newest, whole or 0.0)
 

@@ -1,9 +1,10 @@
-"""Reports of Nsight Compute (.ncu-rep), through NVIDIA's own `ncu_report` module where it is installed.
+"""Reports of Nsight Compute (.ncu-rep), through NVIDIA's own `ncu_report` module where it is
+installed.
 
     pip install ncu-report, or PYTHONPATH=.../nsight-compute/extras/python
 
-The format is NVIDIA's and not documented; the module is ("Python Report Interface" in the Nsight Compute documentation). It is
-imported when such a file is read, and not before.
+The format is NVIDIA's and not documented; the module is ("Python Report Interface" in the Nsight
+Compute documentation). It is imported when such a file is read, and not before.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ MAX_KERNELS = 20_000
 MAX_METRICS = 512
 MAX_NAME_CHARS = 4096
 MAX_COPY_BYTES = 4 << 30
-"""Of a report that lies in an archive or elsewhere, and must be copied for the module to open it."""
+"""Of a report that lies in an archive or elsewhere, and must be copied for the module to open
+it."""
 KERNEL, DEMANGLED, STRING = 0, 1, 2
-"""Of the module's enumerations: a workload that is a kernel, a whole name, a metric that is text (its number would be 0)."""
+"""Of the module's enumerations: a workload that is a kernel, a whole name, a metric that is text
+(its number would be 0)."""
 
 
 def is_mine(head: bytes, name: str) -> bool:
@@ -40,7 +43,8 @@ def is_mine(head: bytes, name: str) -> bool:
 
 
 def read(sources: Sequence[Source]) -> KernelReport:
-    """Every kernel of every report. Other workloads (ranges, whole graphs) are counted and left out."""
+    """Every kernel of every report. Other workloads (ranges, whole graphs) are counted and left
+    out."""
     module = _module(sources[0].label)
     kernels: list[KernelMetrics] = []
     left_out = 0
@@ -54,10 +58,24 @@ def read(sources: Sequence[Source]) -> KernelReport:
                 else:
                     kernels.append(kernel)
         if len(kernels) == before:
-            raise FormatError(f"{source.label}: ncu_report finds no kernel in it: it is damaged, or of a newer Nsight Compute")
-    notes = [f"{left_out} workloads that are no kernel, or beyond the first {MAX_KERNELS}, were left out"] if left_out else []
+            raise FormatError(
+                f"{source.label}: ncu_report finds no kernel in it: it is damaged, or of a newer "
+                "Nsight Compute"
+            )
+    notes = (
+        [
+            (
+                f"{left_out} workloads that are no kernel, or beyond the first {MAX_KERNELS}, were "
+                "left out"
+            )
+        ]
+        if left_out
+        else []
+    )
     paths = tuple(source.label for source in sources)
-    recording = KernelRecording(format="ncu-rep", paths=paths, notes=tuple(notes), kernels=tuple(kernels))
+    recording = KernelRecording(
+        format="ncu-rep", paths=paths, notes=tuple(notes), kernels=tuple(kernels)
+    )
     return KernelReport(recordings=(recording,))
 
 
@@ -66,8 +84,10 @@ def _module(label: str) -> ModuleType:
         return import_module("ncu_report")
     except (ImportError, OSError, RuntimeError) as problem:
         raise InputError(
-            f"{label} is a report of Nsight Compute: NVIDIA's ncu_report module reads it, and cannot be imported ({problem}); "
-            "pip install ncu-report, or export the report with: ncu --import FILE.ncu-rep --csv --page raw > ncu.csv"
+            f"{label} is a report of Nsight Compute: NVIDIA's ncu_report module reads it, and "
+            f"cannot be imported ({problem}); "
+            "pip install ncu-report, or export the report with: ncu --import FILE.ncu-rep --csv "
+            "--page raw > ncu.csv"
         ) from problem
 
 
@@ -79,10 +99,16 @@ def _file_of(source: Source) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
         path = Path(folder) / "report.ncu-rep"
-        with path.open("wb") as copy, closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+        with (
+            path.open("wb") as copy,
+            closing(Stream(source.path, source.offset, source.length).blocks()) as blocks,
+        ):
             for block in blocks:
                 if copy.tell() > MAX_COPY_BYTES:
-                    raise FormatError(f"{source.label}: over {MAX_COPY_BYTES >> 30} GiB; unpack it and name the file itself")
+                    raise FormatError(
+                        f"{source.label}: over {MAX_COPY_BYTES >> 30} GiB; unpack it and name the "
+                        "file itself"
+                    )
                 copy.write(block)
         yield path
 
@@ -93,7 +119,9 @@ def _actions(module: Any, path: Path, label: str) -> Iterator[Any]:
         ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
         yield from (each.action_by_idx(i) for each in ranges for i in range(each.num_actions()))
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError, IndexError) as problem:
-        raise FormatError(f"{label}: ncu_report cannot read it ({type(problem).__name__}: {problem})") from problem
+        raise FormatError(
+            f"{label}: ncu_report cannot read it ({type(problem).__name__}: {problem})"
+        ) from problem
 
 
 def _kernel(action: Any, label: str) -> KernelMetrics | None:
@@ -108,14 +136,27 @@ def _kernel(action: Any, label: str) -> KernelMetrics | None:
                 values[name] = value
         shown = action.metric_by_name("device__attribute_display_name")
         device = None if shown is None else str(shown.as_string() or "")[:100] or None
-        return kernel_of(str(action.name(DEMANGLED))[:MAX_NAME_CHARS], values, device=device, grid=None, block=None)
+        return kernel_of(
+            str(action.name(DEMANGLED))[:MAX_NAME_CHARS],
+            values,
+            device=device,
+            grid=None,
+            block=None,
+        )
     except (RuntimeError, ValueError, TypeError, AttributeError) as problem:
-        raise FormatError(f"{label}: a kernel of it cannot be read ({type(problem).__name__}: {problem})") from problem
+        raise FormatError(
+            f"{label}: a kernel of it cannot be read ({type(problem).__name__}: {problem})"
+        ) from problem
 
 
 def _value(metric: Any) -> float | None:
-    """In base units; None for what was not collected, and for text. Older modules do not tell the first."""
-    if metric is None or (hasattr(metric, "has_value") and not metric.has_value()) or metric.kind() == STRING:
+    """In base units; None for what was not collected, and for text. Older modules do not tell the
+    first."""
+    if (
+        metric is None
+        or (hasattr(metric, "has_value") and not metric.has_value())
+        or metric.kind() == STRING
+    ):
         return None
     value = float(metric.as_double())
     return value * scale_of(metric.unit() or "") if abs(value) <= MOST else None

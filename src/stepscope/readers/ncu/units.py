@@ -1,6 +1,8 @@
-"""Numbers and units as Nsight Compute prints them, into base units: bytes, hertz, nanoseconds, percent as it stands.
+"""Numbers and units as Nsight Compute prints them, into base units: bytes, hertz, nanoseconds,
+percent as it stands.
 
-"3,197,215,463.64" hz     "78.91" us     "32.77" Kbyte/block     "1.98" cycle/nsecond     "132 (1; 1; 1)" with its instances
+"3,197,215,463.64" hz     "78.91" us     "32.77" Kbyte/block     "1.98" cycle/nsecond     "132 (1;
+1; 1)" with its instances
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-NUMBER = re.compile(r"(-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,40})?(?:[eE][+-]?\d{1,3})?)(?: \(.*)?", re.DOTALL)
+NUMBER = re.compile(
+    r"(-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,40})?(?:[eE][+-]?\d{1,3})?)(?: \(.*)?",
+    re.DOTALL,
+)
 MAX_NUMBER_CHARS = 64
 MOST = 1e30
 """A number beyond is no measurement, and what is made of it would not be finite."""
@@ -16,7 +21,8 @@ PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e1
 SCALED = ("byte", "hz", "Hz", "cycle", "inst", "sector", "warp", "thread", "block")
 NANOSECONDS = {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}
 DECIMAL_COMMA = re.compile(r"-?(?:\d{1,3}(?:\.\d{3}){1,12}|\d{1,40}),(?:\d{1,2}|\d{4,40})")
-"""`78,91` and `1.234,56`. Three digits behind it are a thousands separator's: Nsight Compute prints two."""
+"""`78,91` and `1.234,56`. Three digits behind it are a thousands separator's: Nsight Compute prints
+two."""
 SECONDS = re.compile(r"([num]?)s(?:ec(?:ond)?s?)?")
 
 

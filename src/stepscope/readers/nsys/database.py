@@ -1,7 +1,8 @@
 """An SQLite file of a stranger's, read as plain tables of numbers and text.
 
-Nothing in the file may act: it is opened unchangeable, tables alone are read (no views, no virtual tables, no computed columns),
-an authorizer lets nothing pass but reading them, and a count of the machine's steps ends what goes round in circles.
+Nothing in the file may act: it is opened unchangeable, tables alone are read (no views, no virtual
+tables, no computed columns), an authorizer lets nothing pass but reading them, and a count of the
+machine's steps ends what goes round in circles.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ MAGIC = b"SQLite format 3\x00"
 MAX_ROWS = 50_000_000
 """Of one table. An hour of eight ranks has some ten million."""
 SMALLEST_ROW_BYTES = 8
-"""Nsight's rows have five numbers and more: pages that point at one another must not make a small file endless."""
+"""Nsight's rows have five numbers and more: pages that point at one another must not make a small
+file endless."""
 STEPS_PER_BYTE = 64
 FREE_STEPS = 20_000_000
-"""Steps of SQLite's machine that one query may take, with STEPS_PER_BYTE of the file; a row takes some five per column."""
+"""Steps of SQLite's machine that one query may take, with STEPS_PER_BYTE of the file; a row takes
+some five per column."""
 STEPS_AT_ONCE = 100_000
 LIMIT_LENGTH = 0
 """SQLITE_LIMIT_LENGTH, which Python 3.10 has no name for."""
 MAX_CELL_BYTES = 64 << 20
-"""Nsight keeps a process' whole output in one cell, which we do not read; SQLite must not take more for it than this."""
+"""Nsight keeps a process' whole output in one cell, which we do not read; SQLite must not take more
+for it than this."""
 MAX_NAME_LENGTH = 4096
 MAX_UNPACKED_BYTES = 64 << 30
 DISK_RESERVE_BYTES = 2 << 30
@@ -62,33 +66,52 @@ class Database:
     def has(self, table: str, *columns: str) -> bool:
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
-    def ints(self, table: str, columns: Sequence[str], where: str = "", parameters: Sequence[int] = ()) -> dict[str, Int64]:
-        """Columns of whole numbers; NONE where a column is not there, or a cell holds something else."""
+    def ints(
+        self, table: str, columns: Sequence[str], where: str = "", parameters: Sequence[int] = ()
+    ) -> dict[str, Int64]:
+        """Columns of whole numbers; NONE where a column is not there, or a cell holds something
+        else."""
         there = [column for column in columns if self.has(table, column)]
         blank = {column: np.empty(0, np.int64) for column in columns}
         if not there:
             return blank
-        wanted = ", ".join(f"CASE WHEN typeof({_quoted(c)}) = 'integer' THEN {_quoted(c)} ELSE {NONE} END" for c in there)
+        wanted = ", ".join(
+            f"CASE WHEN typeof({_quoted(c)}) = 'integer' THEN {_quoted(c)} ELSE {NONE} END"
+            for c in there
+        )
         chunks = [np.array(rows, np.int64) for rows in self.rows(table, wanted, where, parameters)]
         stacked = np.concatenate(chunks) if chunks else np.empty((0, len(there)), np.int64)
         missing = np.full(len(stacked), NONE, np.int64)
-        return {c: np.ascontiguousarray(stacked[:, there.index(c)]) if c in there else missing for c in columns}
+        return {
+            c: np.ascontiguousarray(stacked[:, there.index(c)]) if c in there else missing
+            for c in columns
+        }
 
-    def rows(self, table: str, wanted: str, where: str = "", parameters: Sequence[int] = ()) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows in blocks, up to the most that the file can truly hold; `wanted` and `where` are our own words."""
+    def rows(
+        self, table: str, wanted: str, where: str = "", parameters: Sequence[int] = ()
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows in blocks, up to the most that the file can truly hold; `wanted` and `where` are our
+        own words."""
         most = min(MAX_ROWS, self.size_bytes // SMALLEST_ROW_BYTES)
         query = f"SELECT {wanted} FROM {_quoted(table)}" + (f" WHERE {where}" if where else "")  # noqa: S608
         for rows in self.query(query, parameters):
             if len(rows) > most:
-                self.notes.append(f"the table {table} has more rows than are read; the rest was left out")
+                self.notes.append(
+                    f"the table {table} has more rows than are read; the rest was left out"
+                )
                 yield rows[:most]
                 return
             most -= len(rows)
             yield rows
 
-    def query(self, query: str, parameters: Sequence[int] = ()) -> Generator[list[tuple[Any, ...]], None, None]:
+    def query(
+        self, query: str, parameters: Sequence[int] = ()
+    ) -> Generator[list[tuple[Any, ...]], None, None]:
         self._left = FREE_STEPS + STEPS_PER_BYTE * self.size_bytes
-        with self.problems_told(), closing(self.connection.execute(query, tuple(parameters))) as cursor:
+        with (
+            self.problems_told(),
+            closing(self.connection.execute(query, tuple(parameters))) as cursor,
+        ):
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield rows
 
@@ -100,14 +123,18 @@ class Database:
             return {}
         what = f'"id", substr("value", 1, {MAX_NAME_LENGTH})'
         found: dict[int, str] = {}
-        if not columns["id"]:  # No key: one pass over all, rather than one for each block of numbers.
+        if not columns[
+            "id"
+        ]:  # No key: one pass over all, rather than one for each block of numbers.
             for rows in self.rows("StringIds", what):
                 found.update((i, text) for i, text in rows if i in wanted and isinstance(text, str))
             return found
         ordered = sorted(wanted)
         for at in range(0, len(ordered), IDS_AT_ONCE):
             some = ordered[at : at + IDS_AT_ONCE]
-            for rows in self.rows("StringIds", what, f'"id" IN ({",".join("?" * len(some))})', some):
+            for rows in self.rows(
+                "StringIds", what, f'"id" IN ({",".join("?" * len(some))})', some
+            ):
                 found.update((i, text) for i, text in rows if isinstance(text, str))
         return found
 
@@ -116,8 +143,14 @@ class Database:
         try:
             yield
         except sqlite3.Error as problem:
-            ended = "it takes more steps than a file of its size needs" if "interrupt" in str(problem) else str(problem)
-            raise FormatError(f"{self.label} cannot be read as an SQLite database: {ended}. {AGAIN}") from None
+            ended = (
+                "it takes more steps than a file of its size needs"
+                if "interrupt" in str(problem)
+                else str(problem)
+            )
+            raise FormatError(
+                f"{self.label} cannot be read as an SQLite database: {ended}. {AGAIN}"
+            ) from None
         except (OverflowError, UnicodeError, MemoryError) as problem:
             raise FormatError(f"{self.label} is damaged: {problem}. {AGAIN}") from None
 
@@ -135,7 +168,9 @@ class Database:
         self.refused = tuple(sorted(refused))
         for name, columns in self.tables.items():
             for rows in self.query(f"PRAGMA table_info({_quoted(name)})"):
-                columns.update({row[1]: row[2].upper() == "INTEGER" and row[5] == 1 for row in rows})
+                columns.update(
+                    {row[1]: row[2].upper() == "INTEGER" and row[5] == 1 for row in rows}
+                )
 
     def tick(self) -> int:
         self._left -= STEPS_AT_ONCE
@@ -149,7 +184,9 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _may(action: int, first: str | None, second: str | None, _database: str | None, _inner: str | None) -> int:
+def _may(
+    action: int, first: str | None, second: str | None, _database: str | None, _inner: str | None
+) -> int:
     """What SQLite may do: read tables, with a few harmless functions."""
     allowed = (
         action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
@@ -161,11 +198,14 @@ def _may(action: int, first: str | None, second: str | None, _database: str | No
 
 @contextmanager
 def opened(source: Source) -> Iterator[Database]:
-    """The database of a source; one that is compressed, remote or in an archive is first written to a folder that goes away."""
+    """The database of a source; one that is compressed, remote or in an archive is first written to
+    a folder that goes away."""
     with _on_disk(source) as path:
         try:
             size = path.stat().st_size
-            connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None
+            )
         except (sqlite3.Error, OSError, ValueError) as problem:
             raise InputError(f"cannot open {source.label}: {problem}") from None
         with closing(connection):
@@ -174,7 +214,12 @@ def opened(source: Source) -> Iterator[Database]:
                 connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
                 if hasattr(connection, "setlimit"):  # Python 3.11
                     connection.setlimit(LIMIT_LENGTH, MAX_CELL_BYTES)
-                for setting in ("trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY", "query_only = ON"):
+                for setting in (
+                    "trusted_schema = OFF",
+                    "cell_size_check = ON",
+                    "temp_store = MEMORY",
+                    "query_only = ON",
+                ):
                     connection.execute(f"PRAGMA {setting}")
                 connection.set_progress_handler(database.tick, STEPS_AT_ONCE)
                 connection.set_authorizer(_may)
@@ -191,7 +236,12 @@ def _on_disk(source: Source) -> Iterator[Path]:
         if not head.startswith(MAGIC):
             what = stream.problem or ("it is empty" if not head else "it does not begin like one")
             raise FormatError(f"{source.label} is no SQLite database: {what}. {AGAIN}")
-        if isinstance(source.path, Path) and source.offset == 0 and source.length is None and _is_plain(source.path):
+        if (
+            isinstance(source.path, Path)
+            and source.offset == 0
+            and source.length is None
+            and _is_plain(source.path)
+        ):
             yield source.path
             return
         with TemporaryDirectory(prefix="stepscope-") as folder:
@@ -201,7 +251,10 @@ def _on_disk(source: Source) -> Iterator[Path]:
                 while head:
                     size += len(head)
                     if size > room:
-                        raise InputError(f"{source.label} does not fit into {Path(folder).parent}. Unpack it, and name the file.")
+                        raise InputError(
+                            f"{source.label} does not fit into {Path(folder).parent}. Unpack it, "
+                            "and name the file."
+                        )
                     file.write(head)
                     head = next(blocks, b"")
             if stream.problem:

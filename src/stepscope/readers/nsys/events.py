@@ -1,6 +1,8 @@
-"""Nsight Systems' tables of events into columns: what the device did, what was called, what was waited for.
+"""Nsight Systems' tables of events into columns: what the device did, what was called, what was
+waited for.
 
-Names are written as torch.profiler writes them, so that every analysis knows a copy and a call by the same words.
+Names are written as torch.profiler writes them, so that every analysis knows a copy and a call by
+the same words.
 """
 
 from __future__ import annotations
@@ -29,14 +31,39 @@ OS_CALLS = "OSRT_API"
 DEVICE_TABLES = (KERNELS, COPIES, SETS, GRAPHS)
 
 THREAD_MASK = 0xFFFFFF
-"""A global identifier is <hardware:8><vm:8><process:24><thread:24> (Nsight's exporter manual, "Serialized identifiers")."""
+"""A global identifier is <hardware:8><vm:8><process:24><thread:24> (Nsight's exporter manual,
+"Serialized identifiers")."""
 NO_STREAM = 2**32 - 1
 VERSION = re.compile(r"(_ptsz|_ptds)?_v\d{4,5}$")
 """Nsight adds the release that brought a call: cudaLaunchKernel_v7000."""
-COPY_WORDS = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP", "HtoD", "DtoH", "DtoD")
+COPY_WORDS = (
+    "",
+    "HtoD",
+    "DtoH",
+    "HtoA",
+    "AtoH",
+    "AtoA",
+    "AtoD",
+    "DtoA",
+    "DtoD",
+    "HtoH",
+    "PtoP",
+    "HtoD",
+    "DtoH",
+    "DtoD",
+)
 """By ENUM_CUDA_MEMCPY_OPER; the last three are pages of unified memory."""
 FIRST_UNIFIED = 11
-MEMORY_WORDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+MEMORY_WORDS = (
+    "Pageable",
+    "Pinned",
+    "Device",
+    "Array",
+    "Managed",
+    "Device Static",
+    "Managed Static",
+    "Unknown",
+)
 """By ENUM_CUDA_MEM_KIND."""
 WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 """By ENUM_CUPTI_SYNC_TYPE."""
@@ -75,7 +102,8 @@ class Draft:
         return "", ()
 
     def take(self, table: str, *more: str) -> dict[str, Int64] | None:
-        """A table's times and further columns, of rows whose times make sense; None where there are none."""
+        """A table's times and further columns, of rows whose times make sense; None where there are
+        none."""
         if not self.database.has(table, "start", "end"):
             return None
         columns = self.database.ints(table, ("start", "end", *more), *self.of_process(table))
@@ -91,10 +119,14 @@ class Draft:
         return columns if len(columns["start"]) else None
 
     def count_unowned(self, table: str) -> None:
-        owner = next((name for name in ("globalPid", "globalTid") if self.database.has(table, name)), None)
+        owner = next(
+            (name for name in ("globalPid", "globalTid") if self.database.has(table, name)), None
+        )
         if self.process == NONE or owner is None:
             return
-        for ((count,),) in self.database.query(f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'):  # noqa: S608
+        for ((count,),) in self.database.query(
+            f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'
+        ):
             if count:
                 self.unowned[table] = count
 
@@ -104,11 +136,14 @@ class Draft:
         return columns
 
     def names(self, ids: Int64, *, are_calls: bool = False) -> Int64:
-        """Codes of the names that StringIds has under these numbers; a call's without the release that brought it."""
+        """Codes of the names that StringIds has under these numbers; a call's without the release
+        that brought it."""
         unique, inverse = np.unique(ids, return_inverse=True)
         found = self.database.strings(unique)
         self.num_unnamed += sum(i != NONE and i not in found for i in unique.tolist())
-        texts = [found.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()]
+        texts = [
+            found.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()
+        ]
         return self.codes([VERSION.sub("", text) if are_calls else text for text in texts])[inverse]
 
     def codes(self, texts: list[str]) -> Int64:
@@ -116,11 +151,15 @@ class Draft:
 
     def host_threads(self, ids: Int64) -> Int64:
         unique, inverse = np.unique(ids, return_inverse=True)
-        places = [((i >> 24) & THREAD_MASK, i & THREAD_MASK) if i != NONE else (0, 0) for i in unique.tolist()]
+        places = [
+            ((i >> 24) & THREAD_MASK, i & THREAD_MASK) if i != NONE else (0, 0)
+            for i in unique.tolist()
+        ]
         return np.array([self.scanner.threads[place] for place in places], np.int64)[inverse]
 
     def place_on_device(self, columns: Columns, rows: dict[str, Int64]) -> None:
-        """Device, stream and the launching call; a stream is a thread of the device, as in torch.profiler's traces."""
+        """Device, stream and the launching call; a stream is a thread of the device, as in
+        torch.profiler's traces."""
         device, stream = rows["deviceId"].copy(), rows["streamId"].copy()
         device[(device < 0) | (device > np.iinfo(np.int16).max)] = NONE
         stream[(stream < 0) | (stream >= NO_STREAM)] = NONE
@@ -150,7 +189,9 @@ def _kernels(draft: Draft) -> None:
     if rows is None:
         return
     columns = draft.blank(rows, Kind.KERNEL)
-    columns.name[:] = draft.names(np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"]))
+    columns.name[:] = draft.names(
+        np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"])
+    )
     draft.place_on_device(columns, rows)
     shapes, inverse = _distinct([rows[column] for column in GEOMETRY])
     codes = [draft.scanner.details[_launch_key(shape)] for shape in shapes]
@@ -159,7 +200,8 @@ def _kernels(draft: Draft) -> None:
 
 
 def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
-    """The distinct rows of some columns, and which of them each row is. One column at a time: rows are never compared whole."""
+    """The distinct rows of some columns, and which of them each row is. One column at a time: rows
+    are never compared whole."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, place = np.unique(column, return_inverse=True)
@@ -169,11 +211,14 @@ def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
 
 
 def _launch_key(shape: list[int]) -> bytes:
-    """A launch as the table of details has it: grid, block, registers, shared memory, and an occupancy that nsys has not."""
+    """A launch as the table of details has it: grid, block, registers, shared memory, and an
+    occupancy that nsys has not."""
     grid, block, (registers, static, dynamic) = shape[:3], shape[3:6], shape[6:]
     parts = [json.dumps(size).encode() if min(size) >= 0 else b"" for size in (grid, block)]
     shared = static + dynamic if min(static, dynamic) >= 0 else NONE
-    return SEPARATOR.join([*parts, *(str(n).encode() if n >= 0 else b"" for n in (registers, shared)), b""])
+    return SEPARATOR.join(
+        [*parts, *(str(n).encode() if n >= 0 else b"" for n in (registers, shared)), b""]
+    )
 
 
 def _copies(draft: Draft) -> None:
@@ -183,7 +228,9 @@ def _copies(draft: Draft) -> None:
     columns = draft.blank(rows, Kind.MEMCPY)
     memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
     kinds, inverse = _distinct([rows[column] for column in ("copyKind", "srcKind", "dstKind")])
-    columns.name[:] = draft.codes([_copy_name(kind, source, target, memory) for kind, source, target in kinds])[inverse]
+    columns.name[:] = draft.codes(
+        [_copy_name(kind, source, target, memory) for kind, source, target in kinds]
+    )[inverse]
     columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
     draft.place_on_device(columns, rows)
     draft.chunks.append(columns)
@@ -203,7 +250,11 @@ def _labels(draft: Draft, table: str, known: tuple[str, ...]) -> dict[int, str]:
     words = dict(enumerate(known))
     if draft.database.has(table, "id", "label"):
         for rows in draft.database.rows(table, '"id", substr("label", 1, 32)'):
-            words.update((i, label) for i, label in rows[:256] if isinstance(i, int) and isinstance(label, str))
+            words.update(
+                (i, label)
+                for i, label in rows[:256]
+                if isinstance(i, int) and isinstance(label, str)
+            )
     return words
 
 
@@ -214,7 +265,9 @@ def _sets(draft: Draft) -> None:
     columns = draft.blank(rows, Kind.MEMSET)
     memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
     kinds, inverse = np.unique(rows["memKind"], return_inverse=True)
-    columns.name[:] = draft.codes([f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()])[inverse]
+    columns.name[:] = draft.codes(
+        [f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
+    )[inverse]
     columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
     draft.place_on_device(columns, rows)
     draft.chunks.append(columns)
@@ -226,7 +279,11 @@ def _graphs(draft: Draft) -> None:
     if rows is None:
         return
     told = [chunk.correlation for chunk in draft.chunks]
-    alone = ~np.isin(rows["correlationId"], np.concatenate(told)) if told else np.ones(len(rows["start"]), np.bool_)
+    alone = (
+        ~np.isin(rows["correlationId"], np.concatenate(told))
+        if told
+        else np.ones(len(rows["start"]), np.bool_)
+    )
     alone |= rows["correlationId"] <= 0  # Not told: then nothing says that its nodes are there.
     rows = {name: column[alone] for name, column in rows.items()}
     draft.num_graphs = len(rows["start"])
@@ -234,7 +291,9 @@ def _graphs(draft: Draft) -> None:
         return
     columns = draft.blank(rows, Kind.KERNEL)
     graphs, inverse = np.unique(rows["graphId"], return_inverse=True)
-    columns.name[:] = draft.codes([f"CUDA graph {graph}" if graph >= 0 else "CUDA graph" for graph in graphs.tolist()])[inverse]
+    columns.name[:] = draft.codes(
+        [f"CUDA graph {graph}" if graph >= 0 else "CUDA graph" for graph in graphs.tolist()]
+    )[inverse]
     draft.place_on_device(columns, rows)
     draft.chunks.append(columns)
 
@@ -256,9 +315,15 @@ def take_waits(draft: Draft) -> None:
         return
     columns = draft.blank(rows, Kind.SYNC)
     kinds, inverse = np.unique(rows["syncType"], return_inverse=True)
-    words = [WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0] for kind in kinds.tolist()]
+    words = [
+        WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0]
+        for kind in kinds.tolist()
+    ]
     columns.name[:] = draft.codes(words)[inverse]
-    details = [draft.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])] for word in words]
+    details = [
+        draft.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])]
+        for word in words
+    ]
     columns.detail[:] = np.array(details, np.int64)[inverse]
     draft.place_on_device(columns, rows)
     draft.chunks.append(columns)
@@ -276,12 +341,17 @@ def take_overheads(draft: Draft) -> None:
 
 
 def take_os_calls(draft: Draft) -> None:
-    """Calls into the operating system, of kind OTHER: whether one works or waits, its name alone does not tell.
+    """Calls into the operating system, of kind OTHER: whether one works or waits, its name alone
+    does not tell.
 
     Taken only beside device work: where there is none, the host's ranges are the work.
     """
-    launching = [chunk.thread for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.RUNTIME]
-    on_device = any(len(chunk.kind) and chunk.kind[0] in (Kind.KERNEL, Kind.MEMCPY) for chunk in draft.chunks)
+    launching = [
+        chunk.thread for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.RUNTIME
+    ]
+    on_device = any(
+        len(chunk.kind) and chunk.kind[0] in (Kind.KERNEL, Kind.MEMCPY) for chunk in draft.chunks
+    )
     rows = draft.take(OS_CALLS, "globalTid", "nameId") if on_device else None
     if rows is None:
         return
@@ -295,4 +365,8 @@ def take_os_calls(draft: Draft) -> None:
         totals = np.zeros(len(draft.scanner.names), np.int64)
         np.add.at(totals, columns.name[mine], columns.dur_ns[mine])
         table = draft.scanner.names.table()
-        draft.os_ns = {table[i]: int(totals[i]) for i in np.argsort(-totals)[:3].tolist() if totals[i] >= WORTH_TELLING_NS}
+        draft.os_ns = {
+            table[i]: int(totals[i])
+            for i in np.argsort(-totals)[:3].tolist()
+            if totals[i] >= WORTH_TELLING_NS
+        }

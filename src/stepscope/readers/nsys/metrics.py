@@ -1,7 +1,9 @@
-"""The devices' counters that Nsight Systems samples (--gpu-metrics-devices): means over the recorded work, and while it ran.
+"""The devices' counters that Nsight Systems samples (--gpu-metrics-devices): means over the
+recorded work, and while it ran.
 
-A device that waits half of the time shows half of what its kernels reach. So the mean is told twice: from the first work of the
-process to its last, and with each sample counted by how much of it this work was on the device. Steps are not known here.
+A device that waits half of the time shows half of what its kernels reach. So the mean is told
+twice: from the first work of the process to its last, and with each sample counted by how much of
+it this work was on the device. Steps are not known here.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ from stepscope.readers.nsys.events import Draft
 from stepscope.readers.nsys.target import cuda_numbers
 
 SAMPLES, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
-COUNTERS = re.compile(r"^(?:GR Active|SMs? Active|SM Issue|Tensor Active|DRAM (?:Read|Write) Bandwidth)\b", re.IGNORECASE)
+COUNTERS = re.compile(
+    r"^(?:GR Active|SMs? Active|SM Issue|Tensor Active|DRAM (?:Read|Write) Bandwidth)\b",
+    re.IGNORECASE,
+)
 MAX_COUNTERS = 8
 MAX_SAMPLES = 10_000_000
 """That are looked at: six counters of one device at 10 kHz for more than two minutes."""
 MAX_NAMED = 64
 """Counters that are asked for: six of each of some eight devices."""
 Key = tuple[int, int]
-"""The type, whose lowest byte is the device's number (exporter manual, GENERIC_EVENTS), and the metric."""
+"""The type, whose lowest byte is the device's number (exporter manual, GENERIC_EVENTS), and the
+metric."""
 
 
 def counters_of(draft: Draft, low: int, high: int) -> list[str]:
@@ -38,15 +44,27 @@ def counters_of(draft: Draft, low: int, high: int) -> list[str]:
     names: dict[Key, str] = {}
     for rows in database.rows(NAMES, '"typeId", "metricId", substr("metricName", 1, 96)'):
         known = [row for row in rows if isinstance(row[2], str) and COUNTERS.match(row[2])]
-        names.update({(row[0], row[1]): row[2] for row in known if isinstance(row[0], int) and isinstance(row[1], int)})
+        names.update(
+            {
+                (row[0], row[1]): row[2]
+                for row in known
+                if isinstance(row[0], int) and isinstance(row[1], int)
+            }
+        )
     numbers = cuda_numbers(database, draft.process)
     used = _used_devices(draft, numbers)
     own = sorted(key for key in names if key[0] & 0xFF in used)[:MAX_NAMED]
-    means = _means(draft, own, numbers, low, high) or _means(draft, sorted(names)[:MAX_NAMED], numbers, low, high)
+    means = _means(draft, own, numbers, low, high) or _means(
+        draft, sorted(names)[:MAX_NAMED], numbers, low, high
+    )
     told = ("mean over the recorded device work", "mean while this work was on the device")
     found = [{key: mean[at] for key, mean in means.items()} for at in (0, 1)]
     words = [list(_words(each, names)) for each in found]
-    return [f"GPU metrics, {what}: {', '.join(said)}" for what, said in zip(told, words, strict=True) if said]
+    return [
+        f"GPU metrics, {what}: {', '.join(said)}"
+        for what, said in zip(told, words, strict=True)
+        if said
+    ]
 
 
 def _words(means: dict[Key, float | None], names: dict[Key, str]) -> Iterator[str]:
@@ -58,8 +76,11 @@ def _words(means: dict[Key, float | None], names: dict[Key, str]) -> Iterator[st
 
 
 def _used_devices(draft: Draft, numbers: dict[int, int]) -> set[int]:
-    """The machine's numbers of the devices that ran this process' kernels; none where nothing tells them."""
-    kernels = [chunk.device for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL]
+    """The machine's numbers of the devices that ran this process' kernels; none where nothing tells
+    them."""
+    kernels = [
+        chunk.device for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL
+    ]
     used = set(np.unique(np.concatenate(kernels)).tolist()) if kernels else set()
     return {gpu for gpu, number in numbers.items() if number in used}
 
@@ -67,11 +88,14 @@ def _used_devices(draft: Draft, numbers: dict[int, int]) -> set[int]:
 def _means(
     draft: Draft, keys: Sequence[Key], numbers: dict[int, int], low: int, high: int
 ) -> dict[Key, tuple[float, float | None]]:
-    """Of each counter that has samples: the mean, and the one with every sample weighed by the work that was on the device in it.
+    """Of each counter that has samples: the mean, and the one with every sample weighed by the work
+    that was on the device in it.
 
     A sample tells of the time since the one before it.
     """
-    by_number = {number: _Busy(draft, number) for number in {numbers.get(kind & 0xFF) for kind, _ in keys}}
+    by_number = {
+        number: _Busy(draft, number) for number in {numbers.get(kind & 0xFF) for kind, _ in keys}
+    }
     busy = {kind: by_number[numbers.get(kind & 0xFF)] for kind, _ in keys}
     sums = {key: np.zeros(4) for key in keys}
     """How many samples, their sum, their weight, their weighed sum."""
@@ -81,18 +105,30 @@ def _means(
         for kind, metric in keys:
             mine = (kinds == kind) & (metrics == metric)
             weight = busy[kind].within(times[mine] - (period or 0), times[mine])
-            sums[kind, metric] += (mine.sum(), values[mine].sum(), weight.sum(), values[mine] @ weight)
+            sums[kind, metric] += (
+                mine.sum(),
+                values[mine].sum(),
+                weight.sum(),
+                values[mine] @ weight,
+            )
     told = {key: each.tolist() for key, each in sums.items() if each[0]}
-    return {key: (total / num, weighed / weight if weight else None) for key, (num, total, weight, weighed) in told.items()}
+    return {
+        key: (total / num, weighed / weight if weight else None)
+        for key, (num, total, weight, weighed) in told.items()
+    }
 
 
-def _samples(database: Database, keys: Sequence[Key], low: int, high: int) -> Iterator[tuple[Int64, Int64, Int64, Float64]]:
+def _samples(
+    database: Database, keys: Sequence[Key], low: int, high: int
+) -> Iterator[tuple[Int64, Int64, Int64, Float64]]:
     """Times, types, metrics and values of the samples, in blocks."""
     kinds, metrics = sorted({kind for kind, _ in keys}), sorted({metric for _, metric in keys})
     marks = [",".join("?" * len(some)) for some in (kinds, metrics)]
     query = (
-        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}" WHERE "timestamp" BETWEEN ? AND ?'  # noqa: S608
-        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]}) AND typeof("value") IN (\'integer\', \'real\')'
+        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}" WHERE "timestamp" '
+        "BETWEEN ? AND ?"
+        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]}) AND typeof("value") IN '
+        "('integer', 'real')"
     )
     left = MAX_SAMPLES
     if not keys:
@@ -119,13 +155,28 @@ class _Busy:
 
     def __init__(self, draft: Draft, device: int | None) -> None:
         work = [chunk for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] in DEVICE_WORK]
-        of = [chunk.device == device if device is not None else np.ones(len(chunk.kind), np.bool_) for chunk in work]
-        start = np.concatenate([chunk.start_ns[mine] for chunk, mine in zip(work, of, strict=True)] or [np.empty(0, np.int64)])
-        dur = np.concatenate([chunk.dur_ns[mine] for chunk, mine in zip(work, of, strict=True)] or [np.empty(0, np.int64)])
+        of = [
+            chunk.device == device if device is not None else np.ones(len(chunk.kind), np.bool_)
+            for chunk in work
+        ]
+        start = np.concatenate(
+            [chunk.start_ns[mine] for chunk, mine in zip(work, of, strict=True)]
+            or [np.empty(0, np.int64)]
+        )
+        dur = np.concatenate(
+            [chunk.dur_ns[mine] for chunk, mine in zip(work, of, strict=True)]
+            or [np.empty(0, np.int64)]
+        )
         order = np.argsort(start, kind="stable")
-        start, end = start[order], np.maximum.accumulate((start + dur)[order]) if len(order) else start
+        start, end = (
+            start[order],
+            np.maximum.accumulate((start + dur)[order]) if len(order) else start,
+        )
         first = np.concatenate([np.ones(min(len(start), 1), np.bool_), start[1:] > end[:-1]])
-        low, high = start[first], end[np.concatenate([first[1:], np.ones(min(len(start), 1), np.bool_)])]
+        low, high = (
+            start[first],
+            end[np.concatenate([first[1:], np.ones(min(len(start), 1), np.bool_)])],
+        )
         self._edges = np.stack([low, high], axis=1).ravel()
         """Where it begins and ends, by turns."""
         sizes = np.concatenate([[0], np.cumsum(high - low)])

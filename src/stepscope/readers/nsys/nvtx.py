@@ -1,10 +1,12 @@
 """NVTX ranges: marks, PyTorch's operators (emit_nvtx), and NCCL's calls with what they carry.
 
-emit_nvtx, and `nsys profile --pytorch=autograd-shapes-nvtx`, push a range per operator with its numbers behind its name:
+emit_nvtx, and `nsys profile --pytorch=autograd-shapes-nvtx`, push a range per operator with its
+numbers behind its name:
 
     aten::linear, seq = 12, op_id = 34, sizes = [[8, 16], [32, 16], [32]]
 
-NCCL's ranges stand in a domain of their own. Their payload, described by two more tables, has the communicator and the bytes.
+NCCL's ranges stand in a domain of their own. Their payload, described by two more tables, has the
+communicator and the bytes.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ DOMAIN_CREATE = 75
 MAX_DOMAINS = 10_000
 MAX_PAYLOAD_BYTES = 4096
 
-USUAL = re.compile(r"([^,]{1,256})(?=, )(?:, seq = (\d{1,18}))?, op_id = \d{1,18}(?:, sizes = (\[[\d, \[\]]*\]))?$")
+USUAL = re.compile(
+    r"([^,]{1,256})(?=, )(?:, seq = (\d{1,18}))?, op_id = \d{1,18}(?:, sizes = (\[[\d, \[\]]*\]))?$"
+)
 """As PyTorch 2 writes it; the rest is for what older releases wrote."""
-NUMBERED = re.compile(r", (?:stashed )?seq ?= ?(\d{1,18})|, op_id ?= ?(\d{1,18})|, sizes ?= ?(?=\[)")
+NUMBERED = re.compile(
+    r", (?:stashed )?seq ?= ?(\d{1,18})|, op_id ?= ?(\d{1,18})|, sizes ?= ?(?=\[)"
+)
 INPUT_IDS = ", input_op_ids"
 """torch/csrc/profiler/util.cpp, getNvtxStr."""
 OPERATOR = re.compile(
@@ -41,7 +47,9 @@ OPERATOR = re.compile(
     r"|xformers|flash_attn|triton)::|^record_param_comms$"
 )
 """Operators without numbers behind their names. Other C++ names are a user's own ranges."""
-BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\w*$|^torch::autograd::AccumulateGrad$")
+BACKWARD_NODE = re.compile(
+    r"^autograd::engine::evaluate_function|Backward\w*$|^torch::autograd::AccumulateGrad$"
+)
 """What autograd runs: its number is that of the forward operator which made it."""
 FORWARD_THREAD = 1
 """There was one; nsys does not tell which."""
@@ -55,7 +63,8 @@ PAYLOAD_HEAD = struct.Struct("<QQQQ")
 LOW_HALF = 2**32 - 1
 HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
 NUMBERS = dict(zip(range(1, 19), "bBhHiIqQqQbBhHiIqQ", strict=True)) | {22: "Q"}
-"""nvtxPayloadEntryType_t (nvToolsExtPayload.h): C's whole numbers, those of a fixed width, and a size."""
+"""nvtxPayloadEntryType_t (nvToolsExtPayload.h): C's whole numbers, those of a fixed width, and a
+size."""
 
 
 @dataclass(slots=True)
@@ -81,9 +90,15 @@ def take_ranges(draft: Draft) -> Calls:
     if database.has(RANGES, "eventType"):
         types = f'"eventType" IN ({", ".join(map(str, RANGE_TYPES))})'
         where = f"{where} AND {types}" if where else types
-    payload = f'substr(CAST("binaryData" AS BLOB), 1, {MAX_PAYLOAD_BYTES})' if database.has(RANGES, "binaryData") else "NULL"
+    payload = (
+        f'substr(CAST("binaryData" AS BLOB), 1, {MAX_PAYLOAD_BYTES})'
+        if database.has(RANGES, "binaryData")
+        else "NULL"
+    )
     text = f'substr("text", 1, {MAX_NAME_LENGTH})' if database.has(RANGES, "text") else "NULL"
-    numbers = [f'"{c}"' if database.has(RANGES, c) else "NULL" for c in ("globalTid", "textId", "domainId")]
+    numbers = [
+        f'"{c}"' if database.has(RANGES, c) else "NULL" for c in ("globalTid", "textId", "domainId")
+    ]
     other_end = '"endGlobalTid"' if database.has(RANGES, "endGlobalTid") else "NULL"
     wanted = ", ".join(['"start"', '"end"', *numbers, text, payload, other_end])
     for rows in database.rows(RANGES, wanted, where, parameters):
@@ -121,18 +136,39 @@ def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], ca
     for _, _, thread_id, text_id, domain_id, text, payload, other_end in kept:
         said = texts.get(text_id) or (text if isinstance(text, str) and text else "(no name)")
         domain = domains.get(domain_id, "")
-        if other_end is not None and other_end != thread_id:  # It holds no thread's calls: nsys projects none of these either.
+        if (
+            other_end is not None and other_end != thread_id
+        ):  # It holds no thread's calls: nsys projects none of these either.
             calls.num_across += 1
-            told.append((Kind.OTHER, names[f"{domain}:{said}" if domain else said], NONE, NONE, NONE, NONE))
+            told.append(
+                (Kind.OTHER, names[f"{domain}:{said}" if domain else said], NONE, NONE, NONE, NONE)
+            )
         elif domain:
             is_nccl = NCCL.match(domain) is not None
-            collective = _collective(draft, calls, said, payload) if is_nccl and payload is not None else NONE
-            told.append((Kind.MARK, names[f"{'nccl' if is_nccl else domain}:{said}"], NONE, NONE, NONE, collective))
+            collective = (
+                _collective(draft, calls, said, payload)
+                if is_nccl and payload is not None
+                else NONE
+            )
+            told.append(
+                (
+                    Kind.MARK,
+                    names[f"{'nccl' if is_nccl else domain}:{said}"],
+                    NONE,
+                    NONE,
+                    NONE,
+                    collective,
+                )
+            )
         elif (found := operator_of(said)) is None:
             told.append((Kind.MARK, names[said], NONE, NONE, NONE, NONE))
         else:
             detail = (
-                NONE if found.sizes is None else details[SEPARATOR.join([b"", found.sizes.encode("utf-8", "replace"), b"", b""])]
+                NONE
+                if found.sizes is None
+                else details[
+                    SEPARATOR.join([b"", found.sizes.encode("utf-8", "replace"), b"", b""])
+                ]
             )
             is_backward = found.sequence != NONE and BACKWARD_NODE.search(found.name) is not None
             thread = FORWARD_THREAD if is_backward else NONE
@@ -185,7 +221,9 @@ def _domains(draft: Draft) -> dict[int, str]:
     if not database.has(RANGES, "eventType", "domainId"):
         return {}
     where, parameters = draft.of_process(RANGES)
-    where = f'{where} AND "eventType" = {DOMAIN_CREATE}' if where else f'"eventType" = {DOMAIN_CREATE}'
+    where = (
+        f'{where} AND "eventType" = {DOMAIN_CREATE}' if where else f'"eventType" = {DOMAIN_CREATE}'
+    )
     text = 'substr("text", 1, 256)' if database.has(RANGES, "text") else "NULL"
     text_id = '"textId"' if database.has(RANGES, "textId") else "NULL"
     found: dict[int, str] = {}
@@ -204,10 +242,17 @@ def _schemas(database: Database) -> dict[tuple[int, int], list[tuple[str, int, s
     if not database.has(table, "domainId", "schemaId", "type", "name", "offset"):
         return {}
     found: dict[tuple[int, int], list[tuple[str, int, str]]] = {}
-    for rows in database.rows(table, '"domainId", "schemaId", "type", substr("name", 1, 64), "offset"'):
+    for rows in database.rows(
+        table, '"domainId", "schemaId", "type", substr("name", 1, 64), "offset"'
+    ):
         for domain, schema, kind, name, offset in rows[:MAX_DOMAINS]:
             at = 0 if offset is None else offset  # The first field's place is not written.
-            if not isinstance(name, str) or kind not in NUMBERS or not isinstance(at, int) or not 0 <= at < MAX_PAYLOAD_BYTES:
+            if (
+                not isinstance(name, str)
+                or kind not in NUMBERS
+                or not isinstance(at, int)
+                or not 0 <= at < MAX_PAYLOAD_BYTES
+            ):
                 continue
             if isinstance(domain, int) and isinstance(schema, int):
                 found.setdefault((domain, schema), []).append((name, at, "<" + NUMBERS[kind]))
@@ -237,7 +282,8 @@ def _unhexed(data: bytes) -> bytes:
 
 
 def _collective(draft: Draft, calls: Calls, name: str, payload: object) -> int:
-    """The code of a collective that NCCL tells; NONE for its other calls. Their types are not told, so bytes are counted."""
+    """The code of a collective that NCCL tells; NONE for its other calls. Their types are not told,
+    so bytes are counted."""
     fields = _fields(calls, payload)
     group = next((value for key, value in fields.items() if COMMUNICATOR.search(key)), None)
     size = next((value for key, value in fields.items() if BYTES.search(key)), None)
@@ -253,4 +299,6 @@ def _collective(draft: Draft, calls: Calls, name: str, payload: object) -> int:
     gave = larger if "AllGather" in name else size
     named: list[Any] = [name, f"{group:#x}", None, None, ranks, "Byte", took, gave]
     parts = [*named, None, None, None, None, fields.get(PEER), None]
-    return draft.scanner.collectives[tuple(b"" if part is None else json.dumps(part).encode() for part in parts)]
+    return draft.scanner.collectives[
+        tuple(b"" if part is None else json.dumps(part).encode() for part in parts)
+    ]

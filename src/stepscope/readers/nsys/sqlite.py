@@ -1,7 +1,9 @@
-"""Nsight Systems' SQLite export (`nsys export --type sqlite`), schemas 2.x and 3.x: each process of it as one Trace.
+"""Nsight Systems' SQLite export (`nsys export --type sqlite`), schemas 2.x and 3.x: each process of
+it as one Trace.
 
-Which tables and columns there are decides, not the version: Nsight creates a table when it has something to put in it, and has
-added columns ever since. The ranks of one machine may share a file (one `nsys profile torchrun ...`): `parts` tells them apart.
+Which tables and columns there are decides, not the version: Nsight creates a table when it has
+something to put in it, and has added columns ever since. The ranks of one machine may share a file
+(one `nsys profile torchrun ...`): `parts` tells them apart.
 """
 
 from __future__ import annotations
@@ -41,17 +43,30 @@ from stepscope.readers.nsys.target import (
 from stepscope.readers.source import Source
 from stepscope.readers.trace.assemble import assemble
 
-OURS = (b"CUPTI_ACTIVITY_KIND", b"NVTX_EVENTS", b"StringIds", b"META_DATA_EXPORT", b"TARGET_INFO_", b"ENUM_NSYS")
+OURS = (
+    b"CUPTI_ACTIVITY_KIND",
+    b"NVTX_EVENTS",
+    b"StringIds",
+    b"META_DATA_EXPORT",
+    b"TARGET_INFO_",
+    b"ENUM_NSYS",
+)
 LEAF_PAGE = 13
 """The first page's kind, at byte 100: a small database's whole list of tables stands on it."""
-NAMED = re.compile(r"\.sqlite(?:\.(?:gz|zst|zstd))?$|\.(?:tar|tgz)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE)
+NAMED = re.compile(
+    r"\.sqlite(?:\.(?:gz|zst|zstd))?$|\.(?:tar|tgz)(?:\.(?:gz|zst|zstd))?$", re.IGNORECASE
+)
 """As Nsight names it; or an archive, of whose members the names are not told."""
 READ = (*DEVICE_TABLES, CALLS, RANGES, OS_CALLS)
-RECORD = "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node -o run python train.py; nsys export --type sqlite run.nsys-rep"
+RECORD = (
+    "nsys profile -t cuda,nvtx,osrt --cuda-graph-trace=node -o run python train.py; nsys export "
+    "--type sqlite run.nsys-rep"
+)
 
 
 def is_mine(head: bytes, name: str) -> bool:
-    """An SQLite file with Nsight's tables; where its first pages do not list them, one that is named as Nsight names it."""
+    """An SQLite file with Nsight's tables; where its first pages do not list them, one that is
+    named as Nsight names it."""
     if not head.startswith(MAGIC) or b"rocpd_" in head:
         return False
     if any(word in head for word in OURS):
@@ -61,7 +76,8 @@ def is_mine(head: bytes, name: str) -> bool:
 
 
 def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
-    """The ranks that share the file, each with words for it, and notes; none where it is of one rank."""
+    """The ranks that share the file, each with words for it, and notes; none where it is of one
+    rank."""
     with opened(source) as database:
         found = find_processes(database)
         ranks = found.ranks()
@@ -70,12 +86,22 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
         numbers = [process_number(process) for process in ranks]
         words = [f"process {number}" for number in numbers]
         if len(set(numbers)) < len(numbers):
-            words = [f"{word} of machine {process >> 48}" for word, process in zip(words, ranks, strict=True)]
+            words = [
+                f"{word} of machine {process >> 48}"
+                for word, process in zip(words, ranks, strict=True)
+            ]
         others = [process_number(process) for process in found.work if process not in ranks]
         little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
         small = f"{_listed(others)} had {little}: taken for no rank"
-        each = f"each is read as one rank, in the order of their numbers ({_some(numbers)}): nsys does not record a process' RANK"
-        told = [f"{len(ranks)} processes ran kernels, and {each}", *([small] if others else []), *database.notes]
+        each = (
+            f"each is read as one rank, in the order of their numbers ({_some(numbers)}): nsys "
+            "does not record a process' RANK"
+        )
+        told = [
+            f"{len(ranks)} processes ran kernels, and {each}",
+            *([small] if others else []),
+            *database.notes,
+        ]
         return list(zip(ranks, words, strict=True)), told
 
 
@@ -92,7 +118,11 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     with opened(source) as database:
         _refuse_others(database)
         found = find_processes(database)
-        draft = Draft(database=database, process=_chosen(database, found, source.part), is_unowned=found.is_unowned)
+        draft = Draft(
+            database=database,
+            process=_chosen(database, found, source.part),
+            is_unowned=found.is_unowned,
+        )
         for take in (take_device_work, take_calls, take_waits, take_overheads, take_os_calls):
             take(draft)
         calls = take_ranges(draft)
@@ -100,7 +130,11 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         if progress is not None:
             progress(database.size_bytes)
         low, high = _span(draft)
-        others = [process_number(process) for process in found.work if process != draft.process] if source.part is None else []
+        others = (
+            [process_number(process) for process in found.work if process != draft.process]
+            if source.part is None
+            else []
+        )
         counters = counters_of(draft, low, high)
         notes = [*database.notes, *_notes(draft, others, calls), *counters, *warnings_of(database)]
         return assemble(draft.chunks, draft.scanner, _meta(source, draft, calls), notes)
@@ -110,13 +144,15 @@ def _refuse_others(database: Database) -> None:
     stand_ins = [name for name in database.refused if name in READ or name == "StringIds"]
     if stand_ins:
         raise FormatError(
-            f"{database.label} has views in place of tables ({', '.join(stand_ins[:4])}): a view runs code of the file's, "
+            f"{database.label} has views in place of tables ({', '.join(stand_ins[:4])}): a view "
+            "runs code of the file's, "
             f"and nsys writes none. {AGAIN}"
         )
     if not any(database.has(table, "start") for table in READ):
         named = ", ".join(sorted(database.tables)[:4]) or "none"
         raise FormatError(
-            f"{database.label} is an SQLite database without events of Nsight Systems (its tables: {named[:200]}). "
+            f"{database.label} is an SQLite database without events of Nsight Systems (its "
+            f"tables: {named[:200]}). "
             f"Record: {RECORD}"
         )
 
@@ -125,17 +161,27 @@ def _chosen(database: Database, found: Processes, part: int | None) -> int:
     if part is None:
         return next(iter(found.work), NONE)
     if part not in found.work:
-        there = _listed([process_number(process) for process in found.work]) if found.work else "none"
-        raise InputError(f"{database.label}: no such process with work on a device (it has: {there}). {AGAIN}")
+        there = (
+            _listed([process_number(process) for process in found.work]) if found.work else "none"
+        )
+        raise InputError(
+            f"{database.label}: no such process with work on a device (it has: {there}). {AGAIN}"
+        )
     return part
 
 
 def _span(draft: Draft) -> tuple[int, int]:
     """When the device had work."""
-    work = [c for c in draft.chunks if len(c.kind) and c.kind[0] in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]
+    work = [
+        c
+        for c in draft.chunks
+        if len(c.kind) and c.kind[0] in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    ]
     if not work:
         return 0, 0
-    return min(int(c.start_ns.min()) for c in work), max(int((c.start_ns + c.dur_ns).max()) for c in work)
+    return min(int(c.start_ns.min()) for c in work), max(
+        int((c.start_ns + c.dur_ns).max()) for c in work
+    )
 
 
 def _meta(source: Source, draft: Draft, calls: Calls) -> TraceMeta:
@@ -147,7 +193,9 @@ def _meta(source: Source, draft: Draft, calls: Calls) -> TraceMeta:
         backend="nccl" if calls.num_told else None,
         devices=devices_of(database, draft.process),
         base_ns=base_ns_of(database),
-        has_shapes=any(bool((chunk.detail[chunk.kind == Kind.OP] >= 0).any()) for chunk in draft.chunks),
+        has_shapes=any(
+            bool((chunk.detail[chunk.kind == Kind.OP] >= 0).any()) for chunk in draft.chunks
+        ),
         versions=versions_of(database),
         size_bytes=database.size_bytes,
     )
@@ -159,36 +207,69 @@ def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
     has_ops = any(bool((chunk.kind == Kind.OP).any()) for chunk in draft.chunks)
     group, (size, place) = max(calls.sizes.items(), key=lambda item: item[1], default=(0, (0, 0)))
     waited = ", ".join(f"{name} {ns / 1e6:.1f} ms" for name, ns in draft.os_ns.items())
-    several = f"process {process_number(draft.process)} was read, and not {_listed(others)}, which had less work or no kernels"
+    several = (
+        f"process {process_number(draft.process)} was read, and not {_listed(others)}, which had "
+        "less work or no kernels"
+    )
     unowned = ", ".join(f"{count} of {table}" for table, count in draft.unowned.items())
-    graphs = f"{draft.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is not known"
+    graphs = (
+        f"{draft.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is "
+        "not known"
+    )
     told = [
         (others, several),
-        (draft.process == NONE and draft.is_unowned, "the device work tells no process: whatever is in the file is read as one"),
+        (
+            draft.process == NONE and draft.is_unowned,
+            "the device work tells no process: whatever is in the file is read as one",
+        ),
         (not kinds, "the file has no events of any kind that is read"),
         (draft.num_graphs, f"{graphs} (nsys profile --cuda-graph-trace=node)"),
         (
             Kind.KERNEL in kinds and not has_ops,
-            "operators are not in the file: nsys profile --pytorch=autograd-shapes-nvtx, or torch.autograd.profiler.emit_nvtx()",
+            (
+                "operators are not in the file: nsys profile --pytorch=autograd-shapes-nvtx, or "
+                "torch.autograd.profiler.emit_nvtx()"
+            ),
         ),
-        (calls.num_told, f"{calls.num_told} of NCCL's calls tell bytes and no type: their type is given as bytes"),
-        # A communicator of part of the job looks the same, so that neither becomes the rank or the job's size.
+        (
+            calls.num_told,
+            (
+                f"{calls.num_told} of NCCL's calls tell bytes and no type: their type is given as "
+                "bytes"
+            ),
+        ),
+        # A communicator of part of the job looks the same, so that neither becomes the rank or the
+        # job's size.
         (
             calls.sizes,
-            f"the largest communicator that NCCL made, {group:#x}, has {size} ranks; this process is number {place} in it",
+            (
+                f"the largest communicator that NCCL made, {group:#x}, has {size} ranks; this "
+                "process "
+                f"is number {place} in it"
+            ),
         ),
         (
             calls.num_across,
-            f"{calls.num_across} NVTX range(s) end on another thread than they began on: no launch is counted to them",
+            (
+                f"{calls.num_across} NVTX range(s) end on another thread than they began on: no "
+                "launch is counted to them"
+            ),
         ),
         (waited, f"calls into the operating system on the thread that launches: {waited}"),
         (unowned, f"rows that tell no process were left out: {unowned}"),
         (
             draft.num_unnamed,
-            f"{draft.num_unnamed} name(s) are not in the file's StringIds: what they name is not recognised. {AGAIN}",
+            (
+                f"{draft.num_unnamed} name(s) are not in the file's StringIds: what they name is "
+                "not "
+                f"recognised. {AGAIN}"
+            ),
         ),
         (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),
-        (tally.negative_duration, f"{tally.negative_duration} event(s) with a negative duration count as 0"),
+        (
+            tally.negative_duration,
+            f"{tally.negative_duration} event(s) with a negative duration count as 0",
+        ),
         (not database.has(KERNELS, "start"), "no kernels were recorded: nsys profile -t cuda"),
         (database.refused, f"{len(database.refused)} view(s) in the file were not looked at"),
     ]

@@ -3,8 +3,8 @@
     Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...
     Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
 
-A table begins with its names, whatever stands before them; the names tell which report it is. Older releases write `Time(%)` and
-`Average`, and --timeunit another unit behind each name.
+A table begins with its names, whatever stands before them; the names tell which report it is. Older
+releases write `Time(%)` and `Average`, and --timeunit another unit behind each name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
 """Of one report. There is a row per name."""
 MAX_NAME_CHARS = 4096
-RECORD = "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
+RECORD = (
+    "nsys stats --format csv --report cuda_gpu_kern_sum,cuda_api_sum,nvtx_gpu_proj_sum run.nsys-rep"
+)
 
 HEADER = re.compile(
     rb'^[ \t]{0,64}"?(?:Time ?\(%\)"?,"?Total Time|Range"?,"?Style"?,"?Total Proj Time'
@@ -34,7 +36,8 @@ HEADER = re.compile(
     re.MULTILINE,
 )
 SUBJECT = re.compile(r"\[([^\[\]]{1,4096})\] with \[")
-"""Of `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one output may be of several recordings."""
+"""Of `Processing [run.sqlite] with [.../cuda_gpu_kern_sum.py]...`: one output may be of several
+recordings."""
 REPORT_NAME = re.compile(r"([a-z]\w*sum)\b", re.IGNORECASE)
 OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
 """Reports with the same columns that are not about CUDA."""
@@ -99,7 +102,10 @@ def read(sources: Sequence[Source]) -> KernelReport:
     recording = KernelRecording(
         format="nsys-stats",
         paths=tuple(source.label for source in sources),
-        notes=(*draft.problems, *(f"{count} {what}" for what, count in draft.counts.items() if count)),
+        notes=(
+            *draft.problems,
+            *(f"{count} {what}" for what, count in draft.counts.items() if count),
+        ),
         totals=_totals(draft.reports.get(KERNELS, [])),
         others=tuple(_others(draft, report) for report in draft.reports if report != KERNELS),
     )
@@ -112,14 +118,25 @@ def _others(draft: Draft, report: str) -> OtherTotals:
     return OtherTotals(
         of=report,
         rows=tuple(
-            KernelTotal(name=row.name, count=row.count or 0, total_ns=row.total, mean_ns=row.figures.get(mean)) for row in rows
+            KernelTotal(
+                name=row.name,
+                count=row.count or 0,
+                total_ns=row.total,
+                mean_ns=row.figures.get(mean),
+            )
+            for row in rows
         ),
         unit=draft.units.get(report, "") if report == COPY_SIZES else "",
     )
 
 
 def _read_one(draft: Draft, source: Source) -> None:
-    stream, hint, head, found = Stream(source.path, source.offset, source.length), source.path.name, None, 0
+    stream, hint, head, found = (
+        Stream(source.path, source.offset, source.length),
+        source.path.name,
+        None,
+        0,
+    )
     subject, seen = "", set()
     with closing(stream.blocks()) as blocks:
         for line in _lines(blocks, draft):
@@ -127,7 +144,10 @@ def _read_one(draft: Draft, source: Source) -> None:
                 head = _head(_cells(line), hint)
                 if head is None:
                     draft.counts["table(s) of a kind that is not read were left out"] += 1
-                elif (subject, head.report) in seen:  # cuda_gpu_kern_gb_sum has the same kernels once more, by their grids.
+                elif (
+                    subject,
+                    head.report,
+                ) in seen:  # cuda_gpu_kern_gb_sum has the same kernels once more, by their grids.
                     draft.counts["table(s) that tell the same again were left out"] += 1
                     head = None
                 else:
@@ -145,7 +165,9 @@ def _read_one(draft: Draft, source: Source) -> None:
         draft.problems.append(f"{source.label}: {stream.problem}")
     if not found:
         why = f" ({stream.problem})" if stream.problem else ""
-        raise FormatError(f"{source.label} has no row of a table of nsys stats{why}. Make one with: {RECORD}")
+        raise FormatError(
+            f"{source.label} has no row of a table of nsys stats{why}. Make one with: {RECORD}"
+        )
 
 
 def _lines(blocks: Iterator[bytes], draft: Draft) -> Iterator[str]:
@@ -188,14 +210,22 @@ def _head(cells: Sequence[str], hint: str) -> Head | None:
 
 
 def _report(names: list[str], units: list[str], hint: str) -> str | None:
-    if "category" in names or "source" in names:  # cuda_api_gpu_sum, which mixes what others list; MPI's events.
+    if (
+        "category" in names or "source" in names
+    ):  # cuda_api_gpu_sum, which mixes what others list; MPI's events.
         return None
     if "total proj time" in names:
         return PROJECTIONS
     if "style" in names and "range" in names:
         return RANGES
     if "operation" in names:
-        return COPY_TIMES if "total time" in names else COPY_SIZES if any("B" in unit for unit in units) else None
+        return (
+            COPY_TIMES
+            if "total time" in names
+            else COPY_SIZES
+            if any("B" in unit for unit in units)
+            else None
+        )
     said = REPORT_NAME.findall(hint)
     told = said[-1].lower() if said else ""
     if "num calls" in names and "name" in names:
@@ -213,7 +243,10 @@ def _unit(head: Head) -> str:
 def _row(head: Head, line: str) -> Row | None:
     """A row of the table; None for a line that is none."""
     cells = _cells(line)
-    name_at, total_at = head.place(*NAMES), head.place("total proj time", "total time", "total", "total size")
+    name_at, total_at = (
+        head.place(*NAMES),
+        head.place("total proj time", "total time", "total", "total size"),
+    )
     if len(cells) != len(head.names) or name_at is None or total_at is None:
         return None
     total = _number(head, cells, total_at)
@@ -221,11 +254,23 @@ def _row(head: Head, line: str) -> Row | None:
         return None
     count_at = head.place(*COUNTS)
     count = _number(head, cells, count_at) if count_at is not None else None
-    wanted = ("avg", "med", "min", "max", "proj avg", "proj med", "total range time", "total gpu ops", "time")
+    wanted = (
+        "avg",
+        "med",
+        "min",
+        "max",
+        "proj avg",
+        "proj med",
+        "total range time",
+        "total gpu ops",
+        "time",
+    )
     places = {name: head.names.index(name) for name in wanted if name in head.names}
     figures = {name: _number(head, cells, at) for name, at in places.items()}
     return Row(
-        name=cells[name_at][:MAX_NAME_CHARS].lstrip(":") if "range" in head.names else cells[name_at][:MAX_NAME_CHARS],
+        name=cells[name_at][:MAX_NAME_CHARS].lstrip(":")
+        if "range" in head.names
+        else cells[name_at][:MAX_NAME_CHARS],
         count=None if count is None else int(count),
         total=total,
         figures={name: figure for name, figure in figures.items() if figure is not None},

@@ -1,4 +1,5 @@
-"""What an export of Nsight Systems says beside its events: processes, devices, threads, versions, its own warnings."""
+"""What an export of Nsight Systems says beside its events: processes, devices, threads, versions,
+its own warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from stepscope.readers.nsys.nvtx import RANGES
 MAX_PROCESSES = 64
 """That are distinguished. A machine has some eight devices, and as many ranks."""
 LEAST_SHARE = 0.01
-"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a helper hardly at all."""
+"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a
+helper hardly at all."""
 MAX_DEVICES = 1024
 MAX_WARNINGS = 4
 WARNING_LENGTH = 200
@@ -35,7 +37,11 @@ class Processes:
     def ranks(self) -> list[int]:
         """Those that are ranks of a job, in the order of their numbers."""
         least = LEAST_SHARE * max(self.work.values(), default=0.0)
-        able = [process for process, ns in self.work.items() if process in self.with_kernels and ns >= least]
+        able = [
+            process
+            for process, ns in self.work.items()
+            if process in self.with_kernels and ns >= least
+        ]
         return sorted(able, key=lambda process: (process_number(process), process))
 
 
@@ -54,13 +60,16 @@ def find_processes(database: Database) -> Processes:
     found.is_unowned = found.is_unowned and not found.work
     if not found.work and not found.is_unowned and database.has(RANGES, "globalTid"):
         counts = _totals(database, RANGES, f'("globalTid" & {~THREAD_MASK})', "1")
-        found.work.update((process, count) for process, count in counts.items() if process is not None)
+        found.work.update(
+            (process, count) for process, count in counts.items() if process is not None
+        )
     found.work = dict(sorted(found.work.items(), key=lambda pair: -pair[1]))
     return found
 
 
 def _totals(database: Database, table: str, owner: str, what: str) -> dict[int | None, float]:
-    """The sum of `what` over each owner's rows. Two passes that keep nothing but the owners: grouping would sort all rows."""
+    """The sum of `what` over each owner's rows. Two passes that keep nothing but the owners:
+    grouping would sort all rows."""
     owners: list[int | None] = []
     with closing(database.query(f'SELECT DISTINCT {owner} FROM "{table}"')) as blocks:  # noqa: S608
         for (one,) in next(blocks, []):
@@ -68,7 +77,10 @@ def _totals(database: Database, table: str, owner: str, what: str) -> dict[int |
                 owners.append(one)
     known = [one for one in owners if one is not None]
     if len(known) > MAX_PROCESSES:
-        database.notes.append(f"more than {MAX_PROCESSES} processes are in {table}: the first {MAX_PROCESSES} were looked at")
+        database.notes.append(
+            f"more than {MAX_PROCESSES} processes are in {table}: the first {MAX_PROCESSES} were "
+            "looked at"
+        )
         known = known[:MAX_PROCESSES]
     totals: dict[int | None, float] = {None: 0.0} if None in owners else {}
     if known:
@@ -84,17 +96,29 @@ def process_number(process: int) -> int:
 
 
 def take_thread_names(draft: Draft) -> None:
-    rows = draft.database.ints("ThreadNames", ("nameId", "globalTid"), *draft.of_process("ThreadNames"))
+    rows = draft.database.ints(
+        "ThreadNames", ("nameId", "globalTid"), *draft.of_process("ThreadNames")
+    )
     names = draft.database.strings(rows["nameId"])
     for number, thread in zip(rows["nameId"].tolist(), rows["globalTid"].tolist(), strict=True):
         if number in names and thread != NONE:
             tid = thread & THREAD_MASK
-            draft.scanner.thread_names[str(process_number(thread)), str(tid)] = f"thread {tid} ({names[number]})"
+            draft.scanner.thread_names[str(process_number(thread)), str(tid)] = (
+                f"thread {tid} ({names[number]})"
+            )
 
 
 def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]:
     """The devices, by the number that the process' kernels have for them."""
-    columns = ("id", "totalMemory", "smCount", "computeMajor", "computeMinor", "threadsPerWarp", "cuDevice")
+    columns = (
+        "id",
+        "totalMemory",
+        "smCount",
+        "computeMajor",
+        "computeMinor",
+        "threadsPerWarp",
+        "cuDevice",
+    )
     table = "TARGET_INFO_GPU"
     if not database.has(table, "id", "name"):
         return ()
@@ -118,7 +142,11 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
                 warp_size=row["threadsPerWarp"] if row["threadsPerWarp"] > 0 else None,
             )
         )
-    chosen = [device for device, gpu in zip(devices, found["id"].tolist(), strict=False) if not seen or gpu in seen]
+    chosen = [
+        device
+        for device, gpu in zip(devices, found["id"].tolist(), strict=False)
+        if not seen or gpu in seen
+    ]
     return tuple(chosen or devices)
 
 
@@ -143,22 +171,40 @@ def versions_of(database: Database) -> Mapping[str, str]:
     wanted = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "nsys_schema"}
     found = {}
     if database.has("META_DATA_EXPORT", "name", "value"):
-        for rows in database.rows("META_DATA_EXPORT", 'substr("name", 1, 64), substr("value", 1, 64)'):
-            found.update({wanted[name]: str(value) for name, value in rows if name in wanted and value is not None})
+        for rows in database.rows(
+            "META_DATA_EXPORT", 'substr("name", 1, 64), substr("value", 1, 64)'
+        ):
+            found.update(
+                {
+                    wanted[name]: str(value)
+                    for name, value in rows
+                    if name in wanted and value is not None
+                }
+            )
     return found
 
 
 def warnings_of(database: Database) -> list[str]:
     """What Nsight itself warned of, such as events that it lost."""
     levels = "ENUM_DIAGNOSTIC_SEVERITY_LEVEL"
-    if not database.has("DIAGNOSTIC_EVENT", "severity", "text") or not database.has(levels, "id", "label"):
+    if not database.has("DIAGNOSTIC_EVENT", "severity", "text") or not database.has(
+        levels, "id", "label"
+    ):
         return []
     bad = set()
     for rows in database.rows(levels, '"id", substr("label", 1, 32)'):
         bad |= {level for level, label in rows if isinstance(label, str) and WARNING.search(label)}
     said: list[str] = []
-    for rows in database.rows("DIAGNOSTIC_EVENT", f'"severity", substr("text", 1, {WARNING_LENGTH})'):
-        said += [" ".join(text.split()) for level, text in rows if level in bad and isinstance(text, str)]
+    for rows in database.rows(
+        "DIAGNOSTIC_EVENT", f'"severity", substr("text", 1, {WARNING_LENGTH})'
+    ):
+        said += [
+            " ".join(text.split()) for level, text in rows if level in bad and isinstance(text, str)
+        ]
     unique = list(dict.fromkeys(said))
-    more = [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"] if len(unique) > MAX_WARNINGS else []
+    more = (
+        [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"]
+        if len(unique) > MAX_WARNINGS
+        else []
+    )
     return [f"nsys warned: {text}" for text in unique[:MAX_WARNINGS]] + more

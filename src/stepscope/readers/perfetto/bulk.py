@@ -1,7 +1,8 @@
-"""Protocol buffers decoded many messages at a time: the first field of all of them, then the second of all, and so on.
+"""Protocol buffers decoded many messages at a time: the first field of all of them, then the second
+of all, and so on.
 
-A file has millions of small packets that look alike. One operation of numpy's over thousands of them costs what a few on one of
-them cost in Python.
+A file has millions of small packets that look alike. One operation of numpy's over thousands of
+them costs what a few on one of them cost in Python.
 
     messages          08 05 1a 02 61 62 | 08 ac 02
     fields  owner     0     0             1
@@ -22,9 +23,11 @@ from stepscope.readers.perfetto.wire import BYTES, FIXED32, FIXED64, MAX_VARINT,
 
 UInt8 = NDArray[np.uint8]
 MAX_FIELDS = 256
-"""Of one message. Perfetto's events have some ten; one with more is taken for damage, so that no message holds up the others."""
+"""Of one message. Perfetto's events have some ten; one with more is taken for damage, so that no
+message holds up the others."""
 PADDING = 16
-"""Bytes after the text, so that a number that is cut off is read to its end before it is found out."""
+"""Bytes after the text, so that a number that is cut off is read to its end before it is found
+out."""
 
 
 def padded(text: bytes) -> UInt8:
@@ -44,14 +47,16 @@ class Fields:
     """For each message: it cannot be read, and has no fields here."""
 
     def numbers(self, *wanted: int, default: int = NONE) -> list[int]:
-        """For each message the number in one of these fields, the last one where there are several."""
+        """For each message the number in one of these fields, the last one where there are
+        several."""
         mine = np.isin(self.number, wanted) & (self.size == NONE)
         found = np.full(self.num, default, np.int64)
         found[self.owner[mine]] = self.value[mine]
         return found.tolist()  # type: ignore[no-any-return]
 
     def spans(self, wanted: int) -> tuple[Int64, Int64]:
-        """For each message where the bytes of a field begin and end, the last one's where there are several; else NONE."""
+        """For each message where the bytes of a field begin and end, the last one's where there are
+        several; else NONE."""
         mine = (self.number == wanted) & (self.size != NONE)
         start, end = np.full(self.num, NONE, np.int64), np.full(self.num, NONE, np.int64)
         start[self.owner[mine]] = self.value[mine]
@@ -77,9 +82,21 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
         after = np.where(has_bytes, after + size, after)
         for fixed, width in ((FIXED64, 8), (FIXED32, 4)):
             if (some := np.flatnonzero(kind == fixed)).size:
-                value[some], after[some], is_number[some] = _fixed(data, place[some], width), place[some] + width, True
+                value[some], after[some], is_number[some] = (
+                    _fixed(data, place[some], width),
+                    place[some] + width,
+                    True,
+                )
         known = np.isin(kind, (VARINT, BYTES, FIXED64, FIXED32))
-        good = is_whole & is_number & known & (number > 0) & (size >= NONE) & (after >= place) & (after <= end[live])
+        good = (
+            is_whole
+            & is_number
+            & known
+            & (number > 0)
+            & (size >= NONE)
+            & (after >= place)
+            & (after <= end[live])
+        )
         bad[live[~good]] = True
         live, after = live[good], after[good]
         found.append((live, number[good], value[good], size[good]))
@@ -87,15 +104,25 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
         live = live[after < end[live]]
     bad[live] = True
     owner, numbers, values, sizes = (
-        (np.concatenate(part) for part in zip(*found, strict=True)) if found else (np.empty(0, np.int64) for _ in range(4))
+        (np.concatenate(part) for part in zip(*found, strict=True))
+        if found
+        else (np.empty(0, np.int64) for _ in range(4))
     )
     order = np.argsort(owner, kind="stable")
     order = order[~bad[owner[order]]]
-    return Fields(num=len(start), owner=owner[order], number=numbers[order], value=values[order], size=sizes[order], bad=bad)
+    return Fields(
+        num=len(start),
+        owner=owner[order],
+        number=numbers[order],
+        value=values[order],
+        size=sizes[order],
+        bad=bad,
+    )
 
 
 def first_numbers(data: UInt8, fields: Fields, wanted: int) -> list[int]:
-    """As `numbers`, of a field that may also be written as many numbers together: then the first of them."""
+    """As `numbers`, of a field that may also be written as many numbers together: then the first of
+    them."""
     together = (fields.number == wanted) & (fields.size > 0)
     value = fields.value.copy()
     value[together] = _varints(data, fields.value[together])[0]
@@ -106,7 +133,8 @@ def first_numbers(data: UInt8, fields: Fields, wanted: int) -> list[int]:
 
 
 def _varints(data: UInt8, at: Int64) -> tuple[Int64, Int64, Bool]:
-    """The numbers that begin at these places (64 bits, those past 2 ** 63 below 0), where they end, and whether each does."""
+    """The numbers that begin at these places (64 bits, those past 2 ** 63 below 0), where they end,
+    and whether each does."""
     byte = data[np.minimum(at, len(data) - 1)].astype(np.uint64)
     value, after = byte & np.uint64(0x7F), at + 1
     more = np.flatnonzero(byte > 0x7F)
@@ -125,5 +153,7 @@ def _varints(data: UInt8, at: Int64) -> tuple[Int64, Int64, Bool]:
 def _fixed(data: UInt8, at: Int64, width: int) -> Int64:
     places = np.minimum(at[:, None] + np.arange(width), len(data) - 1)
     shifts = np.uint64(8) * np.arange(width, dtype=np.uint64)
-    summed: NDArray[np.uint64] = (data[places].astype(np.uint64) << shifts).sum(axis=1, dtype=np.uint64)
+    summed: NDArray[np.uint64] = (data[places].astype(np.uint64) << shifts).sum(
+        axis=1, dtype=np.uint64
+    )
     return summed.view(np.int64)

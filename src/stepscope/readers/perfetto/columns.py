@@ -1,6 +1,8 @@
-"""The packets of a block as columns: what each says of its event, without a message built for any of them.
+"""The packets of a block as columns: what each says of its event, without a message built for any
+of them.
 
-Field numbers are those of Perfetto's public schema (github.com/google/perfetto, protos/perfetto/trace).
+Field numbers are those of Perfetto's public schema (github.com/google/perfetto,
+protos/perfetto/trace).
 """
 
 from __future__ import annotations
@@ -14,9 +16,19 @@ from stepscope.core.trace import NONE, Int64
 from stepscope.readers.perfetto.bulk import Fields, UInt8, decode, first_numbers, padded
 from stepscope.readers.perfetto.wire import Block
 
-CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS, CLOCK_ID, DEFAULTS, DESCRIPTOR = 6, 8, 10, 11, 12, 13, 58, 59, 60
-"""TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data, sequence_flags,
-timestamp_clock_id, trace_packet_defaults, track_descriptor"""
+CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS, CLOCK_ID, DEFAULTS, DESCRIPTOR = (
+    6,
+    8,
+    10,
+    11,
+    12,
+    13,
+    58,
+    59,
+    60,
+)
+"""TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data,
+sequence_flags, timestamp_clock_id, trace_packet_defaults, track_descriptor"""
 STATE = (CLOCK_SNAPSHOT, INTERNED, DEFAULTS, DESCRIPTOR)
 """What later packets are read by."""
 CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, CATEGORIES, NAME = 3, 4, 9, 10, 11, 22, 23
@@ -68,7 +80,16 @@ class Columns:
 
     def rows(self) -> Iterator[tuple[bool, int, int, bool, int, int, int]]:
         """Packet by packet: is_bad, sequence, flags, has_state, event, time, clock."""
-        return zip(self.is_bad, self.sequence, self.flags, self.has_state, self.event, self.time, self.clock, strict=True)
+        return zip(
+            self.is_bad,
+            self.sequence,
+            self.flags,
+            self.has_state,
+            self.event,
+            self.time,
+            self.clock,
+            strict=True,
+        )
 
 
 def columns_of(block: Block) -> Columns:
@@ -118,7 +139,8 @@ def _events(data: UInt8, text: bytes, start: Int64, end: Int64) -> Events:
 
 
 def _texts(text: bytes, fields: Fields, number: int) -> list[str | None]:
-    """For each message the text of a field; None where it has none. The same bytes are decoded once."""
+    """For each message the text of a field; None where it has none. The same bytes are decoded
+    once."""
     start, end = fields.spans(number)
     found: list[str | None] = [None] * fields.num
     known: dict[bytes, str] = {}

@@ -1,8 +1,10 @@
-"""The processes of a Perfetto trace: which of them a slice is of, and whether the file may hold several ranks.
+"""The processes of a Perfetto trace: which of them a slice is of, and whether the file may hold
+several ranks.
 
-A process is a track with a process descriptor, and what stands below it. rocprofv3 writes a file for each process; `rocpd`
-(convert, of several databases), Perfetto's system backend and `stepscope export perfetto` write several into one. Two machines
-may have a process of the same number: their tracks differ then.
+A process is a track with a process descriptor, and what stands below it. rocprofv3 writes a file
+for each process; `rocpd` (convert, of several databases), Perfetto's system backend and `stepscope
+export perfetto` write several into one. Two machines may have a process of the same number: their
+tracks differ then.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from stepscope.readers.stream import Stream
 OURS = "stepscope"
 """The process, and the category of tracks, that an export of ours draws: nobody recorded them."""
 LEAST_SHARE = 0.01
-"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a helper hardly at all."""
+"""Of the busiest process' device time that a rank has at least: ranks of one job work alike, and a
+helper hardly at all."""
 MAX_PROCESSES = 1 << 16
 MAX_RANKS = 64
 """The file is read once for each."""
@@ -39,17 +42,23 @@ MARK = re.compile(re.escape(bytes([(DESCRIPTOR << 3 | 2) & 0x7F | 0x80, DESCRIPT
 
 @dataclass(slots=True)
 class Owners:
-    """A number for each process: the one that the system gave it, and above that which of those with this number it is."""
+    """A number for each process: the one that the system gave it, and above that which of those
+    with this number it is."""
 
     tracks: dict[int, list[int]] = field(default_factory=dict)
     """By the system's number, the tracks of processes that have it, in the order they were met."""
     names: dict[int, str] = field(default_factory=dict)
 
     def of(self, pid: int, track: int, name: str) -> int:
-        """The number of a process; NONE where none is told. A thread whose process has no track of its own is the first one's."""
+        """The number of a process; NONE where none is told. A thread whose process has no track of
+        its own is the first one's."""
         if not 0 < pid < 1 << NUMBER_BITS:
             return NONE
-        known = self.tracks.setdefault(pid, []) if len(self.tracks) < MAX_PROCESSES else self.tracks.get(pid, [])
+        known = (
+            self.tracks.setdefault(pid, [])
+            if len(self.tracks) < MAX_PROCESSES
+            else self.tracks.get(pid, [])
+        )
         if track and track not in known and len(known) < MAX_PROCESSES:
             known.append(track)
         owner = (known.index(track) if track in known else 0) << NUMBER_BITS | pid
@@ -81,15 +90,27 @@ def _shown(owner: int) -> str:
 
 
 def described(source: Source) -> set[tuple[int, int]]:
-    """The processes that a file describes, each with its track; found without a look at the events. None of them is ours."""
+    """The processes that a file describes, each with its track; found without a look at the events.
+    None of them is ours."""
     found: set[tuple[int, int]] = set()
     threads: set[int] = set()
-    with suppress(WireError), closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+    with (
+        suppress(WireError),
+        closing(Stream(source.path, source.offset, source.length).blocks()) as blocks,
+    ):
         for block in Packets(blocks=blocks):
-            for at in sorted({bisect_right(block.starts, mark.start()) - 1 for mark in MARK.finditer(block.text)}):
+            for at in sorted(
+                {bisect_right(block.starts, mark.start()) - 1 for mark in MARK.finditer(block.text)}
+            ):
                 with suppress(WireError):
-                    packet = fields(block.text[block.starts[at] : block.ends[at]]) if at >= 0 else []
-                    for message in (value for number, value in packet if number == DESCRIPTOR and isinstance(value, bytes)):
+                    packet = (
+                        fields(block.text[block.starts[at] : block.ends[at]]) if at >= 0 else []
+                    )
+                    for message in (
+                        value
+                        for number, value in packet
+                        if number == DESCRIPTOR and isinstance(value, bytes)
+                    ):
                         _describe(message, found, threads)
     return found | {(pid, 0) for pid in threads - {pid for pid, _ in found}}
 
@@ -97,9 +118,18 @@ def described(source: Source) -> set[tuple[int, int]]:
 def _describe(message: bytes, found: set[tuple[int, int]], threads: set[int]) -> None:
     parts = dict(fields(message))
     uuid, process, thread = parts.get(UUID, 0), parts.get(PROCESS), parts.get(THREAD)
-    told = dict(fields(process if isinstance(process, bytes) else thread if isinstance(thread, bytes) else b""))
+    told = dict(
+        fields(
+            process if isinstance(process, bytes) else thread if isinstance(thread, bytes) else b""
+        )
+    )
     pid = told.get(PID)
-    if not isinstance(pid, int) or not isinstance(uuid, int) or not pid or len(found) + len(threads) >= MAX_PROCESSES:
+    if (
+        not isinstance(pid, int)
+        or not isinstance(uuid, int)
+        or not pid
+        or len(found) + len(threads) >= MAX_PROCESSES
+    ):
         return
     if told.get(PROCESS_NAME) == OURS.encode() and isinstance(process, bytes):
         return

@@ -1,6 +1,8 @@
-"""What packets of one writer share: interned texts, defaults, a clock that counts on; and the clocks of the whole file.
+"""What packets of one writer share: interned texts, defaults, a clock that counts on; and the
+clocks of the whole file.
 
-Field numbers are those of Perfetto's public schema (github.com/google/perfetto, protos/perfetto/trace).
+Field numbers are those of Perfetto's public schema (github.com/google/perfetto,
+protos/perfetto/trace).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Clock:
 class Sequence:
     """One writer."""
 
-    interned: dict[int, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in INTERNED})
+    interned: dict[int, dict[int, str]] = field(
+        default_factory=lambda: {kind: {} for kind in INTERNED}
+    )
     clocks: dict[int, Clock] = field(default_factory=dict)
     default_clock: int = NONE
     default_track: int = 0
@@ -48,46 +52,73 @@ class Sequence:
             if kind in INTERNED and isinstance(value, bytes):
                 entry = dict(fields(value))
                 iid, text = entry.get(1), entry.get(2)
-                if isinstance(iid, int) and isinstance(text, bytes) and len(self.interned[kind]) < MAX_INTERNED:
+                if (
+                    isinstance(iid, int)
+                    and isinstance(text, bytes)
+                    and len(self.interned[kind]) < MAX_INTERNED
+                ):
                     self.interned[kind][iid] = text.decode("utf-8", "replace")
 
     def take_defaults(self, message: bytes) -> None:
-        """TracePacketDefaults: timestamp_clock_id 58, track_event_defaults 11 with track_uuid 11."""
+        """TracePacketDefaults: timestamp_clock_id 58, track_event_defaults 11 with track_uuid
+        11."""
         for number, value in fields(message):
             if number == 58 and isinstance(value, int):
                 self.default_clock = value
             elif number == 11 and isinstance(value, bytes):
-                self.default_track = signed(next((v for n, v in fields(value) if n == 11 and isinstance(v, int)), 0))
+                self.default_track = signed(
+                    next((v for n, v in fields(value) if n == 11 and isinstance(v, int)), 0)
+                )
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The file's clocks: each snapshot says what all of them showed at one moment. The first one's BOOTTIME is the file's."""
+    """The file's clocks: each snapshot says what all of them showed at one moment. The first one's
+    BOOTTIME is the file's."""
 
     known: dict[int, Clock] = field(default_factory=dict)
     num_unknown: int = 0
     """Times of a clock that nothing ties to the others."""
 
     def snapshot(self, message: bytes, sequence: Sequence) -> None:
-        """ClockSnapshot.clocks (1): clock_id 1, timestamp 2, is_incremental 3, unit_multiplier_ns 4; primary_trace_clock 2."""
+        """ClockSnapshot.clocks (1): clock_id 1, timestamp 2, is_incremental 3, unit_multiplier_ns
+        4; primary_trace_clock 2."""
         told: dict[int, tuple[int, bool, int]] = {}
         for number, value in fields(message):
             if number == 1 and isinstance(value, bytes):
                 entry = {key: one for key, one in fields(value) if isinstance(one, int)}
-                told[entry.get(1, 0)] = (entry.get(2, 0), bool(entry.get(3, 0)), min(max(entry.get(4, 1), 1), 10**9))
-        anchors = {clock: value for clock, (value, is_own, _) in told.items() if not FIRST_OWN_CLOCK <= clock <= LAST_OWN_CLOCK}
-        now = next((self.known[clock].zero_ns + value for clock, value in anchors.items() if clock in self.known), None)
+                told[entry.get(1, 0)] = (
+                    entry.get(2, 0),
+                    bool(entry.get(3, 0)),
+                    min(max(entry.get(4, 1), 1), 10**9),
+                )
+        anchors = {
+            clock: value
+            for clock, (value, is_own, _) in told.items()
+            if not FIRST_OWN_CLOCK <= clock <= LAST_OWN_CLOCK
+        }
+        now = next(
+            (
+                self.known[clock].zero_ns + value
+                for clock, value in anchors.items()
+                if clock in self.known
+            ),
+            None,
+        )
         if now is None:
             now = anchors.get(6, next(iter(anchors.values()), 0))  # BOOTTIME, where it is there.
         for clock, (value, is_incremental, unit) in told.items():
-            made = Clock(zero_ns=now - value * unit, unit_ns=unit, is_incremental=is_incremental, value=value)
+            made = Clock(
+                zero_ns=now - value * unit, unit_ns=unit, is_incremental=is_incremental, value=value
+            )
             if FIRST_OWN_CLOCK <= clock <= LAST_OWN_CLOCK:
                 sequence.clocks[clock] = made
             else:
                 self.known.setdefault(clock, made)
 
     def wall_ns(self) -> int:
-        """What the wall clock (REALTIME) showed when the file's clock was 0; 0 where no snapshot has both."""
+        """What the wall clock (REALTIME) showed when the file's clock was 0; 0 where no snapshot
+        has both."""
         return max(-self.known[1].zero_ns, 0) if 1 in self.known else 0
 
     def time_ns(self, value: int, clock_id: int, sequence: Sequence) -> int:

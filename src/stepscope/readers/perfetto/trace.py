@@ -1,7 +1,9 @@
-"""Reads Perfetto's own form (.pftrace): track events of rocprofv3, of `stepscope export perfetto`, and of others.
+"""Reads Perfetto's own form (.pftrace): track events of rocprofv3, of `stepscope export perfetto`,
+and of others.
 
-A slice is a begin and an end on one track. What it is follows from its category: rocprofv3 writes kernel_dispatch, memory_copy,
-hip_api, hsa_api, rccl_api and marker_api; our own export writes the categories of torch.profiler.
+A slice is a begin and an end on one track. What it is follows from its category: rocprofv3 writes
+kernel_dispatch, memory_copy, hip_api, hsa_api, rccl_api and marker_api; our own export writes the
+categories of torch.profiler.
 """
 
 from __future__ import annotations
@@ -14,8 +16,24 @@ from functools import lru_cache
 from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
-from stepscope.readers.perfetto.columns import CLOCK_SNAPSHOT, DEFAULTS, DESCRIPTOR, INTERNED, Events, columns_of
-from stepscope.readers.perfetto.processes import LEAST_SHARE, MAX_RANKS, OURS, Owners, described, listed, number_of, words_of
+from stepscope.readers.perfetto.columns import (
+    CLOCK_SNAPSHOT,
+    DEFAULTS,
+    DESCRIPTOR,
+    INTERNED,
+    Events,
+    columns_of,
+)
+from stepscope.readers.perfetto.processes import (
+    LEAST_SHARE,
+    MAX_RANKS,
+    OURS,
+    Owners,
+    described,
+    listed,
+    number_of,
+    words_of,
+)
 from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
 from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
 from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
@@ -37,8 +55,11 @@ KINDS = {
     "gpu_sync": Kind.SYNC,
     "compile": Kind.COMPILE,
 }
-AGENT_TRACK = re.compile(r"AGENT \[(\d{1,6})\] (?:QUEUE|THREAD|STREAM) \[(\d{1,6})\]|STREAM \[(\d{1,6})\]")
-"""How rocprofv3 names a device's tracks: `COMPUTE AGENT [4] QUEUE [0] (GPU)`, `COPY to AGENT [4] THREAD [1] (GPU)`."""
+AGENT_TRACK = re.compile(
+    r"AGENT \[(\d{1,6})\] (?:QUEUE|THREAD|STREAM) \[(\d{1,6})\]|STREAM \[(\d{1,6})\]"
+)
+"""How rocprofv3 names a device's tracks: `COMPUTE AGENT [4] QUEUE [0] (GPU)`, `COPY to AGENT [4]
+THREAD [1] (GPU)`."""
 MAX_TRACKS = 1 << 20
 MAX_DEPTH = 1024
 """Slices open on one track."""
@@ -53,9 +74,12 @@ ASKED = frozenset(
 
 
 def is_mine(head: bytes, name: str) -> bool:
-    """Packets one after the other, the first few of them whole and with fields that a packet has."""
+    """Packets one after the other, the first few of them whole and with fields that a packet
+    has."""
     try:
-        return _num_packets(head) >= (1 if name.lower().endswith((".pftrace", ".perfetto-trace", ".pftrace.gz")) else 3)
+        return _num_packets(head) >= (
+            1 if name.lower().endswith((".pftrace", ".perfetto-trace", ".pftrace.gz")) else 3
+        )
     except WireError:
         return False
 
@@ -76,11 +100,15 @@ def _num_packets(head: bytes) -> int:
 
 
 def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
-    """The ranks that share the file, each with words for it, and notes; none where it is of one rank."""
+    """The ranks that share the file, each with words for it, and notes; none where it is of one
+    rank."""
     if len(described(source)) < 2:
         return [], []
     reading = _Reading()
-    with suppress(WireError), closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
+    with (
+        suppress(WireError),
+        closing(Stream(source.path, source.offset, source.length).blocks()) as blocks,
+    ):
         for block in Packets(blocks=blocks):
             reading.take(block)
             if reading.num_bad > MAX_BAD_PACKETS:
@@ -91,10 +119,16 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
     if len(ranks) < 2:
         return [], []
     many = len(ranks)
-    ranks = sorted(sorted(ranks, key=lambda owner: -work[owner][0])[:MAX_RANKS], key=lambda owner: (number_of(owner), owner))
+    ranks = sorted(
+        sorted(ranks, key=lambda owner: -work[owner][0])[:MAX_RANKS],
+        key=lambda owner: (number_of(owner), owner),
+    )
     words = words_of(ranks, reading.owners)
     told = [
-        f"{len(ranks)} processes ran kernels, and each is read as one rank ({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
+        (
+            f"{len(ranks)} processes ran kernels, and each is read as one rank "
+            f"({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
+        )
     ]
     if many > MAX_RANKS:
         told.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
@@ -119,9 +153,13 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     except WireError as error:
         problem = f"after {reading.num_packets} packets: {error}"
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if not reading.num_packets:
-        raise FormatError(f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}")
+        raise FormatError(
+            f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}"
+        )
     reading.tell(packets)
     return reading.draft.trace(source, stream.text_bytes, problem or stream.problem)
 
@@ -184,7 +222,9 @@ class _Reading:
                 if has_state:
                     self._state(block.text[block.starts[at] : block.ends[at]], sequence)
                 if event != NONE:
-                    self._event(columns.events, event, self.clocks.time_ns(time, clock, sequence), sequence)
+                    self._event(
+                        columns.events, event, self.clocks.time_ns(time, clock, sequence), sequence
+                    )
             except WireError:
                 self.num_bad += 1
 
@@ -217,7 +257,11 @@ class _Reading:
             track.pid, track.process = _int(told.get(1)), _text(told.get(6))
         if isinstance(thread := parts.get(4), bytes):
             told = dict(fields(thread))
-            track.pid, track.tid, track.name = _int(told.get(1)), _int(told.get(2)), _text(told.get(5)) or track.name
+            track.pid, track.tid, track.name = (
+                _int(told.get(1)),
+                _int(told.get(2)),
+                _text(told.get(5)) or track.name,
+            )
         self.version += 1
 
     def _track(self, uuid: int) -> _Track:
@@ -247,7 +291,11 @@ class _Reading:
             name = events.name[at]
             if name is None:
                 name = sequence.interned[NAMES].get(events.name_iid[at], "")
-            category = sequence.interned[CATEGORIES].get(events.category_iid[at]) or events.category[at] or ""
+            category = (
+                sequence.interned[CATEGORIES].get(events.category_iid[at])
+                or events.category[at]
+                or ""
+            )
             track.open.append((time_ns, name, category, _told(events, at, sequence)))
 
     def _close(self, track: _Track, uuid: int, time_ns: int) -> None:
@@ -258,7 +306,11 @@ class _Reading:
             self.num_unopened += 1
             return
         start_ns, name, category, told = track.open.pop()
-        place = track.place if track.place is not None and track.place.version == self.version else self._placed(track)
+        place = (
+            track.place
+            if track.place is not None and track.place.version == self.version
+            else self._placed(track)
+        )
         if category == OURS or place.is_ours:
             self.num_ours += 1
             return
@@ -271,11 +323,19 @@ class _Reading:
         if kind == Kind.MEMCPY and category == "memory_copy":
             name = copy_name(name)
         device, stream = NONE, NONE
-        pid, tid = place.pid, place.tid if place.tid is not None else self._lane(track, place.pid, uuid, told)
+        pid, tid = (
+            place.pid,
+            place.tid if place.tid is not None else self._lane(track, place.pid, uuid, told),
+        )
         if on_device:
             if place.is_agent or "agent" in told:
-                # A copy to the host is the work of the device it comes from; the host's memory is an agent too.
-                agents = ("agent", "src_agent", "dst_agent") if name.endswith("DtoH") else ("agent", "dst_agent", "src_agent")
+                # A copy to the host is the work of the device it comes from; the host's memory is
+                # an agent too.
+                agents = (
+                    ("agent", "src_agent", "dst_agent")
+                    if name.endswith("DtoH")
+                    else ("agent", "dst_agent", "src_agent")
+                )
                 device = _first(told, *agents)
             stream = _first(told, "stream", "stream_ID", "queue")
             stream = stream if stream != NONE else uuid & 0x7FFF_FFFF
@@ -325,7 +385,11 @@ class _Reading:
     def _process(self, track: _Track) -> _Track:
         """The process that a track belongs to, as far up as its parents tell."""
         for _ in range(16):
-            if (track.pid is not None and track.tid is None) or not track.parent or track.parent not in self.tracks:
+            if (
+                (track.pid is not None and track.tid is None)
+                or not track.parent
+                or track.parent not in self.tracks
+            ):
                 break
             track = self.tracks[track.parent]
         return track
@@ -336,22 +400,47 @@ class _Reading:
         busiest, others = draft.keep_busiest()
         draft.wall_ns = self.clocks.wall_ns()
         told = [
-            (packets.truncated, "the file ends inside a packet (a killed job?); the whole ones were kept"),
-            (self.num_bad + packets.num_damaged, f"{self.num_bad + packets.num_damaged} damaged packet(s) were left out"),
-            (packets.num_oversized, f"{packets.num_oversized} compressed packet(s) were cut at 16 MiB"),
+            (
+                packets.truncated,
+                "the file ends inside a packet (a killed job?); the whole ones were kept",
+            ),
+            (
+                self.num_bad + packets.num_damaged,
+                f"{self.num_bad + packets.num_damaged} damaged packet(s) were left out",
+            ),
+            (
+                packets.num_oversized,
+                f"{packets.num_oversized} compressed packet(s) were cut at 16 MiB",
+            ),
             (still_open, f"{still_open} slice(s) never end and were left out"),
-            (self.num_too_deep, f"{self.num_too_deep} slice(s) inside {MAX_DEPTH} others were left out"),
-            (self.num_unopened, f"{self.num_unopened} end(s) of slices that never begin were left out"),
+            (
+                self.num_too_deep,
+                f"{self.num_too_deep} slice(s) inside {MAX_DEPTH} others were left out",
+            ),
+            (
+                self.num_unopened,
+                f"{self.num_unopened} end(s) of slices that never begin were left out",
+            ),
             (
                 self.clocks.num_unknown,
-                f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were kept as they are",
+                (
+                    f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were "
+                    "kept as they are"
+                ),
             ),
             (self.num_ours, "the tracks that stepscope itself had drawn were left out"),
             (
                 others,
-                several(number_of(busiest), [number_of(other) for other in others], "which had less work or no kernels"),
+                several(
+                    number_of(busiest),
+                    [number_of(other) for other in others],
+                    "which had less work or no kernels",
+                ),
             ),
-            (self.num_unowned, f"{self.num_unowned} piece(s) of device work that tell no process were left out"),
+            (
+                self.num_unowned,
+                f"{self.num_unowned} piece(s) of device work that tell no process were left out",
+            ),
             (not len(draft), "the file has no slices"),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
             (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),

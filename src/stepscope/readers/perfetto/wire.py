@@ -1,7 +1,9 @@
-"""Protocol buffers from the wire, as much as a Perfetto trace needs: the fields of a message, and the packets of a file.
+"""Protocol buffers from the wire, as much as a Perfetto trace needs: the fields of a message, and
+the packets of a file.
 
-A field is a tag (its number and how it is written) and a value (protobuf.dev/programming-guides/encoding). Nothing is built for
-what is not asked for: a message inside another is given as its bytes.
+A field is a tag (its number and how it is written) and a value
+(protobuf.dev/programming-guides/encoding). Nothing is built for what is not asked for: a message
+inside another is given as its bytes.
 """
 
 from __future__ import annotations
@@ -117,7 +119,8 @@ class Packets:
         self.truncated = at < len(text)
 
     def _whole(self, text: bytes) -> Generator[Block, None, int]:
-        """The packets that are whole in this text, and where they end. Those before damage come first, then it is told."""
+        """The packets that are whole in this text, and where they end. Those before damage come
+        first, then it is told."""
         block, at, length = Block(text, [], []), 0, len(text)
         while at < length:
             body, size = at + 2, text[at + 1] if at + 1 < length else 0x80
@@ -135,7 +138,9 @@ class Packets:
             end = body + size
             if end > length:
                 break
-            if text.find(COMPRESSED_TAG, body, body + 16) >= 0 and (squeezed := _squeezed(text[body:end])):
+            if text.find(COMPRESSED_TAG, body, body + 16) >= 0 and (
+                squeezed := _squeezed(text[body:end])
+            ):
                 yield block
                 block = Block(text, [], [])
                 yield from self._inflated(squeezed)
@@ -166,7 +171,11 @@ class Packets:
 def _squeezed(packet: bytes) -> list[bytes]:
     """What a packet holds compressed; nothing where it is another packet, or damaged."""
     try:
-        return [value for field, value in fields(packet) if field == COMPRESSED and isinstance(value, bytes)]
+        return [
+            value
+            for field, value in fields(packet)
+            if field == COMPRESSED and isinstance(value, bytes)
+        ]
     except WireError:
         return []
 

@@ -1,12 +1,13 @@
-"""Reads the JSON of rocprof v1 (`rocprof --hip-trace`, over roctracer): a Chrome trace without categories.
+"""Reads the JSON of rocprof v1 (`rocprof --hip-trace`, over roctracer): a Chrome trace without
+categories.
 
     { "traceEvents":[{}
     ,{"args":{"name":"GPU0"},"ph":"M","pid":6,"name":"process_name","sort_index":3}
     ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4", "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
 
-What an event is follows from the name of its process. Times are taken from BeginNs and EndNs: `ts` and `dur` are whole
-microseconds. Arrows from a call to its work are flows, told by process, thread and microsecond; several in one microsecond, by
-their order.
+What an event is follows from the name of its process. Times are taken from BeginNs and EndNs: `ts`
+and `dur` are whole microseconds. Arrows from a call to its work are flows, told by process, thread
+and microsecond; several in one microsecond, by their order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
 EVENTS = ("traceEvents",)
-LABEL = re.compile(rb'"name"\s*:\s*"(?:CPU HIP API|CPU HSA API|Markers and Ranges|COPY|GPU\d{1,4})"\s*\}\s*,\s*"ph"\s*:\s*"M"')
+LABEL = re.compile(
+    rb'"name"\s*:\s*"(?:CPU HIP API|CPU HSA API|Markers and '
+    rb'Ranges|COPY|GPU\d{1,4})"\s*\}\s*,\s*"ph"\s*:\s*"M"'
+)
 GPU = re.compile(r"GPU(\d{1,4})")
 COPY = re.compile(r"Copy(Host|Device)To(Host|Device)|hcMemcpy|MemoryCopy|Memcpy", re.IGNORECASE)
 FILL = re.compile(r"FillBuffer|Memset", re.IGNORECASE)
@@ -71,14 +75,23 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file."""
     stream = Stream(source.path, source.offset, source.length)
     reading = _Reading(stream=stream, progress=progress)
-    walk = Walk(blocks=stream.blocks(), lists=frozenset((EVENTS,)), values=frozenset(), try_decode=reading.take)
+    walk = Walk(
+        blocks=stream.blocks(),
+        lists=frozenset((EVENTS,)),
+        values=frozenset(),
+        try_decode=reading.take,
+    )
     try:
         walk.run()
     except WalkError as problem:
         if stream.text_bytes:
-            raise FormatError(f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}") from None
+            raise FormatError(
+                f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}"
+            ) from None
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if not reading.labels:
         raise FormatError(f"{source.label} has none of rocprof's processes in it. {WANTED}")
     return reading.finished(source, walk)
@@ -108,7 +121,11 @@ class _Reading:
         for event in found:
             if event.ph == "X":
                 self.events.append(event)
-            elif event.ph == "M" and event.name == "process_name" and (pid := _whole(event.pid)) is not None:
+            elif (
+                event.ph == "M"
+                and event.name == "process_name"
+                and (pid := _whole(event.pid)) is not None
+            ):
                 self.labels[pid] = str(event.args.name)
             elif event.ph in ("s", "t") and (flow := _whole(event.id)) is not None:
                 spot = _spot(event)
@@ -150,7 +167,11 @@ class _Reading:
         """The arrow at an event."""
         spot = _spot(event)
         in_order = self.in_order.get(spot)
-        return self.flows.get(spot) if in_order is None else in_order.get(_whole(event.args.begin) or 0)
+        return (
+            self.flows.get(spot)
+            if in_order is None
+            else in_order.get(_whole(event.args.begin) or 0)
+        )
 
     def _add(self, event: Event) -> None:
         pid, tid = _whole(event.pid), _whole(event.tid)
@@ -191,7 +212,9 @@ def _kind(label: str, name: str) -> tuple[Kind | None, int]:
     gpu = GPU.fullmatch(label)
     if gpu is None:
         return None, NONE
-    return (Kind.MEMCPY if COPY.match(name) else Kind.MEMSET if FILL.match(name) else Kind.KERNEL), int(gpu[1])
+    return (
+        Kind.MEMCPY if COPY.match(name) else Kind.MEMSET if FILL.match(name) else Kind.KERNEL
+    ), int(gpu[1])
 
 
 def _spelled(name: str) -> str:

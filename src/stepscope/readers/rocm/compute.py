@@ -1,7 +1,8 @@
-"""Reads the tables of rocprof-compute (omniperf): `pmc_perf.csv`, counters of every launch, and what `analyze --save-dfs` wrote.
+"""Reads the tables of rocprof-compute (omniperf): `pmc_perf.csv`, counters of every launch, and
+what `analyze --save-dfs` wrote.
 
-The figures are made of the counters as rocprof-compute's own speed-of-light panel makes them; the device's sizes come from the
-`sysinfo.csv` beside the table. Without it what needs a peak is None.
+The figures are made of the counters as rocprof-compute's own speed-of-light panel makes them; the
+device's sizes come from the `sysinfo.csv` beside the table. Without it what needs a peak is None.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ COUNTER = re.compile(r"(?:sq|sqc|tcc|tcp|ta|td|grbm|spi|cpc|cpf)_[a-z0-9_]+")
 """Names of AMD's counters, by the block they count in."""
 ABOUT_LAUNCH = {"kernel_name", "dispatch_id"}
 PANEL = {"metric", "avg", "unit"}
-"""Columns of a panel that `analyze --save-dfs` wrote, beside Peak and Pct of Peak, or Min and Max."""
+"""Columns of a panel that `analyze --save-dfs` wrote, beside Peak and Pct of Peak, or Min and
+Max."""
 TOP = {"kernel_name", "count", "sum(ns)"}
 """Columns of the list of top kernels."""
 LAUNCHES, PANELS, TOPS = "launches", "panel", "top"
@@ -31,7 +33,10 @@ MAX_LAUNCHES = 50_000
 MAX_PANEL_ROWS = 400
 MAX_SHOWN = 12
 MAX_NAME = 4096
-WANTED = "Record with: rocprof-compute profile -n run -- python train.py, and give workloads/run/*/pmc_perf.csv"
+WANTED = (
+    "Record with: rocprof-compute profile -n run -- python train.py, and give "
+    "workloads/run/*/pmc_perf.csv"
+)
 
 
 def is_mine(head: bytes, _name: str) -> bool:
@@ -63,7 +68,9 @@ def _read_one(source: Source) -> KernelRecording:
                 raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
         draft.take(row)
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if draft.kind is None and kind_of(table.header) is None:
         raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
     return draft.recording(source)
@@ -96,10 +103,18 @@ class _Draft:
             self.num_beyond += 1
             return
         places = [place for place, name in enumerate(self.table.header) if COUNTER.fullmatch(name)]
-        found = {self.table.titles[place]: number(row, place) for place in places if "[" not in self.table.titles[place]}
+        found = {
+            self.table.titles[place]: number(row, place)
+            for place in places
+            if "[" not in self.table.titles[place]
+        }
         counters = {title: value for title, value in found.items() if value is not None}
-        name = re.sub(r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z", "", cell(row, self.table.place("kernel_name")))[:MAX_NAME]
-        self.kernels.append(metrics_of(name or "(no name)", self._about(row), counters, self.device))
+        name = re.sub(
+            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z", "", cell(row, self.table.place("kernel_name"))
+        )[:MAX_NAME]
+        self.kernels.append(
+            metrics_of(name or "(no name)", self._about(row), counters, self.device)
+        )
 
     def _about(self, row: list[str]) -> Mapping[str, int]:
         names = (
@@ -124,14 +139,22 @@ class _Draft:
             return
         mean, median = (number(row, place(name)) for name in ("mean(ns)", "median(ns)"))
         name = cell(row, place("kernel_name"))[:MAX_NAME]
-        self.totals.append(KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median))
+        self.totals.append(
+            KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median)
+        )
 
     def recording(self, source: Source) -> KernelRecording:
         damaged = self.table.num_cut + self.table.num_malformed
         told = [
-            (self.table.stream.problem, f"the file was read only in part: {self.table.stream.problem}"),
+            (
+                self.table.stream.problem,
+                f"the file was read only in part: {self.table.stream.problem}",
+            ),
             (damaged, f"{damaged} damaged line(s) were left out"),
-            (self.num_beyond, f"{self.num_beyond} row(s) were left out: too many, or without figures"),
+            (
+                self.num_beyond,
+                f"{self.num_beyond} row(s) were left out: too many, or without figures",
+            ),
             (self.kind == LAUNCHES and self.device.num_cus is None, NO_SYSTEM),
             (not (self.kernels or self.totals or self.panel), "the table has no rows"),
         ]
@@ -146,7 +169,10 @@ class _Draft:
         )
 
 
-NO_SYSTEM = "no sysinfo.csv lies beside it: the device's sizes are not known, and no share of a peak is told"
+NO_SYSTEM = (
+    "no sysinfo.csv lies beside it: the device's sizes are not known, and no share of a peak is "
+    "told"
+)
 
 
 def _device_of(source: Source) -> Device:

@@ -1,7 +1,8 @@
 """From AMD's counters of one launch to the figures of a KernelMetrics.
 
-The formulas are those of rocprof-compute's speed-of-light panel (ROCm/rocprofiler-compute, analysis_configs/gfx942 and gfx90a,
-0200_system-speed-of-light.yaml). A figure whose counters are not all there is None.
+The formulas are those of rocprof-compute's speed-of-light panel (ROCm/rocprofiler-compute,
+analysis_configs/gfx942 and gfx90a, 0200_system-speed-of-light.yaml). A figure whose counters are
+not all there is None.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ SIMDS = 4
 """Matrix units of a compute unit."""
 FLOAT_TYPES = ("F16", "F32", "F64")
 MATRIX_TYPES = ("BF16", "F16", "F32", "F64")
-KEPT = ("SQ_WAVES", "SQ_INSTS", "SQ_BUSY_CU_CYCLES", "SQ_WAIT_ANY", "SQ_WAVE_CYCLES", "GRBM_GUI_ACTIVE")
+KEPT = (
+    "SQ_WAVES",
+    "SQ_INSTS",
+    "SQ_BUSY_CU_CYCLES",
+    "SQ_WAIT_ANY",
+    "SQ_WAVE_CYCLES",
+    "GRBM_GUI_ACTIVE",
+)
 """Shown as they are."""
 
 
@@ -37,9 +45,16 @@ class Device:
     num_xcds: float = 1.0
 
 
-def metrics_of(name: str, about: Mapping[str, int], counters: Mapping[str, float], device: Device) -> KernelMetrics:
-    """One launch. `about` has items, group, shared, scratch, vector, matrix, wave, start and end, where they were recorded."""
-    duration = about["end"] - about["start"] if "start" in about and about.get("end", 0) > about["start"] > 0 else None
+def metrics_of(
+    name: str, about: Mapping[str, int], counters: Mapping[str, float], device: Device
+) -> KernelMetrics:
+    """One launch. `about` has items, group, shared, scratch, vector, matrix, wave, start and end,
+    where they were recorded."""
+    duration = (
+        about["end"] - about["start"]
+        if "start" in about and about.get("end", 0) > about["start"] > 0
+        else None
+    )
     group, items = about.get("group"), about.get("items")
     cu_cycles = _cu_cycles(counters, device)
     vector, matrix = about.get("vector"), about.get("matrix", 0)
@@ -61,7 +76,9 @@ def metrics_of(name: str, about: Mapping[str, int], counters: Mapping[str, float
         num_multiprocessors=None if device.num_cus is None else int(device.num_cus),
         tensor_pipe=mfma,
         fma_pipe=valu,
-        compute_throughput=max((share for share in (valu, mfma, *others) if share is not None), default=None),
+        compute_throughput=max(
+            (share for share in (valu, mfma, *others) if share is not None), default=None
+        ),
         dram_throughput=_rate(_plus(read, written), duration, device.hbm_gb_s),
         l1_throughput=_rate(_times(l1, LINE_BYTES), duration, l1_peak),
         l2_throughput=_rate(_times(l2, LINE_BYTES), duration, l2_peak),
@@ -70,9 +87,14 @@ def metrics_of(name: str, about: Mapping[str, int], counters: Mapping[str, float
         dram_read_bytes=read,
         dram_write_bytes=written,
         shared_wavefronts=lds if conflicts is not None else None,
-        shared_wavefronts_ideal=lds - conflicts if lds is not None and conflicts is not None and lds >= conflicts else None,
+        shared_wavefronts_ideal=lds - conflicts
+        if lds is not None and conflicts is not None and lds >= conflicts
+        else None,
         instructions=counters.get("SQ_INSTS"),
-        tensor_flops=_times(_sum(counters, *(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}" for kind in MATRIX_TYPES)), MFMA_FLOPS),
+        tensor_flops=_times(
+            _sum(counters, *(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}" for kind in MATRIX_TYPES)),
+            MFMA_FLOPS,
+        ),
         vector_flops=_vector_flops(counters),
         peak_dram_bytes_s=_times(device.hbm_gb_s, 1e9),
         metrics={
@@ -83,12 +105,15 @@ def metrics_of(name: str, about: Mapping[str, int], counters: Mapping[str, float
 
 
 def _cu_cycles(counters: Mapping[str, float], device: Device) -> float | None:
-    """Cycles in which the device was busy, of all compute units. The counter adds up the dies of a device."""
+    """Cycles in which the device was busy, of all compute units. The counter adds up the dies of a
+    device."""
     busy = counters.get("GRBM_GUI_ACTIVE")
     return None if not busy or device.num_cus is None else busy / device.num_xcds * device.num_cus
 
 
-def _pipes(counters: Mapping[str, float], cu_cycles: float | None) -> tuple[float | None, float | None, tuple[float | None, ...]]:
+def _pipes(
+    counters: Mapping[str, float], cu_cycles: float | None
+) -> tuple[float | None, float | None, tuple[float | None, ...]]:
     """How busy the vector unit was, the matrix unit, and the others."""
     valu, scalar = counters.get("SQ_ACTIVE_INST_VALU"), counters.get("SQ_ACTIVE_INST_SCA")
     memory = _sum(counters, "SQ_ACTIVE_INST_FLAT", "SQ_ACTIVE_INST_VMEM")
@@ -117,28 +142,44 @@ def _fabric_read(counters: Mapping[str, float]) -> float | None:
     if "TCC_EA0_RDREQ_sum" in counters:
         requests = counters["TCC_EA0_RDREQ_sum"]
         small, large = counters.get("TCC_EA0_RDREQ_32B_sum"), counters.get("TCC_BUBBLE_sum")
-        return None if small is None or large is None else max(128 * large + 64 * (requests - large - small) + 32 * small, 0.0)
+        return (
+            None
+            if small is None or large is None
+            else max(128 * large + 64 * (requests - large - small) + 32 * small, 0.0)
+        )
     every, few = counters.get("TCC_EA_RDREQ_sum"), counters.get("TCC_EA_RDREQ_32B_sum")
     return None if every is None or few is None else max(64 * (every - few) + 32 * few, 0.0)
 
 
 def _fabric_written(counters: Mapping[str, float]) -> float | None:
     for block in ("EA0", "EA"):
-        every, large = counters.get(f"TCC_{block}_WRREQ_sum"), counters.get(f"TCC_{block}_WRREQ_64B_sum")
+        every, large = (
+            counters.get(f"TCC_{block}_WRREQ_sum"),
+            counters.get(f"TCC_{block}_WRREQ_64B_sum"),
+        )
         if every is not None and large is not None:
             return max(64 * large + 32 * (every - large), 0.0)
     return None
 
 
 def _vector_flops(counters: Mapping[str, float]) -> float | None:
-    single = _sum(counters, *(f"SQ_INSTS_VALU_{kind}_{size}" for kind in ("ADD", "MUL", "TRANS") for size in FLOAT_TYPES))
+    single = _sum(
+        counters,
+        *(
+            f"SQ_INSTS_VALU_{kind}_{size}"
+            for kind in ("ADD", "MUL", "TRANS")
+            for size in FLOAT_TYPES
+        ),
+    )
     double = _sum(counters, *(f"SQ_INSTS_VALU_FMA_{size}" for size in FLOAT_TYPES))
     return None if single is None or double is None else LANES * (single + 2 * double)
 
 
 def _sum(counters: Mapping[str, float], *names: str) -> float | None:
     """None unless every one of them was counted."""
-    return sum(counters[name] for name in names) if all(name in counters for name in names) else None
+    return (
+        sum(counters[name] for name in names) if all(name in counters for name in names) else None
+    )
 
 
 def _times(*factors: float | None) -> float | None:
@@ -159,6 +200,12 @@ def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else min(max(part / whole, 0.0), 1.0)
 
 
-def _rate(size_bytes: float | None, duration_ns: int | None, peak_gb_s: float | None) -> float | None:
+def _rate(
+    size_bytes: float | None, duration_ns: int | None, peak_gb_s: float | None
+) -> float | None:
     """Of a peak: bytes a nanosecond are gigabytes a second."""
-    return None if size_bytes is None or not duration_ns else _share(size_bytes / duration_ns, peak_gb_s)
+    return (
+        None
+        if size_bytes is None or not duration_ns
+        else _share(size_bytes / duration_ns, peak_gb_s)
+    )

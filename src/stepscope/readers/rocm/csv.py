@@ -1,8 +1,10 @@
-"""Reads the tables of rocprofv3 (`--output-format csv`) and of rocprof v1 and v2, by the columns they have.
+"""Reads the tables of rocprofv3 (`--output-format csv`) and of rocprof v1 and v2, by the columns
+they have.
 
-rocprofv3 writes one table for kernels, one for calls, one for copies, one for ROCTx ranges: `<pid>_kernel_trace.csv`,
-`<pid>_hip_api_trace.csv`, ... The table of kernels brings its neighbours of the same process along, so that one recording is one
-Trace. rocprof v1 writes `results.csv`: kernels alone.
+rocprofv3 writes one table for kernels, one for calls, one for copies, one for ROCTx ranges:
+`<pid>_kernel_trace.csv`, `<pid>_hip_api_trace.csv`, ... The table of kernels brings its neighbours
+of the same process along, so that one recording is one Trace. rocprof v1 writes `results.csv`:
+kernels alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ START, END = ("start_timestamp", "beginns"), ("end_timestamp", "stop_timestamp",
 KERNEL_NAME = ("kernel_name", "kernelname")
 KERNELS, CALLS, COPIES = "kernels", "calls", "copies"
 KERNEL_FILE = "kernel_trace.csv"
-NEIGHBOURS = re.compile(r"(hip_api|hip_runtime|hsa_api|rccl_api|memory_copy|marker_api)_trace\.csv\Z")
+NEIGHBOURS = re.compile(
+    r"(hip_api|hip_runtime|hsa_api|rccl_api|memory_copy|marker_api)_trace\.csv\Z"
+)
 V3_TABLE = re.compile(r"((?:hip|hsa|rccl|marker)_\w{0,32}trace|memory_copy_trace)\.csv\Z")
 AGENTS_FILE = "agent_info.csv"
 COUNTER = re.compile(r"(?:sq|sqc|tcc|tcp|grbm)_[a-z]")
@@ -40,18 +44,29 @@ def is_mine(head: bytes, _name: str) -> bool:
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of a table, and of its neighbours where it is rocprofv3's table of kernels."""
     reading = _Reading(draft=Draft())
-    path = source.path if isinstance(source.path, Path) and source.archive is None and not source.offset else None
+    path = (
+        source.path
+        if isinstance(source.path, Path) and source.archive is None and not source.offset
+        else None
+    )
     if path is not None and (main := _main_table(path)) is not None:
-        raise InputError(f"{source.label} is part of one recording with {main.name}, and is read with it: name that one alone.")
+        raise InputError(
+            f"{source.label} is part of one recording with {main.name}, and is read with it: name "
+            "that one alone."
+        )
     others = _neighbours(path) if path is not None else []
     if path is not None:
         reading.read_agents(path)
     stream = Stream(source.path, source.offset, source.length)
     kind = reading.read_table(stream, progress)
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if kind is None:
-        raise FormatError(f"{source.label} is no table of rocprof: it has no columns of names and times. {WANTED}")
+        raise FormatError(
+            f"{source.label} is no table of rocprof: it has no columns of names and times. {WANTED}"
+        )
     size = stream.text_bytes
     for other in others:
         beside = Stream(other)
@@ -60,8 +75,12 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         except InputError as problem:
             reading.draft.notes.append(str(problem))
         size += beside.text_bytes
-        reading.draft.notes += [f"{other.name} was read only in part: {beside.problem}"] if beside.problem else []
-    reading.draft.notes += [f"read together with {', '.join(other.name for other in others)}"] if others else []
+        reading.draft.notes += (
+            [f"{other.name} was read only in part: {beside.problem}"] if beside.problem else []
+        )
+    reading.draft.notes += (
+        [f"read together with {', '.join(other.name for other in others)}"] if others else []
+    )
     reading.draft.notes += _lacks(reading.draft)
     return reading.draft.trace(source, size, stream.problem)
 
@@ -74,7 +93,9 @@ def _kind_of(header: Sequence[str]) -> str | None:
     if columns.intersection(KERNEL_NAME):
         # Nsight's tables have neither of these; every one of rocprof's has one.
         # One with counters, a launch a row, is rocprof-compute's: its launches ran one by one.
-        is_trace = columns & {"dispatch_id", "gpu_id", "agent_id", "operation"} and not any(map(COUNTER.match, columns))
+        is_trace = columns & {"dispatch_id", "gpu_id", "agent_id", "operation"} and not any(
+            map(COUNTER.match, columns)
+        )
         return KERNELS if is_trace else None
     if {"direction", "kind"} <= columns:
         return COPIES
@@ -104,7 +125,11 @@ def _neighbours(path: Path) -> list[Path]:
         return []
     prefix = path.name.removesuffix(KERNEL_FILE)
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir() if entry.name.startswith(prefix) and entry.is_file())
+        names = sorted(
+            entry.name
+            for entry in path.parent.iterdir()
+            if entry.name.startswith(prefix) and entry.is_file()
+        )
     except OSError:
         return []
     chosen = [name for name in names if NEIGHBOURS.fullmatch(name.removeprefix(prefix))]
@@ -114,7 +139,10 @@ def _neighbours(path: Path) -> list[Path]:
 def _lacks(draft: Draft) -> list[str]:
     told = [
         (not len(draft), "the table has no rows of kernels, copies or calls"),
-        (len(draft) and not draft.counts[Kind.KERNEL], "no kernels are in it: give the table of kernels (kernel_trace.csv) too"),
+        (
+            len(draft) and not draft.counts[Kind.KERNEL],
+            "no kernels are in it: give the table of kernels (kernel_trace.csv) too",
+        ),
         (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
         (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
     ]
@@ -127,7 +155,8 @@ class _Reading:
 
     draft: Draft
     gpus: dict[int, int] | None = None
-    """The devices' places, by the number the tables give them; None where no table of agents tells it."""
+    """The devices' places, by the number the tables give them; None where no table of agents tells
+    it."""
 
     def read_table(self, stream: Stream, progress: Progress | None) -> str | None:
         table = Table(stream=stream)
@@ -159,13 +188,18 @@ class _Reading:
         try:
             for row in table.rows():
                 node = whole(row, table.place("node_id"))
-                if node is None or cell(row, table.place("agent_type")).upper() != "GPU" or len(self.gpus) >= 1024:
+                if (
+                    node is None
+                    or cell(row, table.place("agent_type")).upper() != "GPU"
+                    or len(self.gpus) >= 1024
+                ):
                     continue
                 self.gpus[node] = len(self.gpus)
                 self.draft.devices.append(
                     DeviceProperties(
                         index=self.gpus[node],
-                        name=cell(row, table.place("product_name")) or cell(row, table.place("name")),
+                        name=cell(row, table.place("product_name"))
+                        or cell(row, table.place("name")),
                         memory_bytes=whole(row, table.place("local_mem_size")) or None,
                         num_sms=whole(row, table.place("cu_count")) or None,
                         compute_capability=None,
@@ -177,7 +211,9 @@ class _Reading:
 
     def _kernel(self, table: Table, row: list[str], seen: set[int]) -> None:
         place = table.place
-        if (counted := place("counter_name")) is not None:  # One row for each counter of a launch: the first is the launch.
+        if (
+            counted := place("counter_name")
+        ) is not None:  # One row for each counter of a launch: the first is the launch.
             dispatch = whole(row, place("dispatch_id"))
             if dispatch is None or dispatch in seen or counted >= len(row):
                 return
@@ -206,15 +242,24 @@ class _Reading:
             items = [whole(row, place("grid_size", "grd")), 1, 1]
         if not group[0] or items[0] is None:
             return NONE
-        vector, matrix = whole(row, place("vgpr_count", "arch_vgpr", "vgpr")), whole(row, place("accum_vgpr_count", "accum_vgpr"))
-        shared = whole(row, place("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds"))
+        vector, matrix = (
+            whole(row, place("vgpr_count", "arch_vgpr", "vgpr")),
+            whole(row, place("accum_vgpr_count", "accum_vgpr")),
+        )
+        shared = whole(
+            row, place("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds")
+        )
         sizes = [(number or 0) for number in (*items, *group)]
         registers = None if vector is None else vector + (matrix or 0)
-        return self.draft.launch((sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), registers, shared)
+        return self.draft.launch(
+            (sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), registers, shared
+        )
 
     def _copy(self, table: Table, row: list[str]) -> None:
         place = table.place
-        to, of = (self._device(row, place(name)) for name in ("destination_agent_id", "source_agent_id"))
+        to, of = (
+            self._device(row, place(name)) for name in ("destination_agent_id", "source_agent_id")
+        )
         name = copy_name(cell(row, place("direction")))
         device = of if to == NONE or (self.gpus is None and name.endswith("DtoH")) else to
         stream = whole(row, place("stream_id"))

@@ -1,10 +1,12 @@
-"""Walks JSON too large to hold: the wanted values come out whole, the wanted lists a few thousand entries at a time.
+"""Walks JSON too large to hold: the wanted values come out whole, the wanted lists a few thousand
+entries at a time.
 
     {"tool": [{"agents": [...], "buffer_records": {"hip_api": [e, e, e, ...]}}]}
     -> (("tool", "agents"), b"[...]")  (("tool", "buffer_records", "hip_api"), b"[e,e]")  (the same, b"[e, ...]")
 
-Lists on the way to a wanted value add nothing to its path. An entry's end is `}, {"`, which cannot stand inside a string; a
-nested list could have it too: then the piece does not decode, and its entries are taken one by one.
+Lists on the way to a wanted value add nothing to its path. An entry's end is `}, {"`, which cannot
+stand inside a string; a nested list could have it too: then the piece does not decode, and its
+entries are taken one by one.
 """
 
 from __future__ import annotations
@@ -125,8 +127,11 @@ class Walk:
             if end is not None and self.try_decode(path, b"[" + self._text[self._at : end] + b"]"):
                 self._at = end
                 continue
-            # What was searched, or did not decode, is taken one by one to its end and not searched again.
-            self._uncut = max(self._uncut, self._dropped + (len(self._text) if end is None else end))
+            # What was searched, or did not decode, is taken one by one to its end and not searched
+            # again.
+            self._uncut = max(
+                self._uncut, self._dropped + (len(self._text) if end is None else end)
+            )
             if not self._one_by_one(path):
                 return
 
@@ -156,7 +161,9 @@ class Walk:
             if not self.try_decode(path, b"[" + entry + b"]"):
                 self._count(path)
                 if self.num_malformed[path] > MAX_MALFORMED:
-                    raise WalkError(f"more than {MAX_MALFORMED} entries of {'.'.join(path)} are no records")
+                    raise WalkError(
+                        f"more than {MAX_MALFORMED} entries of {'.'.join(path)} are no records"
+                    )
 
     def _count(self, path: Path) -> None:
         self.num_malformed[path] = self.num_malformed.get(path, 0) + 1

@@ -3,10 +3,12 @@
     256-28-28-3x3-256-28-28-64-1x1-1x1-1x1-0-NHWC-NHWC-NHWC-BF16-F=ConvAsmImplicitGemmGTCDynamicFwdXdlopsNHWC:0.081,0,\
 miopenConvolutionFwdAlgoImplicitGEMM;GemmFwdRest:0.52,7225344,miopenConvolutionFwdAlgoGEMM
 
-MIOpen writes a user's own to ~/.config/miopen/*.ufdb.txt (MIOPEN_USER_DB_PATH) whenever it searches, which PyTorch asks for with
-torch.backends.cudnn.benchmark = True, and comes with one of AMD's for some devices (share/miopen/db/*.fdb.txt, or .bz2 in its
-sources). Nothing tells which job a line is of. Times are milliseconds, of five launches; some versions subtract the first ones
-more than once, so that all are too small alike, and now and then below zero: ratios hold, what is not above zero is left out.
+MIOpen writes a user's own to ~/.config/miopen/*.ufdb.txt (MIOPEN_USER_DB_PATH) whenever it
+searches, which PyTorch asks for with torch.backends.cudnn.benchmark = True, and comes with one of
+AMD's for some devices (share/miopen/db/*.fdb.txt, or .bz2 in its sources). Nothing tells which job
+a line is of. Times are milliseconds, of five launches; some versions subtract the first ones more
+than once, so that all are too small alike, and now and then below zero: ratios hold, what is not
+above zero is left out.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ MAX_PROBLEMS = 50_000
 """Of a file. A job's own has hundreds, AMD's for one device up to 200,000."""
 MAX_LINE_BYTES = 64 << 10
 """Real ones are below 1 KiB."""
-WANTED = "Give the .ufdb.txt of ~/.config/miopen, after a run with torch.backends.cudnn.benchmark = True."
+WANTED = (
+    "Give the .ufdb.txt of ~/.config/miopen, after a run with torch.backends.cudnn.benchmark = "
+    "True."
+)
 DEVICE = re.compile(r"(gfx9[0-9a-f]{2}|gfx1[0-2][0-9a-f]{2})(?:_(\d{1,3})|([0-9a-f]{2,3}))\.")
-"""Its compute units in decimal after an underscore up to 64, else in hexadecimal: gfx90a6e has 110."""
+"""Its compute units in decimal after an underscore up to 64, else in hexadecimal: gfx90a6e has
+110."""
 
 
 @dataclass(slots=True)
@@ -51,7 +57,10 @@ class Left:
             (self.odd_solvers, "solver(s) cut off or not understood were left out"),
             (self.untimed, "solver(s) whose time is not above zero, or no number, were left out"),
             (self.empty, "convolution(s) with no solver left were left out"),
-            (self.repeated, "convolution(s) told again were left out: the first stands, as with MIOpen"),
+            (
+                self.repeated,
+                "convolution(s) told again were left out: the first stands, as with MIOpen",
+            ),
             (self.beyond, "line(s) beyond what is kept were left out"),
         )
         yield from (f"{path}: {count:,} {what}" for count, what in told if count)
@@ -96,8 +105,15 @@ def _read_one(source: Source) -> tuple[FindDb, Left]:
             searched[key] = Searched(problem=problem, solvers=solvers)
     left.notes += lines.notes
     if not searched:
-        why = lines.notes[-1] if lines.notes else "no line of it tells a convolution with a solver's time"
-        raise FormatError(f"{source.label} begins like MIOpen's find-db, and nothing of it can be read: {why}. {WANTED}")
+        why = (
+            lines.notes[-1]
+            if lines.notes
+            else "no line of it tells a convolution with a solver's time"
+        )
+        raise FormatError(
+            f"{source.label} begins like MIOpen's find-db, and nothing of it can be read: {why}. "
+            f"{WANTED}"
+        )
     name = PurePosixPath(source.label.replace("\\", "/")).name
     device = DEVICE.match(name)
     units = None if device is None else int(device[2]) if device[2] else int(device[3], 16)

@@ -1,13 +1,16 @@
 """Lines of MIOpen's text databases: a problem's key, and the solvers behind it.
 
-As MIOpen's sources write them (ROCm/MIOpen: conv/problem_description.cpp, db_record.hpp, perf_field.hpp):
+As MIOpen's sources write them (ROCm/MIOpen: conv/problem_description.cpp, db_record.hpp,
+perf_field.hpp):
 
     KEY=ID:VALUES;ID:VALUES
     C-H-W-KHxKW-K-OH-OW-N-PHxPW-SHxSW-DHxDW-BIAS-LAYOUT-TYPE-DIRECTION[_gGROUPS][_ciTYPE][_cwTYPE][_coTYPE]
 
-with depth before height in three dimensions, and three layouts (of input, weight, output) unless all are NCHW or NCDHW. For the
-gradients (B: of the input, W: of the weight) the first tensor is the output's gradient and the last the input. In a find-db an
-entry is `solver:time,workspace,algorithm`, in milliseconds and bytes; up to 2023 it was `algorithm:solver,time,workspace,..`.
+with depth before height in three dimensions, and three layouts (of input, weight, output) unless
+all are NCHW or NCDHW. For the gradients (B: of the input, W: of the weight) the first tensor is the
+output's gradient and the last the input. In a find-db an entry is
+`solver:time,workspace,algorithm`, in milliseconds and bytes; up to 2023 it was
+`algorithm:solver,time,workspace,..`.
 """
 
 from __future__ import annotations
@@ -25,13 +28,18 @@ MAX_WORKSPACE_BYTES = 1 << 50
 MAX_SOLVERS = 64
 """Of a problem. MIOpen has some eighty for all of them, and lists half a dozen for one."""
 SIZE = r"(\d{1,13})"
-ENDING = r"((?:-[A-Za-z]{3,6}){1,3})-([A-Z][A-Z0-9]{2,23})-([FBW])((?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4})"
+ENDING = (
+    r"((?:-[A-Za-z]{3,6}){1,3})-([A-Z][A-Z0-9]{2,23})-([FBW])((?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4})"
+)
 
 
 def _key(rank: int) -> re.Pattern[str]:
-    """Channels and sizes, window, channels and sizes, batch, padding, stride, dilation, bias, and the ending."""
+    """Channels and sizes, window, channels and sizes, batch, padding, stride, dilation, bias, and
+    the ending."""
     tensor, window = "-".join([SIZE] * (rank + 1)), "x".join([SIZE] * rank)
-    return re.compile(f"{tensor}-{window}-{tensor}-{SIZE}-{window}-{window}-{window}-{SIZE}{ENDING}")
+    return re.compile(
+        f"{tensor}-{window}-{tensor}-{SIZE}-{window}-{window}-{window}-{SIZE}{ENDING}"
+    )
 
 
 KEYS = {rank: _key(rank) for rank in (2, 3)}
@@ -47,7 +55,9 @@ KEY = (
     rb"-[FBW](?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4}="
 )
 LINE = re.compile(KEY + rb"[^\n:;]{1,160}:")
-FOUND_LINE = re.compile(KEY + rb"[^\n]{0,4000}?miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)Algo")
+FOUND_LINE = re.compile(
+    KEY + rb"[^\n]{0,4000}?miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)Algo"
+)
 FIRST_LINES = 8
 """Among which a database has its first record, whatever was written over its beginning."""
 
@@ -70,7 +80,9 @@ def _problem(parts: Sequence[str], rank: int) -> ConvProblem | None:
     layouts, dtype, direction, options = parts[-4][1:].split("-"), *parts[-3:]
     lengths = (rank + 1, rank, rank + 1, 1, rank, rank, rank, 1)
     cuts = list(accumulate(lengths, initial=0))
-    first, window, last, batch, padding, stride, dilation, bias = (numbers[a:b] for a, b in pairwise(cuts))
+    first, window, last, batch, padding, stride, dilation, bias = (
+        numbers[a:b] for a, b in pairwise(cuts)
+    )
     groups = GROUPS.search(options)
     sizes = (*first, *window, *last, *batch, *stride, *dilation, int(groups[1]) if groups else 1)
     if min(sizes) < 1 or max(numbers) > MAX_SIZE or len(layouts) == 2:
@@ -91,12 +103,15 @@ def _problem(parts: Sequence[str], rank: int) -> ConvProblem | None:
         has_bias=bool(bias[0]),
         layout=layouts[0] if len(set(layouts)) == 1 else "-".join(layouts),
         dtype=dtype,
-        casts=tuple(option for option in options.split("_") if option and not option.startswith("g")),
+        casts=tuple(
+            option for option in options.split("_") if option and not option.startswith("g")
+        ),
     )
 
 
 def solvers_of(text: str) -> tuple[tuple[Solver, ...], int, int]:
-    """The fastest first; how many entries were no solvers, and how many had no time that can be one."""
+    """The fastest first; how many entries were no solvers, and how many had no time that can be
+    one."""
     found: dict[str, Solver] = {}
     odd = untimed = 0
     for number, entry in enumerate(text.split(";")):
@@ -119,4 +134,6 @@ def _solver(entry: str) -> Solver | None:
         return None
     if int(workspace) > MAX_WORKSPACE_BYTES:
         return None
-    return Solver(name=name, algorithm=algorithm, time_ms=float(time), workspace_bytes=int(workspace))
+    return Solver(
+        name=name, algorithm=algorithm, time_ms=float(time), workspace_bytes=int(workspace)
+    )

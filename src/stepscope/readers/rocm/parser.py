@@ -1,7 +1,7 @@
 """Rows gathered from a recording of AMD's tools, and the Trace they become.
 
-The tools write integer nanoseconds, kernel by kernel and call by call. A row is eleven whole numbers in one flat array: 88 bytes,
-however many rows there are.
+The tools write integer nanoseconds, kernel by kernel and call by call. A row is eleven whole
+numbers in one flat array: 88 bytes, however many rows there are.
 """
 
 from __future__ import annotations
@@ -24,11 +24,22 @@ MAX_NAME = 4096
 MAX_ROWS = 200_000_000
 """18 GB of rows: what is beyond is counted."""
 LARGEST_ID = 2**62
-COPIES = {"HOST_TO_HOST": "HtoH", "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD"}
+COPIES = {
+    "HOST_TO_HOST": "HtoH",
+    "HOST_TO_DEVICE": "HtoD",
+    "DEVICE_TO_HOST": "DtoH",
+    "DEVICE_TO_DEVICE": "DtoD",
+}
 """Directions as traces of torch.profiler write them: what looks at copies knows these."""
 WIDTH = 11
-NO_HOST = "no host calls were recorded (--hip-trace or --sys-trace): what the host did between kernels is not known"
-NO_MARKS = "no ROCTx ranges were recorded (--marker-trace): steps are told by the kernels' own pattern, where they have one"
+NO_HOST = (
+    "no host calls were recorded (--hip-trace or --sys-trace): what the host did between kernels "
+    "is not known"
+)
+NO_MARKS = (
+    "no ROCTx ranges were recorded (--marker-trace): steps are told by the kernels' own pattern, "
+    "where they have one"
+)
 MAX_DEVICE = 2**15 - 1
 
 
@@ -102,9 +113,11 @@ class Draft:
         )
 
     def keep_busiest(self) -> tuple[int, list[int]]:
-        """Of several processes with device work keep the one with the most, with what is nobody's; its number, and the others'.
+        """Of several processes with device work keep the one with the most, with what is nobody's;
+        its number, and the others'.
 
-        Their correlation numbers, streams and devices are counted alike: read as one, a kernel would get another's launch.
+        Their correlation numbers, streams and devices are counted alike: read as one, a kernel
+        would get another's launch.
         """
         work = self.work()
         if len(work) < 2:
@@ -112,7 +125,9 @@ class Draft:
         busiest = max(work, key=lambda owner: work[owner][0])
         table = self._table()
         kept = table[np.isin(table[:, 10], (busiest, NONE))]
-        self.counts = Counter({Kind(kind): count for kind, count in zip(*_counted(kept[:, 2]), strict=True)})
+        self.counts = Counter(
+            {Kind(kind): count for kind, count in zip(*_counted(kept[:, 2]), strict=True)}
+        )
         del table
         self._rows = array("q", kept.tobytes())
         return busiest, [owner for owner in work if owner != busiest]
@@ -120,14 +135,22 @@ class Draft:
     def work(self) -> dict[int, tuple[float, bool]]:
         """By owner, the nanoseconds of its work on devices, and whether there are kernels in it."""
         table = self._table()
-        work = table[np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)]
+        work = table[
+            np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)
+        ]
         owners, place = np.unique(work[:, 10], return_inverse=True)
         total_ns = np.bincount(place, work[:, 1].astype(np.float64), minlength=len(owners))
         kernels = np.bincount(place, work[:, 2] == int(Kind.KERNEL), minlength=len(owners)) > 0
-        return dict(zip(owners.tolist(), zip(total_ns.tolist(), kernels.tolist(), strict=True), strict=True))
+        return dict(
+            zip(owners.tolist(), zip(total_ns.tolist(), kernels.tolist(), strict=True), strict=True)
+        )
 
     def _table(self) -> Int64:
-        return np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH) if self._rows else np.empty((0, WIDTH), np.int64)
+        return (
+            np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH)
+            if self._rows
+            else np.empty((0, WIDTH), np.int64)
+        )
 
     def launch(
         self,
@@ -136,11 +159,15 @@ class Draft:
         registers: int | None,
         shared_bytes: int | None,
     ) -> int:
-        """The number of a kernel's geometry. AMD counts a grid in work items; a trace counts it in groups of them."""
+        """The number of a kernel's geometry. AMD counts a grid in work items; a trace counts it in
+        groups of them."""
         key = (items, group, registers, shared_bytes)
         known = self._launches.get(key)
         if known is None:
-            grid = [-(-all_of // one) if one > 0 else all_of for all_of, one in zip(items, group, strict=True)]
+            grid = [
+                -(-all_of // one) if one > 0 else all_of
+                for all_of, one in zip(items, group, strict=True)
+            ]
             parts = (_json(grid), _json(list(group)), _json(registers), _json(shared_bytes), b"")
             known = self._launches[key] = self.scanner.details[SEPARATOR.join(parts)]
         return known
@@ -171,22 +198,34 @@ class Draft:
     def _troubles(self, problem: str | None) -> list[str]:
         told = [
             (problem, f"the file was read only in part: {problem}"),
-            (self.num_left_out, f"{self.num_left_out} row(s) without a readable time were left out"),
-            (self.num_backwards, f"{self.num_backwards} row(s) that end before they start count as 0 long"),
+            (
+                self.num_left_out,
+                f"{self.num_left_out} row(s) without a readable time were left out",
+            ),
+            (
+                self.num_backwards,
+                f"{self.num_backwards} row(s) that end before they start count as 0 long",
+            ),
             (self.num_beyond, f"{self.num_beyond} row(s) past the first {MAX_ROWS} were left out"),
         ]
         return [text for condition, text in told if condition]
 
 
 def copy_name(operation: str) -> str:
-    """`MEMORY_COPY_HOST_TO_DEVICE` as `Memcpy HtoD`: whether the host's memory was pinned is not recorded."""
-    direction = next((short for long, short in COPIES.items() if operation.upper().endswith(long)), None)
+    """`MEMORY_COPY_HOST_TO_DEVICE` as `Memcpy HtoD`: whether the host's memory was pinned is not
+    recorded."""
+    direction = next(
+        (short for long, short in COPIES.items() if operation.upper().endswith(long)), None
+    )
     return f"Memcpy {direction}" if direction else operation or "Memcpy"
 
 
 def several(read: int, others: list[int], how: str) -> str:
     listed = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
-    return f"{len(others) + 1} processes have device work in the file: process {read} was read, and not {listed} ({how})"
+    return (
+        f"{len(others) + 1} processes have device work in the file: process {read} was read, and "
+        f"not {listed} ({how})"
+    )
 
 
 def _counted(values: Int64) -> tuple[list[int], list[int]]:

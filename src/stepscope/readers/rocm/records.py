@@ -1,4 +1,5 @@
-"""The shapes that entries of rocprofv3's JSON decode into: the fields that are used, and no others."""
+"""The shapes that entries of rocprofv3's JSON decode into: the fields that are used, and no
+others."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ class Symbol(Struct, gc=False, frozen=True):
 
     @property
     def name(self) -> str:
-        return (self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name).removesuffix(".kd")
+        return (
+            self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
+        ).removesuffix(".kd")
 
 
 class Bank(Struct, gc=False, frozen=True):

@@ -3,8 +3,9 @@
     {"rocprofiler-sdk-tool": [{"metadata": {}, "agents": [], "strings": {}, "kernel_symbols": [],
                                "buffer_records": {"kernel_dispatch": [], "hip_api": [], "memory_copy": [], ...}}]}
 
-Kernels have a number for a name, calls the numbers of their kind and operation: the tables that name them stand before the
-records, as rocprofv3 writes them. A launch and its kernel carry one correlation number.
+Kernels have a number for a name, calls the numbers of their kind and operation: the tables that
+name them stand before the records, as rocprofv3 writes them. A launch and its kernel carry one
+correlation number.
 """
 
 from __future__ import annotations
@@ -21,16 +22,33 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
 from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
-from stepscope.readers.rocm.records import Agent, Copy, Dispatch, Info, Message, Names, Process, Record, Symbol
+from stepscope.readers.rocm.records import (
+    Agent,
+    Copy,
+    Dispatch,
+    Info,
+    Message,
+    Names,
+    Process,
+    Record,
+    Symbol,
+)
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
 START = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"\s*:')
 TOOL = "rocprofiler-sdk-tool"
 RECORDS = (TOOL, "buffer_records")
-DISPATCHES, COPIES, MARKS = (*RECORDS, "kernel_dispatch"), (*RECORDS, "memory_copy"), (*RECORDS, "marker_api")
+DISPATCHES, COPIES, MARKS = (
+    (*RECORDS, "kernel_dispatch"),
+    (*RECORDS, "memory_copy"),
+    (*RECORDS, "marker_api"),
+)
 CALLS = {(*RECORDS, name): name for name in ("hip_api", "hsa_api", "rccl_api")}
-UNUSED = {(*RECORDS, name): name for name in ("memory_allocation", "scratch_memory", "rocdecode_api", "rocjpeg_api")}
+UNUSED = {
+    (*RECORDS, name): name
+    for name in ("memory_allocation", "scratch_memory", "rocdecode_api", "rocjpeg_api")
+}
 AGENTS, SYMBOLS, STRINGS, MESSAGES, PROCESS = (
     (TOOL, "agents"),
     (TOOL, "kernel_symbols"),
@@ -66,14 +84,23 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file."""
     stream = Stream(source.path, source.offset, source.length)
     reading = _Reading(stream=stream, progress=progress)
-    walk = Walk(blocks=stream.blocks(), lists=LISTS, values=frozenset((STRINGS, AGENTS, PROCESS)), try_decode=reading.take)
+    walk = Walk(
+        blocks=stream.blocks(),
+        lists=LISTS,
+        values=frozenset((STRINGS, AGENTS, PROCESS)),
+        try_decode=reading.take,
+    )
     try:
         walk.run()
     except WalkError as problem:
         if stream.text_bytes:
-            raise FormatError(f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}") from None
+            raise FormatError(
+                f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}"
+            ) from None
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if not reading.seen:
         raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
     return reading.finished(source, walk)
@@ -117,7 +144,9 @@ class _Reading:
     def take_agents(self, _: Path, found: list[Agent]) -> None:
         self.devices = {}
         for agent in (agent for agent in found if agent.type == GPU):
-            index = agent.logical_node_type_id if agent.logical_node_type_id >= 0 else len(self.devices)
+            index = (
+                agent.logical_node_type_id if agent.logical_node_type_id >= 0 else len(self.devices)
+            )
             self.devices[agent.id.handle] = index
             if all(known.index != index for known in self.draft.devices):
                 self.draft.devices.append(_properties(agent, index))
@@ -136,7 +165,9 @@ class _Reading:
             info = record.dispatch_info
             symbol = self.symbols.get(info.kernel_id)
             device = self.devices.get(info.agent_id.handle, NONE)
-            stream = record.stream_id.handle if record.stream_id.handle >= 0 else info.queue_id.handle
+            stream = (
+                record.stream_id.handle if record.stream_id.handle >= 0 else info.queue_id.handle
+            )
             self.draft.add(
                 Kind.KERNEL,
                 symbol.name if symbol is not None else f"kernel {info.kernel_id}",
@@ -154,13 +185,20 @@ class _Reading:
     def _launch(self, info: Info, symbol: Symbol | None) -> int:
         if not info.workgroup_size.x:
             return NONE
-        registers = symbol.arch_vgpr_count + max(symbol.accum_vgpr_count, 0) if symbol and symbol.arch_vgpr_count >= 0 else None
+        registers = (
+            symbol.arch_vgpr_count + max(symbol.accum_vgpr_count, 0)
+            if symbol and symbol.arch_vgpr_count >= 0
+            else None
+        )
         shared = info.group_segment_size if info.group_segment_size >= 0 else None
         return self.draft.launch(info.grid_size.sizes, info.workgroup_size.sizes, registers, shared)
 
     def take_copies(self, _: Path, found: list[Copy]) -> None:
         for record in found:
-            to, of = (self.devices.get(agent.handle, NONE) for agent in (record.dst_agent_id, record.src_agent_id))
+            to, of = (
+                self.devices.get(agent.handle, NONE)
+                for agent in (record.dst_agent_id, record.src_agent_id)
+            )
             device = to if to != NONE else of
             stream = record.stream_id.handle
             self.draft.add(
@@ -196,7 +234,15 @@ class _Reading:
 
     def _on_host(self, kind: Kind, name: str, record: Record, correlation: int) -> None:
         times = record.start_timestamp, record.end_timestamp
-        self.draft.add(kind, name, *times, pid=self.pid, tid=record.thread_id, correlation=correlation, owner=self.owner)
+        self.draft.add(
+            kind,
+            name,
+            *times,
+            pid=self.pid,
+            tid=record.thread_id,
+            correlation=correlation,
+            owner=self.owner,
+        )
 
     def _operation(self, record: Record) -> str:
         names = self.strings[record.kind].operations if 0 <= record.kind < len(self.strings) else ()
@@ -209,9 +255,19 @@ class _Reading:
         unnamed = sum(1 for name in draft.scanner.names if re.fullmatch(r"kernel \d+", name))
         told = [
             (walk.truncated, "the file ends before its end; the complete records were kept"),
-            (others, several(self._pid(owner), [self._pid(other) for other in others], "record one file per rank")),
+            (
+                others,
+                several(
+                    self._pid(owner),
+                    [self._pid(other) for other in others],
+                    "record one file per rank",
+                ),
+            ),
             (damaged, f"{damaged} record(s) were damaged and left out"),
-            (walk.num_oversized, f"{walk.num_oversized} record(s) larger than 64 MiB were left out"),
+            (
+                walk.num_oversized,
+                f"{walk.num_oversized} record(s) larger than 64 MiB were left out",
+            ),
             (unnamed, f"{unnamed} kernel(s) have no name in the file"),
             (not len(draft), "the file has no records of kernels, copies or calls"),
             (len(draft) and not self._has(Kind.RUNTIME), NO_HOST),

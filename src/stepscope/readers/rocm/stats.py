@@ -1,8 +1,10 @@
-"""Reads rocprof's tables of totals: `*_kernel_stats.csv` of rocprofv3 --stats, `results.stats.csv` of rocprof v1.
+"""Reads rocprof's tables of totals: `*_kernel_stats.csv` of rocprofv3 --stats, `results.stats.csv`
+of rocprof v1.
 
     "Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"
 
-One line for each name: of kernels, or of calls where the table is of an API (`*_hip_api_stats.csv`). Nothing is told of when.
+One line for each name: of kernels, or of calls where the table is of an API
+(`*_hip_api_stats.csv`). Nothing is told of when.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def _read_one(source: Source) -> KernelRecording:
         else:
             totals.append(total)
     if not stream.text_bytes:
-        raise InputError(f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}")
+        raise InputError(
+            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
+        )
     if not set(table.header) >= COLUMNS:
         raise FormatError(f"{source.label} is no table of totals of rocprof. {WANTED}")
     kernels = [total for total in totals if not CALL.match(total.name)]
@@ -57,7 +61,10 @@ def _read_one(source: Source) -> KernelRecording:
         (stream.problem, f"the file was read only in part: {stream.problem}"),
         (damaged, f"{damaged} damaged line(s) were left out"),
         (num_beyond, f"{num_beyond} line(s) were left out: too many, or without figures"),
-        (totals and not kernels, "these are calls, not kernels: give the table of kernels (kernel_stats.csv) too"),
+        (
+            totals and not kernels,
+            "these are calls, not kernels: give the table of kernels (kernel_stats.csv) too",
+        ),
     ]
     calls = tuple(total for total in totals if CALL.match(total.name))
     return KernelRecording(

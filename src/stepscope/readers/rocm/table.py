@@ -1,4 +1,5 @@
-"""CSV tables of AMD's tools: a header, then rows, however long the file and whatever stands in it."""
+"""CSV tables of AMD's tools: a header, then rows, however long the file and whatever stands in
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from stepscope.protocol.untrusted import finite_text, whole_text
 from stepscope.readers.stream import Stream
 
 MAX_LINE_BYTES = 256 << 10
-"""Kernels of templates have names of a few thousand characters; a launch of rocprof-compute has 2700 columns."""
+"""Kernels of templates have names of a few thousand characters; a launch of rocprof-compute has
+2700 columns."""
 MAX_COLUMNS = 8192
 WHOLE = re.compile(r"\d{1,19}", re.ASCII)
 LAST_NUMBER = re.compile(r"(\d{1,9})\D{0,64}\Z", re.ASCII)
@@ -22,7 +24,8 @@ MOST = 1e30
 
 @dataclass(slots=True)
 class Table:
-    """One table. `header` is there once `rows` has begun: names in lower case, with _ for every other character."""
+    """One table. `header` is there once `rows` has begun: names in lower case, with _ for every
+    other character."""
 
     stream: Stream
     header: tuple[str, ...] = ()
@@ -38,7 +41,9 @@ class Table:
             if not self.header:
                 self.titles = tuple(cell.strip() for cell in row[:MAX_COLUMNS])
                 self.header = tuple(map(plain, self.titles))
-                self._places = {name: place for place, name in reversed(list(enumerate(self.header)))}
+                self._places = {
+                    name: place for place, name in reversed(list(enumerate(self.header)))
+                }
             elif row == list(self.titles):
                 continue
             elif len(row) < min(len(self.header), 2):

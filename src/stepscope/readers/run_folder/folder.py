@@ -24,7 +24,14 @@ from stepscope.protocol.run_folder import (
     WINDOW_NAME,
     is_run,
 )
-from stepscope.protocol.untrusted import MAX_JSON_BYTES, is_regular, last_line, open_regular, parse_json_lines, read_json_object
+from stepscope.protocol.untrusted import (
+    MAX_JSON_BYTES,
+    is_regular,
+    last_line,
+    open_regular,
+    parse_json_lines,
+    read_json_object,
+)
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
@@ -72,10 +79,13 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """The folder's ranks in order. What cannot be read is noted; only a folder that is no run is an error."""
+    """The folder's ranks in order. What cannot be read is noted; only a folder that is no run is an
+    error."""
     refuse_special_files(path)
     if not is_run(path):
-        raise InputError(f"{path} is not the folder of a run: it has no {RUN_FILE} that `stepscope run` wrote")
+        raise InputError(
+            f"{path} is not the folder of a run: it has no {RUN_FILE} that `stepscope run` wrote"
+        )
     notes: list[str] = [
         f"the capture did not start in a process: {last_line(problem) or NO_REASON}"
         for problem in sorted(path.glob("problem-*.txt"))
@@ -90,37 +100,60 @@ def read_run(path: Path) -> RunRecord:
     for rank, folders in sorted(found.items()):
         newest = max(folders, key=lambda folder: folder.stat().st_mtime_ns)
         if len(folders) > 1:
-            notes.append(f"{len(folders)} processes were rank {rank}, one after the other or at once; {newest.name} is judged")
+            notes.append(
+                f"{len(folders)} processes were rank {rank}, one after the other or at once; "
+                f"{newest.name} is judged"
+            )
         ranks.append(_read_rank(newest, rank, notes))
     notes += _unrecorded(ranks)
     if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
         notes.append(
-            "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH out, as do launchers that clear"
+            "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH "
+            "out, as do launchers that clear"
             " the environment or start the job in a container"
         )
     return RunRecord(path=path, told=told, ranks=tuple(ranks), notes=tuple(notes))
 
 
 def refuse_special_files(run: Path) -> None:
-    """InputError that names it, where a file of a run's folder is a pipe, a device or far too large."""
+    """InputError that names it, where a file of a run's folder is a pipe, a device or far too
+    large."""
     try:
-        folders = [folder for folder in run.iterdir() if RANK_FOLDER.match(folder.name) and folder.is_dir()]
+        folders = [
+            folder for folder in run.iterdir() if RANK_FOLDER.match(folder.name) and folder.is_dir()
+        ]
         files = [run / RUN_FILE, *(folder / name for folder in folders for name in RANK_FILES)]
-        files += [file for folder in folders for file in folder.iterdir() if WINDOW_NAME.match(file.name)]
+        files += [
+            file for folder in folders for file in folder.iterdir() if WINDOW_NAME.match(file.name)
+        ]
     except OSError:
         return  # Its reading says what is wrong with it.
     for file in files:
         if not is_regular(file) and file.exists():
-            raise InputError(f"{file} is not a regular file (a pipe or a device?), so this is no run that stepscope recorded")
-        if file.name in (RUN_FILE, RANK_FILE) and file.exists() and file.stat().st_size > MAX_JSON_BYTES:
-            raise InputError(f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that stepscope recorded")
+            raise InputError(
+                f"{file} is not a regular file (a pipe or a device?), so this is no run that "
+                "stepscope recorded"
+            )
+        if (
+            file.name in (RUN_FILE, RANK_FILE)
+            and file.exists()
+            and file.stat().st_size > MAX_JSON_BYTES
+        ):
+            raise InputError(
+                f"{file} is larger than {MAX_JSON_BYTES >> 20} MiB, so this is no run that "
+                "stepscope recorded"
+            )
 
 
 def _unrecorded(ranks: list[RankRecord]) -> list[str]:
     """Why recordings that were due are not there; the same reason once."""
     reasons: dict[str, list[RankRecord]] = {}
     for rank in ranks:
-        for problem in {e["problem"] for e in rank.events if e.get("kind") == "window" and isinstance(e.get("problem"), str)}:
+        for problem in {
+            e["problem"]
+            for e in rank.events
+            if e.get("kind") == "window" and isinstance(e.get("problem"), str)
+        }:
             reasons.setdefault(problem, []).append(rank)
     notes = []
     for problem, told in sorted(reasons.items()):
@@ -136,7 +169,10 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
         if match:
             windows[int(match[1])] = file
         elif file.name.startswith("window-") and file.name.endswith(".part"):
-            notes.append(f"rank {rank} ended while it wrote {file.name}: that recording is not whole and was left out")
+            notes.append(
+                f"rank {rank} ended while it wrote {file.name}: that recording is not whole and "
+                "was left out"
+            )
     problem = folder / PROBLEM_FILE
     return RankRecord(
         rank=rank,
@@ -186,7 +222,10 @@ def _lines(path: Path, notes: list[str]) -> Iterator[Any]:
         notes.append(f"cannot read {_short(path)}: {problem.strerror or problem}")
         return
     if len(data) > MAX_JSON_BYTES:
-        notes.append(f"{_short(path)} is larger than {MAX_JSON_BYTES >> 20} MiB; what comes after that was not read")
+        notes.append(
+            f"{_short(path)} is larger than {MAX_JSON_BYTES >> 20} MiB; what comes after that was "
+            "not read"
+        )
     yield from parse_json_lines(data[:MAX_JSON_BYTES])
 
 

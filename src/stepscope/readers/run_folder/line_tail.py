@@ -1,4 +1,5 @@
-"""Lines of JSON at the ends of a file that somebody is writing: a bounded piece of it, whole lines alone."""
+"""Lines of JSON at the ends of a file that somebody is writing: a bounded piece of it, whole lines
+alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ MOST_BYTES = 4 << 20
 
 
 class Lines:
-    """The lines that a file has gained since it was last read, the latest of them where they are many."""
+    """The lines that a file has gained since it was last read, the latest of them where they are
+    many."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,5 @@
-"""Follows a run folder while the job writes it: the ends of its files, and what came since the last look."""
+"""Follows a run folder while the job writes it: the ends of its files, and what came since the last
+look."""
 
 from __future__ import annotations
 
@@ -74,13 +75,17 @@ class RunTail:
 
 
 class Follower:
-    """Looks at a run folder again and again. Between two looks it keeps the last few lines of each file and where it stood."""
+    """Looks at a run folder again and again. Between two looks it keeps the last few lines of each
+    file and where it stood."""
 
     def __init__(self, path: Path, now: Callable[[], int] = time.time_ns) -> None:
         refuse_special_files(path)
         if not is_run(path):
             what = "is not the folder of a run" if path.exists() else "does not exist"
-            raise InputError(f"{path} {what}: name the folder that `stepscope run` told of, with {RUN_FILE} in it")
+            raise InputError(
+                f"{path} {what}: name the folder that `stepscope run` told of, with {RUN_FILE} in "
+                "it"
+            )
         self.path = path
         self._now = now
         self._ranks: dict[str, _RankFollower] = {}
@@ -102,7 +107,9 @@ class Follower:
 
     def _folders(self) -> Iterator[Path]:
         try:
-            names = sorted(folder.name for folder in self.path.iterdir() if RANK_FOLDER.match(folder.name))
+            names = sorted(
+                folder.name for folder in self.path.iterdir() if RANK_FOLDER.match(folder.name)
+            )
         except OSError:
             return
         yield from (self.path / name for name in names[:MAX_RANKS])
@@ -131,7 +138,9 @@ class _RankFollower:
     def look(self) -> RankTail:
         self._look_at_notes()
         if len(self._head) < NUM_HEAD:
-            self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[:NUM_HEAD]
+            self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[
+                :NUM_HEAD
+            ]
         rows = _rows(self._files[STEPS_FILE].new(), STEP_COLUMNS)
         stretches = _rows(self._files[PACE_FILE].new(), PACE_COLUMNS)
         samples = sound_objects(self._files[SAMPLES_FILE].new())
@@ -162,7 +171,8 @@ class _RankFollower:
             self._told, self._told_ns = read_object(self.folder / RANK_FILE), changed
 
     def _wall(self, at_ns: int | None) -> int:
-        """A time of the rank's perf_counter on the wall clock: its notes tell how the two stood to each other."""
+        """A time of the rank's perf_counter on the wall clock: its notes tell how the two stood to
+        each other."""
         wall, perf = self._told.get("wall_ns"), self._told.get("perf_ns")
         if isinstance(wall, int) and isinstance(perf, int) and at_ns is not None:
             return at_ns - perf + wall
@@ -178,7 +188,11 @@ class _RankFollower:
 
 
 def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
-    return [sound_row(columns, value) for value in values if isinstance(value, list) and len(value) == len(columns)]
+    return [
+        sound_row(columns, value)
+        for value in values
+        if isinstance(value, list) and len(value) == len(columns)
+    ]
 
 
 def _timed(rows: Sequence[Row]) -> Iterator[Row]:

@@ -1,7 +1,9 @@
-"""What a run folder's files may say: each value of the kind and in the range that its name promises, or None.
+"""What a run folder's files may say: each value of the kind and in the range that its name
+promises, or None.
 
-A run folder may come from anyone, and a job may have been killed while it wrote. What passes here is what the rest of the program
-may rely on: a list of loaders is a list of objects, cores are above 0, times are finite and fit 64 bits.
+A run folder may come from anyone, and a job may have been killed while it wrote. What passes here
+is what the rest of the program may rely on: a list of loaders is a list of objects, cores are above
+0, times are finite and fit 64 bits.
 """
 
 from __future__ import annotations
@@ -27,8 +29,31 @@ LISTS_OF_OBJECTS = {
     "optimizers",
 }
 LISTS_OF_TEXTS = {"command", "throttle_reasons"}
-OBJECTS = {"checkpointing", "environment", "flags", "loader_iter", "machine", "options", "settings", "verdict", "versions"}
-TEXTS = {"backend", "bound", "class", "dataset", "host", "kind", "problem", "program", "python", "schema", "system", "words"}
+OBJECTS = {
+    "checkpointing",
+    "environment",
+    "flags",
+    "loader_iter",
+    "machine",
+    "options",
+    "settings",
+    "verdict",
+    "versions",
+}
+TEXTS = {
+    "backend",
+    "bound",
+    "class",
+    "dataset",
+    "host",
+    "kind",
+    "problem",
+    "program",
+    "python",
+    "schema",
+    "system",
+    "words",
+}
 WHOLE: Mapping[str, Range] = {
     "batch_size": (1, 2**53),
     "exit_code": (-(2**31), 2**31),
@@ -62,19 +87,26 @@ NUM_NAMED = 4
 
 
 def sound_object(told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The object with every value that cannot be what its name says as None, and the names of those values."""
+    """The object with every value that cannot be what its name says as None, and the names of those
+    values."""
     wrong: list[str] = []
     return {name: _sound(name, value, name, wrong) for name, value in told.items()}, tuple(wrong)
 
 
 def sound_row(columns: Sequence[str], values: Sequence[Any]) -> Row:
-    """A line of steps or stretches. Its times are what a clock counts, one step's are not longer than any run."""
+    """A line of steps or stretches. Its times are what a clock counts, one step's are not longer
+    than any run."""
     most = {"from_ns": LARGEST_INT, "to_ns": LARGEST_INT, "end_ns": LARGEST_INT}
-    return {name: whole(value, 0, most.get(name, MOST_STEP_NS)) for name, value in zip(columns, values, strict=True)}
+    return {
+        name: whole(value, 0, most.get(name, MOST_STEP_NS))
+        for name, value in zip(columns, values, strict=True)
+    }
 
 
 def wrong_note(where: str, wrong: Sequence[str]) -> str:
-    names = ", ".join(dict.fromkeys(wrong[:NUM_NAMED])) + (", ..." if len(wrong) > NUM_NAMED else "")
+    names = ", ".join(dict.fromkeys(wrong[:NUM_NAMED])) + (
+        ", ..." if len(wrong) > NUM_NAMED else ""
+    )
     values = "1 value is" if len(wrong) == 1 else f"{len(wrong)} values are"
     return f"{where}: {values} of a wrong kind or out of range, and not used: {names}"
 
@@ -86,7 +118,9 @@ def _sound(name: str, value: Any, path: str, wrong: list[str]) -> Any:
     if kept is None:
         wrong.append(path[:100])
     elif isinstance(kept, dict):
-        return {str(key): _sound(str(key), part, f"{path}.{key}", wrong) for key, part in kept.items()}
+        return {
+            str(key): _sound(str(key), part, f"{path}.{key}", wrong) for key, part in kept.items()
+        }
     elif isinstance(kept, list):
         return [_sound("", part, f"{path}[{at}]", wrong) for at, part in enumerate(kept)]
     return kept
@@ -95,9 +129,13 @@ def _sound(name: str, value: Any, path: str, wrong: list[str]) -> Any:
 def _kept(name: str, value: Any) -> Any:
     """The value, or of a list the parts of the right kind; None where it is of a wrong one."""
     if name in LISTS_OF_OBJECTS:
-        return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else None
+        return (
+            [part for part in value if isinstance(part, dict)] if isinstance(value, list) else None
+        )
     if name in LISTS_OF_TEXTS:
-        return [part for part in value if isinstance(part, str)] if isinstance(value, list) else None
+        return (
+            [part for part in value if isinstance(part, str)] if isinstance(value, list) else None
+        )
     if name in OBJECTS:
         return value if isinstance(value, dict) else None
     if name in TEXTS:

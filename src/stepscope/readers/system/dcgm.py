@@ -1,4 +1,5 @@
-"""DCGM's samples: the text of `dcgmi dmon`, and what its exporter tells Prometheus, one look after the other in a file.
+"""DCGM's samples: the text of `dcgmi dmon`, and what its exporter tells Prometheus, one look after
+the other in a file.
 
     #Entity   GRACT        TENSO        DRAMA        POWER
     ID                                               W
@@ -46,10 +47,13 @@ FIELDS: dict[str, tuple[str, str, float]] = {
     "FBUSD": ("DEV_FB_USED", "memory_used_bytes", MIB),
     "FBTTL": ("DEV_FB_TOTAL", "memory_total_bytes", MIB),
 }
-"""By dmon's short name (dcgm_fields.cpp): the exporter's name, our field, and what one of its unit is in the field's."""
+"""By dmon's short name (dcgm_fields.cpp): the exporter's name, our field, and what one of its unit
+is in the field's."""
 DMON = {short: (name, scale) for short, (_, name, scale) in FIELDS.items()}
 METRICS = {f"DCGM_FI_{long}": (name, scale) for long, name, scale in FIELDS.values()}
-REASONS = frozenset({"DVCCTR", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"})
+REASONS = frozenset(
+    {"DVCCTR", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"}
+)
 
 DMON_START = re.compile(rb"(?:^|\n)[ \t]*#[ \t]*Entity[ \t]+[A-Z]")
 METRIC_START = re.compile(rb"(?:^|\n)(?:# (?:HELP|TYPE) )?DCGM_FI_(?:DEV|PROF)_[A-Z0-9_]{2,60}[ {]")
@@ -73,7 +77,8 @@ def read(sources: Sequence[Source]) -> SystemReport:
 
 @dataclass(slots=True)
 class _Scrapes:
-    """The exporter's values, each a line: a device's sample is whole when one of its metrics comes again."""
+    """The exporter's values, each a line: a device's sample is whole when one of its metrics comes
+    again."""
 
     drafts: DeviceDrafts
     pending: dict[tuple[str | None, int | None], _Pending] = field(default_factory=dict)
@@ -126,7 +131,9 @@ class _Pending:
         """A value by its short or its long name."""
         value = _number(text)
         if name in REASONS:
-            self.reasons = None if value is None or value < 0 or value >= 2**32 else reasons_of(int(value))
+            self.reasons = (
+                None if value is None or value < 0 or value >= 2**32 else reasons_of(int(value))
+            )
             return
         known = DMON.get(name) or METRICS.get(name)
         if known is not None and self.values.get(known[0]) is None:
@@ -145,21 +152,34 @@ def _read(source: Source) -> SystemRecording:
         elif columns is not None:
             told = ROW.search(line)
             num_parts += told is None and INSTANCE.search(line) is not None
-            num_bad += told is not None and not _take_row(drafts, columns, int(told[1]), line[told.end() :].split())
+            num_bad += told is not None and not _take_row(
+                drafts, columns, int(told[1]), line[told.end() :].split()
+            )
     scrapes.end()
     if not drafts.devices:
         raise FormatError(
-            f"{source.label}: no sample of a device in it. Record with dcgmi dmon -e 1001,1002,1004,1005,155,100 > dcgm.txt, or"
-            " keep what the exporter tells: while sleep 1; do curl -s localhost:9400/metrics; done > dcgm.txt"
+            f"{source.label}: no sample of a device in it. Record with dcgmi dmon -e "
+            "1001,1002,1004,1005,155,100 > dcgm.txt, or"
+            " keep what the exporter tells: while sleep 1; do curl -s localhost:9400/metrics; "
+            "done > dcgm.txt"
         )
     notes = [*lines.notes, *drafts.notes()]
     if num_bad + scrapes.num_bad:
-        notes.append(f"{source.label}: {num_bad + scrapes.num_bad:,} line(s) could not be read as samples")
+        notes.append(
+            f"{source.label}: {num_bad + scrapes.num_bad:,} line(s) could not be read as samples"
+        )
     if scrapes.num_instances:
-        notes.append(f"{source.label}: {scrapes.num_instances:,} value(s) of parts of a device (MIG) were left out")
+        notes.append(
+            f"{source.label}: {scrapes.num_instances:,} value(s) of parts of a device (MIG) were "
+            "left out"
+        )
     if num_parts:
-        notes.append(f"{source.label}: {num_parts:,} row(s) of parts of a device (MIG) were left out")
-    return SystemRecording(format="dcgm", paths=(source.label,), notes=tuple(notes), devices=drafts.series())
+        notes.append(
+            f"{source.label}: {num_parts:,} row(s) of parts of a device (MIG) were left out"
+        )
+    return SystemRecording(
+        format="dcgm", paths=(source.label,), notes=tuple(notes), devices=drafts.series()
+    )
 
 
 def _columns(line: str) -> list[str] | None:

@@ -1,4 +1,5 @@
-"""Samples of devices, one after the other, made into one DeviceSeries for each: what every vendor's monitor is read through."""
+"""Samples of devices, one after the other, made into one DeviceSeries for each: what every vendor's
+monitor is read through."""
 
 from __future__ import annotations
 
@@ -54,18 +55,24 @@ class DeviceDraft:
     index: int | None
     host: str | None = None
     name: str | None = None
-    columns: dict[str, array[float]] = field(default_factory=lambda: {name: array("d") for name in SERIES})
+    columns: dict[str, array[float]] = field(
+        default_factory=lambda: {name: array("d") for name in SERIES}
+    )
     constants: dict[str, float] = field(default_factory=dict)
     times: array[float] = field(default_factory=lambda: array("d"))
     reasons: list[Reasons | None] = field(default_factory=list)
     num: int = 0
 
     def add(
-        self, values: Mapping[str, float | None], reasons: Mapping[str, float] | None = None, time_s: float | None = None
+        self,
+        values: Mapping[str, float | None],
+        reasons: Mapping[str, float] | None = None,
+        time_s: float | None = None,
     ) -> None:
         """One sample. What is not among the values, None or not a number was not recorded.
 
-        `reasons` has each reason to run slower with the share of the sample's time it held: 1.0 where it is simply told.
+        `reasons` has each reason to run slower with the share of the sample's time it held: 1.0
+        where it is simply told.
         """
         self.num += 1
         for name, column in self.columns.items():
@@ -81,9 +88,13 @@ class DeviceDraft:
         working = self._working()
         spreads: dict[str, Any] = {name: spread_of(column) for name, column in self.columns.items()}
         at_work = range(self.num) if working is None else working
-        spreads |= {of: spread_of(self.columns[name][i] for i in at_work) for name, of in WORKING.items()}
+        spreads |= {
+            of: spread_of(self.columns[name][i] for i in at_work) for name, of in WORKING.items()
+        }
         if working:
-            spreads["busy_run_share"] = spread_of(self.columns["busy_share"][working[0] : working[-1] + 1])
+            spreads["busy_run_share"] = spread_of(
+                self.columns["busy_share"][working[0] : working[-1] + 1]
+            )
         times = [time for time in self.times if not math.isnan(time)]
         return DeviceSeries(
             index=self.index,
@@ -113,7 +124,11 @@ class DeviceDraft:
         for reasons in told:
             for reason, share in reasons:
                 sums[reason] = sums.get(reason, 0.0) + share
-        return {reason: sums[reason] / len(told) for reason in sorted(sums, key=lambda one: -sums[one]) if sums[reason] > 0}
+        return {
+            reason: sums[reason] / len(told)
+            for reason in sorted(sums, key=lambda one: -sums[one])
+            if sums[reason] > 0
+        }
 
 
 @dataclass(slots=True)
@@ -151,12 +166,23 @@ def spread_of(values: Iterable[float]) -> Spread | None:
     if not known:
         return None
     last = len(known) - 1
-    return Spread(num=len(known), low=known[round(0.1 * last)], median=median(known), high=known[round(0.9 * last)])
+    return Spread(
+        num=len(known),
+        low=known[round(0.1 * last)],
+        median=median(known),
+        high=known[round(0.9 * last)],
+    )
 
 
 def _sane(name: str, value: float | None) -> float:
     """NaN for what no device can have: a monitor writes an absurd number where it has none."""
-    if value is None or not math.isfinite(value) or value < 0 or value > 1e18 or (name in SHARES and value > 1.5):
+    if (
+        value is None
+        or not math.isfinite(value)
+        or value < 0
+        or value > 1e18
+        or (name in SHARES and value > 1.5)
+    ):
         return math.nan
     return min(value, 1.0) if name in SHARES else value
 

@@ -1,6 +1,7 @@
 """Reads a hardware file: what `stepscope calibrate` wrote, on this machine or another.
 
-The file may come from anyone. Its shape is checked by its types; its numbers must be finite and make sense; its texts are cut.
+The file may come from anyone. Its shape is checked by its types; its numbers must be finite and
+make sense; its texts are cut.
 """
 
 from __future__ import annotations
@@ -28,22 +29,34 @@ def read_hardware(path: Path) -> Calibrated:
         text = read_regular(path, MAX_BYTES)
     except OSError as problem:
         reason = problem.strerror or problem
-        raise InputError(f"cannot read {path}: {reason}. `stepscope calibrate` writes a hardware file") from None
+        raise InputError(
+            f"cannot read {path}: {reason}. `stepscope calibrate` writes a hardware file"
+        ) from None
     return parse_hardware(text, str(path))
 
 
 def parse_hardware(text: bytes, where: str) -> Calibrated:
     told = _schema(text)
     if told != SCHEMA:
-        what = "is not a hardware file" if told is None else f"is a hardware file of the kind {told[:40]!r}"
-        raise FormatError(f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one")
+        what = (
+            "is not a hardware file"
+            if told is None
+            else f"is a hardware file of the kind {told[:40]!r}"
+        )
+        raise FormatError(
+            f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one"
+        )
     try:
         found = convert_json(text, Calibrated)
     except ValueError as problem:
-        raise FormatError(f"{where} is not a whole hardware file: {problem}. Write it again: stepscope calibrate") from None
+        raise FormatError(
+            f"{where} is not a whole hardware file: {problem}. Write it again: stepscope calibrate"
+        ) from None
     fault = _fault(found, "$")
     if fault:
-        raise FormatError(f"{where} is not a sound hardware file: {fault}. Write it again: stepscope calibrate")
+        raise FormatError(
+            f"{where} is not a sound hardware file: {fault}. Write it again: stepscope calibrate"
+        )
     return found
 
 
@@ -66,7 +79,9 @@ def _schema(text: bytes) -> str | None:
 def _fault(value: object, where: str) -> str | None:
     """The first thing that cannot be, in words."""
     if is_dataclass(value):
-        parts = [(f"{where}.{part.name}", part.name, getattr(value, part.name)) for part in fields(value)]
+        parts = [
+            (f"{where}.{part.name}", part.name, getattr(value, part.name)) for part in fields(value)
+        ]
     elif isinstance(value, tuple):
         parts = [(f"{where}[{at}]", "", part) for at, part in enumerate(value)]
     else:

@@ -1,7 +1,8 @@
 """Reads a machine's measured roofs: what its matrix products and copies really reach.
 
-The file is JSON with flat names: `gemm_bf16_8192_tflops` for a product of that precision and size, `copy_TBps` for the device's
-own memory, `device` for its name. The best size of each precision is its roof. What `stepscope calibrate` writes is read too.
+The file is JSON with flat names: `gemm_bf16_8192_tflops` for a product of that precision and size,
+`copy_TBps` for the device's own memory, `device` for its name. The best size of each precision is
+its roof. What `stepscope calibrate` writes is read too.
 """
 
 from __future__ import annotations
@@ -115,7 +116,10 @@ def _roofs(told: Mapping[str, Any], where: str, name: str) -> Roofs:
     copy = told.get("copy_TBps")
     if not peaks or copy is None or not _is_rate(copy):
         missing = "no gemm_PRECISION_SIZE_tflops" if not peaks else "no copy_TBps"
-        raise InputError(f"{where} has {missing} in it: measured roofs need the rates of matrix products and of a copy")
+        raise InputError(
+            f"{where} has {missing} in it: measured roofs need the rates of matrix products and "
+            "of a copy"
+        )
     device = told.get("device")
     return Roofs(
         device=device[:100] if isinstance(device, str) else name,
@@ -133,12 +137,16 @@ def _calibrated_roofs(path: Path) -> Roofs:
 
 
 def _none(where: str) -> InputError:
-    return InputError(f"{where} is not a file of measured roofs: JSON with gemm_bf16_8192_tflops, copy_TBps and the like")
+    return InputError(
+        f"{where} is not a file of measured roofs: JSON with gemm_bf16_8192_tflops, copy_TBps and "
+        "the like"
+    )
 
 
 def _no_roofs(where: str) -> InputError:
     return InputError(
-        f"{where} has no matrix products and copies in it: run `stepscope calibrate` there, without --only collectives"
+        f"{where} has no matrix products and copies in it: run `stepscope calibrate` there, "
+        "without --only collectives"
     )
 
 

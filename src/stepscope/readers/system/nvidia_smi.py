@@ -43,7 +43,8 @@ QUERY: dict[str, tuple[str, float]] = {
     "memory.used": ("memory_used_bytes", MIB),
     "memory.total": ("memory_total_bytes", MIB),
 }
-"""By the names of --help-query-gpu, without unit: the field, and what one of its unit is in the field's."""
+"""By the names of --help-query-gpu, without unit: the field, and what one of its unit is in the
+field's."""
 DMON: dict[str, tuple[str, float]] = {
     "sm": ("busy_share", 0.01),
     "mem": ("memory_busy_share", 0.01),
@@ -70,7 +71,9 @@ BITS = {
     0x100: "display_clock_setting",
 }
 """nvml.h, nvmlClocksEventReason*."""
-SINGLE = {name.removesuffix("_setting"): name for name in BITS.values()} | {name: name for name in BITS.values()}
+SINGLE = {name.removesuffix("_setting"): name for name in BITS.values()} | {
+    name: name for name in BITS.values()
+}
 """How columns of one reason each end."""
 REASONS = re.compile(r"clocks_(?:throttle|event)_reasons\.(\w{1,60})")
 CELL = re.compile(r"([\w.]{1,80})(?: \[([^\]]{1,12})\])?")
@@ -81,7 +84,8 @@ DAY_S = 86_400.0
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    """A header of either kind among the first lines: a wrapper script may have written something before it."""
+    """A header of either kind among the first lines: a wrapper script may have written something
+    before it."""
     lines = head[:8192].decode("utf-8", "replace").splitlines()[:20]
     return any(_header(line) is not None or _dmon_header(line) is not None for line in lines)
 
@@ -141,7 +145,11 @@ class _Table:
             device.name = row.get("name") or row.get("gpu_name")
 
     def _device(self, row: Mapping[str, str]) -> DeviceDraft | None:
-        told = row.get("gpu") if self.is_dmon else next((row[name] for name in IDENTITY if name in row), None)
+        told = (
+            row.get("gpu")
+            if self.is_dmon
+            else next((row[name] for name in IDENTITY if name in row), None)
+        )
         if told is None:
             return self.drafts.of(None)
         if told.isascii() and told.isdigit() and len(told) < 6:
@@ -150,7 +158,9 @@ class _Table:
             self.num_bad += 1
             return None
         return self.drafts.of(
-            self.identities.setdefault(told[:80], len(self.identities)) if len(self.identities) < 4096 else None
+            self.identities.setdefault(told[:80], len(self.identities))
+            if len(self.identities) < 4096
+            else None
         )
 
 
@@ -170,19 +180,29 @@ def _read(source: Source) -> SystemRecording:
             table.take(_cells(line, table))
     if table is None or not drafts.devices:
         raise FormatError(
-            f"{source.label}: no sample of a device in it. Record with nvidia-smi --query-gpu=timestamp,index,utilization.gpu,"
-            "clocks.sm,clocks.max.sm,power.draw,clocks_event_reasons.active --format=csv -l 1, or nvidia-smi dmon -s pucvmet"
+            f"{source.label}: no sample of a device in it. Record with nvidia-smi "
+            "--query-gpu=timestamp,index,utilization.gpu,"
+            "clocks.sm,clocks.max.sm,power.draw,clocks_event_reasons.active --format=csv -l 1, or "
+            "nvidia-smi dmon -s pucvmet"
         )
     num_bad += table.num_bad
     notes = [*lines.notes, *drafts.notes()]
     if num_bad:
         notes.append(f"{source.label}: {num_bad:,} line(s) could not be read as samples")
     if (None, None) in drafts.devices:
-        notes.append(f"{source.label}: devices cannot be distinguished, if there were several: add index to the query")
+        notes.append(
+            f"{source.label}: devices cannot be distinguished, if there were several: add index "
+            "to the query"
+        )
     if identities:
         named = ", ".join(f"{number} is {name}" for name, number in list(identities.items())[:8])
-        notes.append(f"{source.label}: devices are numbered as they come, for the query has no index: {named}")
-    return SystemRecording(format="nvidia-smi", paths=(source.label,), notes=tuple(notes), devices=drafts.series())
+        notes.append(
+            f"{source.label}: devices are numbered as they come, for the query has no index: "
+            f"{named}"
+        )
+    return SystemRecording(
+        format="nvidia-smi", paths=(source.label,), notes=tuple(notes), devices=drafts.series()
+    )
 
 
 def _header(line: str) -> list[str] | None:
@@ -194,7 +214,12 @@ def _header(line: str) -> list[str] | None:
         return None
     names = [cell[1] for cell in cells if cell is not None]
     known = sum(name in QUERY or REASONS.fullmatch(name) is not None for name in names)
-    return names if known >= 1 and known + sum(name in (*IDENTITY, "timestamp", "name") for name in names) >= 2 else None
+    return (
+        names
+        if known >= 1
+        and known + sum(name in (*IDENTITY, "timestamp", "name") for name in names) >= 2
+        else None
+    )
 
 
 def _dmon_header(line: str) -> list[str] | None:
@@ -209,7 +234,10 @@ def _cells(line: str, table: _Table) -> list[str]:
     if table.is_dmon:
         return re.split(r"[,\s]+", line.strip().strip(","), maxsplit=MAX_COLUMNS)
     try:
-        return [cell.strip() for cell in next(csv.reader([line.replace("\x00", "")], skipinitialspace=True), [])]
+        return [
+            cell.strip()
+            for cell in next(csv.reader([line.replace("\x00", "")], skipinitialspace=True), [])
+        ]
     except csv.Error:
         return []
 
@@ -267,4 +295,6 @@ def _time(row: Mapping[str, str], *, is_dmon: bool) -> float | None:
     except ValueError:
         return None
     part = row.get("timestamp", "").partition(".")[2]
-    return whole + (float(f"0.{part}") if part.isascii() and part.isdigit() and len(part) < 10 else 0.0)
+    return whole + (
+        float(f"0.{part}") if part.isascii() and part.isdigit() and len(part) < 10 else 0.0
+    )

@@ -4,7 +4,8 @@
     GPU0     X      NV18    PIX     0-23,96-119     0               N/A
     GPU1    NV18     X      NODE    0-23,96-119     0               N/A
 
-No cell has a space in it but some of the header's, so that a table whose tabs became spaces is read alike.
+No cell has a space in it but some of the header's, so that a table whose tabs became spaces is read
+alike.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ MAX_DEVICES = 1024
 """Of one machine: a rack of NVL72 shows 72."""
 MAX_CELL = 200
 PRELUDE = rb"\A(?:[^\n]{0,200}\n){0,8}?"
-"""A prompt and its command, or a banner. A job's output that has such a table further on is not taken for one."""
+"""A prompt and its command, or a banner. A job's output that has such a table further on is not
+taken for one."""
 HEAD = re.compile(
     PRELUDE
-    + rb"[ \t]{0,40}(?:(?:\x1b\[\d{0,2}m)?[ \t]{0,40}GPU\d{1,4}(?:\x1b\[\d{0,2}m)?[ \t][^\n]{0,16000}CPU Affinity"
+    + (
+        rb"[ \t]{0,40}(?:(?:\x1b\[\d{0,2}m)?[ \t]{0,40}GPU\d{1,4}(?:\x1b\[\d{0,2}m)?[ "
+        rb"\t][^\n]{0,16000}CPU Affinity"
+    )
     + rb"|=+ (?:Weight|Hops|Link Type) between two GPUs =+)"
 )
 COLUMNS = re.compile(r"^\s{0,40}(GPU\d{1,4}\s.{0,16000}?)\s*(CPU Affinity.{0,100})$")
@@ -65,11 +70,15 @@ def read(sources: Sequence[Source]) -> SystemReport:
         devices = _nvidia(text) or _rocm(text)
         if not devices:
             raise FormatError(
-                f"{source.label} begins like a table of nvidia-smi topo -m or rocm-smi --showtopo, and no row of it can be read."
+                f"{source.label} begins like a table of nvidia-smi topo -m or rocm-smi "
+                "--showtopo, and no row of it can be read."
                 " Record it anew: nvidia-smi topo -m > topo.txt"
             )
         if len(devices) > MAX_DEVICES:
-            notes.append(f"{source.label}: {len(devices) - MAX_DEVICES} device(s) beyond {MAX_DEVICES} were left out")
+            notes.append(
+                f"{source.label}: {len(devices) - MAX_DEVICES} device(s) beyond {MAX_DEVICES} "
+                "were left out"
+            )
         tool = "rocm-smi" if any(ROCM_LINKS in line for line in text) else "nvidia-smi topo"
         found.append(Topology(path=source.label, tool=tool, devices=tuple(devices[:MAX_DEVICES])))
     return SystemReport(
@@ -92,21 +101,37 @@ def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
         return []
     names: list[str] = header[1].split()
     near = re.findall(r"CPU Affinity|NUMA Affinity|GPU NUMA ID", header[2])
-    cards: dict[str, str] = {found[1]: found[2] for found in map(NIC_NAME.match, lines) if found is not None}
+    cards: dict[str, str] = {
+        found[1]: found[2] for found in map(NIC_NAME.match, lines) if found is not None
+    }
     called = {name: cards.get(name) or name for name in names}
     devices = []
     for line in lines:
         cells = [cell[:MAX_CELL] for cell in line.split()] if ROW.match(line) else []
-        if len(cells) <= len(names) or cells[0] not in names or cells[1 + names.index(cells[0])] != "X":
+        if (
+            len(cells) <= len(names)
+            or cells[0] not in names
+            or cells[1 + names.index(cells[0])] != "X"
+        ):
             continue
         links = dict(zip(names, cells[1:], strict=False))
         # A cell that is empty is not there: only a row with all of them tells which is which.
-        places = dict(zip(near, cells[1 + len(names) :], strict=True)) if len(cells) == 1 + len(names) + len(near) else {}
+        places = (
+            dict(zip(near, cells[1 + len(names) :], strict=True))
+            if len(cells) == 1 + len(names) + len(near)
+            else {}
+        )
         devices.append(
             DeviceLinks(
                 name=cells[0],
-                peers={name: kind for name, kind in links.items() if name.startswith("GPU") and name != cells[0]},
-                networks={called[name]: kind for name, kind in links.items() if not name.startswith("GPU")},
+                peers={
+                    name: kind
+                    for name, kind in links.items()
+                    if name.startswith("GPU") and name != cells[0]
+                },
+                networks={
+                    called[name]: kind for name, kind in links.items() if not name.startswith("GPU")
+                },
                 cores=_told(places.get("CPU Affinity")),
                 numa=_told(places.get("NUMA Affinity")),
             )
@@ -119,7 +144,11 @@ def _rocm(lines: Sequence[str]) -> list[DeviceLinks]:
     for line in lines:
         if found := ROCM_SECTION.match(line.strip()):
             section = found[1]
-        elif section == ROCM_LINKS and line.split() and all(re.fullmatch(r"GPU\d{1,4}", cell) for cell in line.split()):
+        elif (
+            section == ROCM_LINKS
+            and line.split()
+            and all(re.fullmatch(r"GPU\d{1,4}", cell) for cell in line.split())
+        ):
             names = line.split()
         elif section == ROCM_LINKS and ROW.match(line) and names:
             rows[line.split()[0]] = [cell[:MAX_CELL] for cell in line.split()[1:]]
@@ -146,4 +175,7 @@ def kind_of(link: str) -> str:
 
 def nearest(networks: Mapping[str, str]) -> tuple[str, str]:
     """The network card with the shortest way, and its link."""
-    return min(networks.items(), key=lambda pair: NEAREST.index(pair[1]) if pair[1] in NEAREST else len(NEAREST))
+    return min(
+        networks.items(),
+        key=lambda pair: NEAREST.index(pair[1]) if pair[1] in NEAREST else len(NEAREST),
+    )

@@ -1,4 +1,5 @@
-"""The counters of Linux `perf stat`: its table, its CSV (-x,), and either of them by intervals (-I).
+"""The counters of Linux `perf stat`: its table, its CSV (-x,), and either of them by intervals
+(-I).
 
     1385.22 msec task-clock                       #    0.503 CPUs utilized
 
@@ -6,9 +7,10 @@
          0.203745190              48.62 msec task-clock                       #    0.243 CPUs utilized
          0.203745190    <not supported>      cycles
 
-An interval's counts are those since the one before it: they add up to the run's. A summary of the run may follow them
-(--summary), and is then taken in their place. A counter that was not counted in an interval in which others were has no sum; an
-interval in which nothing was counted is one in which the process did not run.
+An interval's counts are those since the one before it: they add up to the run's. A summary of the
+run may follow them (--summary), and is then taken in their place. A counter that was not counted in
+an interval in which others were has no sum; an interval in which nothing was counted is one in
+which the process did not run.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ STAT_START = re.compile(
     rb"(?:^|\n)[ \t]{0,40}Performance counter stats for "
     rb"|(?:^|\n)[\d.<][^,\n]{0,40},[^,\n]{0,20},[\w:./-]{2,60},\d{1,18},\d{1,3}\.\d\d,"
     rb"|(?:^|\n)# {2,40}time [^\n]{2,60} counts (?:unit )?events"
-    rb"|(?:^|\n) {0,9}\d{1,9}\.\d{9},(?:[\d.]{1,30}|<not \w{7,9}>),[^,\n]{0,20},[\w:./-]{2,60},\d{1,18},\d{1,3}\.\d\d"
+    rb"|(?:^|\n) {0,9}\d{1,9}\.\d{9},(?:[\d.]{1,30}|<not "
+    rb"\w{7,9}>),[^,\n]{0,20},[\w:./-]{2,60},\d{1,18},\d{1,3}\.\d\d"
 )
 STAT_LINE = re.compile(
-    r"\s*([\d.,]{1,30}|<not (?:supported|counted)>)\s+(?:(msec|nsec|sec|ns|ms|s|Joules|MiB)\s+)?([\w:./=-]{2,80})\b.{0,400}"
+    r"\s*([\d.,]{1,30}|<not "
+    r"(?:supported|counted)>)\s+(?:(msec|nsec|sec|ns|ms|s|Joules|MiB)\s+)?([\w:./=-]{2,80})\b.{0,400}"
 )
-STAT_TIME = re.compile(r"\s*([\d.,]{1,30})\s+(?:\+-\s+[\d.,]+\s+)?seconds (time elapsed|user|sys)\b.{0,200}")
+STAT_TIME = re.compile(
+    r"\s*([\d.,]{1,30})\s+(?:\+-\s+[\d.,]+\s+)?seconds (time elapsed|user|sys)\b.{0,200}"
+)
 STAT_FOR = re.compile(r"\s*Performance counter stats for (.{1,2000}?)(?: \(\d+ runs\))?:\s*")
 INTERVAL = re.compile(r"(?:\^C)?\s*(\d{1,9}\.\d{9})(,|\s+)(.{1,1000})")
 """Seconds since the beginning, and the counter: perf writes no count with nine decimals."""
@@ -58,7 +64,8 @@ NAMES = {
 CLOCKS = ("task-clock", "cpu-clock")
 MACHINE = re.compile(r"'(?:system wide|CPU\(s\) )")
 WHOLE = 0.005
-"""How near to a whole number of cores, two or more, the clock of a machine is in intervals, which do not say whose they are."""
+"""How near to a whole number of cores, two or more, the clock of a machine is in intervals, which
+do not say whose they are."""
 TO_SECONDS = {"msec": 1e-3, "ms": 1e-3, "nsec": 1e-9, "ns": 1e-9, "sec": 1.0, "s": 1.0}
 MAX_COUNTERS = 1000
 MAX_NAMED = 8
@@ -76,7 +83,8 @@ def read_stat(source: Source) -> SystemRecording:
     if not values.sums.is_any and values.times.get("time elapsed") is None:
         how = "Record with perf stat -d -o stat.txt -p PID -- sleep 30"
         raise FormatError(
-            f"{source.label}: no counter in it. {how} (with -I 1000, if you like; not with -A or --per-socket and the like)"
+            f"{source.label}: no counter in it. {how} (with -I 1000, if you like; not with -A or "
+            "--per-socket and the like)"
         )
     counters = values.counters(source.label)
     notes = (*lines.notes, *values.notes())
@@ -92,7 +100,9 @@ class _Sums:
 
     def put(self, text: str, unit: str, event: str) -> None:
         """Counters of several lines (of unlike cores) add up."""
-        name = re.sub(r":[a-zA-Z]{1,6}$", "", event.split("/")[1] if event.count("/") >= 2 else event)[:80]
+        name = re.sub(
+            r":[a-zA-Z]{1,6}$", "", event.split("/")[1] if event.count("/") >= 2 else event
+        )[:80]
         value = _number(text)
         if value is None:
             if text.startswith("<not") and len(self.not_counted) < MAX_COUNTERS:
@@ -130,7 +140,9 @@ class _Intervals:
     def put(self, time: str, text: str, unit: str, event: str) -> None:
         if time != self._time:
             self.close()
-            self._before_s += float(self._time) if self._time and float(time) < float(self._time) else 0.0
+            self._before_s += (
+                float(self._time) if self._time and float(time) < float(self._time) else 0.0
+            )
             self._time = time
         self._here.put(text, unit, event)
 
@@ -214,19 +226,26 @@ class _Counted:
 
     @property
     def may_be_machine(self) -> bool:
-        """Intervals do not say whose they are: -a counts the clock of cores (cpu-clock), all of them at all times."""
+        """Intervals do not say whose they are: -a counts the clock of cores (cpu-clock), all of
+        them at all times."""
         if self.command is not None or not self.intervals.num or not self.elapsed_s:
             return False
         clocks = self.sums.clocks
         cores = max(clocks.values(), default=0.0) / self.elapsed_s
-        return set(clocks) == {"cpu-clock"} or (cores > 1.5 and abs(cores / round(cores) - 1) < WHOLE)
+        return set(clocks) == {"cpu-clock"} or (
+            cores > 1.5 and abs(cores / round(cores) - 1) < WHOLE
+        )
 
     def counters(self, path: str) -> HostCounters:
         sums, elapsed = self.sums, self.elapsed_s
         is_machine = self.is_machine or self.may_be_machine
         known = {NAMES[name]: value for name, value in sums.counts.items() if name in NAMES}
         # Both clocks count the same time. Over all of a machine they count its idle cores too.
-        cpu_s = None if is_machine else next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
+        cpu_s = (
+            None
+            if is_machine
+            else next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
+        )
         told = None if is_machine else self.busy_cores
         # perf 6.1 writes two zeros after intervals.
         has_times = not self.intervals.num or self.times.get("user") or self.times.get("sys")
@@ -247,7 +266,10 @@ class _Counted:
         if never:
             yield f"not counted here: {_named(never)} (a virtual machine may not have them)"
         if self.is_machine:
-            yield "of the whole machine (perf stat -a): its clock runs on idle cores too, so busy cores are not told; give -p PID"
+            yield (
+                "of the whole machine (perf stat -a): its clock runs on idle cores too, so busy "
+                "cores are not told; give -p PID"
+            )
         if not intervals.num:
             return
         taken = "the summary after them was read" if self.table.is_any else "their sums were read"
@@ -256,7 +278,10 @@ class _Counted:
         if sums is not self.table and (some := sums.not_counted - never):
             yield f"not counted in some of the intervals, so they have no sum: {_named(some)}"
         if self.may_be_machine and not self.is_machine:
-            yield "these may be of the whole machine (perf stat -a), with its idle cores: busy cores are not told; give -p PID"
+            yield (
+                "these may be of the whole machine (perf stat -a), with its idle cores: busy "
+                "cores are not told; give -p PID"
+            )
 
 
 def _named(names: set[str]) -> str:

@@ -3,8 +3,8 @@
     python 13889 [003] 57969.605462:     250000 cpu-clock:pppH:
             24f81b take_gil+0x6b (/usr/lib/libpython3.11.so.1.0)
 
-perf samples threads that run: a thread that waits is not in its stacks. Python's own functions have names there (`py::`) when the
-job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
+perf samples threads that run: a thread that waits is not in its stacks. Python's own functions have
+names there (`py::`) when the job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ SCRIPT_START = re.compile(
 )
 KERNEL = "[kernel"
 FAULT_CALLS = frozenset(
-    {"asm_exc_page_fault", "exc_page_fault", "handle_mm_fault", "do_user_addr_fault", "page_fault", "do_page_fault"}
+    {
+        "asm_exc_page_fault",
+        "exc_page_fault",
+        "handle_mm_fault",
+        "do_user_addr_fault",
+        "page_fault",
+        "do_page_fault",
+    }
 )
 READ_CALLS = re.compile(
     r"page_cache_(?:sync_|async_)?ra|filemap_read_folio|(?:__)?do_page_cache_readahead|read_pages$|io_schedule|folio_wait_bit"
@@ -90,7 +97,9 @@ class _Samples:
             self.num_clock += 1
         self.kernel += bool(calls) and (calls[-1].file or "").startswith(KERNEL)
         self.faults += any(call.name in FAULT_CALLS for call in calls)
-        self.page_reads += any(READ_CALLS.match(call.name) for call in calls if (call.file or "").startswith(KERNEL))
+        self.page_reads += any(
+            READ_CALLS.match(call.name) for call in calls if (call.file or "").startswith(KERNEL)
+        )
 
     def added(self, stacks: HostStacks) -> HostStacks:
         span = None if self.first_s is None or self.last_s is None else self.last_s - self.first_s
@@ -111,26 +120,43 @@ def _read_script(source: Source) -> SystemRecording:
     counts, interpreter = StackCounts(tally), 0
     for told, calls in _stacks(lines):
         samples.take(told, calls)
-        interpreter += bool(calls) and (INTERPRETER.search(calls[-1].file or "") is not None or not calls[-1].is_native)
+        interpreter += bool(calls) and (
+            INTERPRETER.search(calls[-1].file or "") is not None or not calls[-1].is_native
+        )
         counts.add(calls, 1.0, f"{told['comm']} {told['tid']}"[:80])
     counts.flush()
     if not samples.num:
         raise FormatError(
-            f"{source.label}: no sample in it. Record with perf record -g -p PID -- sleep 10; perf script > perf.txt"
+            f"{source.label}: no sample in it. Record with perf record -g -p PID -- sleep 10; "
+            "perf script > perf.txt"
         )
     stacks = samples.added(tally.stacks(tool="perf", path=source.label, unit="samples"))
     has_stacks = bool(stacks.functions)
-    stacks = replace(stacks, gil_wait_share=None, interpreter_share=interpreter / samples.num if has_stacks else None)
-    stacks = replace(stacks, threads=tuple(replace(one, gil_wait_share=None) for one in stacks.threads))
+    stacks = replace(
+        stacks,
+        gil_wait_share=None,
+        interpreter_share=interpreter / samples.num if has_stacks else None,
+    )
+    stacks = replace(
+        stacks, threads=tuple(replace(one, gil_wait_share=None) for one in stacks.threads)
+    )
     notes = [*lines.notes, *tally.notes(source.label)]
     if len(samples.events) > 1:
         named = ", ".join(f"{count:,} of {event}" for event, count in samples.events.most_common(4))
-        notes.append(f"{source.label}: samples of several events are counted alike ({named}): record one, -e cpu-clock")
+        notes.append(
+            f"{source.label}: samples of several events are counted alike ({named}): record one, "
+            "-e cpu-clock"
+        )
     if not has_stacks:
         notes.append(f"{source.label}: samples without stacks: record with perf record -g")
     elif not stacks.training:
-        notes.append("Python's functions have no names here: PYTHONPERFSUPPORT=1 gives them (Python 3.12 or newer)")
-    return SystemRecording(format="perf", paths=(source.label,), notes=tuple(notes), stacks=(stacks,))
+        notes.append(
+            "Python's functions have no names here: PYTHONPERFSUPPORT=1 gives them (Python 3.12 "
+            "or newer)"
+        )
+    return SystemRecording(
+        format="perf", paths=(source.label,), notes=tuple(notes), stacks=(stacks,)
+    )
 
 
 def _stacks(lines: TextLines) -> Iterator[tuple[re.Match[str], tuple[Call, ...]]]:

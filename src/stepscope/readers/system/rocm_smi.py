@@ -1,12 +1,13 @@
-"""Samples of AMD's monitors: amd-smi (`monitor`, `metric`) and rocm-smi, JSON or CSV, once or many times over.
+"""Samples of AMD's monitors: amd-smi (`monitor`, `metric`) and rocm-smi, JSON or CSV, once or many
+times over.
 
     timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,vram_used,vram_total
     1763258464,0,612,71,58,1980,97,151234,196592
 
     {"card0": {"GPU use (%)": "97", "Average Graphics Package Power (W)": "612.0", "sclk clock speed:": "(1980Mhz)"}}
 
-Both write the same things under different names from release to release: whatever the layout, a sample is made a flat list of
-names and values, and the names are looked up in one table.
+Both write the same things under different names from release to release: whatever the layout, a
+sample is made a flat list of names and values, and the names are looked up in one table.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ FIELDS: dict[str, tuple[str, float]] = {
     "vram_total_memory_b": ("memory_total_bytes", 1.0),
     "vram_total_used_memory_b": ("memory_used_bytes", 1.0),
 }
-"""By name, in lower case with _ for everything else: the field, and what one of its unit is in the field's. The first that has a
-number counts: the junction is the hottest place, and what AMD throttles by."""
+"""By name, in lower case with _ for everything else: the field, and what one of its unit is in the
+field's. The first that has a number counts: the junction is the hottest place, and what AMD
+throttles by."""
 SECTIONS = ("usage", "clock", "power", "temperature", "mem_usage", "throttle")
 VIOLATIONS = {
     "ppt_violation_status": "power_violation",
@@ -72,13 +74,17 @@ VIOLATIONS = {
     "hbm_thermal_violation_status": "thermal_violation",
     "prochot_violation_status": "hw_slowdown",
 }
-"""amd-smi metric, on MI300 and later: ACTIVE or NOT ACTIVE. Older ones tell THROTTLED, and not by what: that is left out."""
+"""amd-smi metric, on MI300 and later: ACTIVE or NOT ACTIVE. Older ones tell THROTTLED, and not by
+what: that is left out."""
 NAMES = ("card_series", "device_name", "market_name", "card_model")
 SURE = frozenset(FIELDS) - {"gfx", "mem", "hotspot", "gfx_clock", "mem_clock"}
 """Names that no other tool's table has."""
 CARD = re.compile(r"card(\d{1,5})")
 JSON_CARD = re.compile(rb'"card\d{1,5}"\s*:\s*\{')
-JSON_CARD_FIELD = re.compile(rb'"(?:GPU use \(%\)|[^"]{1,24}Graphics Package Power|Temperature \(Sensor|VRAM Total|sclk clock)')
+JSON_CARD_FIELD = re.compile(
+    rb'"(?:GPU use \(%\)|[^"]{1,24}Graphics Package Power|Temperature \(Sensor|VRAM Total|sclk '
+    rb"clock)"
+)
 JSON_GPU = re.compile(rb'"gpu"\s*:\s*"?\d{1,5}')
 JSON_GPU_FIELD = re.compile(rb'"(?:power_usage|gfx_activity|socket_power|hotspot_temperature)"\s*:')
 VALUE = re.compile(r"\(?\s*(-?\d{1,15}(?:\.\d{1,9})?)\s*([%A-Za-z]{0,8})\s*\)?")
@@ -95,20 +101,26 @@ UNITS = {
     "mw": 1e-3,
     "kw": 1e3,
 }
-"""What a value with one of these behind it is in the units that AMD's monitors usually write: MB, MHz, W."""
+"""What a value with one of these behind it is in the units that AMD's monitors usually write: MB,
+MHz, W."""
 OPENING = re.compile(r"[{\[]")
 MAX_JSON_BYTES = 64 << 20
 MAX_DEPTH = 8
 MAX_VALUES = 4096
 """Of one sample."""
-WANTED = "Record with: amd-smi monitor -p -t -u -v -w 1 --csv > amd_smi.csv, or rocm-smi -P -t -u -c --showmeminfo vram --json"
+WANTED = (
+    "Record with: amd-smi monitor -p -t -u -v -w 1 --csv > amd_smi.csv, or rocm-smi -P -t -u -c "
+    "--showmeminfo vram --json"
+)
 
 
 def is_mine(head: bytes, _name: str) -> bool:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start in (b"{", b"["):
         has_cards = JSON_CARD.search(head) is not None and JSON_CARD_FIELD.search(head) is not None
-        return has_cards or (JSON_GPU.search(head) is not None and JSON_GPU_FIELD.search(head) is not None)
+        return has_cards or (
+            JSON_GPU.search(head) is not None and JSON_GPU_FIELD.search(head) is not None
+        )
     return _is_header([_plain(name) for name in header_of(head)])
 
 
@@ -143,7 +155,8 @@ class _Reading:
     num_bad: int = 0
 
     def take_table(self, stream: Stream) -> None:
-        """Rows under a header, which a loop around the monitor writes again and again, not always the same."""
+        """Rows under a header, which a loop around the monitor writes again and again, not always
+        the same."""
         columns: list[str] = []
         table = Table(stream=stream)
         for row in table.raw_rows():
@@ -166,7 +179,10 @@ class _Reading:
                 self.notes.append(f"what comes after {MAX_JSON_BYTES >> 20} MiB was left out")
                 break
         text = b"".join(parts).decode("utf-8", "replace").lstrip("\ufeff")
-        decoder, at = json.JSONDecoder(strict=False, parse_int=_whole, parse_constant=lambda _: None), 0
+        decoder, at = (
+            json.JSONDecoder(strict=False, parse_int=_whole, parse_constant=lambda _: None),
+            0,
+        )
         while (at := _next_document(text, at)) < len(text):
             try:
                 document, at = decoder.raw_decode(text, at)
@@ -188,7 +204,9 @@ class _Reading:
         device = self.drafts.of(index)
         if device is not None:
             device.add(values, _reasons(sample), _number(sample.get("timestamp")))
-            device.name = device.name or next((sample[key] for key in NAMES if isinstance(sample.get(key), str)), None)
+            device.name = device.name or next(
+                (sample[key] for key in NAMES if isinstance(sample.get(key), str)), None
+            )
 
 
 def _is_header(names: Sequence[str]) -> bool:
@@ -196,7 +214,8 @@ def _is_header(names: Sequence[str]) -> bool:
 
 
 def _samples(document: Any) -> Iterator[dict[str, Any]]:
-    """Each device's values, flat: of {"card0": {}}, of [{"gpu": 0}], of {"gpu_data": [{"gpu": 0}]}."""
+    """Each device's values, flat: of {"card0": {}}, of [{"gpu": 0}], of {"gpu_data": [{"gpu":
+    0}]}."""
     if isinstance(document, dict) and isinstance(document.get("gpu_data"), list):
         document = document["gpu_data"]
     if isinstance(document, dict) and "gpu" not in document:
@@ -217,11 +236,17 @@ def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
         path, here = pending.pop()
         if isinstance(here, dict) and "value" in here:
             unit = here.get("unit")
-            has_unit = isinstance(unit, str) and unit.lower() in UNITS and _number(here["value"]) is not None
+            has_unit = (
+                isinstance(unit, str)
+                and unit.lower() in UNITS
+                and _number(here["value"]) is not None
+            )
             here = f"{_number(here['value']):f} {unit}" if has_unit else here["value"]
         if isinstance(here, dict):
             if len(path) < MAX_DEPTH:
-                pending += [((*path, _plain(str(key))), one) for key, one in list(here.items())[:MAX_VALUES]]
+                pending += [
+                    ((*path, _plain(str(key))), one) for key, one in list(here.items())[:MAX_VALUES]
+                ]
         elif isinstance(here, str | int | float):
             flat["_".join(path[1:] if len(path) > 1 and path[0] in SECTIONS else path)] = here
     return flat
@@ -236,7 +261,9 @@ def _index(sample: Mapping[str, Any]) -> int | None:
 
 
 def _reasons(sample: Mapping[str, Any]) -> dict[str, float] | None:
-    known = {name: str(sample[name]).upper() for name in VIOLATIONS if isinstance(sample.get(name), str)}
+    known = {
+        name: str(sample[name]).upper() for name in VIOLATIONS if isinstance(sample.get(name), str)
+    }
     if not {"ACTIVE", "NOT ACTIVE"}.intersection(known.values()):
         return None
     return {VIOLATIONS[name]: 1.0 for name, state in known.items() if state == "ACTIVE"}

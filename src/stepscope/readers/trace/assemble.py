@@ -27,7 +27,9 @@ from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
 
 
-def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]) -> Trace:
+def assemble(
+    chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Sequence[str]
+) -> Trace:
     """One Trace of all chunks. `chunks` is emptied on the way: both never stand in memory whole."""
     memory = [c.memory for c in chunks if c.memory is not None]
     columns: dict[str, NDArray[Any]] = {}
@@ -55,7 +57,14 @@ def assemble(chunks: list[Columns], scanner: Scanner, meta: TraceMeta, notes: Se
     )
 
 
-_DTYPES = {"kind": np.uint8, "name": np.int32, "thread": np.int32, "device": np.int16, "detail": np.int32, "collective": np.int32}
+_DTYPES = {
+    "kind": np.uint8,
+    "name": np.int32,
+    "thread": np.int32,
+    "device": np.int16,
+    "detail": np.int32,
+    "collective": np.int32,
+}
 
 
 def _empty(name: str) -> NDArray[Any]:
@@ -95,7 +104,9 @@ def _memory(tables: list[NDArray[np.int64]]) -> MemoryEvents | None:
 def _detail(key: bytes) -> Detail:
     parts = key.split(SEPARATOR)
     if len(parts) == 4:
-        types, dims, strides, concrete = (p.decode("utf-8", "replace") if p else None for p in parts)
+        types, dims, strides, concrete = (
+            p.decode("utf-8", "replace") if p else None for p in parts
+        )
         return OpInputs(dims=dims, types=types, strides=strides, concrete=concrete)
     if len(parts) == 5:
         grid, block, registers, shared, occupancy = map(_value, parts)
@@ -104,14 +115,31 @@ def _detail(key: bytes) -> Detail:
             block=_int_tuple(block),
             registers=_int(registers),
             shared_bytes=_int(shared),
-            occupancy_pct=float(occupancy) if isinstance(occupancy, int | float) and abs(occupancy) < 2**63 else None,
+            occupancy_pct=float(occupancy)
+            if isinstance(occupancy, int | float) and abs(occupancy) < 2**63
+            else None,
         )
     kind, stream, correlation = map(_value, parts)
     return SyncWait(kind=str(kind or ""), on_stream=_int(stream), on_correlation=_int(correlation))
 
 
 def _collective(key: tuple[bytes, ...]) -> CollectiveArgs:
-    name, group, desc, ranks, size, dtype, n_in, n_out, in_split, out_split, sequence, group_id, src, dst = map(_value, key)
+    (
+        name,
+        group,
+        desc,
+        ranks,
+        size,
+        dtype,
+        n_in,
+        n_out,
+        in_split,
+        out_split,
+        sequence,
+        group_id,
+        src,
+        dst,
+    ) = map(_value, key)
     return CollectiveArgs(
         name=_str(name),
         group=_str(group) if group is not None else _str(group_id),
@@ -139,7 +167,9 @@ def _value(text: bytes) -> Any:
 
 def _int(value: Any) -> int | None:
     """A whole number of at most 64 bits, also where it is written as text or as a decimal."""
-    if not isinstance(value, int | float | str) or (isinstance(value, str) and len(value) > LONGEST_NUMBER):
+    if not isinstance(value, int | float | str) or (
+        isinstance(value, str) and len(value) > LONGEST_NUMBER
+    ):
         return None
     try:
         number = int(value)
@@ -153,4 +183,8 @@ def _str(value: Any) -> str | None:
 
 
 def _int_tuple(value: Any) -> tuple[int, ...] | None:
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) and abs(v) < 2**63 for v in value) else None
+    return (
+        tuple(value)
+        if isinstance(value, list) and all(isinstance(v, int) and abs(v) < 2**63 for v in value)
+        else None
+    )

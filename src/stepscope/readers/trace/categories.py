@@ -1,9 +1,11 @@
 """Which Kind each recorded category is.
 
-The names are libkineto's activity types (ActivityType.h), present and past, for CUDA, ROCm, XPU, HPU, MTIA and out-of-tree back
-ends, with those of two public forks of it (MLU, GCU). Whether a type lies on the host or on the device follows PyTorch's
-`deviceTypeFromActivity` (torch/csrc/profiler/kineto_shim.cpp) and the plugins that write it. A category that is not here becomes
-Kind.OTHER and is counted by name; so does `mtia_insight`, of which nothing public says what it measures.
+The names are libkineto's activity types (ActivityType.h), present and past, for CUDA, ROCm, XPU,
+HPU, MTIA and out-of-tree back ends, with those of two public forks of it (MLU, GCU). Whether a type
+lies on the host or on the device follows PyTorch's `deviceTypeFromActivity`
+(torch/csrc/profiler/kineto_shim.cpp) and the plugins that write it. A category that is not here
+becomes Kind.OTHER and is counted by name; so does `mtia_insight`, of which nothing public says what
+it measures.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
     "driver": Kind.RUNTIME,
     "xpu_runtime": Kind.RUNTIME,
     "xpu_driver": Kind.RUNTIME,
-    # Gaudi's plugin writes kernels as `kernel` and everything else as this; libkineto calls it host-side, PyTorch the device's.
+    # Gaudi's plugin writes kernels as `kernel` and everything else as this; libkineto calls it
+    # host-side, PyTorch the device's.
     "hpu_op": Kind.RUNTIME,
     "mtia_runtime": Kind.RUNTIME,
     "glow_runtime": Kind.RUNTIME,
@@ -63,7 +66,8 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
 UNNAMED = "(no category)"
 
 SILENT_PHASES = frozenset("stfMiIR")
-"""Phases that carry no duration of their own: flow arrows, metadata, instants. Understood, and not events of the timeline."""
+"""Phases that carry no duration of their own: flow arrows, metadata, instants. Understood, and not
+events of the timeline."""
 
 OTHER_PHASES = {
     "C": "counter",
@@ -94,4 +98,8 @@ def kind_of_category(category: str) -> Kind:
 
 def phase_label(phase: str) -> str:
     """What to call a phase in a count."""
-    return f"phase {phase} ({OTHER_PHASES[phase]})" if phase in OTHER_PHASES else f"phase {phase[:32]!r}"
+    return (
+        f"phase {phase} ({OTHER_PHASES[phase]})"
+        if phase in OTHER_PHASES
+        else f"phase {phase[:32]!r}"
+    )

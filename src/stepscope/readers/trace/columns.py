@@ -1,4 +1,5 @@
-"""What scanning fills: a chunk's columns, the tables their codes point into, and the count of what could not be read."""
+"""What scanning fills: a chunk's columns, the tables their codes point into, and the count of what
+could not be read."""
 
 from __future__ import annotations
 

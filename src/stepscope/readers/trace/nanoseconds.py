@@ -1,7 +1,8 @@
 """Exact integer nanoseconds from the numbers a trace writes.
 
-A trace's times are decimal microseconds. `float * 1000` is wrong from 2^43 us on: a double there cannot hold a nanosecond. Below
-that, the whole and the fractional part converted apart are exact; above it only the text is.
+A trace's times are decimal microseconds. `float * 1000` is wrong from 2^43 us on: a double there
+cannot hold a nanosecond. Below that, the whole and the fractional part converted apart are exact;
+above it only the text is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXACT_DOUBLE_US = float(2**43)
-"""Below this many microseconds a double still tells nanoseconds apart (its step is at most 2^-10 us)."""
+"""Below this many microseconds a double still tells nanoseconds apart (its step is at most 2^-10
+us)."""
 
 LIMIT_NS = 2**62
 """Times beyond this are taken for damage: sums of two stay inside 64 bits."""
@@ -27,9 +29,12 @@ _WHOLE = re.compile(rb"(?:\d{1,15},)+")
 
 
 def ns_from_double(us: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Nanoseconds from microseconds as doubles; exact below EXACT_DOUBLE_US, and for whole microseconds below 2^53."""
+    """Nanoseconds from microseconds as doubles; exact below EXACT_DOUBLE_US, and for whole
+    microseconds below 2^53."""
     whole = np.floor(us)
-    ns: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000.0).astype(np.int64)
+    ns: NDArray[np.int64] = whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000.0).astype(
+        np.int64
+    )
     return ns
 
 
@@ -48,7 +53,8 @@ def ns_from_texts(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def ns_from_text(text: str) -> int | None:
-    """Nanoseconds from microseconds as JSON number text (also quoted); None when it is no finite number in range."""
+    """Nanoseconds from microseconds as JSON number text (also quoted); None when it is no finite
+    number in range."""
     if len(text) > LONGEST_NUMBER:
         return None
     number = text.strip().strip('"').strip()

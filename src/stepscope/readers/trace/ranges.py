@@ -19,11 +19,14 @@ MAX_OPEN = 100_000
 class RangePairs:
     """The ranges still open, per thread; an end closes the one opened last on its thread."""
 
-    _open: dict[tuple[int | str, int | str], list[tuple[Begin, int | None]]] = field(default_factory=dict)
+    _open: dict[tuple[int | str, int | str], list[tuple[Begin, int | None]]] = field(
+        default_factory=dict
+    )
     _num_open: int = 0
 
     def take(self, edge: Begin | End, tally: Tally) -> tuple[CompleteText, int, int] | None:
-        """The complete event that `edge` ends, with its start and duration; None when it ends none. Oddities are counted."""
+        """The complete event that `edge` ends, with its start and duration; None when it ends none.
+        Oddities are counted."""
         at = ns_from_text(bytes(edge.ts).decode("utf-8", "replace"))
         place = (edge.pid, edge.tid)
         if isinstance(edge, Begin):
@@ -44,7 +47,9 @@ class RangePairs:
             return None
         if at < start:
             tally.negative_duration += 1
-        event = CompleteText(cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, args=begin.args)
+        event = CompleteText(
+            cat=begin.cat, name=begin.name, pid=begin.pid, tid=begin.tid, args=begin.args
+        )
         return event, start, max(at - start, 0)
 
     def count_open(self, tally: Tally) -> None:
@@ -54,10 +59,13 @@ class RangePairs:
 
 
 def _owned(begin: Begin) -> Begin:
-    """The same with no part of it pointing into its chunk, which would otherwise stay in memory as long as the range is open."""
+    """The same with no part of it pointing into its chunk, which would otherwise stay in memory as
+    long as the range is open."""
     begin.ts = Raw(b"")
     if begin.args is not NO_ARGS:
         parts: dict[str, Any] = {name: getattr(begin.args, name) for name in Args.__struct_fields__}
-        parts = {name: part.copy() if isinstance(part, Raw) else part for name, part in parts.items()}
+        parts = {
+            name: part.copy() if isinstance(part, Raw) else part for name, part in parts.items()
+        }
         begin.args = Args(**parts)
     return begin

@@ -1,7 +1,7 @@
 """The shapes a trace event decodes into, and nothing else.
 
-One struct per phase, distinguished by `ph`. Fields we do not use are skipped by the decoder without being built. Defaults stand
-for "not there": NONE for numbers, an empty Raw for text kept as it is.
+One struct per phase, distinguished by `ph`. Fields we do not use are skipped by the decoder without
+being built. Defaults stand for "not there": NONE for numbers, an empty Raw for text kept as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ EMPTY = Raw(b"")
 
 
 class Args(Struct, gc=False, frozen=True):
-    """The arguments of a complete event, of whatever category. In the order they are written in: the decoder then looks once."""
+    """The arguments of a complete event, of whatever category. In the order they are written in:
+    the decoder then looks once."""
 
     external: Number = msgspec.field(default=NONE, name="External id")
     sequence: Number = msgspec.field(default=NONE, name="Sequence number")

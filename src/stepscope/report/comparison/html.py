@@ -1,6 +1,8 @@
-"""A comparison as one HTML page: opens from disk, asks nobody for anything, and reads well with scripts off.
+"""A comparison as one HTML page: opens from disk, asks nobody for anything, and reads well with
+scripts off.
 
-Bars are drawings in the page itself, placed by attributes: the page's policy lets no style run that is not ours.
+Bars are drawings in the page itself, placed by attributes: the page's policy lets no style run that
+is not ours.
 """
 
 from __future__ import annotations
@@ -32,20 +34,28 @@ def comparisons_html(comparisons: Sequence[Comparison]) -> str:
 
 def html_page(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """What the template shows, as plain values."""
-    pages = [page_of(comparison, letter(place)) for place, comparison in enumerate(comparisons, start=1)]
+    pages = [
+        page_of(comparison, letter(place)) for place, comparison in enumerate(comparisons, start=1)
+    ]
     many = len(comparisons) > 1
     return {
         "version": __version__,
-        "title": " and ".join([comparisons[0].before.label, *(one.after.label for one in comparisons)]),
+        "title": " and ".join(
+            [comparisons[0].before.label, *(one.after.label for one in comparisons)]
+        ),
         "many": many,
         "comparisons": [
             _comparison(comparison, page, letter(place), many=many)
-            for place, (comparison, page) in enumerate(zip(comparisons, pages, strict=True), start=1)
+            for place, (comparison, page) in enumerate(
+                zip(comparisons, pages, strict=True), start=1
+            )
         ],
     }
 
 
-def _comparison(comparison: Comparison, page: ComparisonPage, name: str, *, many: bool) -> dict[str, Any]:
+def _comparison(
+    comparison: Comparison, page: ComparisonPage, name: str, *, many: bool
+) -> dict[str, Any]:
     prefix = f"{name.lower().replace(' ', '-')}-" if many else ""
     return {
         "letter": name,
@@ -71,7 +81,9 @@ def _chips(comparison: Comparison, name: str) -> list[dict[str, str]]:
         chips[0]["of"] = f"{low} to {high}, {percent(speedup.level)} sure"
     if comparison.throughput is not None and comparison.throughput.value is not None:
         unit = f"{comparison.throughput_unit} a second"
-        chips.append({"word": unit, "value": interval_words(comparison.throughput), "of": f"{name} / A"})
+        chips.append(
+            {"word": unit, "value": interval_words(comparison.throughput), "of": f"{name} / A"}
+        )
     for word, run in (("A", comparison.before), (name, comparison.after)):
         value = "not measured" if run.step_ns is None else ms(run.step_ns)
         chips.append({"word": f"a step of {word}", "value": value, "of": run.bound})
@@ -83,7 +95,9 @@ def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
     account = comparison.account("part")
     if account is None:
         return []
-    rows = sorted((row for row in account.rows if row.name in PARTS), key=lambda row: PARTS.index(row.name))
+    rows = sorted(
+        (row for row in account.rows if row.name in PARTS), key=lambda row: PARTS.index(row.name)
+    )
     sides = [[row.before_ns or 0 for row in rows], [row.after_ns or 0 for row in rows]]
     longest = max(sum(side) for side in sides) or 1
     bars = []
@@ -104,7 +118,10 @@ def _table(table: Table, prefix: str, of: str) -> dict[str, Any]:
         "id": f"{prefix}{table.name}",
         "title": f"{table.title}{': ' + of if of else ''}",
         "aside": table.aside,
-        "columns": [{"word": word, "right": place in table.right} for place, word in enumerate(table.columns)],
+        "columns": [
+            {"word": word, "right": place in table.right}
+            for place, word in enumerate(table.columns)
+        ],
         "has_bars": table.times is not None,
         "rows": [_row(line, table) for line in chosen(replace(table, most=MAX_ROWS))[0]],
         "is_quiet": table.is_quiet,

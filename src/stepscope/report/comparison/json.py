@@ -35,7 +35,8 @@ def comparison_contract(
     comparisons: Sequence[core.Comparison],
     gate: Gate | None = None,
 ) -> ComparisonContract:
-    """The second run against the first; further runs, each against the first, are under `others`."""
+    """The second run against the first; further runs, each against the first, are under
+    `others`."""
     first, *others = map(_compared, comparisons)
     return ComparisonContract(
         **asdict(first),

@@ -1,4 +1,5 @@
-"""What every report of a comparison shows, as tables of text: the terminal, Markdown and the page differ in how much and how."""
+"""What every report of a comparison shows, as tables of text: the terminal, Markdown and the page
+differ in how much and how."""
 
 from __future__ import annotations
 
@@ -38,9 +39,11 @@ COLUMN_WORDS = {"category": "kind"}
 NOT_MEASURED = "-"
 REST = "all else"
 LEAST_BAR = 0.02
-"""Of a table's longest change: a row that changed by less has no line of its own where there are many."""
+"""Of a table's longest change: a row that changed by less has no line of its own where there are
+many."""
 QUIET = 0.005
-"""Of the longer step: changes below this in all rows of a table are not worth a table in a terminal."""
+"""Of the longer step: changes below this in all rows of a table are not worth a table in a
+terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A titled table. The columns at `right` are numbers; `most` rows are shown where there is little room."""
+    """A titled table. The columns at `right` are numbers; `most` rows are shown where there is
+    little room."""
 
     name: str
     title: str
@@ -97,8 +101,12 @@ def page_of(comparison: Comparison, name: str) -> ComparisonPage:
     facts += [words for words in (sure_words(comparison), host_words(comparison, name)) if words]
     warnings = []
     if comparison.unequal:
-        warnings.append(f"A and {name} do not do the same work: {_sentence('; '.join(comparison.unequal))}")
-        warnings.append(told or "The ratio of their steps says nothing about which of them trains faster.")
+        warnings.append(
+            f"A and {name} do not do the same work: {_sentence('; '.join(comparison.unequal))}"
+        )
+        warnings.append(
+            told or "The ratio of their steps says nothing about which of them trains faster."
+        )
     tables = [_runs(comparison, name), *_tables(comparison, name)]
     return ComparisonPage(
         title=f"{name} against A",
@@ -145,7 +153,13 @@ def _tables(comparison: Comparison, name: str) -> Iterable[Table]:
         yield _account(by["part"], name, most=len(PARTS) + 2)
     if comparison.device is not None:
         yield _device(comparison, comparison.device, name)
-    for kind, most in (("phase", 6), ("category", 8), ("kernel", 8), ("module", 8), ("collective", 8)):
+    for kind, most in (
+        ("phase", 6),
+        ("category", 8),
+        ("kernel", 8),
+        ("module", 8),
+        ("collective", 8),
+    ):
         if kind in by:
             yield _account(by[kind], name, most=most, quiet_ns=quiet_ns)
     yield _ranks(comparison, name)
@@ -159,7 +173,10 @@ def _account(account: Account, name: str, most: int, quiet_ns: float = 0.0) -> T
     decimals = max(1, _decimals(account.before_ns, account.after_ns))
     longest = max((abs(row.change_ns) for row in account.rows), default=0) or 1
     rows = sorted(account.rows, key=_part_order) if account.by == "part" else account.rows
-    lines = [_line(words, row, decimals, longest) for words, row in zip(_names(account.by, rows), rows, strict=True)]
+    lines = [
+        _line(words, row, decimals, longest)
+        for words, row in zip(_names(account.by, rows), rows, strict=True)
+    ]
     rest = account.rest
     if abs(rest.before_ns or 0) + abs(rest.after_ns or 0) > 0.5 * 10 ** (6 - decimals):
         lines.append(_line(REST, rest, decimals, longest, is_rest=True))
@@ -190,7 +207,15 @@ def _part_order(row: Row) -> int:
     return PARTS.index(row.name) if row.name in PARTS else len(PARTS)
 
 
-def _line(words: str, row: Row, decimals: int, longest: int, *, is_total: bool = False, is_rest: bool = False) -> Line:
+def _line(
+    words: str,
+    row: Row,
+    decimals: int,
+    longest: int,
+    *,
+    is_total: bool = False,
+    is_rest: bool = False,
+) -> Line:
     return Line(
         cells=(words, *times_cells(row.before_ns, row.after_ns, decimals)),
         ends_ns=(row.before_ns or 0, row.after_ns or 0),
@@ -219,14 +244,24 @@ def _device(comparison: Comparison, device: DeviceChange, name: str) -> Table:
         )
     busy = "device busy" if device.where == "device" else "operators, on the host"
     total = Row(name="total", before_ns=device.before_ns, after_ns=device.after_ns)
-    for words, row in ((REST, device.rest), ("less what ran at once", device.overlap), (busy, total)):
+    for words, row in (
+        (REST, device.rest),
+        ("less what ran at once", device.overlap),
+        (busy, total),
+    ):
         longer = max(abs(row.before_ns or 0), abs(row.after_ns or 0))
         if longer and (words is busy or longer >= 0.5 * 10 ** (6 - decimals)):
             before, after, change = times_cells(row.before_ns, row.after_ns, decimals)
             cells = (change, before, after, "", words, "")
             ends = (row.before_ns or 0, row.after_ns or 0)
-            lines.append(Line(cells=cells, ends_ns=ends, is_rest=words is not busy, is_total=words is busy))
-    whose = f"rank {number_ranges(device.ranks)}" if len(device.ranks) < 2 else f"the mean of ranks {number_ranges(device.ranks)}"
+            lines.append(
+                Line(cells=cells, ends_ns=ends, is_rest=words is not busy, is_total=words is busy)
+            )
+    whose = (
+        f"rank {number_ranges(device.ranks)}"
+        if len(device.ranks) < 2
+        else f"the mean of ranks {number_ranges(device.ranks)}"
+    )
     if comparison.before.num_ranks != comparison.after.num_ranks:
         whose = "each the mean of its own ranks"
     whose += "" if device.changed else "; no operator changed"
@@ -263,7 +298,10 @@ def _ranks(comparison: Comparison, name: str) -> Table:
         Line(
             cells=(
                 str(row.rank),
-                *(_ms(ns, decimals) for ns in (row.before_ns, row.after_ns, row.wait_before_ns, row.wait_after_ns)),
+                *(
+                    _ms(ns, decimals)
+                    for ns in (row.before_ns, row.after_ns, row.wait_before_ns, row.wait_after_ns)
+                ),
             )
         )
         for row in ranks.rows
@@ -275,7 +313,8 @@ def _ranks(comparison: Comparison, name: str) -> Table:
     return Table(
         name="ranks",
         title="Ranks",
-        aside=f"ms a step while profiled; own: all but waiting for others; late: {first} in A, {second} in {name}",
+        aside=f"ms a step while profiled; own: all but waiting for others; late: {first} in A, "
+        f"{second} in {name}",
         columns=("rank", "own A", name, "waiting A", name),
         right=frozenset({0, 1, 2, 3, 4}),
         lines=tuple(lines),
@@ -290,7 +329,11 @@ def _late(ranks: Sequence[int], is_known: bool) -> str:
 def _memory(comparison: Comparison, name: str) -> Table:
     lines = []
     for rank, (first, second) in comparison.memory.items():
-        change = NOT_MEASURED if first is None or second is None else signed_number((second - first) / 1e9, 2)
+        change = (
+            NOT_MEASURED
+            if first is None or second is None
+            else signed_number((second - first) / 1e9, 2)
+        )
         cells = [NOT_MEASURED if value is None else gigabytes(value) for value in (first, second)]
         lines.append(Line(cells=(str(rank), *cells, change)))
     return Table(
@@ -310,7 +353,10 @@ def _held(comparison: Comparison) -> Table:
             cells=(
                 one.code,
                 STATUS_WORDS[one.status],
-                f"{ratio(one.predicted)} ({ratio(one.predicted_low)} to {ratio(one.predicted_high)})",
+                (
+                    f"{ratio(one.predicted)} ({ratio(one.predicted_low)} to "
+                    f"{ratio(one.predicted_high)})"
+                ),
                 NOT_MEASURED if one.measured is None else interval_words(comparison.speedup),
                 held_words(one),
             )
@@ -318,7 +364,13 @@ def _held(comparison: Comparison) -> Table:
         for one in comparison.held
     ]
     if comparison.predicted_together is not None:
-        cells = ("all that are gone", "", ratio(comparison.predicted_together), interval_words(comparison.speedup), "")
+        cells = (
+            "all that are gone",
+            "",
+            ratio(comparison.predicted_together),
+            interval_words(comparison.speedup),
+            "",
+        )
         lines.append(Line(cells=cells, is_total=True))
     return Table(
         name="held",
@@ -339,7 +391,15 @@ def _knobs(comparison: Comparison, name: str) -> Table:
         columns=("setting", "A", name),
         right=frozenset(),
         lines=tuple(
-            Line(cells=(knob.name, *("not told" if value is None else value for value in (knob.before, knob.after))))
+            Line(
+                cells=(
+                    knob.name,
+                    *(
+                        "not told" if value is None else value
+                        for value in (knob.before, knob.after)
+                    ),
+                )
+            )
             for knob in comparison.knobs
         ),
         most=20,
@@ -352,7 +412,11 @@ def _empty(name: str) -> Table:
 
 def _decimals(before_ns: float, after_ns: float) -> int:
     """As many as the shorter of the two needs."""
-    return digits_after_point(min(abs(before_ns), abs(after_ns)) / 1e6) if before_ns and after_ns else 2
+    return (
+        digits_after_point(min(abs(before_ns), abs(after_ns)) / 1e6)
+        if before_ns and after_ns
+        else 2
+    )
 
 
 def times_cells(before_ns: int | None, after_ns: int | None, decimals: int) -> tuple[str, str, str]:
@@ -369,15 +433,23 @@ def chosen(table: Table) -> tuple[list[Line], int]:
         return [*body[: table.most], *ends], max(0, len(body) - table.most)
     least = 0.5 * 10 ** (6 - table.decimals)
     told = [line for line in body if max(map(abs, line.ends_ns or (0, 0))) >= least]
-    kept = told if len(told) <= table.most else [line for line in told if abs(line.change) >= LEAST_BAR][: table.most]
+    kept = (
+        told
+        if len(told) <= table.most
+        else [line for line in told if abs(line.change) >= LEAST_BAR][: table.most]
+    )
     hidden = [line for line in body if line not in kept]
-    return [*kept, *_with_rest(table, ends, hidden)], len([line for line in told if line not in kept])
+    return [*kept, *_with_rest(table, ends, hidden)], len(
+        [line for line in told if line not in kept]
+    )
 
 
 def _with_rest(table: Table, ends: list[Line], hidden: list[Line]) -> list[Line]:
     """The last lines, the rest with what is hidden added to it."""
     rests = [line for line in ends if line.is_rest and REST in line.cells]
-    before, after = (sum(line.ends_ns[side] for line in [*hidden, *rests] if line.ends_ns) for side in (0, 1))
+    before, after = (
+        sum(line.ends_ns[side] for line in [*hidden, *rests] if line.ends_ns) for side in (0, 1)
+    )
     others = [line for line in ends if line not in rests]
     if max(abs(before), abs(after)) < 0.5 * 10 ** (6 - table.decimals) or table.times is None:
         return others

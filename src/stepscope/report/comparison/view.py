@@ -52,7 +52,9 @@ def _blocks(page: ComparisonPage) -> Iterator[Block]:
             yield _section(table)
     quiet = [table.title.removeprefix("By ").lower() for table in page.tables if table.is_quiet]
     if quiet:
-        yield Prose(f"By {', '.join(quiet)}: nothing changed by {percent(QUIET)} of the step.", "quiet")
+        yield Prose(
+            f"By {', '.join(quiet)}: nothing changed by {percent(QUIET)} of the step.", "quiet"
+        )
     yield from notes(page.notes, aside="what this rests on, and what could not be judged")
 
 
@@ -62,11 +64,20 @@ def _section(table: PageTable) -> Section:
     if table.name == "changed":
         # Side by side, the names of work and what became of it would both be cut.
         titles = (*titles[:-2], f"{titles[-2]}, and {titles[-1]} it changed")
-        rows = tuple((*row[:-2], Cell(work.text, work.tone, note=how.text)) for row in rows for work, how in [row[-2:]])
+        rows = tuple(
+            (*row[:-2], Cell(work.text, work.tone, note=how.text))
+            for row in rows
+            for work, how in [row[-2:]]
+        )
     most = NAMES if len(table.wide) == 1 else LONG
     is_named = range(len(titles)) if table.name in SHORTENED else table.wide
     columns = tuple(
-        Column(title=title, right=at in table.right, fit="shorten" if at in is_named else "whole", most=most)
+        Column(
+            title=title,
+            right=at in table.right,
+            fit="shorten" if at in is_named else "whole",
+            most=most,
+        )
         for at, title in enumerate(titles)
     )
     rest = more(left_out, "line", ", in --format json and html")

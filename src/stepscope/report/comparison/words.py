@@ -13,7 +13,10 @@ from stepscope.report.names import MAX_CHARS, kernel_name, op_name
 from stepscope.report.step_view import PART_WORDS
 from stepscope.report.units import NBSP, fixed, ms, percent, plural
 
-PART_NAMES = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "without the profiler, less recorded"}
+PART_NAMES = PART_WORDS | {
+    RANK_SPREAD: "median rank less the mean",
+    UNPROFILED: "without the profiler, less recorded",
+}
 SOURCE_WORDS = {
     "unprofiled": "no profiler",
     "given": "as given",
@@ -32,9 +35,16 @@ HOW_WORDS = {
     "time": "time alone",
 }
 WORD = re.compile(r"[A-Za-z_]\w{2,}")
-NO_TELLING = frozenset({"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"})
+NO_TELLING = frozenset(
+    {"anonymous", "c10", "const", "double", "float", "lambda", "namespace", "native", "std", "void"}
+)
 """Words of kernels' names that tell nothing of what they do."""
-STATUS_WORDS = {"gone": "gone", "still there": "still there", "not judged": "not judged", "new": "new"}
+STATUS_WORDS = {
+    "gone": "gone",
+    "still there": "still there",
+    "not judged": "not judged",
+    "new": "new",
+}
 LEAST_TOLD = 0.005
 """Without an interval, a ratio nearer to 1 than this is not called faster or slower."""
 MOST_DIGITS = 6
@@ -62,7 +72,9 @@ def interval_words(speedup: Speedup) -> str:
         return "not measured"
     if speedup.low is None or speedup.high is None:
         return ratio(speedup.value)
-    value, low, high = (ratio(one, is_sure=True) for one in (speedup.value, speedup.low, speedup.high))
+    value, low, high = (
+        ratio(one, is_sure=True) for one in (speedup.value, speedup.low, speedup.high)
+    )
     return f"{value} ({low} to {high})"
 
 
@@ -96,24 +108,36 @@ def _steps_words(before_ns: float, after_ns: float) -> str:
         if first != second or before_ns == after_ns:
             break
         first, second = (f"{fixed(ns / 1e6, digits)}{NBSP}ms" for ns in (before_ns, after_ns))
-    return f"a step takes {second} in both" if first == second else f"a step takes {second} instead of {first}"
+    return (
+        f"a step takes {second} in both"
+        if first == second
+        else f"a step takes {second} instead of {first}"
+    )
 
 
 def host_words(comparison: Comparison, name: str) -> str | None:
-    """That the ratio is not that of the steps without a profiler, where a device waits for the host."""
+    """That the ratio is not that of the steps without a profiler, where a device waits for the
+    host."""
     runs = {"A": comparison.before, name: comparison.after}
     if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
         return None
     account = comparison.account("part")
-    launching = next((row for row in account.rows if row.name == "idle_launch"), None) if account is not None else None
+    launching = (
+        next((row for row in account.rows if row.name == "idle_launch"), None)
+        if account is not None
+        else None
+    )
     waits = (None, None) if launching is None else (launching.before_ns, launching.after_ns)
     limited = [
-        word for (word, run), wait in zip(runs.items(), waits, strict=True) if is_host_slowed(wait, run.step_ns, run.bound)
+        word
+        for (word, run), wait in zip(runs.items(), waits, strict=True)
+        if is_host_slowed(wait, run.step_ns, run.bound)
     ]
     if not limited:
         return None
     return (
-        f"The profiler slows the host, and the device waits for the host in {' and '.join(limited)}: without it the ratio may be"
+        "The profiler slows the host, and the device waits for the host in "
+        f"{' and '.join(limited)}: without it the ratio may be"
         " quite another. --step-ms gives the times without it."
     )
 
@@ -133,7 +157,9 @@ def smallest_words(comparison: Comparison) -> str:
     if smallest is None:
         return "What these samples could have shown is not known."
     change = percent(smallest - 1)
-    steps = f"{fixed(comparison.before.num_steps, 0)} and {fixed(comparison.after.num_steps, 0)} steps"
+    steps = (
+        f"{fixed(comparison.before.num_steps, 0)} and {fixed(comparison.after.num_steps, 0)} steps"
+    )
     return f"The smallest change that {steps} show four times in five is {change}."
 
 
@@ -143,14 +169,21 @@ def throughput_words(comparison: Comparison, name: str) -> str | None:
     if told is None or told.value is None:
         return None
     unit = comparison.throughput_unit
-    return f"Of work in a second, which is what can be compared, {name} does {interval_words(told)} as many {unit} as A."
+    return (
+        f"Of work in a second, which is what can be compared, {name} does {interval_words(told)} "
+        f"as many {unit} as A."
+    )
 
 
 def step_words(run: ComparedRun) -> str:
     """`31.5 ms, no profiler, median of 40 steps`."""
     if run.step_ns is None:
         return "not measured"
-    num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}" if run.num_steps else ""
+    num = (
+        f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
+        if run.num_steps
+        else ""
+    )
     return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
 
 
@@ -162,9 +195,11 @@ def row_name(by: str, name: str) -> str:
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
-    """Kernels as they are shown; those that look alike when short have with them the first word that only theirs has.
+    """Kernels as they are shown; those that look alike when short have with them the first word
+    that only theirs has.
 
-    vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, ...>(...)   vectorized_elementwise_kernel<4, ...> MulFunctor
+    vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, ...>(...)
+    vectorized_elementwise_kernel<4, ...> MulFunctor
     """
     shown = [kernel_name(name) for name in names]
     alike: dict[str, list[int]] = {}
@@ -172,7 +207,10 @@ def told_apart(names: Sequence[str]) -> list[str]:
         alike.setdefault(short, []).append(place)
     for places in alike.values():
         if len(places) > 1:
-            words = [[word for word in WORD.findall(names[place][:MAX_CHARS]) if word not in NO_TELLING] for place in places]
+            words = [
+                [word for word in WORD.findall(names[place][:MAX_CHARS]) if word not in NO_TELLING]
+                for place in places
+            ]
             spread = Counter(word for own in words for word in set(own))
             for place, own in zip(places, words, strict=True):
                 rarest = min(own, key=lambda word: spread[word], default="")
@@ -203,7 +241,10 @@ def how_words(one: Changed) -> str:
             if set(one.before.precisions) == set(one.after.precisions):
                 told.append(f"{word} of a part")
                 continue
-            word += f" {'/'.join(one.before.precisions) or 'not known'} to {'/'.join(one.after.precisions) or 'not known'}"
+            word += (
+                f" {'/'.join(one.before.precisions) or 'not known'} to "
+                f"{'/'.join(one.after.precisions) or 'not known'}"
+            )
         if how == "replaced" and one.after is not None:
             word += f" by {_ops_words(one.after.ops, most=2)}"
         told.append(word)

@@ -1,4 +1,5 @@
-"""The blocks that every document is made of. They hold words and say what these are, never how they look.
+"""The blocks that every document is made of. They hold words and say what these are, never how they
+look.
 
 Text is as it came, strangers' names too: each renderer makes it harmless, in one place.
 """
@@ -82,7 +83,8 @@ class Column:
     right: bool = False
     """For numbers."""
     fit: Literal["whole", "shorten", "wrap"] = "whole"
-    """How it gives way where there is no room: not at all, in the middle of its names, or on more lines."""
+    """How it gives way where there is no room: not at all, in the middle of its names, or on more
+    lines."""
     most: int = MOST_CELLS
     """Cells it may take however much room there is."""
     tone: Tone = ""
@@ -114,7 +116,9 @@ class Table:
     caption: str = ""
 
     def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), "a row has a cell for each column"
+        assert all(len(row) == len(self.columns) for row in self.rows), (
+            "a row has a cell for each column"
+        )
 
     @property
     def has_titles(self) -> bool:
@@ -123,7 +127,9 @@ class Table:
     @property
     def bars(self) -> frozenset[int]:
         """The columns of bars."""
-        return frozenset(at for row in self.rows for at, cell in enumerate(row) if isinstance(cell, Bar))
+        return frozenset(
+            at for row in self.rows for at, cell in enumerate(row) if isinstance(cell, Bar)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +188,9 @@ def more(count: int, noun: str, rest: str = "") -> tuple[Prose, ...]:
     return (Prose(f"and {plural(count, noun)} more{rest}", "quiet"),) if count > 0 else ()
 
 
-def notes(lines: Sequence[str], aside: str = "what could not be judged, and why") -> tuple[Section, ...]:
+def notes(
+    lines: Sequence[str], aside: str = "what could not be judged, and why"
+) -> tuple[Section, ...]:
     """The notes that end a document; nothing where there are none."""
     if not lines:
         return ()

@@ -41,7 +41,8 @@ _READ = re.compile(r"[&<>\"'`*_{}\[\]|~\\$#@]")
 _FIRST = re.compile(r"^(?:\d(?=\d*[.)](?:\s|$))|[-+=:](?!\d))")
 """At the start of a line a number, a sign or a dash may begin a list, a heading or a rule."""
 _LINKED = re.compile(r"&#64;|&#35;(?=\d)|:(?=//)|\bwww(?=\.)|\bGH(?=-\d)", re.IGNORECASE)
-"""Mentions and addresses of mail, issues, URLs: GitHub looks for them in the text that it has drawn."""
+"""Mentions and addresses of mail, issues, URLs: GitHub looks for them in the text that it has
+drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,10 @@ def to_markdown(document: Document) -> str:
         if len(text) <= MAX_CHARS:
             return text
     while len(text) > MAX_CHARS and parts:
-        last = max((at for at, (block, _) in enumerate(parts) if not isinstance(block, Headline)), default=-1)
+        last = max(
+            (at for at, (block, _) in enumerate(parts) if not isinstance(block, Headline)),
+            default=-1,
+        )
         parts.pop(last)
         text = _joined([*(part for _, part in parts), NO_ROOM])
     return text
@@ -110,14 +114,19 @@ class _Writer:
             case Items():
                 return self._list(block.lines)
             case Facts():
-                return self._list([f"{name}: {text}" if name else text for name, text in block.rows])
+                return self._list(
+                    [f"{name}: {text}" if name else text for name, text in block.rows]
+                )
             case Code():
                 return "\n".join(["<pre>", *map(self._code, block.lines), "</pre>"])
             case Table():
                 caption = _toned(self._safe(block.caption), "strong")
                 return _lines(caption, self._table(block)) if block.rows else caption
             case Card():
-                title = f"#### {block.number}. <code>{self._safe(block.code)}</code> {self._safe(block.title)}"
+                title = (
+                    f"#### {block.number}. <code>{self._safe(block.code)}</code> "
+                    f"{self._safe(block.title)}"
+                )
                 return _lines(title.rstrip(), *map(self.part, block.blocks))
             case Details():
                 return self._details(block)
@@ -145,7 +154,11 @@ class _Writer:
         shown, num = details.lines[: self.room.details], len(details.lines)
         listed = [self._list(shown)] if shown else []
         if num > len(shown):
-            left_out = f"and {num - len(shown)} more" if shown else f"{num}, left out: there is no room for them here"
+            left_out = (
+                f"and {num - len(shown)} more"
+                if shown
+                else f"{num}, left out: there is no room for them here"
+            )
             listed = ["\n".join([*listed, f"- {left_out}"])]
         return _folded(f"{self._safe(details.title)} ({num})", listed) if num else ""
 
@@ -174,5 +187,6 @@ def _toned(text: str, tone: Tone) -> str:
 
 
 def _folded(title: str, parts: Sequence[str]) -> str:
-    """It opens with a click. The blank lines around it are what makes GitHub read it as Markdown."""
+    """It opens with a click. The blank lines around it are what makes GitHub read it as
+    Markdown."""
     return _lines(f"<details><summary>{title}</summary>", *parts, "</details>")

@@ -53,7 +53,8 @@ LABEL_WIDTH = 17
 MOST_LABEL = 30
 BAR_WIDTH = 30
 HELD = "\ue000"
-"""Stands for a no-break space while lines are made, as rich breaks at those. No text of a stranger has it."""
+"""Stands for a no-break space while lines are made, as rich breaks at those. No text of a stranger
+has it."""
 
 STYLES: dict[Tone, str] = {
     "": "", "strong": "bold", "quiet": "dim", "good": "green", "warn": "yellow", "bad": "red",
@@ -163,7 +164,9 @@ class _Lines:
 
     def _facts(self, facts: Facts, indent: int) -> None:
         indent = indent or INDENT
-        labels = [self._text(shorten(self._clean(label), MOST_LABEL), "dim") for label, _ in facts.rows]
+        labels = [
+            self._text(shorten(self._clean(label), MOST_LABEL), "dim") for label, _ in facts.rows
+        ]
         width = max([LABEL_WIDTH, *(label.cell_len + GAP for label in labels)])
         for label, (_, text) in zip(labels, facts.rows, strict=True):
             lead = Text.assemble(" " * indent, label)
@@ -182,14 +185,18 @@ class _Lines:
             title = _Fitted(self, Cell(column.title, "quiet"), column)
             # Rich takes from these alone, so that no number is cut.
             gives_way = column.fit != "whole" or any(_gives_way(row[at]) for row in table.rows)
-            grid.add_column(title, justify="right" if column.right else "left", no_wrap=not gives_way)
+            grid.add_column(
+                title, justify="right" if column.right else "left", no_wrap=not gives_way
+            )
         for row in table.rows:
             grid.add_row(*(_Fitted(self, value, table.columns[at]) for at, value in enumerate(row)))
         options = self._console.options
         # Where even that is not enough, what does not fit ends at the right edge.
         least = Measurement.get(self._console, options.update(width=10_000), grid).minimum
         width = max(self._width - indent, least)
-        for segments in self._console.render_lines(grid, options.update(width=width, height=None), pad=False):
+        for segments in self._console.render_lines(
+            grid, options.update(width=width, height=None), pad=False
+        ):
             styled = ((segment.text, segment.style or "") for segment in segments)
             self._line(Text(" " * indent), Text.assemble(*styled))
 

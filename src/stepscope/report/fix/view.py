@@ -33,26 +33,50 @@ def head_words(fixed: Fixed) -> str:
         return "Nothing was found to fix."
     if all(one.verified is None for one in fixed.attempts):
         can = sum(one.outcome == NOT_TRIED for one in fixed.attempts)
-        return f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries them, one at a time."
+        return (
+            f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries "
+            "them, one at a time."
+        )
     kept = [one for one in fixed.attempts if one.outcome == KEPT]
     if not kept:
         ended = " before it was interrupted" if fixed.is_interrupted else ""
-        return f"Nothing was kept of {found}: no fix that could be set from outside was proven to be faster{ended}."
+        return (
+            f"Nothing was kept of {found}: no fix that could be set from outside was proven to be "
+            f"faster{ended}."
+        )
     is_one = len(kept) == 1
     when = "proven when it was tried" if is_one else "each proven against what was kept before it"
     each = f"{len(kept)} of {found} fixed, {when}"
     if fixed.whole is None and is_one:
         ended = "was interrupted" if fixed.is_interrupted else "the budget had no room for that"
-        return f"{each}; that was to be measured afresh against the command as it was given, and {ended}."
+        return (
+            f"{each}; that was to be measured afresh against the command as it was given, and "
+            f"{ended}."
+        )
     if fixed.whole is None:
         ended = "it was interrupted" if fixed.is_interrupted else "the budget had no room for it"
         return f"{each}; that all of them together are faster was not proven: {ended}."
     if fixed.whole.speedup is None or not fixed.is_faster:
-        again = "measured afresh against the command as it was given, it is" if is_one else "together they are"
-        more = " Give longer runs (--steps), or more of them (--max-rounds)." if fixed.whole.verdict == UNSETTLED else ""
-        return f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, {fixed.whole.because}.{more}"
+        again = (
+            "measured afresh against the command as it was given, it is"
+            if is_one
+            else "together they are"
+        )
+        more = (
+            " Give longer runs (--steps), or more of them (--max-rounds)."
+            if fixed.whole.verdict == UNSETTLED
+            else ""
+        )
+        return (
+            f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, "
+            f"{fixed.whole.because}.{more}"
+        )
     before, after = fixed.whole.baseline.step_ns, fixed.whole.candidate.step_ns
-    times = "" if before is None or after is None else f", {short_time(before)} a step before, {short_time(after)} after"
+    times = (
+        ""
+        if before is None or after is None
+        else f", {short_time(before)} a step before, {short_time(after)} after"
+    )
     return f"{len(kept)} of {found} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
@@ -68,7 +92,11 @@ def gave_words(attempt: Attempt) -> str:
     if speedup is None:
         return "-"
     is_told = speedup.is_bounded and speedup.high <= LARGE
-    return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})" if is_told else f"{speedup.value:.2f}x"
+    return (
+        f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+        if is_told
+        else f"{speedup.value:.2f}x"
+    )
 
 
 def knob_words(attempt: Attempt) -> str:
@@ -103,7 +131,8 @@ def _blocks(fixed: Fixed) -> Iterator[Block]:
 def _findings_section(fixed: Fixed, *, is_plan: bool) -> Section:
     titles = ("", "finding", "predicted", "gave", "outcome")
     rows = tuple(
-        (str(at), each.code, predicted_words(each), gave_words(each), each.outcome) for at, each in enumerate(fixed.attempts, 1)
+        (str(at), each.code, predicted_words(each), gave_words(each), each.outcome)
+        for at, each in enumerate(fixed.attempts, 1)
     )
     table = Table(columns=tuple(Column(title=title) for title in titles), rows=rows)
     against = "" if is_plan else "; each was compared with what had been kept before it"
@@ -116,4 +145,8 @@ def _rest_words(one: Attempt) -> str:
         return f"{one.action} ({one.why})" if one.knobs else one.action
     if one.outcome == KEPT:
         return f"{one.action} (tried as {knob_words(one)})"
-    return knob_words(one) if one.verified is None and one.why == NOT_RUN else f"{knob_words(one)}: {one.why}"
+    return (
+        knob_words(one)
+        if one.verified is None and one.why == NOT_RUN
+        else f"{knob_words(one)}: {one.why}"
+    )

@@ -1,7 +1,8 @@
 """The report as one HTML file: opens from disk, needs no network, and reads well with scripts off.
 
-Whatever comes out of a recording is a stranger's text. The template escapes it; the data for the charts lies in a block that is
-not run, with every `<` written as an escape; and a content-security policy lets nothing run but our own scripts, by their hashes.
+Whatever comes out of a recording is a stranger's text. The template escapes it; the data for the
+charts lies in a block that is not run, with every `<` written as an escape; and a content-security
+policy lets nothing run but our own scripts, by their hashes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from stepscope.report.names import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-SCRIPTS = ("vendor/echarts.js", "timeline_data.js", "timeline_panels.js", "timeline.js", "charts.js", "page.js")
+SCRIPTS = (
+    "vendor/echarts.js",
+    "timeline_data.js",
+    "timeline_panels.js",
+    "timeline.js",
+    "charts.js",
+    "page.js",
+)
 STYLES = ("page.css", "timeline.css", "beside.css")
 
 
@@ -66,7 +74,8 @@ def render(
 
 
 def environment(*, is_inline: bool = False) -> Environment:
-    """Our templates, which escape whatever they are given. `is_inline`: for a piece of another's page."""
+    """Our templates, which escape whatever they are given. `is_inline`: for a piece of another's
+    page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -90,7 +99,12 @@ def _harmless(value: object) -> object:
 def data_block(data: Any) -> str:
     """JSON that cannot end the element it stands in, whatever is in it."""
     text = json_text(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+    )
 
 
 def _file(name: str) -> str:

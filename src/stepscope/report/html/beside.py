@@ -1,4 +1,5 @@
-"""What other tools recorded, as plain values of the HTML report: advice, and each recording's lines and tables.
+"""What other tools recorded, as plain values of the HTML report: advice, and each recording's lines
+and tables.
 
 Recordings are strangers' files: what is shown of each is bounded, and what is left out is counted.
 """
@@ -36,14 +37,20 @@ MAX_CELL = 120
 """Characters of a cell; the whole of it is what its title says."""
 MAX_CHANNELS = 64
 """Between two ranks; NCCL has no more."""
-NCCL_WORDS = {"nccl": "what NCCL wrote of itself (NCCL_DEBUG)", "rccl": "what RCCL wrote of itself (NCCL_DEBUG)"}
+NCCL_WORDS = {
+    "nccl": "what NCCL wrote of itself (NCCL_DEBUG)",
+    "rccl": "what RCCL wrote of itself (NCCL_DEBUG)",
+}
 NUMBER = re.compile(r"[<~]?[-+]?\d")
 """How a number begins."""
 NOT_TOLD = ("", "-")
 
 
-def beside_page(advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool) -> dict[str, Any] | None:
-    """The section; None where there is nothing to show. `is_alone`: there is no trace, and the tables stand open."""
+def beside_page(
+    advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool
+) -> dict[str, Any] | None:
+    """The section; None where there is nothing to show. `is_alone`: there is no trace, and the
+    tables stand open."""
     if not advice and not recordings:
         return None
     return {
@@ -59,7 +66,9 @@ def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
     beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
-    return beside_page(diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks)
+    return beside_page(
+        diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks
+    )
 
 
 def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
@@ -70,7 +79,8 @@ def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
 
 
 def explained(code: str) -> list[str]:
-    """The paragraphs that `stepscope explain` has for a code; none for that of an older or newer version."""
+    """The paragraphs that `stepscope explain` has for a code; none for that of an older or newer
+    version."""
     try:
         text = explain(code).partition("\n\n")[2]
     except UsageError:
@@ -112,9 +122,15 @@ def _table(told: Table) -> dict[str, Any]:
     columns = told.columns[:MAX_COLUMNS]
     return {
         "title": told.title,
-        "columns": [{"title": title, "is_number": place in told.right} for place, title in enumerate(columns)],
+        "columns": [
+            {"title": title, "is_number": place in told.right}
+            for place, title in enumerate(columns)
+        ],
         "rows": [
-            [_cell(row[place] if place < len(row) else "", place in told.right) for place in range(len(columns))]
+            [
+                _cell(row[place] if place < len(row) else "", place in told.right)
+                for place in range(len(columns))
+            ]
             for row in told.rows[:MAX_ROWS]
         ],
         "num_columns_left_out": len(told.columns) - len(columns),

@@ -17,8 +17,8 @@ LINE_POINTS = 24
 
 
 def roofline_chart(rank: RankFacts, measured: Roofs | None = None) -> dict[str, Any] | None:
-    """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs, measured ones where they are given; None
-    when no roof or no work is known."""
+    """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs, measured ones
+    where they are given; None when no roof or no work is known."""
     roofs = measured or _datasheet(rank.roofline.device)
     if roofs is None:
         return None
@@ -36,7 +36,9 @@ def roofline_chart(rank: RankFacts, measured: Roofs | None = None) -> dict[str, 
     ]
     if not points:
         return None
-    used = {row.precision for row in known if row.precision} | ({rank.roofline.peak_precision} - {None})
+    used = {row.precision for row in known if row.precision} | (
+        {rank.roofline.peak_precision} - {None}
+    )
     peaks = {name: peak for name, peak in roofs.peak_flops.items() if name in used}
     return {
         "device": roofs.device,
@@ -60,14 +62,17 @@ def _datasheet(device: str | None) -> Roofs | None:
 
 
 def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | None:
-    """What differs between ranks, a row each; None with fewer than two. Every value is a number or null."""
+    """What differs between ranks, a row each; None with fewer than two. Every value is a number or
+    null."""
     if len(facts.ranks) < 2:
         return None
     comms = {} if facts.comms is None else {one.rank: one for one in facts.comms.ranks}
     ordered = sorted(facts.ranks, key=lambda rank: rank.rank)
     numbers = [rank.rank for rank in ordered]
     steps = [
-        rank.steps.step_interval_ns / 1e6 if rank.steps.step_interval_ns is not None and rank.steps.is_pitch else None
+        rank.steps.step_interval_ns / 1e6
+        if rank.steps.step_interval_ns is not None and rank.steps.is_pitch
+        else None
         for rank in ordered
     ]
     busy = [ns / 1e6 if (ns := _busy(rank)) is not None else None for rank in ordered]
@@ -75,17 +80,34 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     rows: list[dict[str, Any]] = [
         {"word": "step", "values": steps},
         {"word": "device busy", "values": busy},
-        {"word": "late", "values": [None if one is None or one.late_ns is None else one.late_ns / 1e6 for one in mine]},
-        {"word": "waits", "values": [None if one is None or one.wait_ns is None else one.wait_ns / 1e6 for one in mine]},
+        {
+            "word": "late",
+            "values": [
+                None if one is None or one.late_ns is None else one.late_ns / 1e6 for one in mine
+            ],
+        },
+        {
+            "word": "waits",
+            "values": [
+                None if one is None or one.wait_ns is None else one.wait_ns / 1e6 for one in mine
+            ],
+        },
         {
             "word": "moves bytes",
-            "values": [None if one is None or one.transfer_ns is None else one.transfer_ns / 1e6 for one in mine],
+            "values": [
+                None if one is None or one.transfer_ns is None else one.transfer_ns / 1e6
+                for one in mine
+            ],
         },
     ]
     for row in rows:
         row["unit"] = "ms"
     rows.append(
-        {"word": "peak memory", "unit": "GB", "values": [peaks[rank] / 1e9 if rank in peaks else None for rank in numbers]}
+        {
+            "word": "peak memory",
+            "unit": "GB",
+            "values": [peaks[rank] / 1e9 if rank in peaks else None for rank in numbers],
+        }
     )
     return {
         "ranks": numbers,
@@ -99,7 +121,8 @@ def _busy(rank: RankFacts) -> float | None:
 
 
 def link_chart(comms: CommsFacts) -> dict[str, Any] | None:
-    """Bus bandwidth against message size, with the fitted lines; None when no size and bandwidth is known."""
+    """Bus bandwidth against message size, with the fitted lines; None when no size and bandwidth is
+    known."""
     points = [
         {
             "op": row.op,
@@ -129,7 +152,11 @@ def link_chart(comms: CommsFacts) -> dict[str, Any] | None:
     link = (
         None
         if comms.link is None
-        else {"name": comms.link.name, "bytes_per_s": comms.link.bytes_per_s, "source": comms.link.source}
+        else {
+            "name": comms.link.name,
+            "bytes_per_s": comms.link.bytes_per_s,
+            "source": comms.link.source,
+        }
     )
     return {"points": points, "fits": fits, "link": link}
 
@@ -140,4 +167,8 @@ def _line(fit: LinkFit) -> list[tuple[float, float]]:
     grow = max(fit.max_bytes / fit.min_bytes, 1.0) if fit.min_bytes else 1.0
     sizes = [fit.min_bytes * grow ** (place / (LINE_POINTS - 1)) for place in range(LINE_POINTS)]
     times_s = [steps * fit.alpha_ns * 1e-9 + size * factor / fit.beta_bytes_per_s for size in sizes]
-    return [(size, size * factor / time_s) for size, time_s in zip(sizes, times_s, strict=True) if time_s > 0]
+    return [
+        (size, size * factor / time_s)
+        for size, time_s in zip(sizes, times_s, strict=True)
+        if time_s > 0
+    ]

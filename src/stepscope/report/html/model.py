@@ -1,4 +1,5 @@
-"""What the HTML report shows, as plain values: from the contract alone, and more of it where the whole diagnosis is at hand."""
+"""What the HTML report shows, as plain values: from the contract alone, and more of it where the
+whole diagnosis is at hand."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def page_of_document(told: DiagnosisContract, floor_ms: float | None = None) -> 
 
 
 def _cleaned(value: Any) -> Any:
-    """The same with nothing in its text that cannot be shown: control characters, half characters, changes of direction."""
+    """The same with nothing in its text that cannot be shown: control characters, half characters,
+    changes of direction."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
@@ -108,7 +110,8 @@ def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
 
 
 def _picture(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
-    """The step as recorded by its parts, today's step, and what it becomes after each fix, down to the floor."""
+    """The step as recorded by its parts, today's step, and what it becomes after each fix, down to
+    the floor."""
     rank = median_rank(told.ranks)
     shown = {} if rank is None else _shown_parts(rank)
     bars: list[dict[str, Any]] = []
@@ -125,7 +128,9 @@ def _picture(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
             bars.append({"name": name, "ms": today / gain, "code": finding.code})
             before = gain
         if floor_ms is not None and floor_ms < min(bar["ms"] for bar in bars):
-            bars.append({"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True})
+            bars.append(
+                {"name": "floor: the device's work at its roofs", "ms": floor_ms, "is_floor": True}
+            )
     return {
         # Today's step alone is a number, and no picture.
         "bars": bars if len(bars) > 1 or shown else [],
@@ -214,7 +219,13 @@ def _chips(rank: RankFacts) -> list[dict[str, str]]:
     busy, step_interval = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     chips = []
     if busy is not None and step_interval and rank.steps.where == "device":
-        chips.append({"word": "device busy", "value": f"{busy / step_interval:.0%}", "of": "of the recorded step"})
+        chips.append(
+            {
+                "word": "device busy",
+                "value": f"{busy / step_interval:.0%}",
+                "of": "of the recorded step",
+            }
+        )
     if rank.roofline.mfu is not None:
         chips.append(
             {
@@ -233,13 +244,22 @@ def _title(diagnosis: Diagnosis) -> str:
     if not ranks and beside is not None:
         paths = [path for one in beside.recordings for path in one.paths]
         return paths[0] if len(paths) == 1 else f"{plural(len(paths), 'recording')}, no trace"
-    return "Training run" if not ranks else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
+    return (
+        "Training run"
+        if not ranks
+        else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
+    )
 
 
 def _floor_ms(rank: RankFacts | None) -> float | None:
-    """A step of the kernels' least times, those whose work is not known as they are, communication hidden behind them. None where
-    the work of less than half is known."""
-    if rank is None or not rank.kernels or not rank.steps.windows or (rank.roofline.modelled_share or 0) < 0.5:
+    """A step of the kernels' least times, those whose work is not known as they are, communication
+    hidden behind them. None where the work of less than half is known."""
+    if (
+        rank is None
+        or not rank.kernels
+        or not rank.steps.windows
+        or (rank.roofline.modelled_share or 0) < 0.5
+    ):
         return None
     least = sum(
         min(row.floor_ns, row.total_ns) if row.floor_ns is not None else row.total_ns

@@ -29,7 +29,9 @@ def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
             "calls": row.count / num_steps,
             "ms": row.total_ns / num_steps / 1e6,
             "share": row.total_ns / compute if compute and row.category != COLLECTIVE else None,
-            "roof": row.floor_ns / row.total_ns if row.floor_ns is not None and row.total_ns else None,
+            "roof": row.floor_ns / row.total_ns
+            if row.floor_ns is not None and row.total_ns
+            else None,
             "precision": row.precision,
         }
         for row in ordered[:MAX_KERNELS]
@@ -38,7 +40,8 @@ def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
 
 
 def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
-    """Operators, modules and marks by the device time launched inside them; without a device, by their own."""
+    """Operators, modules and marks by the device time launched inside them; without a device, by
+    their own."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return []

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stepscope.core.kernel_tuning import Case, CaseResult, Deviation, Floor, Gain, KernelTuning, Timed, Trying
+from stepscope.core.kernel_tuning import (
+    Case,
+    CaseResult,
+    Deviation,
+    Floor,
+    Gain,
+    KernelTuning,
+    Timed,
+    Trying,
+)
 from stepscope.protocol.json_text import json_text
 
 SCHEMA = "stepscope.kernel_tuning/1"
@@ -17,7 +26,8 @@ def kernel_tuning_json(found: KernelTuning) -> str:
 
 
 def kernel_tuning_contract(found: KernelTuning) -> dict[str, Any]:
-    """The contract as plain values. What was not measured is null, never 0. Configurations are named by their place."""
+    """The contract as plain values. What was not measured is null, never 0. Configurations are
+    named by their place."""
     return {
         "schema": SCHEMA,
         "what": found.what,
@@ -27,7 +37,9 @@ def kernel_tuning_contract(found: KernelTuning) -> dict[str, Any]:
         "measured": {"by": found.by, "caches": found.caches, "gradients": found.has_gradients},
         "check": {
             "tolerance": found.tolerance,
-            "allowed": {dtype: {"worst": one.worst, "rms": one.rms} for dtype, one in found.allowed.items()},
+            "allowed": {
+                dtype: {"worst": one.worst, "rms": one.rms} for dtype, one in found.allowed.items()
+            },
             "cases": [_case(case) for case in found.checked],
             "gradients": found.gradients_checked,
         },
@@ -41,7 +53,11 @@ def kernel_tuning_contract(found: KernelTuning) -> dict[str, Any]:
 
 
 def _case(case: Case) -> dict[str, Any]:
-    return {"shapes": [list(shape) for shape in case.shapes], "dtype": case.dtype, "timed": case.is_timed}
+    return {
+        "shapes": [list(shape) for shape in case.shapes],
+        "dtype": case.dtype,
+        "timed": case.is_timed,
+    }
 
 
 def _config(one: Trying) -> dict[str, Any]:
@@ -81,7 +97,13 @@ def _result(one: CaseResult, found: KernelTuning) -> dict[str, Any]:
 
 
 def _floor(one: Floor) -> dict[str, Any]:
-    return {"bytes": one.bytes_moved, "flops": one.flops, "ns": one.ns, "bound": one.bound, "fits_cache": one.fits_cache}
+    return {
+        "bytes": one.bytes_moved,
+        "flops": one.flops,
+        "ns": one.ns,
+        "bound": one.bound,
+        "fits_cache": one.fits_cache,
+    }
 
 
 def _timed(one: Timed) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.kernel_tune.words import fault_words, head_words, how_words, order, row_words, settings_words, verdict_words
+from stepscope.report.kernel_tune.words import (
+    fault_words,
+    head_words,
+    how_words,
+    order,
+    row_words,
+    settings_words,
+    verdict_words,
+)
 from stepscope.report.units import plural
 
 MAX_FAULTS = 16
@@ -46,14 +54,23 @@ def _blocks(found: KernelTuning) -> Iterator[Block]:
 def _case_sections(found: KernelTuning, result: CaseResult) -> Iterator[Section]:
     rows = tuple(row_words(found, result, at) for at in order(result))
     if rows:
-        columns = (*numbers("time", "spread", "speedup", "of floor"), Column(title="settings", fit="shorten"))
+        columns = (
+            *numbers("time", "spread", "speedup", "of floor"),
+            Column(title="settings", fit="shorten"),
+        )
         num = sum(timed is not None for timed in result.times)
         aside = f"{plural(num, 'configuration')} timed"
-        yield Section(title=result.case.words, aside=aside, blocks=(Table(columns=columns, rows=rows),))
+        yield Section(
+            title=result.case.words, aside=aside, blocks=(Table(columns=columns, rows=rows),)
+        )
 
 
 def _fault_sections(found: KernelTuning, outcome: str, title: str, aside: str) -> Iterator[Section]:
-    faults = [f"{settings_words(each)}: {fault_words(each)}" for each in found.tryings if each.outcome == outcome]
+    faults = [
+        f"{settings_words(each)}: {fault_words(each)}"
+        for each in found.tryings
+        if each.outcome == outcome
+    ]
     if faults:
         num = len(faults) - MAX_FAULTS
         rest = (Prose(f"and {num} more", "quiet"),) if num > 0 else ()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from stepscope.core.kernel_tuning import FAILED, RIGHT, WRONG, CaseResult, Deviation, KernelTuning, Timed, Trying
+from stepscope.core.kernel_tuning import (
+    FAILED,
+    RIGHT,
+    WRONG,
+    CaseResult,
+    Deviation,
+    KernelTuning,
+    Timed,
+    Trying,
+)
 from stepscope.core.trials import Value
 from stepscope.report.units import percent, plural, short_time
 
@@ -11,7 +20,9 @@ MAX_ROWS = 12
 
 
 def settings_words(one: Trying) -> str:
-    return ", ".join(f"{name}={_value(value)}" for name, value in one.settings.items()) or "as it is"
+    return (
+        ", ".join(f"{name}={_value(value)}" for name, value in one.settings.items()) or "as it is"
+    )
 
 
 def _value(value: Value) -> str:
@@ -21,17 +32,25 @@ def _value(value: Value) -> str:
 
 
 def head_words(found: KernelTuning) -> str:
-    counts = [(sum(one.outcome == outcome for one in found.tryings), outcome) for outcome in (RIGHT, WRONG, FAILED, "not tried")]
+    counts = [
+        (sum(one.outcome == outcome for one in found.tryings), outcome)
+        for outcome in (RIGHT, WRONG, FAILED, "not tried")
+    ]
     told = ", ".join(f"{num} {outcome}" for num, outcome in counts if num)
     return f"{found.what} on {found.device}: {plural(len(found.tryings), 'configuration')}, {told}."
 
 
 def how_words(found: KernelTuning) -> str:
     what = "forward and backward" if found.has_gradients else "forward"
-    by = "the device alone" if found.by == "device" and found.device_kind != "cpu" else "one call after another"
+    by = (
+        "the device alone"
+        if found.by == "device" and found.device_kind != "cpu"
+        else "one call after another"
+    )
     gradients = " and its gradients" if found.gradients_checked else ""
     return (
-        f"Checked against {found.reference}{gradients} in {plural(len(found.checked), 'case')}; timed {what}, {by}, "
+        f"Checked against {found.reference}{gradients} in {plural(len(found.checked), 'case')}; "
+        f"timed {what}, {by}, "
         f"{found.caches} caches, in turns."
     )
 
@@ -45,7 +64,11 @@ def verdict_words(found: KernelTuning, result: CaseResult) -> str:
     assert told is not None, "a winner was timed"
     took = f"{short_time(told.ns)}{floor_words(result)}"
     if result.winner == result.baseline:
-        return f"{where}: nothing beats it as it is, {took}." if not winner.settings else f"{where}: the baseline stands, {took}."
+        return (
+            f"{where}: nothing beats it as it is, {took}."
+            if not winner.settings
+            else f"{where}: the baseline stands, {took}."
+        )
     name = settings_words(winner)
     if result.gain is None:
         return f"{where}: {name}, {took}."
@@ -62,7 +85,9 @@ def floor_words(result: CaseResult) -> str:
     return f", {percent(share)} of the {result.floor.bound} floor's speed"
 
 
-def row_words(found: KernelTuning, result: CaseResult, at: int | None) -> tuple[str, str, str, str, str]:
+def row_words(
+    found: KernelTuning, result: CaseResult, at: int | None
+) -> tuple[str, str, str, str, str]:
     """Time, spread, against the baseline, floor, and name; `at` None is the reference."""
     told = result.reference if at is None else result.times[at]
     assert told is not None, "only what was timed has a row"
@@ -84,8 +109,11 @@ def _spread(told: Timed) -> str:
 
 
 def order(result: CaseResult) -> list[int | None]:
-    """The rows of a case, the fastest first; the winner, the baseline and the reference are always among them."""
-    timed: list[tuple[float, int]] = sorted((one.ns, at) for at, one in enumerate(result.times) if one is not None)
+    """The rows of a case, the fastest first; the winner, the baseline and the reference are always
+    among them."""
+    timed: list[tuple[float, int]] = sorted(
+        (one.ns, at) for at, one in enumerate(result.times) if one is not None
+    )
     kept = [at for _, at in timed[:MAX_ROWS]]
     kept += [at for at in (result.winner, result.baseline) if at is not None and at not in kept]
     rows: list[int | None] = list(kept)
@@ -110,5 +138,8 @@ def fault_words(one: Trying) -> str:
 def deviation_words(one: Deviation) -> str:
     if one.error is None or one.allowed is None:
         return f"{one.output} {one.measure}, at {one.case.words}"
-    told = f"{one.output} is off by {one.error:.2g} ({one.measure}; {one.allowed:.2g} allowed) at {one.case.words}"
+    told = (
+        f"{one.output} is off by {one.error:.2g} ({one.measure}; {one.allowed:.2g} allowed) at "
+        f"{one.case.words}"
+    )
     return f"{told}. That may be rounding: --tolerance allows more" if one.may_be_rounding else told

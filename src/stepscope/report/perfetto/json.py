@@ -1,4 +1,5 @@
-"""Chrome's form of a timeline: JSON events, times in microseconds. Larger, and read by more tools."""
+"""Chrome's form of a timeline: JSON events, times in microseconds. Larger, and read by more
+tools."""
 
 from __future__ import annotations
 
@@ -20,8 +21,12 @@ class JsonWriter:
 
     def __init__(self, file: BinaryIO, origin_wall_ns: int) -> None:
         self._file = file
-        # A time of day in nanoseconds does not fit into a float: readers add this to the events' times.
-        self._file.write(b'{"displayTimeUnit": "ms", "baseTimeNanoseconds": %d, "traceEvents": [\n' % max(origin_wall_ns, 0))
+        # A time of day in nanoseconds does not fit into a float: readers add this to the events'
+        # times.
+        self._file.write(
+            b'{"displayTimeUnit": "ms", "baseTimeNanoseconds": %d, "traceEvents": [\n'
+            % max(origin_wall_ns, 0)
+        )
         self._is_first = True
         self._counters: dict[int, tuple[str, str]] = {}
 
@@ -45,7 +50,9 @@ class JsonWriter:
         args = [(json_text(arg.name), arg, _texts(arg)) for arg in slices.args]
         opening = slices.order[slices.order >= 0]
         for at in range(0, len(opening), AT_ONCE):
-            self._write(self._lines(process, slices, opening[at : at + AT_ONCE], names, categories, args))
+            self._write(
+                self._lines(process, slices, opening[at : at + AT_ONCE], names, categories, args)
+            )
         self._arrows(process, slices)
 
     def _lines(
@@ -62,25 +69,38 @@ class JsonWriter:
             values = arg.value[event]
             for i in np.flatnonzero(values >= 0).tolist():
                 value = int(values[i])
-                told[i] += f"{', ' if told[i] else ''}{name}: {value if texts is None else texts[value]}"
+                told[i] += (
+                    f"{', ' if told[i] else ''}{name}: {value if texts is None else texts[value]}"
+                )
         start, dur = slices.start_ns[event], slices.end_ns[event] - slices.start_ns[event]
         columns = (slices.track[event], slices.name[event], slices.category[event], start, dur)
-        for row, text in zip(zip(*(column.tolist() for column in columns), strict=True), told, strict=True):
+        for row, text in zip(
+            zip(*(column.tolist() for column in columns), strict=True), told, strict=True
+        ):
             track, name_code, category, begin, length = row
             yield (
-                f'{{"ph": "X", "cat": {categories[category]}, "name": {names[name_code]}, "pid": {process}, "tid": {track}, '
+                f'{{"ph": "X", "cat": {categories[category]}, "name": {names[name_code]}, "pid": '
+                f'{process}, "tid": {track}, '
                 f'"ts": {_us(begin)}, "dur": {_us(length)}, "args": {{{text}}}}}'
             )
 
     def _arrows(self, process: int, slices: Slices) -> None:
         begins, flows = slices.arrows_from
         ends = np.flatnonzero(slices.arrow_to >= 0)
-        for kind, events, ids in (('"s"', begins, flows), ('"f", "bp": "e"', ends, slices.arrow_to[ends])):
+        for kind, events, ids in (
+            ('"s"', begins, flows),
+            ('"f", "bp": "e"', ends, slices.arrow_to[ends]),
+        ):
             for at in range(0, len(events), AT_ONCE):
                 part = events[at : at + AT_ONCE]
-                columns = (ids[at : at + AT_ONCE].tolist(), slices.track[part].tolist(), slices.start_ns[part].tolist())
+                columns = (
+                    ids[at : at + AT_ONCE].tolist(),
+                    slices.track[part].tolist(),
+                    slices.start_ns[part].tolist(),
+                )
                 self._write(
-                    f'{{"ph": {kind}, "cat": "launch", "name": "launch", "id": {flow}, "pid": {process}, "tid": {track}, '
+                    f'{{"ph": {kind}, "cat": "launch", "name": "launch", "id": {flow}, "pid": '
+                    f'{process}, "tid": {track}, '
                     f'"ts": {_us(time)}}}'
                     for flow, track, time in zip(*columns, strict=True)
                 )
@@ -88,16 +108,36 @@ class JsonWriter:
     def points(self, process: int, number: int, time_ns: Int64, value: Float64) -> None:
         name, unit = self._counters[number]
         for at in range(0, len(time_ns), AT_ONCE):
-            pairs = zip(time_ns[at : at + AT_ONCE].tolist(), value[at : at + AT_ONCE].tolist(), strict=True)
+            pairs = zip(
+                time_ns[at : at + AT_ONCE].tolist(), value[at : at + AT_ONCE].tolist(), strict=True
+            )
             head = f'{{"ph": "C", "name": {name}, "pid": {process}, "ts": '
-            self._write(f'{head}{_us(time)}, "args": {{{unit}: {amount!r}}}}}' for time, amount in pairs)
+            self._write(
+                f'{head}{_us(time)}, "args": {{{unit}: {amount!r}}}}}' for time, amount in pairs
+            )
 
     def slice(
-        self, process: int, track: int, name: str, start_ns: int, end_ns: int, args: Mapping[str, Value | list[str]]
+        self,
+        process: int,
+        track: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        args: Mapping[str, Value | list[str]],
     ) -> None:
         told = {plain(key): _plain(value) for key, value in args.items()}
-        where = f'"pid": {process}, "tid": {track}, "ts": {_us(start_ns)}, "dur": {_us(end_ns - start_ns)}'
-        self._write([f'{{"ph": "X", "cat": "stepscope", "name": {json_text(plain(name))}, {where}, "args": {json_text(told)}}}'])
+        where = (
+            f'"pid": {process}, "tid": {track}, "ts": {_us(start_ns)}, "dur": '
+            f"{_us(end_ns - start_ns)}"
+        )
+        self._write(
+            [
+                (
+                    f'{{"ph": "X", "cat": "stepscope", "name": {json_text(plain(name))}, {where}, '
+                    f'"args": {json_text(told)}}}'
+                )
+            ]
+        )
 
     def finish(self) -> None:
         self._file.write(b"\n]}\n")

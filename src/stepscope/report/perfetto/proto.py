@@ -1,7 +1,8 @@
 """Perfetto's own form: a stream of TracePackets.
 
-Field numbers are those of Perfetto's public schema (github.com/google/perfetto, protos/perfetto/trace): trace.proto,
-trace_packet.proto, clock_snapshot.proto, interned_data/interned_data.proto and track_event/*.proto.
+Field numbers are those of Perfetto's public schema (github.com/google/perfetto,
+protos/perfetto/trace): trace.proto, trace_packet.proto, clock_snapshot.proto,
+interned_data/interned_data.proto and track_event/*.proto.
 """
 
 from __future__ import annotations
@@ -13,42 +14,94 @@ import numpy as np
 
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.report.perfetto.shapes import Arg, Slices, Value, plain
-from stepscope.report.perfetto.wire import Piece, data, fixed, inside, interleaved, number, numbers, real, reals, rows_of, text
+from stepscope.report.perfetto.wire import (
+    Piece,
+    data,
+    fixed,
+    inside,
+    interleaved,
+    number,
+    numbers,
+    real,
+    reals,
+    rows_of,
+    text,
+)
 
 PACKET = 1
 """Trace.packet"""
-CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, FLAGS, DESCRIPTOR = 6, 8, 10, 11, 12, 13, 60
-"""TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data, sequence_flags,
-track_descriptor"""
+CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, TRACK_EVENT, INTERNED, FLAGS, DESCRIPTOR = (
+    6,
+    8,
+    10,
+    11,
+    12,
+    13,
+    60,
+)
+"""TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data,
+sequence_flags, track_descriptor"""
 CLEARED, NEEDS_STATE = 1, 2
 """SequenceFlags: what was interned before counts no more; this packet uses what was interned."""
 CLOCKS, CLOCK_ID, CLOCK_TIME, REALTIME, BOOTTIME = 1, 1, 2, 1, 6
 """ClockSnapshot.clocks; Clock.clock_id, Clock.timestamp; BuiltinClock"""
 CATEGORIES, NAMES, ARG_NAMES, ARG_TEXTS = 1, 2, 3, 29
-"""InternedData: event_categories, event_names, debug_annotation_names, debug_annotation_string_values"""
+"""InternedData: event_categories, event_names, debug_annotation_names,
+debug_annotation_string_values"""
 IID, INTERNED_TEXT = 1, 2
 """EventCategory, EventName, DebugAnnotationName, InternedString: iid, and name or str"""
-UUID, TRACK_NAME, PROCESS, THREAD, PARENT, COUNTER, CHILDREN, ORDER, MERGING = 1, 2, 3, 4, 5, 8, 11, 12, 15
+UUID, TRACK_NAME, PROCESS, THREAD, PARENT, COUNTER, CHILDREN, ORDER, MERGING = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    8,
+    11,
+    12,
+    15,
+)
 PROCESSES, THREADS = 19, 20
-"""TrackDescriptor: uuid, name, process, thread, parent_uuid, counter, child_ordering, sibling_order_rank,
-sibling_merge_behavior; process_ordering and thread_ordering, on the root alone"""
+"""TrackDescriptor: uuid, name, process, thread, parent_uuid, counter, child_ordering,
+sibling_order_rank, sibling_merge_behavior; process_ordering and thread_ordering, on the root
+alone"""
 ROOT, BY_RANK = 0, 1
 """The root's uuid; ProcessOrdering and ThreadOrdering: by sibling_order_rank"""
 EXPLICIT, MERGE_NONE = 3, 2
-"""ChildTracksOrdering, SiblingMergeBehavior: in the order of their ranks; tracks of one name stay apart"""
+"""ChildTracksOrdering, SiblingMergeBehavior: in the order of their ranks; tracks of one name stay
+apart"""
 PID, PROCESS_ORDER, PROCESS_NAME = 1, 3, 6
 """ProcessDescriptor: pid, legacy_sort_index, process_name"""
 THREAD_PID, TID, THREAD_ORDER, THREAD_NAME = 1, 2, 3, 5
 """ThreadDescriptor: pid, tid, legacy_sort_index, thread_name"""
 UNIT, UNIT_NAME, BYTES_UNIT = 3, 6, 3
 """CounterDescriptor: unit, unit_name; Unit.UNIT_SIZE_BYTES"""
-CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, EVENT_NAME, VALUE, ARROWS, LAST_ARROWS = 3, 4, 9, 10, 11, 23, 44, 47, 48
-"""TrackEvent: category_iids, debug_annotations, type, name_iid, track_uuid, name, double_counter_value, flow_ids,
-terminating_flow_ids"""
+CATEGORY_IIDS, ANNOTATIONS, TYPE, NAME_IID, TRACK, EVENT_NAME, VALUE, ARROWS, LAST_ARROWS = (
+    3,
+    4,
+    9,
+    10,
+    11,
+    23,
+    44,
+    47,
+    48,
+)
+"""TrackEvent: category_iids, debug_annotations, type, name_iid, track_uuid, name,
+double_counter_value, flow_ids, terminating_flow_ids"""
 BEGIN, END, POINT = 1, 2, 4
 """TrackEvent.Type: TYPE_SLICE_BEGIN, TYPE_SLICE_END, TYPE_COUNTER"""
-ARG_NAME_IID, ARG_INT, ARG_DOUBLE, ARG_TEXT, ARG_NAME, ARG_ARRAY, ARG_TEXT_IID = 1, 4, 5, 6, 10, 12, 17
-"""DebugAnnotation: name_iid, int_value, double_value, string_value, name, array_values, string_value_iid"""
+ARG_NAME_IID, ARG_INT, ARG_DOUBLE, ARG_TEXT, ARG_NAME, ARG_ARRAY, ARG_TEXT_IID = (
+    1,
+    4,
+    5,
+    6,
+    10,
+    12,
+    17,
+)
+"""DebugAnnotation: name_iid, int_value, double_value, string_value, name, array_values,
+string_value_iid"""
 
 ABOUT = 1
 """The sequence of what describes tracks; a process's events are the sequence after its number."""
@@ -58,33 +111,56 @@ INTERNED_AT_ONCE = 256
 
 
 class ProtoWriter:
-    """Writes packets to a file as they come. Each process is a sequence with texts interned for itself."""
+    """Writes packets to a file as they come. Each process is a sequence with texts interned for
+    itself."""
 
     def __init__(self, file: BinaryIO, origin_wall_ns: int) -> None:
         self._file = file
         self._interned: dict[tuple[int, int], dict[str, int]] = {}
         """By process and kind of text."""
         self._begun: set[int] = set()
-        # So that the viewer can tell the time of day. Its own clock, BOOTTIME, begins at the file's origin.
+        # So that the viewer can tell the time of day. Its own clock, BOOTTIME, begins at the file's
+        # origin.
         clocks = [(BOOTTIME, 0), (REALTIME, max(origin_wall_ns, 0))]
-        told = b"".join(data(CLOCKS, number(CLOCK_ID, clock) + number(CLOCK_TIME, time)) for clock, time in clocks)
+        told = b"".join(
+            data(CLOCKS, number(CLOCK_ID, clock) + number(CLOCK_TIME, time))
+            for clock, time in clocks
+        )
         self._packet(data(CLOCK_SNAPSHOT, told) + number(SEQUENCE, ABOUT))
         self._describe(ROOT, number(PROCESSES, BY_RANK) + number(THREADS, BY_RANK))
 
     def process(self, number_: int, name: str, rank_order: int) -> None:
-        told = number(PID, number_) + number(PROCESS_ORDER, rank_order) + text(PROCESS_NAME, plain(name))
-        self._describe(number_, number(CHILDREN, EXPLICIT) + number(ORDER, rank_order) + data(PROCESS, told))
+        told = (
+            number(PID, number_)
+            + number(PROCESS_ORDER, rank_order)
+            + text(PROCESS_NAME, plain(name))
+        )
+        self._describe(
+            number_, number(CHILDREN, EXPLICIT) + number(ORDER, rank_order) + data(PROCESS, told)
+        )
 
     def thread(self, number_: int, process: int, name: str, order: int) -> None:
-        told = number(THREAD_PID, process) + number(TID, number_) + number(THREAD_ORDER, order) + text(THREAD_NAME, plain(name))
+        told = (
+            number(THREAD_PID, process)
+            + number(TID, number_)
+            + number(THREAD_ORDER, order)
+            + text(THREAD_NAME, plain(name))
+        )
         self._describe(number_, number(PARENT, process) + number(ORDER, order) + data(THREAD, told))
 
     def track(self, number_: int, process: int, name: str, order: int) -> None:
-        told = number(PARENT, process) + text(TRACK_NAME, plain(name)) + number(ORDER, order) + number(MERGING, MERGE_NONE)
+        told = (
+            number(PARENT, process)
+            + text(TRACK_NAME, plain(name))
+            + number(ORDER, order)
+            + number(MERGING, MERGE_NONE)
+        )
         self._describe(number_, told)
 
     def counter(self, number_: int, process: int, name: str, unit: str, order: int) -> None:
-        counted = number(UNIT, BYTES_UNIT) if unit == "bytes" else text(UNIT_NAME, unit) if unit else b""
+        counted = (
+            number(UNIT, BYTES_UNIT) if unit == "bytes" else text(UNIT_NAME, unit) if unit else b""
+        )
         told = number(PARENT, process) + text(TRACK_NAME, plain(name)) + number(ORDER, order)
         self._describe(number_, told + data(COUNTER, counted))
 
@@ -92,7 +168,9 @@ class ProtoWriter:
         names = self._codes(process, NAMES, slices.names, slices.name)
         categories = self._codes(process, CATEGORIES, slices.categories, slices.category)
         args = [self._arg(process, arg) for arg in slices.args]
-        num_arrows = np.bincount(slices.arrows_from[0], minlength=len(slices.track)).astype(np.int64)
+        num_arrows = np.bincount(slices.arrows_from[0], minlength=len(slices.track)).astype(
+            np.int64
+        )
         first_arrow = np.cumsum(num_arrows) - num_arrows
         for at in range(0, len(slices.order), AT_ONCE):
             chunk = slices.order[at : at + AT_ONCE]
@@ -109,7 +187,11 @@ class ProtoWriter:
             for one in np.unique(layout).tolist():
                 places = opening[layout == one]
                 event = chunk[places]
-                inner = [number(TYPE, BEGIN), *numbers(TRACK, slices.track[event]), *numbers(NAME_IID, names[event])]
+                inner = [
+                    number(TYPE, BEGIN),
+                    *numbers(TRACK, slices.track[event]),
+                    *numbers(NAME_IID, names[event]),
+                ]
                 inner += numbers(CATEGORY_IIDS, categories[event])
                 for begin, value in args:
                     if value[event[0]] >= 0:
@@ -123,15 +205,30 @@ class ProtoWriter:
 
     def points(self, process: int, number_: int, time_ns: Int64, value: Float64) -> None:
         for at in range(0, len(time_ns), AT_ONCE):
-            inner: list[Piece] = [number(TYPE, POINT), number(TRACK, number_), *reals(VALUE, value[at : at + AT_ONCE])]
+            inner: list[Piece] = [
+                number(TYPE, POINT),
+                number(TRACK, number_),
+                *reals(VALUE, value[at : at + AT_ONCE]),
+            ]
             self._file.write(self._rows(process, time_ns[at : at + AT_ONCE], inner).tobytes())
 
     def slice(
-        self, process: int, track: int, name: str, start_ns: int, end_ns: int, args: Mapping[str, Value | list[str]]
+        self,
+        process: int,
+        track: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        args: Mapping[str, Value | list[str]],
     ) -> None:
-        told = b"".join(data(ANNOTATIONS, text(ARG_NAME, plain(key)) + _value(value)) for key, value in args.items())
+        told = b"".join(
+            data(ANNOTATIONS, text(ARG_NAME, plain(key)) + _value(value))
+            for key, value in args.items()
+        )
         begin = number(TYPE, BEGIN) + number(TRACK, track) + text(EVENT_NAME, plain(name)) + told
-        self._packet(number(TIMESTAMP, start_ns) + self._sequence(process) + data(TRACK_EVENT, begin))
+        self._packet(
+            number(TIMESTAMP, start_ns) + self._sequence(process) + data(TRACK_EVENT, begin)
+        )
         end = number(TYPE, END) + number(TRACK, track)
         self._packet(number(TIMESTAMP, end_ns) + self._sequence(process) + data(TRACK_EVENT, end))
 
@@ -141,7 +238,9 @@ class ProtoWriter:
     def _packet(self, body: bytes) -> None:
         self._file.write(data(PACKET, body))
 
-    def _rows(self, process: int, time_ns: Int64, event: Sequence[Piece]) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    def _rows(
+        self, process: int, time_ns: Int64, event: Sequence[Piece]
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
         body = [*numbers(TIMESTAMP, time_ns), self._sequence(process), *inside(TRACK_EVENT, event)]
         return rows_of(inside(PACKET, body), len(time_ns))
 
@@ -171,7 +270,10 @@ class ProtoWriter:
                 fresh.append(data(kind, number(IID, known[one]) + text(INTERNED_TEXT, one)))
             found.append(known[one])
         for at in range(0, len(fresh), INTERNED_AT_ONCE):
-            self._packet(self._sequence(process) + data(INTERNED, b"".join(fresh[at : at + INTERNED_AT_ONCE])))
+            self._packet(
+                self._sequence(process)
+                + data(INTERNED, b"".join(fresh[at : at + INTERNED_AT_ONCE]))
+            )
         return found
 
     def _arg(self, process: int, arg: Arg) -> tuple[_Annotate, Int64]:

@@ -24,7 +24,8 @@ class Arg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Slices of one process as columns, with the order in which they open (`i`) and close (`~i`)."""
+    """Slices of one process as columns, with the order in which they open (`i`) and close
+    (`~i`)."""
 
     track: Int64
     start_ns: Int64
@@ -42,7 +43,8 @@ class Slices:
 
 
 class Writer(Protocol):
-    """A form of the file. Times are nanoseconds from the file's origin; tracks and processes are numbered by the caller."""
+    """A form of the file. Times are nanoseconds from the file's origin; tracks and processes are
+    numbered by the caller."""
 
     def process(self, number: int, name: str, rank_order: int) -> None: ...
     def thread(self, number: int, process: int, name: str, order: int) -> None: ...
@@ -51,13 +53,20 @@ class Writer(Protocol):
     def slices(self, process: int, slices: Slices) -> None: ...
     def points(self, process: int, number: int, time_ns: Int64, value: Float64) -> None: ...
     def slice(
-        self, process: int, track: int, name: str, start_ns: int, end_ns: int, args: Mapping[str, Value | list[str]]
+        self,
+        process: int,
+        track: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        args: Mapping[str, Value | list[str]],
     ) -> None: ...
     def finish(self) -> None: ...
 
 
 def plain(text: str) -> str:
-    """A stranger's text, short enough, that every reader of UTF-8 takes: no half of a surrogate pair, no NUL."""
+    """A stranger's text, short enough, that every reader of UTF-8 takes: no half of a surrogate
+    pair, no NUL."""
     if len(text) > MAX_CHARS:
         text = text[:MAX_CHARS] + "..."
     if text.isascii() and "\0" not in text:

@@ -1,4 +1,5 @@
-"""A run as a timeline for Perfetto: each rank a process with its threads, streams, and tracks of our own."""
+"""A run as a timeline for Perfetto: each rank a process with its threads, streams, and tracks of
+our own."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ CATEGORIES = {
 }
 ON_DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC, Kind.DEVICE_MARK)
 BESIDE = {Kind.DEVICE_MARK: " marks", Kind.SYNC: " waits"}
-"""Kinds that lie across the work of a stream: on a track of their own, so that they do not push work off its lane."""
+"""Kinds that lie across the work of a stream: on a track of their own, so that they do not push
+work off its lane."""
 OURS, COUNTERS, STREAMS, THREADS = 0, 100, 10_000, 20_000
 """Where the tracks of a process stand, from the top."""
 
@@ -60,14 +62,24 @@ class Timeline:
         self.num_left_out = 0
         """Recorded events that overlap too deep to be drawn."""
 
-    def add_job(self, diagnosis: Diagnosis, over: dict[int, tuple[int, int]], notes: Sequence[str]) -> None:
-        """The findings, each over the steps of its ranks, and what else is to be said of the whole file."""
+    def add_job(
+        self, diagnosis: Diagnosis, over: dict[int, tuple[int, int]], notes: Sequence[str]
+    ) -> None:
+        """The findings, each over the steps of its ranks, and what else is to be said of the whole
+        file."""
         process = self._number()
         self._writer.process(process, "stepscope", -1)
-        whole = min((low for low, _ in over.values()), default=0), max((high for _, high in over.values()), default=0)
+        whole = (
+            min((low for low, _ in over.values()), default=0),
+            max((high for _, high in over.values()), default=0),
+        )
         track = self._track(process, "verdict", OURS)
         verdict = diagnosis.verdict
-        about: dict[str, Value | list[str]] = {"bound": verdict.bound, "summary": verdict.summary, "notes": list(notes)}
+        about: dict[str, Value | list[str]] = {
+            "bound": verdict.bound,
+            "summary": verdict.summary,
+            "notes": list(notes),
+        }
         self._writer.slice(process, track, f"bound by {verdict.bound}", *whole, about)
         for number, finding in enumerate(diagnosis.findings):
             mine = [over[rank] for rank in finding.ranks if rank in over] or [whole]
@@ -80,7 +92,9 @@ class Timeline:
         self._writer.process(process, f"rank {rank.rank}", rank.rank)
         for order, (name, spans) in enumerate(rank.spans):
             if len(spans):
-                self._add_spans(process, self._track(process, name, OURS + order), spans, rank.shift_ns)
+                self._add_spans(
+                    process, self._track(process, name, OURS + order), spans, rank.shift_ns
+                )
         for order, series in enumerate(rank.series):
             number = self._number()
             self._writer.counter(number, process, series.name, series.unit, COUNTERS + order)
@@ -148,7 +162,11 @@ class Timeline:
         track = np.full(len(trace), NONE, np.int64)
         orders: list[Int64] = []
         on_device = trace.is_kind(*ON_DEVICE)
-        devices = {thread.pid for at, thread in enumerate(trace.threads) if bool(on_device[trace.thread == at].any())}
+        devices = {
+            thread.pid
+            for at, thread in enumerate(trace.threads)
+            if bool(on_device[trace.thread == at].any())
+        }
         beside = np.zeros(len(Kind), np.int64)
         for number, kind in enumerate(BESIDE, start=1):
             beside[kind] = number
@@ -159,18 +177,28 @@ class Timeline:
             thread, is_stream = trace.threads[place], bool(on_device[events[0]])
             name = _stream_name(thread.pid, thread.tid, thread.name, len(devices) > 1)
             if not is_stream:
-                name = (thread.name or f"thread {thread.tid}" if thread.tid.isdecimal() else thread.tid).strip()
+                name = (
+                    thread.name or f"thread {thread.tid}" if thread.tid.isdecimal() else thread.tid
+                ).strip()
             name += ("", *BESIDE.values())[side]
             nested = nest(trace.start_ns[events], trace.end_ns[events])
             for lane in np.unique(nested.lane[nested.lane != NONE]).tolist():
                 number = self._number()
                 told = name if lane == 0 else f"{name} (overlapping {lane})"
                 if is_stream or lane:
-                    self._writer.track(number, process, told, (STREAMS if is_stream else THREADS) + key * 64 + lane)
+                    self._writer.track(
+                        number, process, told, (STREAMS if is_stream else THREADS) + key * 64 + lane
+                    )
                 else:
                     self._writer.thread(number, process, told, THREADS + key * 64)
                 track[events[nested.lane == lane]] = number
-            orders.append(np.where(nested.order >= 0, events[nested.order], ~events[np.minimum(~nested.order, len(events) - 1)]))
+            orders.append(
+                np.where(
+                    nested.order >= 0,
+                    events[nested.order],
+                    ~events[np.minimum(~nested.order, len(events) - 1)],
+                )
+            )
         return track, np.concatenate(orders) if orders else np.empty(0, np.int64)
 
     def _arrows(self, trace: Trace, links: Links, drawn: Bool) -> tuple[Int64, tuple[Int64, Int64]]:
@@ -195,7 +223,9 @@ def _args(rank: RankTracks) -> tuple[Arg, ...]:
     trace, links = rank.trace, rank.links
     device = trace.is_kind(*ON_DEVICE)
     by = np.where(links.op != NONE, trace.name[np.maximum(links.op, 0)], NONE).astype(np.int64)
-    dims = tuple(detail.dims or "" if isinstance(detail, OpInputs) else "" for detail in trace.details)
+    dims = tuple(
+        detail.dims or "" if isinstance(detail, OpInputs) else "" for detail in trace.details
+    )
     has_dims = np.array([bool(one) for one in dims] or [False])
     shaped = (trace.detail != NONE) & has_dims[np.maximum(trace.detail, 0)]
     collectives = tuple(one.name or "collective" for one in trace.collectives)
@@ -205,7 +235,11 @@ def _args(rank: RankTracks) -> tuple[Arg, ...]:
         Arg(name="bytes", value=trace.size_bytes),
         Arg(name="step", value=np.where(trace.device_work, rank.step_of, NONE)),
         Arg(name="launched by", value=by, texts=trace.names),
-        Arg(name="input dims", value=np.where(shaped, trace.detail, NONE).astype(np.int64), texts=dims),
+        Arg(
+            name="input dims",
+            value=np.where(shaped, trace.detail, NONE).astype(np.int64),
+            texts=dims,
+        ),
         Arg(name="collective", value=trace.collective.astype(np.int64), texts=collectives),
     )
 

@@ -1,8 +1,10 @@
-"""Protocol buffers on the wire, as much as a Perfetto trace needs: single fields, and many messages of one layout at once.
+"""Protocol buffers on the wire, as much as a Perfetto trace needs: single fields, and many messages
+of one layout at once.
 
-A field is a tag (its number and how it is written) and a value; a message inside another is its length and its bytes
-(protobuf.dev/programming-guides/encoding). A number may be written with more bytes than it needs. So messages that differ in
-their values alone can be given one length, and be made as rows of one numpy array.
+A field is a tag (its number and how it is written) and a value; a message inside another is its
+length and its bytes (protobuf.dev/programming-guides/encoding). A number may be written with more
+bytes than it needs. So messages that differ in their values alone can be given one length, and be
+made as rows of one numpy array.
 """
 
 from __future__ import annotations
@@ -82,13 +84,16 @@ def rows_of(pieces: Sequence[Piece], count: int) -> UInt8:
     at = 0
     for piece in pieces:
         width = _width(piece)
-        rows[:, at : at + width] = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else piece
+        rows[:, at : at + width] = (
+            np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else piece
+        )
         at += width
     return rows
 
 
 def interleaved(parts: Sequence[tuple[Int64, UInt8]], count: int) -> bytes:
-    """Messages of several layouts, each part with the places of its rows among all `count`, in the order of their places."""
+    """Messages of several layouts, each part with the places of its rows among all `count`, in the
+    order of their places."""
     sizes = np.zeros(count, np.int64)
     for places, rows in parts:
         sizes[places] = rows.shape[1]

@@ -67,7 +67,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The best layout of the same job with one thing changed, or at another width; None where none fits."""
+    """The best layout of the same job with one thing changed, or at another width; None where none
+    fits."""
 
     name: str
     num_devices: int

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from stepscope.analyses.run.memory_plan import PlanRow
 
 TITLE = "Beside the recording"
-PART_WORDS = {"activations": "activations, logits", "others": "others", "peak": "all tensors, peak", "reserved": "reserved"}
+PART_WORDS = {
+    "activations": "activations, logits",
+    "others": "others",
+    "peak": "all tensors, peak",
+    "reserved": "reserved",
+}
 """What is not here is called as it is."""
 UNKNOWN = "-"
 
@@ -28,7 +33,8 @@ class PlanBeside:
     """Files; strangers' text."""
     rows: tuple[PlanRow, ...]
     notes: tuple[str, ...] = ()
-    """Where plan and recording count the same bytes under different names, and what could not be read."""
+    """Where plan and recording count the same bytes under different names, and what could not be
+    read."""
 
 
 def beside_section(beside: PlanBeside) -> Section:
@@ -61,7 +67,8 @@ def _word(row: PlanRow) -> str:
 
 def _sizes(row: PlanRow) -> tuple[str, str, str]:
     planned, most, at_peak = (
-        UNKNOWN if size is None else gib(size) for size in (row.planned_bytes, row.most_bytes, row.at_peak_bytes)
+        UNKNOWN if size is None else gib(size)
+        for size in (row.planned_bytes, row.most_bytes, row.at_peak_bytes)
     )
     return planned, most, at_peak
 

@@ -1,6 +1,8 @@
-"""The whole account of one layout: each part of memory and of time, with what it is made of in words and numbers.
+"""The whole account of one layout: each part of memory and of time, with what it is made of in
+words and numbers.
 
-Where a part is a count times a size, the size shown is the part over the count: what is printed multiplies out to the plan.
+Where a part is a count times a size, the size shown is the part over the count: what is printed
+multiplies out to the plan.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ def explained(job: TrainingJob, account: Account) -> list[tuple[str, str, list[P
     made = _Made(job, account)
     whole = job.cluster.memory_bytes
     memory = [
-        Part(word=MEMORY_WORDS[name], value=gib(value), share=percent(value / whole), formula=made.memory_words(name, value))
+        Part(
+            word=MEMORY_WORDS[name],
+            value=gib(value),
+            share=percent(value / whole),
+            formula=made.memory_words(name, value),
+        )
         for name, value in account.memory.items()
         if value > 0
     ]
@@ -50,7 +57,11 @@ def explained(job: TrainingJob, account: Account) -> list[tuple[str, str, list[P
     ]
     shape = ("Layout", str(account.layout), list(made.shape()))
     told = f"{gib(account.memory_bytes)} of {gib(whole)}, {percent(account.memory_bytes / whole)}"
-    return [shape, ("Memory of one device", told, memory), ("A step", seconds(account.step_s), time)]
+    return [
+        shape,
+        ("Memory of one device", told, memory),
+        ("A step", seconds(account.step_s), time),
+    ]
 
 
 class _Made:
@@ -67,7 +78,9 @@ class _Made:
         self.width = int(columns.shard_width[0])
         self.tokens = self.layout.micro_batch * job.seq_len / self.layout.cp
         self.network = Network(job.cluster, job.constants)
-        rates = rates_of(job.cluster, job.precision, job.constants, job.value_bytes, head_dim=job.model.head_dim)
+        rates = rates_of(
+            job.cluster, job.precision, job.constants, job.value_bytes, head_dim=job.model.head_dim
+        )
         assert rates is not None
         self.rates = rates
 
@@ -76,10 +89,14 @@ class _Made:
         cut = f"{layout.tp} tensor x {layout.cp} context x {layout.pp} stages x {layout.dp} data"
         yield Part(word="devices", value=fixed(layout.num_devices, 0), share="", formula=cut)
         batch = (
-            f"{layout.dp} data ranks x {layout.num_micro} micro-batches x {layout.micro_batch} of {fixed(job.seq_len, 0)} tokens"
+            f"{layout.dp} data ranks x {layout.num_micro} micro-batches x {layout.micro_batch} of "
+            f"{fixed(job.seq_len, 0)} tokens"
         )
         yield Part(word="sequences", value=fixed(layout.global_batch, 0), share="", formula=batch)
-        stage = f"of {short_count(job.model.num_params)}, on the fullest stage of {self.layers:g} layers"
+        stage = (
+            f"of {short_count(job.model.num_params)}, on the fullest stage of {self.layers:g} "
+            "layers"
+        )
         yield Part(word="parameters here", value=short_count(self.local), share="", formula=stage)
 
     # Memory.
@@ -96,22 +113,40 @@ class _Made:
                 "full": "each layer's input, and all of the layer at work",
             }
             flight = f"{fixed(self.tokens, 0)} tokens of a micro-batch here, with those in flight"
-            return f"{self.layers:g} layers x {flight}: {fixed(each, 0)} bytes a token and layer ({kept[layout.recompute]})"
+            return (
+                f"{self.layers:g} layers x {flight}: {fixed(each, 0)} bytes a token and layer "
+                f"({kept[layout.recompute]})"
+            )
         if name == "logits":
             count = self.tokens * job.model.vocab / layout.tp
-            return f"{short_count(count)} logits of a micro-batch x {value / count:.3g} bytes: product, fp32 copy, gradient"
+            return (
+                f"{short_count(count)} logits of a micro-batch x {value / count:.3g} bytes: "
+                "product, fp32 copy, gradient"
+            )
         if name == "gathered":
-            return f"layers that are whole just now, {short_count(self.largest)} parameters each, and their gradients"
+            return (
+                f"layers that are whole just now, {short_count(self.largest)} parameters each, "
+                "and their gradients"
+            )
         if name == "buffers":
             return "activations on their way between tensor ranks and between stages"
         if name == "update":
-            return "what the optimizer makes while it updates, beyond the room of the activations that have gone"
+            return (
+                "what the optimizer makes while it updates, beyond the room of the activations "
+                "that have gone"
+            )
         if name == "slack":
-            return f"{percent(job.constants.fragmentation - 1)} of the tensors: reserved by the allocator over allocated"
+            return (
+                f"{percent(job.constants.fragmentation - 1)} of the tensors: reserved by the "
+                "allocator over allocated"
+            )
         return "the driver's context and NCCL, which no allocator counts"
 
     def _state_words(self, name: str, value: float) -> str:
-        is_split = self.layout.zero_stage >= {"weights": 3, "gradients": 2, "optimizer": 1}[name] and self.width > 1
+        is_split = (
+            self.layout.zero_stage >= {"weights": 3, "gradients": 2, "optimizer": 1}[name]
+            and self.width > 1
+        )
         if not is_split:
             return f"{short_count(self.local)} parameters x {value / self.local:.3g} bytes"
         words = f"{short_count(self.dense)} parameters / {self.width} ranks that shard them"
@@ -132,7 +167,9 @@ class _Made:
         if name == "gemm":
             head = 2.0 * job.model.vocab * job.model.hidden
             times = 2.0 if job.is_adapter else 3.0
-            return self._rate_words(times * (product_flops_per_token(job.model) - head) * per_rank, value)
+            return self._rate_words(
+                times * (product_flops_per_token(job.model) - head) * per_rank, value
+            )
         if name == "attention":
             half = 0.5 if job.model.is_causal and layout.is_flash else 1.0
             # One kernel's backward makes the scores again: five products for the forward's two.
@@ -142,13 +179,19 @@ class _Made:
             return f"{self._rate_words(flops, value)}; {kind}"
         if name == "stream":
             moved, rate = value * self.rates.stream / 1e9, self.rates.stream / 1e9
-            return f"norms, activations, residuals, sums: {number(moved)}{NBSP}GB at {number(rate)}{NBSP}GB/s"
+            return (
+                f"norms, activations, residuals, sums: {number(moved)}{NBSP}GB at "
+                f"{number(rate)}{NBSP}GB/s"
+            )
         return self._comms_words(name) or self._other_words(name)
 
     def _rate_words(self, flops: float, value: float) -> str:
         rate = flops / value
         share = percent(rate / self.rates.peak)
-        return f"about {number(flops / 1e12)}{NBSP}TFLOP at {number(rate / 1e12)}{NBSP}TFLOP/s, {share} of the peak"
+        return (
+            f"about {number(flops / 1e12)}{NBSP}TFLOP at {number(rate / 1e12)}{NBSP}TFLOP/s, "
+            f"{share} of the peak"
+        )
 
     def _comms_words(self, name: str) -> str:
         layout, job = self.layout, self.job
@@ -156,27 +199,41 @@ class _Made:
         if name == "tensor_comms":
             calls = 4 * job.model.layers / layout.pp * layout.num_micro
             return (
-                f"{fixed(calls, 0)} collectives of {number(size / 1e6)}{NBSP}MB over {layout.tp} ranks, {self._bus(layout.tp, 1)}"
+                f"{fixed(calls, 0)} collectives of {number(size / 1e6)}{NBSP}MB over {layout.tp} "
+                f"ranks, {self._bus(layout.tp, 1)}"
             )
         if name == "context_comms":
-            return f"keys and values around {layout.cp} ranks, {self._bus(layout.cp, layout.tp)}, less what attention hides"
+            return (
+                f"keys and values around {layout.cp} ranks, {self._bus(layout.cp, layout.tp)}, "
+                "less what attention hides"
+            )
         if name == "expert_comms":
             return f"tokens to experts on {layout.ep} ranks and back, both ways"
         if name == "shard_comms":
             return (
-                f"weights gathered and gradients scattered over {self.width} ranks, {self._bus(self.width, layout.tp)}, unhidden"
+                f"weights gathered and gradients scattered over {self.width} ranks, "
+                f"{self._bus(self.width, layout.tp)}, unhidden"
             )
         if name == "pipeline_comms":
-            return f"{layout.num_micro} micro-batches between {layout.pp} stages, {number(size / 1e6)}{NBSP}MB each way"
+            return (
+                f"{layout.num_micro} micro-batches between {layout.pp} stages, "
+                f"{number(size / 1e6)}{NBSP}MB each way"
+            )
         if name == "data_comms":
             copies = layout.dp * layout.cp
             grads = f"{number(self.dense * job.framework.comm_grad_bytes / 1e9)}{NBSP}GB"
             experts = f" (experts' over {max(1, copies // layout.ep)})" if self.routed else ""
-            return f"gradients, {grads}, over {copies} ranks{experts}, {self._bus(copies, layout.tp)}, less what backward hides"
+            return (
+                f"gradients, {grads}, over {copies} ranks{experts}, "
+                f"{self._bus(copies, layout.tp)}, less what backward hides"
+            )
         return ""
 
     def _bus(self, size: int, stride: int) -> str:
-        return f"{number(float(self.network.bus_bytes_per_s(Group(size, stride))) / 1e9)}{NBSP}GB/s bus bandwidth"
+        return (
+            f"{number(float(self.network.bus_bytes_per_s(Group(size, stride))) / 1e9)}{NBSP}GB/s "
+            "bus bandwidth"
+        )
 
     def _other_words(self, name: str) -> str:
         layout = self.layout
@@ -188,7 +245,10 @@ class _Made:
             "recompute": "layers run forward once more"
             if layout.recompute == "full"
             else "the cheap part of layers run once more",
-            "head": f"the products with {fixed(self.job.model.vocab, 0)} words, the loss and the embedding, both ways",
+            "head": (
+                f"the products with {fixed(self.job.model.vocab, 0)} words, the loss and the "
+                "embedding, both ways"
+            ),
             "host": "launching takes longer than the device's work",
             "optimizer": "states read and written, and the norm of gradients",
             "offload": "gradients out, the update on the host, weights back",

@@ -1,6 +1,8 @@
-"""A plan as one HTML page: opens from disk, asks nobody for anything, and reads well with scripts off.
+"""A plan as one HTML page: opens from disk, asks nobody for anything, and reads well with scripts
+off.
 
-Bars and curves are drawings in the page itself, placed by attributes: the page's policy lets no style run that is not ours.
+Bars and curves are drawings in the page itself, placed by attributes: the page's policy lets no
+style run that is not ours.
 """
 
 from __future__ import annotations
@@ -79,11 +81,20 @@ def page_of(plan: Plan, beside: PlanBeside | None = None) -> dict[str, Any]:
     if account is not None:
         whole = job.cluster.memory_bytes
         share = percent(account.memory_bytes / whole)
-        fill = "The bar is the whole device; what is empty is free." if account.fits else "It does not fit."
+        fill = (
+            "The bar is the whole device; what is empty is free."
+            if account.fits
+            else "It does not fit."
+        )
         page |= {
             "memory": _parts(account.memory, MEMORY_WORDS, max(whole, account.memory_bytes), gib),
             "memory_words": f"{gib(account.memory_bytes)} of {gib(whole)}, {share}. {fill}",
-            "time": _parts(dict(sorted(account.time.items(), key=lambda each: -each[1])), TIME_WORDS, account.step_s, seconds),
+            "time": _parts(
+                dict(sorted(account.time.items(), key=lambda each: -each[1])),
+                TIME_WORDS,
+                account.step_s,
+                seconds,
+            ),
             "time_words": f"{seconds(account.step_s)} with {account.layout}.",
         }
     return page
@@ -94,19 +105,36 @@ def _chips(plan: Plan, account: Account) -> list[dict[str, str]]:
         {"word": "step", "value": seconds(account.step_s), "of": ""},
         {"word": "tokens/s", "value": number(account.tokens_per_s), "of": "all devices"},
         {"word": "MFU", "value": percent(account.mfu), "of": f"HFU {percent(account.hfu)}"},
-        {"word": "memory", "value": gib(account.memory_bytes), "of": f"of {gib(plan.job.cluster.memory_bytes)}"},
+        {
+            "word": "memory",
+            "value": gib(account.memory_bytes),
+            "of": f"of {gib(plan.job.cluster.memory_bytes)}",
+        },
     ]
     if plan.budget is not None:
-        chips.append({"word": tokens_words(plan.budget.tokens), "value": days_words(plan.budget.days), "of": ""})
+        chips.append(
+            {
+                "word": tokens_words(plan.budget.tokens),
+                "value": days_words(plan.budget.days),
+                "of": "",
+            }
+        )
     return chips
 
 
-def _parts(parts: Mapping[str, float], words: Mapping[str, str], whole: float, unit: Any) -> list[dict[str, Any]]:
+def _parts(
+    parts: Mapping[str, float], words: Mapping[str, str], whole: float, unit: Any
+) -> list[dict[str, Any]]:
     at, found = 0.0, []
     for name, value in parts.items():
         if value >= NEGLIGIBLE * whole:
             width = 1000 * value / whole
-            told = {"word": words[name], "value": unit(value), "share": percent(value / whole), "color": f"c{COLORS[name]}"}
+            told = {
+                "word": words[name],
+                "value": unit(value),
+                "share": percent(value / whole),
+                "color": f"c{COLORS[name]}",
+            }
             found.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
     return found
@@ -155,11 +183,18 @@ def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Sect
 
 def _front_curve(accounts: Sequence[Account]) -> dict[str, Any]:
     points = [(each.memory_bytes / 2**30, each.step_s, str(each.layout)) for each in accounts]
-    return curve(points, logarithmic=False) | {"x_word": "GiB of a device", "y_word": "seconds a step"}
+    return curve(points, logarithmic=False) | {
+        "x_word": "GiB of a device",
+        "y_word": "seconds a step",
+    }
 
 
 def _scaling_curve(variants: Sequence[Variant]) -> dict[str, Any] | None:
-    points = [(each.num_devices, each.best.tokens_per_s, str(each.best.layout)) for each in variants if each.best is not None]
+    points = [
+        (each.num_devices, each.best.tokens_per_s, str(each.best.layout))
+        for each in variants
+        if each.best is not None
+    ]
     if len(points) < 2:
         return None
     first, last = points[0], points[-1]
@@ -169,7 +204,10 @@ def _scaling_curve(variants: Sequence[Variant]) -> dict[str, Any] | None:
 
 
 def curve(
-    points: Sequence[tuple[float, float, str]], *, logarithmic: bool, ideal: Sequence[tuple[float, float]] = ()
+    points: Sequence[tuple[float, float, str]],
+    *,
+    logarithmic: bool,
+    ideal: Sequence[tuple[float, float]] = (),
 ) -> dict[str, Any]:
     """Places of points, lines and ticks. Ticks stand where points do."""
     scale = math.log if logarithmic else float
@@ -185,7 +223,9 @@ def curve(
 
     ordered = sorted(points)
     return {
-        "dots": [{"x": f"{x_at(x):.1f}", "y": f"{y_at(y):.1f}", "word": word} for x, y, word in ordered],
+        "dots": [
+            {"x": f"{x_at(x):.1f}", "y": f"{y_at(y):.1f}", "word": word} for x, y, word in ordered
+        ],
         "line": _polyline([(x_at(x), y_at(y)) for x, y, _ in ordered]),
         "ideal": _polyline([(x_at(x), y_at(y)) for x, y in ideal]),
         "x_ticks": _ticks([x for x, _, _ in ordered], x_at, apart=38),
@@ -203,5 +243,7 @@ def _ticks(values: Sequence[float], at: Any, apart: float) -> list[dict[str, str
     for value in sorted(values):
         place = at(value)
         if all(abs(place - other) >= apart for other, _ in found):
-            found.append((place, fixed(value, 0) if value >= 100 or value == int(value) else number(value)))
+            found.append(
+                (place, fixed(value, 0) if value >= 100 or value == int(value) else number(value))
+            )
     return [{"at": f"{place:.1f}", "word": word} for place, word in found]

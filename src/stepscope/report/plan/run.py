@@ -1,4 +1,5 @@
-"""A recorded run at other widths, as a document and as JSON (the contract `stepscope.plan-run/1`)."""
+"""A recorded run at other widths, as a document and as JSON (the contract
+`stepscope.plan-run/1`)."""
 
 from __future__ import annotations
 
@@ -49,14 +50,18 @@ class RunPlan:
 
 
 def run_plan_document(plan: RunPlan) -> Document:
-    answer = Headline(command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),))
+    answer = Headline(
+        command="stepscope plan", text=verdict_words(plan), about=(recorded_words(plan),)
+    )
     return (answer, *run_plan_sections(plan))
 
 
 def run_plan_sections(plan: RunPlan) -> tuple[Section, Section]:
     """The widths, and what they rest on."""
     methods = plan.made.methods
-    carried = [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
+    carried = (
+        [f"Collectives carried to other groups by {' and by '.join(methods)}."] if methods else []
+    )
     judged = Items((*carried, *plan.notes[:MOST_NOTES]))
     aside = "comms: what of a step is exposed communication; efficiency: against the recorded run"
     return (
@@ -79,7 +84,10 @@ def verdict_words(plan: RunPlan) -> str:
         return "The widths asked for are the recorded one: there is nothing to derive."
     last = derived[-1]
     head = f"On {plural(last.width, 'rank')} a step would take {seconds(last.step_s)}"
-    return f"{head}: {last.speedup:.2f}x the work of the recorded run in the same time, {percent(last.efficiency)} of the ideal."
+    return (
+        f"{head}: {last.speedup:.2f}x the work of the recorded run in the same time, "
+        f"{percent(last.efficiency)} of the ideal."
+    )
 
 
 def _widths_table(plan: RunPlan) -> Table:
@@ -87,12 +95,26 @@ def _widths_table(plan: RunPlan) -> Table:
     has_samples = plan.global_batch is not None
     for step in plan.made.steps:
         comms = percent(step.parts_s.get(COMMS, 0.0) / step.step_s)
-        figures = (str(step.num_nodes), str(step.width), seconds(step.step_s), comms, percent(step.efficiency))
-        rate = (number(plan.tokens_per_s(step) or plan.samples_per_s(step) or 0.0),) if has_samples else ()
-        rows.append((*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else "derived"))
+        figures = (
+            str(step.num_nodes),
+            str(step.width),
+            seconds(step.step_s),
+            comms,
+            percent(step.efficiency),
+        )
+        rate = (
+            (number(plan.tokens_per_s(step) or plan.samples_per_s(step) or 0.0),)
+            if has_samples
+            else ()
+        )
+        rows.append(
+            (*figures, Bar(step.efficiency), *rate, "measured" if step.is_measured else "derived")
+        )
     titles = ("samples/s" if plan.seq_len is None else "tokens/s",) if has_samples else ()
     columns = numbers("nodes", "ranks", "step", "comms", "efficiency")
-    return Table(columns=(*columns, Column(most=BAR_WIDTH), *numbers(*titles), Column()), rows=tuple(rows))
+    return Table(
+        columns=(*columns, Column(most=BAR_WIDTH), *numbers(*titles), Column()), rows=tuple(rows)
+    )
 
 
 def run_plan_json(plan: RunPlan) -> str:
@@ -100,7 +122,12 @@ def run_plan_json(plan: RunPlan) -> str:
     made = plan.made
     told: dict[str, Any] = {
         "schema": SCHEMA,
-        "run": {"paths": list(plan.path), "width": made.run.width, "step_s": made.run.step_s, "step_source": plan.step_source},
+        "run": {
+            "paths": list(plan.path),
+            "width": made.run.width,
+            "step_s": made.run.step_s,
+            "step_source": plan.step_source,
+        },
         "scaling": "strong" if made.is_strong else "weak",
         "ranks_per_node": made.per_node,
         "widths": [

@@ -1,4 +1,5 @@
-"""A recorded run at other widths, as one HTML page: the plan's own page, with what this has of it."""
+"""A recorded run at other widths, as one HTML page: the plan's own page, with what this has of
+it."""
 
 from __future__ import annotations
 
@@ -11,14 +12,27 @@ from stepscope.report.plan.run import RunPlan, recorded_words, run_plan_sections
 from stepscope.report.plan.words import seconds
 from stepscope.report.units import percent
 
-EMPTY: dict[str, Any] = {"advice": [], "counts": "", "layouts": [], "pareto": [], "front_curve": None, "memory": []}
+EMPTY: dict[str, Any] = {
+    "advice": [],
+    "counts": "",
+    "layouts": [],
+    "pareto": [],
+    "front_curve": None,
+    "memory": [],
+}
 
 
 def run_plan_html(plan: RunPlan) -> str:
     """The whole file."""
     made = plan.made
     last = made.steps[-1]
-    rate = "work/s" if plan.global_batch is None else "samples/s" if plan.seq_len is None else "tokens/s"
+    rate = (
+        "work/s"
+        if plan.global_batch is None
+        else "samples/s"
+        if plan.seq_len is None
+        else "tokens/s"
+    )
     widths, judged = run_plan_sections(plan)
     page = EMPTY | {
         "title": plan.path[0],
@@ -26,9 +40,17 @@ def run_plan_html(plan: RunPlan) -> str:
         "headline": verdict_words(plan),
         "version": __version__,
         "chips": [
-            {"word": "recorded", "value": seconds(made.run.step_s), "of": f"{made.run.width} ranks"},
+            {
+                "word": "recorded",
+                "value": seconds(made.run.step_s),
+                "of": f"{made.run.width} ranks",
+            },
             {"word": "at the widest", "value": seconds(last.step_s), "of": f"{last.width} ranks"},
-            {"word": "efficiency", "value": percent(last.efficiency), "of": "against the recorded run"},
+            {
+                "word": "efficiency",
+                "value": percent(last.efficiency),
+                "of": "against the recorded run",
+            },
         ],
         "scaling": widths,
         "scaling_curve": _curve_of(plan, rate),
@@ -43,9 +65,13 @@ def _rate(plan: RunPlan, step: WidthStep) -> float:
 
 
 def _curve_of(plan: RunPlan, rate: str) -> dict[str, Any] | None:
-    points = [(float(step.width), _rate(plan, step), f"{step.width} ranks") for step in plan.made.steps]
+    points = [
+        (float(step.width), _rate(plan, step), f"{step.width} ranks") for step in plan.made.steps
+    ]
     if len(points) < 2:
         return None
-    base = _rate(plan, plan.made.steps[0]) / plan.made.steps[0].efficiency / plan.made.steps[0].width
+    base = (
+        _rate(plan, plan.made.steps[0]) / plan.made.steps[0].efficiency / plan.made.steps[0].width
+    )
     ideal = [(points[0][0], base * points[0][0]), (points[-1][0], base * points[-1][0])]
     return curve(points, logarithmic=True, ideal=ideal) | {"x_word": "ranks", "y_word": rate}

@@ -1,4 +1,5 @@
-"""A plan: the answer in a sentence, where memory and time go, what else was tried and why it loses."""
+"""A plan: the answer in a sentence, where memory and time go, what else was tried and why it
+loses."""
 
 from __future__ import annotations
 
@@ -86,7 +87,11 @@ def explained_sections(job: TrainingJob, account: Account) -> Iterator[Section]:
 
 
 def _parts_table(
-    parts: Mapping[str, float], words: Mapping[str, str], whole: float, unit: Callable[[float], str], free: float = 0.0
+    parts: Mapping[str, float],
+    words: Mapping[str, str],
+    whole: float,
+    unit: Callable[[float], str],
+    free: float = 0.0,
 ) -> Table:
     rows: list[tuple[str | Bar, ...]] = [
         (words[name], unit(value), percent(value / whole), Bar(value / whole))
@@ -121,7 +126,9 @@ def _layouts_sections(plan: Plan) -> Iterator[Section]:
         yield Section(title="Less memory for more time", aside=aside, blocks=(table,))
 
 
-def _layouts_table(accounts: tuple[Account, ...], best: Account | None, *, has_why: bool = True) -> Table:
+def _layouts_table(
+    accounts: tuple[Account, ...], best: Account | None, *, has_why: bool = True
+) -> Table:
     """A line for each, with what costs it more."""
     fastest = best.step_s if best is not None else min(account.step_s for account in accounts)
     rows = []
@@ -131,17 +138,23 @@ def _layouts_table(accounts: tuple[Account, ...], best: Account | None, *, has_w
         why = account.why if has_why and not is_best else ""
         figures = (seconds(account.step_s), loss, percent(account.mfu), gib(account.memory_bytes))
         rows.append((*figures, Cell(str(account.layout), note=why)))
-    return Table(columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows))
+    return Table(
+        columns=(*numbers("step", "", "MFU", "memory"), Column(title="layout")), rows=tuple(rows)
+    )
 
 
 def budget_section(job: TrainingJob, budget: Budget) -> Section:
     days = f"{days_words(budget.days)}, {plural(round(budget.num_steps), 'step')}, without restarts"
     facts = [("time", days), ("device-hours", number(budget.device_hours))]
     if budget.cost is not None:
-        facts.append(("cost", f"{money(budget.cost)} at {job.cluster.price_per_hour:g} a device-hour"))
+        facts.append(
+            ("cost", f"{money(budget.cost)} at {job.cluster.price_per_hour:g} a device-hour")
+        )
     energy = "not known: this device's power is not"
     if budget.energy_kwh is not None:
-        energy = f"{number(budget.energy_kwh / 1000)} MWh, at {job.cluster.power_w or 0:g} W a device"
+        energy = (
+            f"{number(budget.energy_kwh / 1000)} MWh, at {job.cluster.power_w or 0:g} W a device"
+        )
     facts.append(("energy", energy))
     return Section(title=f"For {tokens_words(budget.tokens)}", blocks=(Facts(tuple(facts)),))
 
@@ -158,7 +171,11 @@ def what_ifs_section(variants: tuple[Variant, ...], base: Account | None) -> Sec
         rows.append((variant.name, *figures, str(best.layout)))
     layout = Column(title="layout", fit="shorten")
     columns = (Column(), *numbers("step", "tokens/s", "MFU", "memory"), layout)
-    return Section(title="What if", aside="the best layout of each", blocks=(Table(columns=columns, rows=tuple(rows)),))
+    return Section(
+        title="What if",
+        aside="the best layout of each",
+        blocks=(Table(columns=columns, rows=tuple(rows)),),
+    )
 
 
 def scaling_section(variants: tuple[Variant, ...]) -> Section:
@@ -180,17 +197,29 @@ def scaling_section(variants: tuple[Variant, ...]) -> Section:
 
 
 def answer_sections(plan: Plan) -> Iterator[Section]:
-    answers = {"Largest model that fits": plan.largest, "Smallest cluster that holds it": plan.smallest}
+    answers = {
+        "Largest model that fits": plan.largest,
+        "Smallest cluster that holds it": plan.smallest,
+    }
     for title, answer in answers.items():
         if answer is None:
             continue
         facts, best = [("answer", answer.name)], answer.best
         if best is not None:
-            step = f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, {percent(best.mfu)} MFU"
-            facts += [("layout", str(best.layout)), ("step", step), ("memory", gib(best.memory_bytes))]
+            step = (
+                f"{seconds(best.step_s)}, {number(best.tokens_per_s)} tokens/s, "
+                f"{percent(best.mfu)} MFU"
+            )
+            facts += [
+                ("layout", str(best.layout)),
+                ("step", step),
+                ("memory", gib(best.memory_bytes)),
+            ]
         note = (Prose(answer.note, "quiet"),) if answer.note else ()
         yield Section(title=title, blocks=(Facts(tuple(facts)), *note))
 
 
 def trust_section(plan: Plan) -> Section:
-    return Section(title="How this was judged", blocks=(Items((*trust_words(plan), *plan.assumptions)),))
+    return Section(
+        title="How this was judged", blocks=(Items((*trust_words(plan), *plan.assumptions)),)
+    )

@@ -46,7 +46,11 @@ def money(cost: float) -> str:
 
 def job_words(job: TrainingJob) -> str:
     model, cluster = job.model, job.cluster
-    active = "" if model.active_params == model.num_params else f", {short_count(model.active_params)} of them active"
+    active = (
+        ""
+        if model.active_params == model.num_params
+        else f", {short_count(model.active_params)} of them active"
+    )
     batch = f"a batch of {plural(job.global_batch, 'sequence')} of {fixed(job.seq_len, 0)} tokens"
     trained = "adapters alone are trained, " if job.is_adapter else ""
     what = f"{model.name} ({short_count(model.num_params)} parameters{active}) on {cluster.name}"
@@ -62,14 +66,21 @@ def verdict_words(plan: Plan) -> str:
         return f"No layout of {job.model.name} fits on {job.cluster.name}{pinned}: {room}."
     best = plan.best
     share = f"{gib(best.memory_bytes)} of each device's {gib(job.cluster.memory_bytes)}"
-    pace = f"{seconds(best.step_s)} a step, {number(best.tokens_per_s)} tokens/s, {percent(best.mfu)} MFU"
+    pace = (
+        f"{seconds(best.step_s)} a step, {number(best.tokens_per_s)} tokens/s, "
+        f"{percent(best.mfu)} MFU"
+    )
     return f"{best.layout}: {pace}, {share}."
 
 
 def asked_words(account: Account) -> str:
     """The layout that was asked about, beside the best."""
-    pace = f"{seconds(account.step_s)} a step, {percent(account.mfu)} MFU, {gib(account.memory_bytes)}"
-    return f"{account.layout}: {pace}; {account.why}." if account.why else f"{account.layout}: {pace}."
+    pace = (
+        f"{seconds(account.step_s)} a step, {percent(account.mfu)} MFU, {gib(account.memory_bytes)}"
+    )
+    return (
+        f"{account.layout}: {pace}; {account.why}." if account.why else f"{account.layout}: {pace}."
+    )
 
 
 def headline_words(plan: Plan) -> str:
@@ -86,7 +97,9 @@ def count_words(plan: Plan) -> str:
     counts = plan.counts
     if not counts:
         return ""
-    told = ", ".join(f"{fixed(count, 0)} {name.replace('_', ' ')}" for name, count in counts.items())
+    told = ", ".join(
+        f"{fixed(count, 0)} {name.replace('_', ' ')}" for name, count in counts.items()
+    )
     return told if plan.search_s is None else f"{told}; {plan.search_s:.1f}{NBSP}s"
 
 
@@ -95,7 +108,10 @@ def trust_words(plan: Plan) -> list[str]:
     if plan.is_calibrated:
         first = f"Rates of {device} as measured: {plan.hardware}."
     else:
-        usual = f"Rates of {device} from its datasheet, with efficiencies that are usual on such devices"
+        usual = (
+            f"Rates of {device} from its datasheet, with efficiencies that are usual on such "
+            "devices"
+        )
         first = f"{usual}; `stepscope calibrate` measures yours."
     mfu = "MFU counts every pair of tokens in attention and nothing that is recomputed."
     return [first, mfu, "How far such predictions were off on published results: docs/planner.md."]

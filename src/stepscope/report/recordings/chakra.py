@@ -28,10 +28,14 @@ def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
 
 def tables(recording: TrainingRecording) -> Iterator[Table]:
     first = recording.graphs[0]
-    heavy = sorted((one for one in first.operators if one.flops), key=lambda one: -(one.flops or 0.0))
+    heavy = sorted(
+        (one for one in first.operators if one.flops), key=lambda one: -(one.flops or 0.0)
+    )
     large = sorted(first.operators, key=lambda one: (-one.tensor_bytes, one.name))
     yield _table("operators by calls", first.operators)
-    yield _table("operators by the bytes of their tensors (views have tensors too, and move nothing)", large)
+    yield _table(
+        "operators by the bytes of their tensors (views have tensors too, and move nothing)", large
+    )
     if heavy:
         yield _table("operators by FLOPs", heavy)
     if first.collectives:
@@ -40,10 +44,17 @@ def tables(recording: TrainingRecording) -> Iterator[Table]:
 
 def _table(title: str, operators: Sequence[RecordedOperator]) -> Table:
     rows = tuple(
-        (one.name, f"{one.num}", _size(one.tensor_bytes), "" if one.flops is None else _count(one.flops))
+        (
+            one.name,
+            f"{one.num}",
+            _size(one.tensor_bytes),
+            "" if one.flops is None else _count(one.flops),
+        )
         for one in operators[:MAX_ROWS]
     )
-    return Table(title=title, columns=("operator", "calls", "tensors", "FLOPs"), rows=rows, right=(1, 2, 3))
+    return Table(
+        title=title, columns=("operator", "calls", "tensors", "FLOPs"), rows=rows, right=(1, 2, 3)
+    )
 
 
 def _size(size: float) -> str:

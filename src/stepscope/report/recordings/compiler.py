@@ -1,4 +1,5 @@
-"""A recording of torch.compile in words: what the report shows of it. The same for logs, counters and structured traces."""
+"""A recording of torch.compile in words: what the report shows of it. The same for logs, counters
+and structured traces."""
 
 from __future__ import annotations
 
@@ -19,29 +20,52 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
         yield "processes", f"{report.num_processes}; counts are those of the one with most"
     if report.seconds is not None:
         counts = [function.compiles for function in functions if function.compiles is not None]
-        yield "compiling", f"{report.seconds:.1f} s, {_number(sum(counts), 'compilation')} of {_number(len(counts), 'function')}"
+        yield (
+            "compiling",
+            (
+                f"{report.seconds:.1f} s, {_number(sum(counts), 'compilation')} of "
+                f"{_number(len(counts), 'function')}"
+            ),
+        )
     again = [function for function in functions if function.recompiles]
     if recording.compiles:
         times = sum(function.recompiles for function in again)
-        yield "compiled again", f"{_number(len(again), 'function')}, {_number(times, 'time')}" if again else "nothing"
+        yield (
+            "compiled again",
+            f"{_number(len(again), 'function')}, {_number(times, 'time')}" if again else "nothing",
+        )
     for function in functions:
         if function.limit:
             yield (
                 "given up",
-                f"{function.name} ({function.place}): {function.limit} was hit; calls that fit no compiled version run eagerly",
+                (
+                    f"{function.name} ({function.place}): {function.limit} was hit; calls that "
+                    "fit no "
+                    "compiled version run eagerly"
+                ),
             )
     if breaks:
-        yield "graph breaks", f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}"
+        yield (
+            "graph breaks",
+            f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}",
+        )
     for counted in recording.counted:
         told = [
             f"{number} {word}"
-            for number, word in ((counted.frames, "frames"), (counted.frames_ok, "compiled"), (counted.graphs, "graphs"))
+            for number, word in (
+                (counted.frames, "frames"),
+                (counted.frames_ok, "compiled"),
+                (counted.graphs, "graphs"),
+            )
             if number is not None
         ]
         if told:
             yield "counted", ", ".join(told)
         if counted.limit_hits:
-            yield "given up", f"the limit on recompilations was hit {_number(counted.limit_hits, 'time')}"
+            yield (
+                "given up",
+                f"the limit on recompilations was hit {_number(counted.limit_hits, 'time')}",
+            )
     for use in recording.caches:
         bypassed = f", bypassed {use.bypassed}" if use.bypassed else ""
         yield f"{use.cache} cache", f"{use.hits} hits, {use.misses} misses{bypassed}"
@@ -50,7 +74,11 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
 def tables(recording: CompilerRecording) -> Iterator[Table]:
     report = CompilerReport(recordings=(recording,))
     functions, breaks = report.functions(), report.break_places()
-    rows = tuple(_function_row(each) for each in functions if each.recompiles or each.limit or each.seconds is not None)
+    rows = tuple(
+        _function_row(each)
+        for each in functions
+        if each.recompiles or each.limit or each.seconds is not None
+    )
     if rows:
         yield Table(
             title="compiled functions",
@@ -63,7 +91,8 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             title="graph breaks",
             columns=("reason", "times", "place"),
             rows=tuple(
-                (_cut(each.told.reason), str(each.count), short(each.told.place) or "not told") for each in breaks[:MAX_ROWS]
+                (_cut(each.told.reason), str(each.count), short(each.told.place) or "not told")
+                for each in breaks[:MAX_ROWS]
             ),
             right=(1,),
         )
@@ -81,7 +110,9 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
         if section not in ("graph_break", "resumes")
     )
     if counts:
-        yield Table(title="counters", columns=("counter", "count"), rows=counts[:MAX_ROWS], right=(1,))
+        yield Table(
+            title="counters", columns=("counter", "count"), rows=counts[:MAX_ROWS], right=(1,)
+        )
 
 
 def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.training_log import CLOCK, RATE, SUM, TOLD, Figure, FrameworkLog, TrainingRecording
+from stepscope.core.training_log import (
+    CLOCK,
+    RATE,
+    SUM,
+    TOLD,
+    Figure,
+    FrameworkLog,
+    TrainingRecording,
+)
 from stepscope.report.recordings.text import Table
 
 MAX_NAME = 80
@@ -23,8 +31,11 @@ HOW = {
 
 
 def _shown(recording: TrainingRecording) -> FrameworkLog:
-    """Of several ranks' logs the one whose steps are slowest is shown whole: the others wait for it."""
-    return max(recording.logs, key=lambda log: (log.step_ns is not None, log.step_ns or 0, log.num_lines))
+    """Of several ranks' logs the one whose steps are slowest is shown whole: the others wait for
+    it."""
+    return max(
+        recording.logs, key=lambda log: (log.step_ns is not None, log.step_ns or 0, log.num_lines)
+    )
 
 
 def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
@@ -51,7 +62,10 @@ def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
     if log.global_batch is not None:
         yield "global batch", f"{log.global_batch}"
     if log.world_size is not None:
-        yield "ranks", f"{log.world_size}" + (f" (lines of {number_ranges(log.ranks)})" if log.ranks else "")
+        yield (
+            "ranks",
+            f"{log.world_size}" + (f" (lines of {number_ranges(log.ranks)})" if log.ranks else ""),
+        )
     elif log.ranks:
         yield "ranks", f"lines of {number_ranges(log.ranks)}"
     yield from log.remarks
@@ -61,7 +75,9 @@ def _figure(name: str, figure: Figure | None) -> Iterator[tuple[str, str]]:
     if figure is not None:
         yield (
             name,
-            f"{figure.value:,.4g}, {figure.convention}" if figure.value < 1e4 else f"{figure.value:,.0f}, {figure.convention}",
+            f"{figure.value:,.4g}, {figure.convention}"
+            if figure.value < 1e4
+            else f"{figure.value:,.0f}, {figure.convention}",
         )
 
 
@@ -71,7 +87,11 @@ def _slowest(log: FrameworkLog) -> str | None:
     if len(timed) < 3:
         return None
     usual, (ns, step) = median(ns for ns, _ in timed), max(timed)
-    return f"{_ms(ns)} ms at step {step}, {ns / usual:.1f} times the median" if ns > SLOW * usual else None
+    return (
+        f"{_ms(ns)} ms at step {step}, {ns / usual:.1f} times the median"
+        if ns > SLOW * usual
+        else None
+    )
 
 
 def tables(recording: TrainingRecording) -> Iterator[Table]:
@@ -88,10 +108,16 @@ def tables(recording: TrainingRecording) -> Iterator[Table]:
 
 def _files(logs: Sequence[FrameworkLog]) -> Table:
     rows = [
-        (log.path, "" if log.step_ns is None else _ms(log.step_ns), f"{log.num_steps}" if log.num_steps else "")
+        (
+            log.path,
+            "" if log.step_ns is None else _ms(log.step_ns),
+            f"{log.num_steps}" if log.num_steps else "",
+        )
         for log in logs[:MAX_FILES]
     ]
-    return Table(title="by file", columns=("file", "step ms", "steps"), rows=tuple(rows), right=(1, 2))
+    return Table(
+        title="by file", columns=("file", "step ms", "steps"), rows=tuple(rows), right=(1, 2)
+    )
 
 
 def _phases(log: FrameworkLog) -> Table:
@@ -102,8 +128,12 @@ def _phases(log: FrameworkLog) -> Table:
         least = (("" if phase.least_ns is None else _ms(phase.least_ns)),) if has_least else ()
         rows.append((phase.name[:MAX_NAME], _ms(phase.ns), *least, share))
     columns = ("timer", "ms", *(("fastest rank",) if has_least else ()), "of the step")
-    title = "phases of a step; they may stand inside one another" + ("; ms of the slowest rank" if has_least else "")
-    return Table(title=title, columns=columns, rows=tuple(rows), right=tuple(range(1, len(columns))))
+    title = "phases of a step; they may stand inside one another" + (
+        "; ms of the slowest rank" if has_least else ""
+    )
+    return Table(
+        title=title, columns=columns, rows=tuple(rows), right=tuple(range(1, len(columns)))
+    )
 
 
 def _actions(log: FrameworkLog) -> Table:
@@ -128,12 +158,34 @@ def _comms(log: FrameworkLog) -> Table:
     has_stragglers = any(row.straggler_ns is not None for row in log.comms)
     rows = []
     for row in log.comms[:MAX_ROWS]:
-        waited = (("" if row.straggler_ns is None else _ms(row.straggler_ns)),) if has_stragglers else ()
+        waited = (
+            (("" if row.straggler_ns is None else _ms(row.straggler_ns)),) if has_stragglers else ()
+        )
         bandwidth = "" if row.busbw_gbit_s is None else f"{row.busbw_gbit_s / 8:.4g}"
-        rows.append((row.op[:MAX_NAME], row.size, f"{row.num}", _ms(row.total_ns), _ms(row.mean_ns), bandwidth, *waited))
-    columns = ("collective", "size", "count", "total ms", "mean ms", "bus GB/s", *(("straggler ms",) if has_stragglers else ()))
+        rows.append(
+            (
+                row.op[:MAX_NAME],
+                row.size,
+                f"{row.num}",
+                _ms(row.total_ns),
+                _ms(row.mean_ns),
+                bandwidth,
+                *waited,
+            )
+        )
+    columns = (
+        "collective",
+        "size",
+        "count",
+        "total ms",
+        "mean ms",
+        "bus GB/s",
+        *(("straggler ms",) if has_stragglers else ()),
+    )
     title = "collectives over the run, each waited for (the comms logger makes it so)"
-    return Table(title=title, columns=columns, rows=tuple(rows), right=tuple(range(2, len(columns))))
+    return Table(
+        title=title, columns=columns, rows=tuple(rows), right=tuple(range(2, len(columns)))
+    )
 
 
 def _ms(ns: float) -> str:

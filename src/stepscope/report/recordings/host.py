@@ -25,7 +25,10 @@ def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
         told.append(("threads", f"{stacks.num_threads:,}"))
     if stacks.busy_cores is not None:
         told.append(
-            ("busy cores", f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}")
+            (
+                "busy cores",
+                f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}",
+            )
         )
     named = (
         ("the interpreter itself", stacks.interpreter_share),
@@ -44,13 +47,28 @@ def _tables(stacks: HostStacks) -> tuple[Table, ...]:
     by_own = [one for one in by_own if one.self_share >= 0.0005]
     tables = [_table(f"Innermost calls, share of the {stacks.unit}", by_own)]
     if stacks.training:
-        tables.append(_table("Functions outside the libraries, with all they call in these", stacks.training[:12]))
+        tables.append(
+            _table(
+                "Functions outside the libraries, with all they call in these", stacks.training[:12]
+            )
+        )
     if len(stacks.threads) > 1:
         rows = tuple(
-            (one.name, f"{one.share:.1%}", "-" if one.gil_wait_share is None else f"{one.gil_wait_share:.0%}")
+            (
+                one.name,
+                f"{one.share:.1%}",
+                "-" if one.gil_wait_share is None else f"{one.gil_wait_share:.0%}",
+            )
             for one in stacks.threads[:12]
         )
-        tables.append(Table(title="Threads", columns=("thread", "share", "waits for the GIL"), rows=rows, right=(1, 2)))
+        tables.append(
+            Table(
+                title="Threads",
+                columns=("thread", "share", "waits for the GIL"),
+                rows=rows,
+                right=(1, 2),
+            )
+        )
     return tuple(tables)
 
 

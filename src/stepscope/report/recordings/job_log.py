@@ -19,7 +19,10 @@ def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
     num, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
     has_miopen = any(one.kind.startswith("MIOpen") for output in outputs for one in output.said)
     whose = "PyTorch's and MIOpen's" if has_miopen else "PyTorch's"
-    yield "lines", f"{read:,} of {whose} own on speed were read; the other {num - read:,} were not, here"
+    yield (
+        "lines",
+        f"{read:,} of {whose} own on speed were read; the other {num - read:,} were not, here",
+    )
     told = [line for output in outputs for line in _of_file(output, several=len(outputs) > 1)]
     yield from told[:MAX_ROWS]
     if len(told) > MAX_ROWS:
@@ -66,11 +69,16 @@ def hang_words(hang: Hang) -> str:
     size = "" if hang.elements is None else f" of {hang.elements:,} elements"
     waited = f"rank {number_ranges(hang.waiting)}" if hang.waiting else "a rank that is not named"
     behind = f"; rank {number_ranges(hang.behind)} had not begun it" if hang.behind else ""
-    return f"{hang.op} number {hang.sequence}{group}{size}: {waited} waited {hang.timeout_s:,.0f} s{behind}"
+    return (
+        f"{hang.op} number {hang.sequence}{group}{size}: {waited} waited {hang.timeout_s:,.0f} "
+        f"s{behind}"
+    )
 
 
 def _by(num: int, ranks: Sequence[int]) -> str:
-    told = ([f"said {num} times"] if num > 1 else []) + ([f"by rank {number_ranges(ranks)}"] if ranks else [])
+    told = ([f"said {num} times"] if num > 1 else []) + (
+        [f"by rank {number_ranges(ranks)}"] if ranks else []
+    )
     return f" ({', '.join(told)})" if told else ""
 
 

@@ -18,14 +18,34 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
     if record.reserved_bytes is not None:
         yield "reserved", f"{size_words(record.reserved_bytes)} at most"
     if record.free_at_peak_bytes is not None and record.unused_share is not None:
-        largest = "" if record.largest_free_bytes is None else f", the largest block {size_words(record.largest_free_bytes)}"
-        words = f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was reserved then){largest}"
+        largest = (
+            ""
+            if record.largest_free_bytes is None
+            else f", the largest block {size_words(record.largest_free_bytes)}"
+        )
+        words = (
+            f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was "
+            f"reserved then){largest}"
+        )
         yield "free at the peak", words
     if record.split_bytes is not None:
-        yield "free beside used", f"{size_words(record.split_bytes)} at most: beside tensors, so it cannot be given back"
+        yield (
+            "free beside used",
+            f"{size_words(record.split_bytes)} at most: beside tensors, so it cannot be given back",
+        )
     if record.pool_bytes:
-        free = "" if record.pool_free_bytes is None else f", {size_words(record.pool_free_bytes)} of it in no tensor"
-        yield "in pools of their own", f"{size_words(record.pool_bytes)} at the end, of CUDA graphs or torch.cuda.MemPool{free}"
+        free = (
+            ""
+            if record.pool_free_bytes is None
+            else f", {size_words(record.pool_free_bytes)} of it in no tensor"
+        )
+        yield (
+            "in pools of their own",
+            (
+                f"{size_words(record.pool_bytes)} at the end, of CUDA graphs or "
+                f"torch.cuda.MemPool{free}"
+            ),
+        )
     if record.held_bytes is not None:
         yield "at the end", f"{size_words(record.held_bytes)} in tensors"
     yield from _trouble(record)
@@ -35,18 +55,31 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
 
 def _trouble(record: MemoryRecord) -> Iterable[tuple[str, str]]:
     if record.num_retries is not None:
-        yield "retries", f"{record.num_retries} (the allocator gave its cache back and asked the driver again)"
+        yield (
+            "retries",
+            f"{record.num_retries} (the allocator gave its cache back and asked the driver again)",
+        )
     if record.num_ooms is not None:
-        asked = "" if record.oom_bytes is None else f"; the last one asked for {size_words(record.oom_bytes)}"
+        asked = (
+            ""
+            if record.oom_bytes is None
+            else f"; the last one asked for {size_words(record.oom_bytes)}"
+        )
         yield (
             "out of memory",
-            "never" if not record.num_ooms else f"{'once' if record.num_ooms == 1 else f'{record.num_ooms} times'}{asked}",
+            "never"
+            if not record.num_ooms
+            else f"{'once' if record.num_ooms == 1 else f'{record.num_ooms} times'}{asked}",
         )
 
 
 def _steps_words(steps: tuple[Step, ...]) -> str:
     floors = [size_words(step.floor_bytes) for step in steps]
-    shown = ", ".join(floors) if len(floors) <= 6 else f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
+    shown = (
+        ", ".join(floors)
+        if len(floors) <= 6
+        else f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
+    )
     return f"{len(steps)}, with at least {shown} held in each"
 
 
@@ -54,14 +87,27 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
     record = recording.record
     peak = max(record.peak_bytes, 1)
     if record.held:
-        rows = tuple((name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size)
-        yield Table(title="What holds the peak", columns=("what for", "bytes", "share"), rows=rows, right=(1, 2))
+        rows = tuple(
+            (name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size
+        )
+        yield Table(
+            title="What holds the peak",
+            columns=("what for", "bytes", "share"),
+            rows=rows,
+            right=(1, 2),
+        )
     if record.holders:
         yield Table(
             title="Who made it",
             columns=("frame", "what for", "tensors", "bytes", "share"),
             rows=tuple(
-                (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes), f"{one.size_bytes / peak:.1%}")
+                (
+                    one.frame,
+                    one.category,
+                    str(one.num_tensors),
+                    size_words(one.size_bytes),
+                    f"{one.size_bytes / peak:.1%}",
+                )
                 for one in record.holders
             ),
             right=(2, 3, 4),
@@ -71,7 +117,12 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             title="Largest tensors at the peak",
             columns=("frame", "what for", "made in step", "bytes"),
             rows=tuple(
-                (one.frame or "-", one.category, "-" if one.step is None else str(one.step + 1), size_words(one.size_bytes))
+                (
+                    one.frame or "-",
+                    one.category,
+                    "-" if one.step is None else str(one.step + 1),
+                    size_words(one.size_bytes),
+                )
                 for one in record.largest
             ),
             right=(2, 3),
@@ -80,6 +131,9 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
         yield Table(
             title="Made in finished steps and still held at the end",
             columns=("frame", "what for", "tensors", "bytes"),
-            rows=tuple((one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes)) for one in record.kept_frames),
+            rows=tuple(
+                (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes))
+                for one in record.kept_frames
+            ),
             right=(2, 3),
         )

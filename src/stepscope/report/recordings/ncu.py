@@ -1,4 +1,5 @@
-"""A recording of Nsight Compute in words: its kernels by the time they took, and what Nsight Compute itself says of them."""
+"""A recording of Nsight Compute in words: its kernels by the time they took, and what Nsight
+Compute itself says of them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def lines(recording: KernelRecording) -> list[tuple[str, str]]:
     launches = f"{len(kernels)} of {len({kernel.name for kernel in kernels})} kernels"
     devices = sorted({kernel.device for kernel in kernels if kernel.device})
     return [
-        ("launches", launches + (f", {_ms(sum(timed))} together" if timed else ", no times recorded")),
+        (
+            "launches",
+            launches + (f", {_ms(sum(timed))} together" if timed else ", no times recorded"),
+        ),
         *([("device", ", ".join(devices))] if devices else []),
     ]
 
@@ -41,7 +45,9 @@ def _kernel_table(kernels: Sequence[KernelMetrics]) -> Table:
 
 def _launch_table(kernels: Sequence[KernelMetrics]) -> Table:
     return Table(
-        title="How they were launched: warps held and allowed, what bounds them, FLOP for a byte of DRAM",
+        title="How they were launched: warps held and allowed, what "
+        "bounds them, FLOP for a byte of "
+        "DRAM",
         columns=("kernel", "warps", "bound by", "waves", "L2 hits", "FLOP/B"),
         rows=tuple(_launch_row(kernel) for kernel in _by_time(kernels)),
         right=(1, 3, 4, 5),
@@ -83,7 +89,10 @@ def _short(name: str) -> str:
 
 def _remark_table(remarks: Sequence[Remark]) -> Table:
     order = sorted(remarks, key=lambda remark: -(remark.gain or 0.0))
-    rows = ((f"{one.rule}, {_short(one.kernel)[:40]}: {one.text[:TEXT_CHARS]}", _gain(one)) for one in order[:MAX_ROWS])
+    rows = (
+        (f"{one.rule}, {_short(one.kernel)[:40]}: {one.text[:TEXT_CHARS]}", _gain(one))
+        for one in order[:MAX_ROWS]
+    )
     return Table(
         title="What Nsight Compute itself says, by the gain that it reckons",
         columns=("remark", "its gain"),

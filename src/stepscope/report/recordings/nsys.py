@@ -44,10 +44,23 @@ def lines(recording: KernelRecording) -> Iterator[tuple[str, str]]:
 def tables(recording: KernelRecording) -> Iterator[Table]:
     others = {other.of: other for other in recording.others}
     for report, title in TITLES.items():
-        rows = recording.totals if report == KERNELS else others[report].rows if report in others else ()
+        rows = (
+            recording.totals
+            if report == KERNELS
+            else others[report].rows
+            if report in others
+            else ()
+        )
         if rows and report == COPY_SIZES:
-            cells = tuple((row.name, f"{row.total_ns:.3f}", str(row.count)) for row in rows[:MAX_SHOWN])
-            yield Table(title=title, columns=("name", others[report].unit or "MB", "calls"), rows=cells, right=(1, 2))
+            cells = tuple(
+                (row.name, f"{row.total_ns:.3f}", str(row.count)) for row in rows[:MAX_SHOWN]
+            )
+            yield Table(
+                title=title,
+                columns=("name", others[report].unit or "MB", "calls"),
+                rows=cells,
+                right=(1, 2),
+            )
         elif rows:
             yield _times(title, rows, has_shares=report not in (PROJECTIONS, RANGES))
 
@@ -65,4 +78,9 @@ def _times(title: str, rows: Sequence[KernelTotal], *, has_shares: bool) -> Tabl
         )
         for row in rows[:MAX_SHOWN]
     )
-    return Table(title=title, columns=("name", "ms", "share", "calls", "mean us"), rows=cells, right=(1, 2, 3, 4))
+    return Table(
+        title=title,
+        columns=("name", "ms", "share", "calls", "mean us"),
+        rows=cells,
+        right=(1, 2, 3, 4),
+    )

@@ -1,4 +1,5 @@
-"""Recordings of AMD's tools in words: totals of rocprof, counters of rocprof-compute, MIOpen's databases."""
+"""Recordings of AMD's tools in words: totals of rocprof, counters of rocprof-compute, MIOpen's
+databases."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def tables(recording: KernelRecording) -> Iterator[Table]:
         )
     elif recording.tuned is not None and recording.tuned.solvers:
         solvers = tuple((name, f"{count:,}") for name, count in recording.tuned.solvers[:MAX_ROWS])
-        yield Table(title="tuned, by solver", columns=("solver", "convolutions"), rows=solvers, right=(1,))
+        yield Table(
+            title="tuned, by solver", columns=("solver", "convolutions"), rows=solvers, right=(1,)
+        )
     elif recording.find_dbs:
         yield _searched_table(_searched(recording.find_dbs))
 
@@ -80,7 +83,9 @@ def _totals_table(totals: Sequence[KernelTotal]) -> Table:
 
 def _kernel_row(kernel: KernelMetrics) -> tuple[str, ...]:
     ideal = kernel.shared_wavefronts_ideal
-    passes = kernel.shared_wavefronts / ideal if kernel.shared_wavefronts is not None and ideal else None
+    passes = (
+        kernel.shared_wavefronts / ideal if kernel.shared_wavefronts is not None and ideal else None
+    )
     shares = (kernel.tensor_pipe, kernel.fma_pipe, kernel.dram_throughput, kernel.l2_hits)
     return (
         kernel.name,
@@ -97,9 +102,15 @@ def _searched(files: Sequence[FindDb]) -> list[Searched]:
 def _find_db_lines(files: Sequence[FindDb]) -> Iterator[tuple[str, str]]:
     searched = _searched(files)
     by_direction = Counter(each.problem.direction for each in searched)
-    parts = ", ".join(f"{by_direction[one]:,} {words}" for one, words in DIRECTIONS.items() if by_direction[one])
+    parts = ", ".join(
+        f"{by_direction[one]:,} {words}" for one, words in DIRECTIONS.items() if by_direction[one]
+    )
     yield "convolutions", f"{len(searched):,}: {parts}"
-    devices = Counter(f"{file.device}, {file.num_units} compute units" for file in files if file.device is not None)
+    devices = Counter(
+        f"{file.device}, {file.num_units} compute units"
+        for file in files
+        if file.device is not None
+    )
     if devices:
         yield "device", "; ".join(devices)
     if any(file.is_system for file in files):
@@ -109,7 +120,13 @@ def _find_db_lines(files: Sequence[FindDb]) -> Iterator[tuple[str, str]]:
     yield "fastest by", _counted(each.best.algorithm for each in searched)
     naive = [each for each in searched if each.best.is_naive]
     generic = [each for each in searched if each.is_generic and not each.best.is_naive]
-    yield "nothing better", f"than the naive kernel for {len(naive):,}; than a kernel for any size for {len(generic):,} more"
+    yield (
+        "nothing better",
+        (
+            f"than the naive kernel for {len(naive):,}; than a kernel for any size for "
+            f"{len(generic):,} more"
+        ),
+    )
     yield from _workspace(searched)
     yield from _layouts(searched)
 
@@ -122,8 +139,21 @@ def _workspace(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
         return
     most = max(wanting, key=lambda each: each.best.workspace_bytes)
     without = [each for each in wanting if _is_far(each.best_without_workspace, each)]
-    yield "workspace", f"the fastest of {len(wanting):,} need some, up to {_mb(most.best.workspace_bytes)} ({most.problem.words})"
-    yield "without it", f"{len(without):,} of these would take {FAR} times as long or more, or have no solver at all"
+    yield (
+        "workspace",
+        (
+            f"the fastest of {len(wanting):,} need some, up to {_mb(most.best.workspace_bytes)} "
+            f"({most.problem.words})"
+        ),
+    )
+    yield (
+        "without it",
+        (
+            f"{len(without):,} of these would take {FAR} times as long or more, or have no solver "
+            "at "
+            "all"
+        ),
+    )
 
 
 def _is_far(solver: Solver | None, each: Searched) -> bool:
@@ -146,7 +176,10 @@ def _layouts(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
         faster = sum(two >= FAR * one for one, two in pairs)
         slower = sum(one >= FAR * two for one, two in pairs)
         words = f"{faster:,} take {FAR} times as long or more without it, {slower:,} with it"
-        yield "channels_last", f"{len(pairs):,} convolutions were timed with and without it: {words}"
+        yield (
+            "channels_last",
+            f"{len(pairs):,} convolutions were timed with and without it: {words}",
+        )
 
 
 def _searched_table(searched: Sequence[Searched]) -> Table:
@@ -163,7 +196,10 @@ def _searched_table(searched: Sequence[Searched]) -> Table:
             )
         )
     columns = ("convolution", "ms", "MB", "without", "fastest solver")
-    title = "the longest, by their fastest solver: its time, its workspace, and how much longer the fastest without one takes"
+    title = (
+        "the longest, by their fastest solver: its time, its workspace, and how much longer the "
+        "fastest without one takes"
+    )
     return Table(title=title, columns=columns, rows=tuple(rows), right=(1, 2, 3))
 
 

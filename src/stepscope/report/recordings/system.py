@@ -1,4 +1,5 @@
-"""Recordings of the machine in words: devices' samples, counters and stacks of the host, links, measured rates."""
+"""Recordings of the machine in words: devices' samples, counters and stacks of the host, links,
+measured rates."""
 
 from __future__ import annotations
 
@@ -57,7 +58,10 @@ def _sample_lines(devices: Sequence[DeviceSeries]) -> Iterator[tuple[str, str]]:
     num = sum(device.num_samples for device in devices)
     span = max((one.span_s for one in devices if one.span_s is not None), default=None)
     names = Counter(one.name for one in devices if one.name is not None)
-    told = ", ".join(f"{count} x {name}" for name, count in names.most_common(3)) or f"{len(devices):,}"
+    told = (
+        ", ".join(f"{count} x {name}" for name, count in names.most_common(3))
+        or f"{len(devices):,}"
+    )
     yield "samples", f"{num:,}{'' if span is None else f' in {span:,.0f} s'}"
     yield "devices", told
 
@@ -67,7 +71,9 @@ def _device_table(devices: Iterable[DeviceSeries]) -> Table:
     rows = tuple(
         (
             one.label,
-            f"{one.num_samples}" if one.num_working is None else f"{one.num_working} of {one.num_samples}",
+            f"{one.num_samples}"
+            if one.num_working is None
+            else f"{one.num_working} of {one.num_samples}",
             _cell(one.busy_run_share or one.busy_share, 100, "%"),
             _clock(one),
             _cell(one.power_working_w or one.power_w, 1, "W", one.power_limit_w),
@@ -77,9 +83,20 @@ def _device_table(devices: Iterable[DeviceSeries]) -> Table:
         )
         for one in devices
     )
-    columns = ("device", "at work", "busy", "clock", "power", "temperature", "memory", "held down by")
+    columns = (
+        "device",
+        "at work",
+        "busy",
+        "clock",
+        "power",
+        "temperature",
+        "memory",
+        "held down by",
+    )
     return Table(
-        title="Devices: medians; busy from the first sample at work to the last, clock and power at work; temperature and memory"
+        title="Devices: medians; busy from the first sample at work to "
+        "the last, clock and power at "
+        "work; temperature and memory"
         " at the ninetieth percentile",
         columns=columns,
         rows=rows,
@@ -87,7 +104,9 @@ def _device_table(devices: Iterable[DeviceSeries]) -> Table:
     )
 
 
-def _cell(spread: Spread | None, scale: float, unit: str, limit: float | None = None, *, top: bool = False) -> str:
+def _cell(
+    spread: Spread | None, scale: float, unit: str, limit: float | None = None, *, top: bool = False
+) -> str:
     if spread is None:
         return "-"
     value = (spread.high if top else spread.median) * scale
@@ -111,12 +130,25 @@ def _reasons(one: DeviceSeries) -> str:
 
 def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
     """The profiling fields, where any was recorded."""
-    names = ("engine_active_share", "sm_active_share", "sm_occupancy_share", "tensor_active_share", "dram_active_share")
+    names = (
+        "engine_active_share",
+        "sm_active_share",
+        "sm_occupancy_share",
+        "tensor_active_share",
+        "dram_active_share",
+    )
     rows = [(one.label, *(_percent(getattr(one, name)) for name in names)) for one in devices]
     if all(cell == "-" for row in rows for cell in row[1:]):
         return ()
     columns = ("device", "engine", "SMs", "warps", "tensor pipe", "DRAM")
-    return (Table(title="Active, share of the time (medians)", columns=columns, rows=tuple(rows), right=(1, 2, 3, 4, 5)),)
+    return (
+        Table(
+            title="Active, share of the time (medians)",
+            columns=columns,
+            rows=tuple(rows),
+            right=(1, 2, 3, 4, 5),
+        ),
+    )
 
 
 def _percent(spread: Spread | None) -> str:
@@ -130,9 +162,18 @@ def _counter_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
         ("elapsed", None if one.elapsed_s is None else f"{one.elapsed_s:.2f} s"),
         ("on cores", None if one.cpu_s is None else f"{one.cpu_s:.2f} s"),
         ("busy cores", None if one.busy_cores is None else f"{one.busy_cores:.2f}"),
-        ("instructions per cycle", None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}"),
-        ("cache misses", None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references"),
-        ("branch misses", None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}"),
+        (
+            "instructions per cycle",
+            None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}",
+        ),
+        (
+            "cache misses",
+            None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references",
+        ),
+        (
+            "branch misses",
+            None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}",
+        ),
         ("context switches", None if per_s is None else f"{per_s:,.0f} for each second on a core"),
         ("page faults", None if one.page_faults is None else f"{one.page_faults:,.0f}"),
         ("major faults", None if one.major_faults is None else f"{one.major_faults:,.0f}"),
@@ -145,7 +186,10 @@ def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
     pairs = one.pairs
     if pairs:
         counts = Counter(pairs.values())
-        told = (f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})" for link, count in counts.most_common(8))
+        told = (
+            f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})"
+            for link, count in counts.most_common(8)
+        )
         yield "pairs", f"{len(pairs)}: {', '.join(told)}"
     else:
         yield "pairs", "none: one device has nobody to talk to on this machine"
@@ -154,10 +198,22 @@ def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
         if device.numa is not None:
             nodes.setdefault(device.numa, []).append(device.name)
     if nodes:
-        yield "NUMA nodes", "; ".join(f"{node}: {', '.join(names[:16])}" for node, names in list(nodes.items())[:16])
-    far = [device.name for device in one.devices if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")]
+        yield (
+            "NUMA nodes",
+            "; ".join(
+                f"{node}: {', '.join(names[:16])}" for node, names in list(nodes.items())[:16]
+            ),
+        )
+    far = [
+        device.name
+        for device in one.devices
+        if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")
+    ]
     if far:
-        words = "no network card under the same PCIe switch: their bytes to other machines pass the host"
+        words = (
+            "no network card under the same PCIe switch: their bytes to other machines pass the "
+            "host"
+        )
         yield "network", f"{', '.join(far[:16])}: {words}"
 
 
@@ -177,14 +233,19 @@ def _topology_table(one: Topology) -> Table:
 
 def _rate_lines(rates: MeasuredRates) -> Iterator[tuple[str, str]]:
     roofs = rates.roofs
-    peaks = ", ".join(f"{precision} {rate / 1e12:.4g}" for precision, rate in roofs.peak_flops.items())
+    peaks = ", ".join(
+        f"{precision} {rate / 1e12:.4g}" for precision, rate in roofs.peak_flops.items()
+    )
     yield "device", roofs.device
     yield "products", f"{peaks} TFLOP/s, the best size of each"
     yield "own memory", f"{roofs.bandwidth_bytes_per_s / 1e12:.4g} TB/s, read and written together"
     if rates.made:
         yield "measured", rates.made
     if rates.copies:
-        yield "copies", f"{', '.join(f'{COPIES[name]} {rate:.4g}' for name, rate in rates.copies)} GB/s"
+        yield (
+            "copies",
+            f"{', '.join(f'{COPIES[name]} {rate:.4g}' for name, rate in rates.copies)} GB/s",
+        )
     if rates.launch_us is not None:
         yield "launch", f"{rates.launch_us:.4g} us of the host"
     if rates.torch is not None:
@@ -197,7 +258,13 @@ def _product_table(rates: MeasuredRates) -> Table:
     found = {(precision, size): rate for precision, size, rate in rates.products}
     sizes = sorted({size for _, size in found})[:8]
     rows = tuple(
-        (precision, *(f"{found[precision, size]:.4g}" if (precision, size) in found else "" for size in sizes))
+        (
+            precision,
+            *(
+                f"{found[precision, size]:.4g}" if (precision, size) in found else ""
+                for size in sizes
+            ),
+        )
         for precision in list(dict.fromkeys(precision for precision, _ in found))[:16]
     )
     columns = ("precision", *(f"{size}" for size in sizes))

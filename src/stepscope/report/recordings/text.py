@@ -1,7 +1,7 @@
 """A recording of another tool in words: what the report shows of it.
 
-A tool's module has `lines(recording)`, words and what each is, and `tables(recording)`; it is named as the tool's folder in
-`readers/`.
+A tool's module has `lines(recording)`, words and what each is, and `tables(recording)`; it is named
+as the tool's folder in `readers/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Scaling: the answer for the widest run, a line for each run, and where the step and the loss lie."""
+"""Scaling: the answer for the widest run, a line for each run, and where the step and the loss
+lie."""
 
 from __future__ import annotations
 
@@ -21,8 +22,14 @@ from stepscope.report.document.blocks import (
 from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
 
-WORDS = PART_WORDS | {RANK_SPREAD: "median rank less the mean", UNPROFILED: "given step less recorded"}
-KIND_WORDS = {"weak": "each rank does the same work at every width", "strong": "all ranks together do the same work"}
+WORDS = PART_WORDS | {
+    RANK_SPREAD: "median rank less the mean",
+    UNPROFILED: "given step less recorded",
+}
+KIND_WORDS = {
+    "weak": "each rank does the same work at every width",
+    "strong": "all ranks together do the same work",
+}
 MAX_COLUMNS = 6
 """Runs side by side in a table of parts; what 80 columns hold."""
 NEGLIGIBLE = 0.0005
@@ -34,7 +41,11 @@ def scaling_document(scaling: Scaling) -> Document:
 
 
 def _blocks(scaling: Scaling) -> Iterator[Block]:
-    yield Headline(command="stepscope diagnose --scaling", text=_verdict(scaling), about=(_kind_words(scaling),))
+    yield Headline(
+        command="stepscope diagnose --scaling",
+        text=_verdict(scaling),
+        about=(_kind_words(scaling),),
+    )
     yield _runs_section(scaling)
     yield from _parts_sections(_shown(scaling))
     yield from _laws_sections(scaling)
@@ -52,21 +63,42 @@ def _kind_words(scaling: Scaling) -> str:
 
 def _verdict(scaling: Scaling) -> str:
     """The widest run that could be compared, in a sentence."""
-    told = [(run, gain) for run, gain in zip(scaling.runs, scaling.gains, strict=True) if gain is not None]
+    told = [
+        (run, gain)
+        for run, gain in zip(scaling.runs, scaling.gains, strict=True)
+        if gain is not None
+    ]
     if not told:
-        why = scaling.because if scaling.kind is None else "the step times to compare were not measured"
-        hint = " --scaling-kind weak or --scaling-kind strong says which it is." if scaling.kind is None else ""
+        why = (
+            scaling.because
+            if scaling.kind is None
+            else "the step times to compare were not measured"
+        )
+        hint = (
+            " --scaling-kind weak or --scaling-kind strong says which it is."
+            if scaling.kind is None
+            else ""
+        )
         return f"Step times alone, no efficiency: {why}.{hint}"
     run, gain = told[-1]
-    head = f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} in the same time"
-    return f"{head}, {percent(gain.efficiency)} of the ideal {gain.ideal_speedup:.3g}x. {_loss_words(gain, run)}"
+    head = (
+        f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} "
+        "in the same time"
+    )
+    return (
+        f"{head}, {percent(gain.efficiency)} of the ideal {gain.ideal_speedup:.3g}x. "
+        f"{_loss_words(gain, run)}"
+    )
 
 
 def _loss_words(gain: Gain, run: WidthRun) -> str:
     loss = gain.loss
     if loss.lost_ns <= 0:
         return "Nothing is lost."
-    lost = f"A step takes {ms(run.step.ns or 0)}, {ms(loss.lost_ns)} more than the ideal {ms(loss.ideal_ns)}"
+    lost = (
+        f"A step takes {ms(run.step.ns or 0)}, {ms(loss.lost_ns)} more than the ideal "
+        f"{ms(loss.ideal_ns)}"
+    )
     if loss.worst is None or loss.parts_ns is None:
         return f"{lost}; where they go was not measured."
     most = loss.parts_ns[loss.worst] or 0
@@ -74,7 +106,9 @@ def _loss_words(gain: Gain, run: WidthRun) -> str:
 
 
 def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
-    return UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
+    return (
+        UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
+    )
 
 
 def _runs_section(scaling: Scaling) -> Section:
@@ -88,7 +122,9 @@ def _runs_section(scaling: Scaling) -> Section:
     blocks: list[Block] = [Table(columns=columns, rows=rows)]
     counted = [str(run.width) for run in scaling.runs if run.width_source == "counted"]
     if counted:
-        words = f"Width {', '.join(counted)}: no world size was recorded; the ranks that were found."
+        words = (
+            f"Width {', '.join(counted)}: no world size was recorded; the ranks that were found."
+        )
         blocks.append(Prose(words, "quiet"))
     return Section(title="Runs", blocks=tuple(blocks))
 
@@ -100,7 +136,14 @@ def _row(run: WidthRun, gain: Gain | None, base: WidthRun) -> tuple[str, ...]:
     sure = ""
     if gain.efficiency_low is not None and gain.efficiency_high is not None:
         sure = f" ({gain.efficiency_low * 100:.0f}-{gain.efficiency_high * 100:.0f})"
-    return (str(run.width), step, ms(gain.loss.ideal_ns), f"{gain.speedup:.2f}x", f"{percent(gain.efficiency)}{sure}", run.path)
+    return (
+        str(run.width),
+        step,
+        ms(gain.loss.ideal_ns),
+        f"{gain.speedup:.2f}x",
+        f"{percent(gain.efficiency)}{sure}",
+        run.path,
+    )
 
 
 Shown = Sequence[tuple[WidthRun, Gain | None]]
@@ -114,7 +157,11 @@ def _shown(scaling: Scaling) -> Shown:
 
 def _parts_sections(shown: Shown) -> Iterator[Section]:
     """Where the steps go, and where what they lose is lost."""
-    split = [(str(run.width), run.parts_ns, run.step.ns or 0) for run, _ in shown if run.parts_ns is not None]
+    split = [
+        (str(run.width), run.parts_ns, run.step.ns or 0)
+        for run, _ in shown
+        if run.parts_ns is not None
+    ]
     if split:
         table = _table(split, in_column)
         yield Section(title="Where the step goes", aside="ms, the mean over ranks", blocks=(table,))
@@ -137,14 +184,20 @@ def _table(runs: Runs, number: Callable[[float, int], str]) -> Table:
     # As many as the shortest column needs, and one up to a second, as a single run's parts have.
     shortest = min(abs(total) for _, _, total in runs)
     decimals = max(digits_after_point(shortest / 1e6), 1 if longest < 1e9 else 0)
-    kept = [part for part in SCALING_PARTS if any(abs(parts[part] or 0) > NEGLIGIBLE * longest for _, parts, _ in runs)]
+    kept = [
+        part
+        for part in SCALING_PARTS
+        if any(abs(parts[part] or 0) > NEGLIGIBLE * longest for _, parts, _ in runs)
+    ]
     merged = "comms_wait" not in kept and any(parts["comms_wait"] is None for _, parts, _ in runs)
     rows: list[tuple[str | Cell, ...]] = []
     for part in kept:
         words = UNSPLIT_COMMS if part == "comms_transfer" and merged else WORDS[part]
         values = [parts[part] for _, parts, _ in runs]
         rows.append((words, *("-" if ns is None else number(ns / 1e6, decimals) for ns in values)))
-    rest = [sum(parts[part] or 0 for part in SCALING_PARTS if part not in kept) for _, parts, _ in runs]
+    rest = [
+        sum(parts[part] or 0 for part in SCALING_PARTS if part not in kept) for _, parts, _ in runs
+    ]
     if any(rest):
         rows.append(("all else", *(number(ns / 1e6, decimals) for ns in rest)))
     totals = ("total", *(number(total / 1e6, decimals) for _, _, total in runs))
@@ -170,14 +223,18 @@ def _laws_sections(scaling: Scaling) -> Iterator[Section]:
     facts = [("Karp-Flatt", f"{listed} (of a step at width {base})")]
     if scaling.amdahl is not None:
         fit = scaling.amdahl
-        words = f"{percent(fit.serial_fraction)}, fitted to {fit.num_widths} widths within {percent(fit.worst)}"
+        words = (
+            f"{percent(fit.serial_fraction)}, fitted to {fit.num_widths} widths within "
+            f"{percent(fit.worst)}"
+        )
         facts.append(("Amdahl", f"{words} (of a step on one rank)"))
     aside = "of the work, that more ranks do not shorten"
     yield Section(title="Serial share", aside=aside, blocks=(Facts(tuple(facts)),))
 
 
 def _share_words(share: float) -> str:
-    """A step that grows with the width, or shrinks faster than it, is nothing that a serial share explains."""
+    """A step that grows with the width, or shrinks faster than it, is nothing that a serial share
+    explains."""
     if share > 1:
         return "over 100\u00a0%"
     return percent(share) if share >= 0 else "under 0\u00a0%"
@@ -189,5 +246,8 @@ def _all_notes(scaling: Scaling) -> list[str]:
     for run in scaling.runs:
         for note in run.notes:
             widths.setdefault(note, []).append(str(run.width))
-    single = [note if len(at) == len(scaling.runs) else f"{note} (width {', '.join(at)})" for note, at in widths.items()]
+    single = [
+        note if len(at) == len(scaling.runs) else f"{note} (width {', '.join(at)})"
+        for note, at in widths.items()
+    ]
     return [*scaling.notes, *single]

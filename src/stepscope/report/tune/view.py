@@ -72,7 +72,9 @@ def _trials_section(tuning: Tuning) -> Section:
     )
     rows = [("0", *("" for _ in names), time_words(tuning.baseline), "1x", "as it was given")]
     for tried in trials[:MAX_ROWS]:
-        values = [value_words(tried.settings[name]) if name in tried.settings else "" for name in names]
+        values = [
+            value_words(tried.settings[name]) if name in tried.settings else "" for name in names
+        ]
         told = (time_words(tried), gain_words(tuning, tried), aside_words(tried))
         rows.append((str(tried.number), *values, *told))
     blocks: list[Block] = [Table(columns=columns, rows=tuple(rows))]

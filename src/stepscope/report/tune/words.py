@@ -32,12 +32,21 @@ ORIGINS = {DIAGNOSIS: "from the diagnosis", CACHE: "from the cache", AGAIN: "a s
 
 
 def value_words(value: Value) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return (
+        ("on" if value else "off")
+        if isinstance(value, bool)
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def setting_words(settings: Mapping[str, Value]) -> str:
     """`num_workers=4 compile_mode=off`."""
-    return " ".join(f"{name}={value_words(value)}" for name, value in settings.items()) or "as it was given"
+    return (
+        " ".join(f"{name}={value_words(value)}" for name, value in settings.items())
+        or "as it was given"
+    )
 
 
 def summary_words(tuning: Tuning) -> str:
@@ -46,13 +55,29 @@ def summary_words(tuning: Tuning) -> str:
     if winner is None:
         return f"{head}: {tuning.because}. The command stays as it was given."
     setting = setting_words(winner.settings)
-    if tuning.verdict == PROVEN and tuning.verified is not None and tuning.verified.speedup is not None:
+    if (
+        tuning.verdict == PROVEN
+        and tuning.verified is not None
+        and tuning.verified.speedup is not None
+    ):
         gain = tuning.verified.speedup
-        return f"{head}: {setting} is {gain.value:.2f}x as fast as the command as it was given ({gain.low:.2f}-{gain.high:.2f})."
-    seen = "" if winner.speedup is None else f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
+        return (
+            f"{head}: {setting} is {gain.value:.2f}x as fast as the command as it was given "
+            f"({gain.low:.2f}-{gain.high:.2f})."
+        )
+    seen = (
+        ""
+        if winner.speedup is None
+        else f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
+    )
     if tuning.verdict == REFUSED:
-        return f"{head}: {setting} changes what is computed. {_capital(tuning.because)}. The command stays as it was given."
-    return f"{head}: {setting}{seen}. {_capital(tuning.because)}. The command stays as it was given."
+        return (
+            f"{head}: {setting} changes what is computed. {_capital(tuning.because)}. The command "
+            "stays as it was given."
+        )
+    return (
+        f"{head}: {setting}{seen}. {_capital(tuning.because)}. The command stays as it was given."
+    )
 
 
 def check_words(tuning: Tuning) -> str:
@@ -66,17 +91,26 @@ def budget_words(spent: Spent) -> str:
     """How the time that was given was divided, and what it went to."""
     rounds = "one round" if spent.num_rounds == 1 else f"{spent.num_rounds} rounds"
     kept = (
-        f"{spent.kept_s:.0f} s were kept for check and proof ({rounds}, a run takes about {spent.run_s:.1f} s)"
+        (
+            f"{spent.kept_s:.0f} s were kept for check and proof ({rounds}, a run takes about "
+            f"{spent.run_s:.1f} s)"
+        )
         if spent.num_rounds
         else "nothing was kept for a proof"
     )
     proof = f", check and proof {spent.proof_s:.0f} s" if spent.proof_s >= 1 else ""
-    return f"of the budget of {spent.total_s:.0f} s, {kept}; the search took {spent.search_s:.0f} s{proof}"
+    return (
+        f"of the budget of {spent.total_s:.0f} s, {kept}; the search took {spent.search_s:.0f} "
+        f"s{proof}"
+    )
 
 
 def ordered(tuning: Tuning) -> list[Tried]:
-    """The trials as a table has them: measured ones first, the fastest on top; then the rest in order."""
-    measured = [tried for tried in tuning.trials if tried.state == MEASURED and tried.ns is not None]
+    """The trials as a table has them: measured ones first, the fastest on top; then the rest in
+    order."""
+    measured = [
+        tried for tried in tuning.trials if tried.state == MEASURED and tried.ns is not None
+    ]
     rest = [tried for tried in tuning.trials if tried not in measured]
     return sorted(measured, key=lambda tried: tried.ns or 0.0) + rest
 
@@ -93,7 +127,13 @@ def gain_words(tuning: Tuning, tried: Tried) -> str:
 
 def aside_words(tried: Tried) -> str:
     """Where it came from, and why it does not count."""
-    state = "" if tried.state == MEASURED else f"{tried.state}: {tried.why}" if tried.why else tried.state
+    state = (
+        ""
+        if tried.state == MEASURED
+        else f"{tried.state}: {tried.why}"
+        if tried.why
+        else tried.state
+    )
     idle = f"{', '.join(tried.not_taken)} never took hold" if tried.not_taken else ""
     return "; ".join(word for word in (state, ORIGINS.get(tried.origin, ""), idle) if word)
 

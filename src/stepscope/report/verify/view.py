@@ -68,16 +68,28 @@ def summary_words(verified: Verified) -> str:
         return f"{head}: {verified.because}."
     unit = "sample" if verified.per_sample else "step"
     times = [side.step_ns for side in (verified.baseline, verified.candidate)]
-    told = "" if None in times else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
+    told = (
+        ""
+        if None in times
+        else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
+    )
     words = f"{head}: {interval_words(verified.speedup)}{told}."
-    other = " But the two do not compute the same." if verified.is_gain and computes_else(verified) else ""
+    other = (
+        " But the two do not compute the same."
+        if verified.is_gain and computes_else(verified)
+        else ""
+    )
     return f"{words}{other}{_loss_doubt(verified)} {_after(verified)}"
 
 
 def _loss_doubt(verified: Verified) -> str:
     """Where nothing trains, a gain is one of a job that does not: the verdict itself says so."""
     loss = verified.loss
-    return f" But {loss.because}." if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE else ""
+    return (
+        f" But {loss.because}."
+        if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE
+        else ""
+    )
 
 
 def loss_words(verified: Verified) -> str | None:
@@ -100,7 +112,10 @@ def interval_words(interval: Interval) -> str:
         return f"{interval.value:.3g}x{direction} (how sure that is cannot be told)"
     decimals = 2 if interval.high / interval.low > 1.05 else 3
     low, high = f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
-    return f"{interval.value:.{decimals}f}x{direction} ({low}-{high}, {interval.level * 100:.0f}{NBSP}%)"
+    return (
+        f"{interval.value:.{decimals}f}x{direction} ({low}-{high}, "
+        f"{interval.level * 100:.0f}{NBSP}%)"
+    )
 
 
 def span_words(interval: Interval) -> str:
@@ -112,22 +127,38 @@ def span_words(interval: Interval) -> str:
 
 def smallest_words(verified: Verified) -> str:
     """What the runs could have shown."""
-    if verified.smallest is None or not math.isfinite(verified.smallest) or verified.smallest > MOST_SHOWN:
+    if (
+        verified.smallest is None
+        or not math.isfinite(verified.smallest)
+        or verified.smallest > MOST_SHOWN
+    ):
         more = "give more of them (--max-rounds), or longer ones (--steps)"
         return f"These runs differ too much among themselves to show anything: {more}"
     runs = plural(verified.baseline.num_runs, "run")
-    return f"The smallest gain that {runs} a side would have shown is about {percent(verified.smallest - 1)}"
+    return (
+        f"The smallest gain that {runs} a side would have shown is about "
+        f"{percent(verified.smallest - 1)}"
+    )
 
 
 def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
-    span = "" if prediction.low is None or prediction.high is None else f" ({prediction.low:.2f}-{prediction.high:.2f})"
+    span = (
+        ""
+        if prediction.low is None or prediction.high is None
+        else f" ({prediction.low:.2f}-{prediction.high:.2f})"
+    )
     said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
     if speedup is None:
         return f"{said}; there is no interval to hold it against"
     gave = f"it gave {speedup.value:.2f}x{span_words(speedup)}"
     if prediction.verdict == "open":
-        return f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
-    return f"{said}; {gave}: the prediction {'held' if prediction.verdict == 'held' else f'was {prediction.verdict}'}"
+        return (
+            f"{said}; {gave}, in which no gain at all lies, too: nothing is known of the prediction"
+        )
+    return (
+        f"{said}; {gave}: the prediction "
+        f"{'held' if prediction.verdict == 'held' else f'was {prediction.verdict}'}"
+    )
 
 
 def change_words(change: Change) -> str:
@@ -188,13 +219,19 @@ def _runs_section(verified: Verified) -> Section:
     unit = "sample" if verified.per_sample else "step"
     aside = f"time a {unit}, the longest and shortest twentieth of the steps left out"
     if verified.is_by_mean:
-        aside = f"time a {unit} with all of them counted; of each run without the longest and shortest twentieth"
+        aside = (
+            f"time a {unit} with all of them counted; of each run without the longest and "
+            "shortest twentieth"
+        )
     columns = (
         Column(title="side"),
         *numbers("runs", f"a {unit}", "runs differ by"),
         Column(title="each run, in order", fit="wrap"),
     )
-    sides: tuple[tuple[Side, SideSummary], ...] = ((BASELINE, verified.baseline), (CANDIDATE, verified.candidate))
+    sides: tuple[tuple[Side, SideSummary], ...] = (
+        (BASELINE, verified.baseline),
+        (CANDIDATE, verified.candidate),
+    )
     rows = tuple(_row(verified, side, summary) for side, summary in sides)
     return Section(title="Runs", aside=aside, blocks=(Table(columns=columns, rows=rows),))
 
@@ -220,7 +257,9 @@ def _check_section(check: NumericsCheck) -> Section:
         same = "the same bits" if check.is_deterministic else "different bits"
         blocks.append(Prose(f"Two runs of the baseline gave {same}.", "quiet"))
     if check.num_parameters_equal is not None:
-        counts = f"{check.num_parameters_equal} of the {check.num_parameters_compared} steps compared"
+        counts = (
+            f"{check.num_parameters_equal} of the {check.num_parameters_compared} steps compared"
+        )
         blocks.append(Prose(f"Every parameter had the same bits after {counts}.", "quiet"))
     steps = plural(max(check.loss.num, check.grad_norm.num), "step")
     return Section(title="What was computed", aside=f"over {steps}", blocks=tuple(blocks))

@@ -41,7 +41,10 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """The broadcasts of the forward pass are gone."""
-    sent = [messages(job, index, lambda kind: kind.op == "broadcast" and kind.on_device) for index in range(len(job.cases))]
+    sent = [
+        messages(job, index, lambda kind: kind.op == "broadcast" and kind.on_device)
+        for index in range(len(job.cases))
+    ]
     masks = [_in_forward(job, index, rank_messages) for index, rank_messages in enumerate(sent)]
     if not all(mask.any() for mask in masks):
         return None
@@ -49,12 +52,17 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if len(np.unique(graph.task_step[masks[0]])) < POLICY.least_steps * graph.num_steps:
         return None
     in_forward = masks[0][sent[0].task]
-    size, num = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps, int(in_forward.sum()) / graph.num_steps
+    size, num = (
+        float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps,
+        int(in_forward.sum()) / graph.num_steps,
+    )
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Each forward pass begins with {num:.0f} broadcasts of buffers, {size / 1e6:.2f} MB.",
-        action="DistributedDataParallel(..., broadcast_buffers=False), if the buffers may differ between ranks",
+        summary=f"Each forward pass begins with {num:.0f} broadcasts of "
+        f"buffers, {size / 1e6:.2f} MB.",
+        action="DistributedDataParallel(..., broadcast_buffers=False), if the buffers may differ "
+        "between ranks",
         evidence=(f"{num:.0f} broadcasts a step inside {FORWARD}",),
         ranks=job.ranks,
         change=lambda job_graph: without_collectives(job_graph, masks),

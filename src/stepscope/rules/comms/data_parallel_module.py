@@ -63,14 +63,24 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     trace = job.cases[0].context.trace
     devices = len(np.unique(trace.device[trace.device_work]))
-    busy = sum(float(part.graph.task_ns[mask].sum()) for part, mask in zip(job.job_graph.parts, masks, strict=True))
+    busy = sum(
+        float(part.graph.task_ns[mask].sum())
+        for part, mask in zip(job.job_graph.parts, masks, strict=True)
+    )
     per_step = busy / max(sum(part.graph.num_steps for part in job.job_graph.parts), 1) / 1e6
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"nn.DataParallel drives {devices} devices from one process and copies the model to them in every step.",
+        summary=f"nn.DataParallel drives {devices} devices from one "
+        "process and copies the model to "
+        "them in every step.",
         action="DistributedDataParallel, one process per device: torchrun --nproc_per_node=...",
-        evidence=(f"{per_step:.1f} ms a step of broadcasts, scatters, gathers and reductions over {devices} devices",),
+        evidence=(
+            (
+                f"{per_step:.1f} ms a step of broadcasts, scatters, gathers and reductions over "
+                f"{devices} devices"
+            ),
+        ),
         ranks=job.ranks,
         change=lambda job_graph: _shorter(job_graph, masks, POLICY.kept),
         cautious=lambda job_graph: job_graph,

@@ -45,7 +45,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     exposed = _exposed_ms(job)
     if exposed * 1e6 < POLICY.least_share * job.step_interval_ns:
         return None
-    masks = [job.tasks(index, np.ones(len(records), np.bool_)) for index, records in enumerate(job.rank_records)]
+    masks = [
+        job.tasks(index, np.ones(len(records), np.bool_))
+        for index, records in enumerate(job.rank_records)
+    ]
     moving, room = _moving_ms(job, masks), _room_ms(job)
     hidden = min(exposed, room)
     if moving <= 0 or hidden <= 0:
@@ -55,11 +58,15 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"Collectives {_doing(job)} for {exposed:.1f} ms of a step with no kernel running.",
-        action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's prefetch; send fewer bytes (bf16"
+        action="Overlap them: gradient_as_bucket_view=True and DDP's default buckets, FSDP's "
+        "prefetch; send fewer bytes (bf16"
         " gradients); or more compute per exchange (larger batch, accumulation with no_sync)",
         evidence=(
             f"{moving:.1f} ms a step of moving bytes, {exposed:.1f} ms of it exposed",
-            f"{room:.1f} ms of compute a step overlap with no collective yet: so much could be hidden",
+            (
+                f"{room:.1f} ms of compute a step overlap with no collective yet: so much could be "
+                "hidden"
+            ),
         ),
         ranks=job.ranks,
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * left),
@@ -69,7 +76,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 def _doing(job: JobCase) -> str:
     """What they surely do: one rank's trace cannot tell moving from waiting."""
-    split = all(case.facts.partition is not None and case.facts.partition.waits_split for case in job.cases)
+    split = all(
+        case.facts.partition is not None and case.facts.partition.waits_split for case in job.cases
+    )
     return "move bytes" if split else "move bytes or wait for other ranks"
 
 
@@ -79,7 +88,11 @@ def _moving_ms(job: JobCase, masks: list[Bool]) -> float:
     for part, mask in zip(job.job_graph.parts, masks, strict=True):
         shared = part.shared[mask & (part.shared != NONE)]
         own = part.graph.task_ns[mask & (part.shared == NONE)].sum()
-        values.append((float(job.job_graph.moving_ns[shared].sum()) + float(own)) / max(part.graph.num_steps, 1) / 1e6)
+        values.append(
+            (float(job.job_graph.moving_ns[shared].sum()) + float(own))
+            / max(part.graph.num_steps, 1)
+            / 1e6
+        )
     return float(np.median(values)) if values else 0.0
 
 

@@ -63,10 +63,17 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{num_stages} stages with {num} micro-batches: every stage waits {bubble / 1e6:.1f} ms a step or longer.",
-        action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or zero-bubble schedule",
+        summary=f"{num_stages} stages with {num} micro-batches: every "
+        f"stage waits {bubble / 1e6:.1f} "
+        "ms a step or longer.",
+        action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or "
+        "zero-bubble schedule",
         evidence=(
-            f"waiting in send and receive takes {bubble / job.step_interval_ns:.0%} of the step on the busiest stage",
+            (
+                f"waiting in send and receive takes {bubble / job.step_interval_ns:.0%} of the "
+                "step "
+                "on the busiest stage"
+            ),
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
         ranks=job.ranks,
@@ -83,7 +90,9 @@ def _waits(job: JobCase, job_graph: JobGraph) -> Float64:
         sent = messages(job, index, lambda kind: kind.op in POINT_TO_POINT)
         # The first step of a replay has no steps before it to wait for: the one in the middle is
         # like the rest.
-        steps = np.bincount(sent.step, waited[sent.task], minlength=job_graph.parts[index].graph.num_steps)
+        steps = np.bincount(
+            sent.step, waited[sent.task], minlength=job_graph.parts[index].graph.num_steps
+        )
         values.append(float(np.median(steps)))
     return np.array(values, np.float64)
 
@@ -98,7 +107,9 @@ def _num_stages(job: JobCase) -> int:
     pipelines: list[set[int]] = []
     for stages in ranks_of.values():
         touched = [pipeline for pipeline in pipelines if pipeline & stages]
-        pipelines = [pipeline for pipeline in pipelines if not pipeline & stages] + [stages.union(*touched)]
+        pipelines = [pipeline for pipeline in pipelines if not pipeline & stages] + [
+            stages.union(*touched)
+        ]
     return max((len(pipeline) for pipeline in pipelines), default=0)
 
 
@@ -130,7 +141,13 @@ def _finer(job: JobCase, job_graph: JobGraph, more: int) -> JobGraph:
         # time.
         task_ns[tied] = job_graph.moving_ns[part.shared[tied]] + waited[tied] * left
         shared[tied] = NONE
-        parts.append(replace(part, graph=_launching(job, index, replace(part.graph, task_ns=task_ns), more), shared=shared))
+        parts.append(
+            replace(
+                part,
+                graph=_launching(job, index, replace(part.graph, task_ns=task_ns), more),
+                shared=shared,
+            )
+        )
     return replace(job_graph, parts=tuple(parts))
 
 
@@ -140,4 +157,7 @@ def _launching(job: JobCase, index: int, graph: Graph, more: int) -> Graph:
     first = np.minimum(graph.call_first[:-1], max(len(graph) - 1, 0))
     launches = np.diff(graph.call_first) > 0
     again = launches & ~optimizer[first] if len(graph) else launches
-    return replace(graph, call_parts=graph.call_parts | {"work": np.where(again, more, 1) * graph.call_parts["work"]})
+    return replace(
+        graph,
+        call_parts=graph.call_parts | {"work": np.where(again, more, 1) * graph.call_parts["work"]},
+    )

@@ -64,7 +64,10 @@ def propose_job(job: JobCase) -> JobProposal | None:
     """The gathers of the backward pass are gone, as far as memory has room for what they bring."""
     regathered = [_again(job, index) for index in range(len(job.cases))]
     room = _room_bytes(job)
-    masks = [mask if room is None else _fitting(job, index, mask, room) for index, (mask, _) in enumerate(regathered)]
+    masks = [
+        mask if room is None else _fitting(job, index, mask, room)
+        for index, (mask, _) in enumerate(regathered)
+    ]
     if not all(mask.any() for mask in masks):
         return None
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
@@ -72,12 +75,17 @@ def propose_job(job: JobCase) -> JobProposal | None:
     memory = "whether the memory is there is not known: record with profile_memory=True"
     if room is not None:
         memory = f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least"
-    part = "" if num == int(regathered[0][0].sum()) else " of the last layers, which is what memory has room for"
+    part = (
+        ""
+        if num == int(regathered[0][0].sum())
+        else " of the last layers, which is what memory has room for"
+    )
     return JobProposal(
         code=CODE,
         bound=BOUND,
         summary=f"{size:.0f} MB of parameters are gathered again for backward in each step.",
-        action=f"fully_shard(..., reshard_after_forward=False) (FSDP1: ShardingStrategy.SHARD_GRAD_OP){part}: the whole"
+        action="fully_shard(..., reshard_after_forward=False) (FSDP1: "
+        f"ShardingStrategy.SHARD_GRAD_OP){part}: the whole"
         f" parameters, {size:.0f} MB for all layers, then stay until backward",
         evidence=(
             f"{num / steps:.0f} all-gathers a step in backward, of the sizes that forward gathers",
@@ -96,7 +104,9 @@ def _room_bytes(job: JobCase) -> float | None:
         device, memory = case.context.device, case.context.trace.memory
         if device is None or device.memory_bytes is None or memory is None:
             return None
-        reserved = memory.reserved_bytes[(memory.device == device.index) & (memory.device_type != HOST_MEMORY)]
+        reserved = memory.reserved_bytes[
+            (memory.device == device.index) & (memory.device_type != HOST_MEMORY)
+        ]
         if not reserved.max(initial=0) > 0:
             return None
         rooms.append(max(POLICY.usable * device.memory_bytes - float(reserved.max()), 0.0))
@@ -108,7 +118,9 @@ def _fitting(job: JobCase, index: int, mask: Bool, room: float) -> Bool:
     layers."""
     sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
     kept, taken = np.zeros_like(mask), Counter[int]()
-    for task, size, step in zip(sent.task.tolist(), sent.bytes.tolist(), sent.step.tolist(), strict=True):
+    for task, size, step in zip(
+        sent.task.tolist(), sent.bytes.tolist(), sent.step.tolist(), strict=True
+    ):
         if mask[task] and taken[step] + size <= room:
             kept[task] = True
             taken[step] += size
@@ -143,7 +155,9 @@ def _kept(job: JobCase, job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:
     for index, (part, mask) in enumerate(zip(job_graph.parts, masks, strict=True)):
         trace = job.cases[index].context.trace
         asking = np.flatnonzero(matching(trace, UNSHARD) & ~trace.device_work)
-        graphs.append(without_host_ranges(part.graph, union(trace.start_ns[asking], trace.end_ns[asking])))
+        graphs.append(
+            without_host_ranges(part.graph, union(trace.start_ns[asking], trace.end_ns[asking]))
+        )
         inside = launched_inside(job, index, lambda name: UNSHARD.search(name) is not None)
         gone.append(mask | (inside & (part.shared == NONE)))
     return without_collectives(with_graphs(job_graph, graphs), gone)

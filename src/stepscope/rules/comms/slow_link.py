@@ -79,22 +79,37 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {origin}.",
-        action="NCCL_DEBUG=INFO shows the transport: where it says NET/Socket set NCCL_SOCKET_IFNAME or NCCL_IB_HCA to the fast"
+        action="NCCL_DEBUG=INFO shows the transport: where it says "
+        "NET/Socket set NCCL_SOCKET_IFNAME "
+        "or NCCL_IB_HCA to the fast"
         " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
         evidence=(
-            f"{len(rates)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s in the middle",
-            *(f"NCCL's log names {kind}: {count} connections" for kind, count in transports.items()),
+            (
+                f"{len(rates)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s "
+                "in "
+                "the middle"
+            ),
+            *(
+                f"NCCL's log names {kind}: {count} connections"
+                for kind, count in transports.items()
+            ),
         ),
         ranks=job.ranks,
         change=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * factor),
-        cautious=lambda job_graph: with_moving_ns(job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)),
+        cautious=lambda job_graph: with_moving_ns(
+            job_graph, masks, lambda ns: ns * min(1.0, 2 * factor)
+        ),
     )
 
 
 def _expected(job: JobCase) -> tuple[float, str]:
     """Bytes a second over the bus, and where they are from."""
     roofs = job.cases[0].context.roofs
-    reached = None if roofs is None or roofs.measured is None else roofs.measured.bus_bytes_per_s(job.num_ranks)
+    reached = (
+        None
+        if roofs is None or roofs.measured is None
+        else roofs.measured.bus_bytes_per_s(job.num_ranks)
+    )
     if reached is None:
         return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
     return reached, f"calibrated, they reached {reached / 1e9:.3g} here"
@@ -135,12 +150,18 @@ def _far_pairs(topology: Topology) -> Counter[str]:
 def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Advice:
     far, every = _far_pairs(topology), len(topology.pairs)
     words = ", ".join(f"{count} {kind}" for kind, count in far.most_common())
-    rest = "" if far.total() == every else "; keep the ranks that talk most on devices that are joined directly"
+    rest = (
+        ""
+        if far.total() == every
+        else "; keep the ranks that talk most on devices that are joined directly"
+    )
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{far.total()} of {every} pairs of devices reach each other through the host alone.",
-        action=f"fewer and smaller exchanges (gradient accumulation, bf16 gradients), or devices with NVLink{rest}",
+        summary=f"{far.total()} of {every} pairs of devices reach each "
+        "other through the host alone.",
+        action="fewer and smaller exchanges (gradient accumulation, bf16 gradients), or devices "
+        f"with NVLink{rest}",
         evidence=(
             f"{topology.path}: {words}, of {every} pairs",
             f"collectives take {share:.0%} of the step, waiting for others too",
@@ -161,7 +182,8 @@ def advise_by_log(log: NcclLog) -> Advice | None:
         code=CODE,
         bound=BOUND,
         summary=f"{log.library.upper()} does not use the fastest way: {slow[0]}.",
-        action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE; traces of two"
+        action="NCCL_SOCKET_IFNAME or NCCL_IB_HCA for the fast cards; remove NCCL_IB_DISABLE and "
+        "NCCL_P2P_DISABLE; traces of two"
         " ranks say what it costs",
         evidence=(*([f"connections: {transports}"] if transports else []), *slow[1:]),
     )

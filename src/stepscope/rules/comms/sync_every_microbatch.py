@@ -38,7 +38,9 @@ from stepscope.rules.shared.micro_batches import micro_batch_of, num_micro_batch
 CODE = "sync-every-microbatch"
 BOUND = "comms"
 BROADCAST = re.compile(r"^c10d::broadcast")
-EXCHANGING = re.compile(r"^torch(::distributed|\.distributed\.ddp)[.:]+reducer::|^c10d::(allreduce|reduce_scatter|broadcast)")
+EXCHANGING = re.compile(
+    r"^torch(::distributed|\.distributed\.ddp)[.:]+reducer::|^c10d::(allreduce|reduce_scatter|broadcast)"
+)
 """What DDP records of its own work around an exchange: gradients copied into buckets and back, and
 the calls themselves."""
 FORWARD = re.compile(r"^DistributedDataParallel\.forward")
@@ -70,8 +72,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Gradients are exchanged after each of {num} micro-batches; the last exchange alone is used.",
-        action="with model.no_sync(): around forward and backward of all micro-batches but the last (FSDP2: "
+        summary=f"Gradients are exchanged after each of {num} "
+        "micro-batches; the last exchange alone "
+        "is used.",
+        action="with model.no_sync(): around forward and backward of "
+        "all micro-batches but the last "
+        "(FSDP2: "
         "model.set_requires_gradient_sync(False))",
         evidence=(
             f"{num} rounds of forward and backward for one optimizer step",
@@ -104,14 +110,22 @@ def _host_ranges(job: JobCase, index: int) -> Intervals:
         tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
         last = int(micro_batch[tasks].max()) if len(tasks) else 0
         if last > 0:
-            bounds.append((int(launched[tasks].min()), int(launched[tasks[micro_batch[tasks] == last]].min())))
-    accumulating = union(np.array([low for low, _ in bounds], np.int64), np.array([high for _, high in bounds], np.int64))
+            bounds.append(
+                (int(launched[tasks].min()), int(launched[tasks[micro_batch[tasks] == last]].min()))
+            )
+    accumulating = union(
+        np.array([low for low, _ in bounds], np.int64),
+        np.array([high for _, high in bounds], np.int64),
+    )
     own = np.flatnonzero(trace.is_kind(Kind.OP, Kind.MARK) & matching(trace, EXCHANGING))
     own = own[contains(accumulating, trace.start_ns[own])]
     forward = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, FORWARD))
     forward = forward[contains(accumulating, trace.start_ns[forward])]
     sent = np.sort(trace.end_ns[own[matching(trace, BROADCAST)[own]]])
-    until = [int(sent[(sent > low) & (sent <= high)].max(initial=low)) for low, high in _spans(trace, forward)]
+    until = [
+        int(sent[(sent > low) & (sent <= high)].max(initial=low))
+        for low, high in _spans(trace, forward)
+    ]
     return union(
         np.concatenate([trace.start_ns[own], trace.start_ns[forward]]),
         np.concatenate([trace.end_ns[own], np.array(until, np.int64)]),
@@ -127,10 +141,15 @@ def _unneeded(job: JobCase, index: int) -> Bool | None:
     same."""
     graph, records = job.job_graph.parts[index].graph, job.rank_records[index]
     micro_batch = micro_batch_of(job, index)
-    wanted = job.tasks(index, job.entries(index, lambda kind: kind.op in ("all_reduce", "reduce_scatter")))
+    wanted = job.tasks(
+        index, job.entries(index, lambda kind: kind.op in ("all_reduce", "reduce_scatter"))
+    )
     launched = call_of_task(graph)
     mask = np.zeros(len(graph), np.bool_)
-    size_of = {int(event): records.kinds[kind].bytes or 0 for event, kind in zip(records.event, records.kind, strict=True)}
+    size_of = {
+        int(event): records.kinds[kind].bytes or 0
+        for event, kind in zip(records.event, records.kind, strict=True)
+    }
     for step in range(graph.num_steps):
         tasks = np.flatnonzero((graph.task_step == step) & (micro_batch != NONE))
         num = int(micro_batch[tasks].max()) + 1 if len(tasks) else 0
@@ -139,7 +158,11 @@ def _unneeded(job: JobCase, index: int) -> Bool | None:
         begins = [launched[tasks[micro_batch[tasks] == number]].min() for number in range(1, num)]
         exchanges = np.flatnonzero((graph.task_step == step) & wanted)
         after = np.searchsorted(begins, launched[exchanges], side="right")
-        sizes = np.bincount(after, [size_of.get(int(graph.task_event[task]), 0) for task in exchanges], minlength=num)
+        sizes = np.bincount(
+            after,
+            [size_of.get(int(graph.task_event[task]), 0) for task in exchanges],
+            minlength=num,
+        )
         if sizes[-1] <= 0 or sizes[:-1].min() < POLICY.least_share * sizes[-1]:
             return None
         mask[exchanges[after < num - 1]] = True

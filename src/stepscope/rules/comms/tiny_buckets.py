@@ -28,7 +28,14 @@ import numpy as np
 from stepscope.core.trace import NONE
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
-from stepscope.rules.shared.messages import Cost, Messages, cost_of, launched_inside, messages, times_ns
+from stepscope.rules.shared.messages import (
+    Cost,
+    Messages,
+    cost_of,
+    launched_inside,
+    messages,
+    times_ns,
+)
 
 CODE = "tiny-buckets"
 BOUND = "comms"
@@ -62,7 +69,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
         return None
     sizes = np.concatenate([rank_messages.bytes for rank_messages in gradients])
-    took = np.concatenate([times_ns(job.job_graph, index, rank_messages) for index, rank_messages in enumerate(gradients)])
+    took = np.concatenate(
+        [
+            times_ns(job.job_graph, index, rank_messages)
+            for index, rank_messages in enumerate(gradients)
+        ]
+    )
     cost = cost_of(sizes, took)
     if cost is None:
         return None
@@ -75,12 +87,22 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{num_before / steps:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay the latency of"
+        summary=f"{num_before / steps:.0f} gradient messages a step of "
+        f"{np.median(sizes) / 1e6:.2f} "
+        "MB each pay the latency of"
         f" {cost.alpha_ns / 1e6:.2f} ms.",
-        action="DistributedDataParallel(..., bucket_cap_mb=25), the default; DeepSpeed: reduce_bucket_size; FSDP: larger units",
+        action="DistributedDataParallel(..., bucket_cap_mb=25), the default; DeepSpeed: "
+        "reduce_bucket_size; FSDP: larger units",
         evidence=(
-            f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at most 25 MiB would do",
-            f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / {cost.beta_bytes_per_ns:.2f} GB/s{caveat}",
+            (
+                f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at "
+                "most "
+                "25 MiB would do"
+            ),
+            (
+                f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / "
+                f"{cost.beta_bytes_per_ns:.2f} GB/s{caveat}"
+            ),
         ),
         ranks=job.ranks,
         change=lambda job_graph: with_buckets(job_graph, gradients, merged, cost),
@@ -90,7 +112,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
 
 def _gradients(job: JobCase, index: int) -> Messages:
     """Messages sent as gradients are accumulated: nothing of the backward pass waits for them."""
-    sent = messages(job, index, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device)
+    sent = messages(
+        job, index, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device
+    )
     inside = launched_inside(job, index, lambda name: "AccumulateGrad" in name)
     chosen = np.flatnonzero(inside[sent.task] & ~np.isnan(sent.bytes) & (sent.step != NONE))
     return Messages(
@@ -118,7 +142,12 @@ def buckets(gradients: Messages) -> list[Bucket]:
     return made
 
 
-def with_buckets(job_graph: JobGraph, gradients: Sequence[Messages], merged: Sequence[Sequence[Bucket]], cost: Cost) -> JobGraph:
+def with_buckets(
+    job_graph: JobGraph,
+    gradients: Sequence[Messages],
+    merged: Sequence[Sequence[Bucket]],
+    cost: Cost,
+) -> JobGraph:
     """The last message of each bucket takes what the whole bucket costs, the others are gone: on
     all ranks the same ones."""
     moving, masks, parts = job_graph.moving_ns.copy(), [], []

@@ -71,12 +71,20 @@ def propose_job(job: JobCase) -> JobProposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"{num / steps:.0f} all-gathers a step begin only when their layer needs them.",
-        action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, forward_prefetch=True; FSDP2:"
-        " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's parameters more in memory)",
-        evidence=(f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step overlap with no compute",),
+        action="FSDP1: backward_prefetch=BackwardPrefetch.BACKWARD_PRE, "
+        "forward_prefetch=True; FSDP2:"
+        " set_modules_to_forward_prefetch and set_modules_to_backward_prefetch (one layer's "
+        "parameters more in memory)",
+        evidence=(
+            f"{num / steps:.0f} of {total / steps:.0f} all-gathers a step overlap with no compute",
+        ),
         ranks=job.ranks,
         change=lambda job_graph: with_graphs(
-            job_graph, [prefetched(part.graph, gathers) for part, gathers in zip(job_graph.parts, early, strict=True)]
+            job_graph,
+            [
+                prefetched(part.graph, gathers)
+                for part, gathers in zip(job_graph.parts, early, strict=True)
+            ],
         ),
         cautious=lambda job_graph: job_graph,
     )
@@ -89,7 +97,10 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     if len(sent) == 0:
         return [], 0
     trace = case.context.trace
-    start, end = trace.start_ns[graph.task_event[sent.task]], trace.end_ns[graph.task_event[sent.task]]
+    start, end = (
+        trace.start_ns[graph.task_event[sent.task]],
+        trace.end_ns[graph.task_event[sent.task]],
+    )
     alone = lengths_in(start, end, case.context.sets.compute) <= POLICY.most_beside * (end - start)
     if alone.mean() < POLICY.least_share:
         return [], len(sent)
@@ -97,8 +108,14 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     backward = case.table.backward[sent.task]
     early = []
     for position in range(1, len(sent)):
-        same = sent.step[position] == sent.step[position - 1] != NONE and backward[position] == backward[position - 1]
-        since, user = _before(compute, int(sent.task[position - 1])), _next(compute, int(sent.task[position]))
+        same = (
+            sent.step[position] == sent.step[position - 1] != NONE
+            and backward[position] == backward[position - 1]
+        )
+        since, user = (
+            _before(compute, int(sent.task[position - 1])),
+            _next(compute, int(sent.task[position])),
+        )
         if alone[position] and same and since is not None and user is not None:
             early.append(EarlyGather(gather=int(sent.task[position]), since=since, user=user))
     return early, len(sent)
@@ -116,8 +133,16 @@ def _next(compute: Int64, task: int) -> int | None:
 
 def prefetched(graph: Graph, early: list[EarlyGather]) -> Graph:
     """Gathers launched one layer earlier; the compute that needs them waits for them still."""
-    after, lag, latency = graph.task_after.copy(), graph.task_lag_ns.copy(), graph.task_latency_ns.copy()
+    after, lag, latency = (
+        graph.task_after.copy(),
+        graph.task_lag_ns.copy(),
+        graph.task_latency_ns.copy(),
+    )
     for gathered in early:
-        after[gathered.gather], lag[gathered.gather], latency[gathered.gather] = gathered.since, 0.0, NEVER_NS
+        after[gathered.gather], lag[gathered.gather], latency[gathered.gather] = (
+            gathered.since,
+            0.0,
+            NEVER_NS,
+        )
         after[gathered.user], lag[gathered.user] = gathered.gather, 0.0
     return replace(graph, task_after=after, task_lag_ns=lag, task_latency_ns=latency)

@@ -54,12 +54,18 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     masks = [_map_exchange(job, index) for index in range(len(job.cases))]
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
-    walked = float((scans[0].end - scans[0].start).sum()) / max(job.cases[0].facts.steps.num_seen, 1) / 1e6
+    walked = (
+        float((scans[0].end - scans[0].start).sum())
+        / max(job.cases[0].facts.steps.num_seen, 1)
+        / 1e6
+    )
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"DDP walks the graph for unused parameters in every step: {walked:.1f} ms of the host.",
-        action="DistributedDataParallel(..., find_unused_parameters=False), if every parameter is used; else static_graph=True",
+        summary=f"DDP walks the graph for unused parameters in every step: {walked:.1f} ms of the "
+        "host.",
+        action="DistributedDataParallel(..., find_unused_parameters=False), if every parameter is "
+        "used; else static_graph=True",
         evidence=(
             f"{walked:.1f} ms a step in the reducer's search_unused_parameters, as recorded",
             f"{int(masks[0].sum()) / steps:.0f} exchanges a step of what was used",
@@ -77,7 +83,9 @@ def _scans(job: JobCase, index: int) -> Intervals:
 
 def _map_exchange(job: JobCase, index: int) -> Bool:
     """Integer all-reduces of the backward pass."""
-    sent = messages(job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes)
+    sent = messages(
+        job, index, lambda kind: kind.op == "all_reduce" and kind.dtype in POLICY.dtypes
+    )
     mask = np.zeros(len(job.job_graph.parts[index].graph), np.bool_)
     mask[sent.task[sent.step != NONE]] = True
     if mask.any():
@@ -86,5 +94,8 @@ def _map_exchange(job: JobCase, index: int) -> Bool:
 
 
 def _unscanned(job_graph: JobGraph, scans: list[Intervals], masks: list[Bool]) -> JobGraph:
-    graphs = [without_host_ranges(part.graph, gone) for part, gone in zip(job_graph.parts, scans, strict=True)]
+    graphs = [
+        without_host_ranges(part.graph, gone)
+        for part, gone in zip(job_graph.parts, scans, strict=True)
+    ]
     return without_collectives(with_graphs(job_graph, graphs), masks)

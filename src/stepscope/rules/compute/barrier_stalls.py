@@ -25,7 +25,13 @@ from collections.abc import Sequence
 
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.shared.kernel_metrics import POLICY, Fault, Wording, advice_by_cause, is_waiting
+from stepscope.rules.shared.kernel_metrics import (
+    POLICY,
+    Fault,
+    Wording,
+    advice_by_cause,
+    is_waiting,
+)
 
 CODE = "barrier-stalls"
 BOUND = "compute"
@@ -33,7 +39,8 @@ BARRIER = "barrier"
 WORDINGS = {
     BARRIER: Wording(
         summary="Warps of {kernels} stand at barriers.",
-        action="smaller blocks, several on a multiprocessor; even work between barriers; warp shuffles before the one barrier",
+        action="smaller blocks, several on a multiprocessor; even work between barriers; warp "
+        "shuffles before the one barrier",
     )
 }
 
@@ -46,5 +53,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     share = kernel.stalls.get("barrier", 0.0)
     if share < POLICY.stalled or not is_waiting(kernel):
         return None
-    block = "" if kernel.block is None else f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
-    return Fault(kernel=kernel, cause=BARRIER, words=f"{share:.0%} of the warps' time at barriers{block}")
+    block = (
+        ""
+        if kernel.block is None
+        else f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
+    )
+    return Fault(
+        kernel=kernel, cause=BARRIER, words=f"{share:.0%} of the warps' time at barriers{block}"
+    )

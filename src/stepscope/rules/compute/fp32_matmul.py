@@ -30,7 +30,13 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.convolutions import is_nchw, is_thin
-from stepscope.rules.shared.rates import attention_ns, convolution_ns, half_precision, matrix_ns, stream_ns
+from stepscope.rules.shared.rates import (
+    attention_ns,
+    convolution_ns,
+    half_precision,
+    matrix_ns,
+    stream_ns,
+)
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
@@ -54,7 +60,13 @@ class Policy:
 
 
 POLICY = Policy()
-WEIGHTS = {"aten::mm": 1, "aten::addmm": 2, "aten::linear": 1, "aten::cudnn_convolution": 1, "aten::_convolution": 1}
+WEIGHTS = {
+    "aten::mm": 1,
+    "aten::addmm": 2,
+    "aten::linear": 1,
+    "aten::cudnn_convolution": 1,
+    "aten::_convolution": 1,
+}
 """Where these operators have their weight."""
 
 
@@ -74,17 +86,25 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     in_half = _at_precision(table, roofs, slow, sized, half)
     choices = [(f"torch.autocast with {half}", in_half)]
-    if roofs.spec.vendor == "nvidia" and "tf32" in roofs.spec.peak_flops:  # elsewhere PyTorch's "high" may change nothing
-        choices.append((_tf32_knobs(table, sized), _at_precision(table, roofs, slow, sized, "tf32")))
+    if (
+        roofs.spec.vendor == "nvidia" and "tf32" in roofs.spec.peak_flops
+    ):  # elsewhere PyTorch's "high" may change nothing
+        choices.append(
+            (_tf32_knobs(table, sized), _at_precision(table, roofs, slow, sized, "tf32"))
+        )
     best = max(choices, key=lambda choice: case.speedup(choice[1](graph)))
     rate = float(table.flops[sized].sum() / graph.task_ns[sized].sum() / 1e3)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms of fp32 matrix products a step run without tensor cores.",
-        action=best[0] + (f"; or first {choices[1][0]}" if best is choices[0] and len(choices) > 1 else ""),
+        action=best[0]
+        + (f"; or first {choices[1][0]}" if best is choices[0] and len(choices) > 1 else ""),
         evidence=(
-            f"{int(sized.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} TFLOP/s",
+            (
+                f"{int(sized.sum()) // max(graph.num_steps, 1)} products a step reach {rate:.0f} "
+                "TFLOP/s"
+            ),
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",
         ),
         events=graph.task_event[slow],
@@ -108,7 +128,11 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
     """fp32 matrix kernels that surely use no tensor cores, and the helpers launched with them."""
     fp32 = np.array([precision == "fp32" for precision in table.precision], np.bool_)
     matrix = table.of_category("gemm", "convolution", "attention") & fp32
-    sure = matrix & table.is_matrix & ((table.tensor_core == 0) | table.of_category("attention") | (table.tensor_core == NONE))
+    sure = (
+        matrix
+        & table.is_matrix
+        & ((table.tensor_core == 0) | table.of_category("attention") | (table.tensor_core == NONE))
+    )
     ops = [op for op in np.unique(table.op[sure]).tolist() if op != NONE and not is_thin(table, op)]
     chosen: Bool = matrix & np.isin(table.op, np.array(ops, np.int64))
     return chosen
@@ -122,7 +146,9 @@ def _ask(case: Case, table: TaskTable) -> Abstention | None:
     return ask_for_shapes(case, CODE, by_name, POLICY.unknown_share, reason)
 
 
-def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str) -> Change:
+def _at_precision(
+    table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str
+) -> Change:
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     is_half = precision != "tf32"
     times = _times(table, roofs, slow, sized, precision)
@@ -130,11 +156,20 @@ def _at_precision(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool,
     if is_half:
         for task in np.flatnonzero(sized & ~table.backward).tolist():
             weights[task] = _weight_elements(table, int(table.op[task]))
-    casts = np.array([stream_ns(roofs, POLICY.cast_bytes * elements) if elements else 0.0 for elements in weights.tolist()])
+    casts = np.array(
+        [
+            stream_ns(roofs, POLICY.cast_bytes * elements) if elements else 0.0
+            for elements in weights.tolist()
+        ]
+    )
 
     def change(graph: Graph) -> Graph:
         faster = np.where(slow, np.minimum(graph.task_ns, times) + casts, graph.task_ns)
-        return replace(graph, task_ns=faster, call_parts=_with_launches(graph, sized & ~table.backward if is_half else None))
+        return replace(
+            graph,
+            task_ns=faster,
+            call_parts=_with_launches(graph, sized & ~table.backward if is_half else None),
+        )
 
     return change
 
@@ -151,7 +186,9 @@ def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
     return graph.call_parts | {"work": work + extra}
 
 
-def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str) -> Float64:
+def _times(
+    table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str
+) -> Float64:
     """Per task, its time at that precision; a helper of a product whose time is known takes
     none."""
     helped = np.isin(table.op, np.unique(table.op[sized]))
@@ -164,14 +201,24 @@ def _times(table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precis
         elif table.category[task] == "convolution":
             backward, size = "backward" in table.op_name(op), float(table.bytes[task]) * traffic
             flops, turned = float(table.flops[task]), is_nchw(table, op)
-            times[task] = convolution_ns(roofs, flops, size, precision, backward=backward, turned=turned)
+            times[task] = convolution_ns(
+                roofs, flops, size, precision, backward=backward, turned=turned
+            )
         else:
             size = float(table.bytes[task]) * traffic
-            times[task] = matrix_ns(roofs, float(table.flops[task]), size, precision, aligned=_is_aligned(table, op, precision))
+            times[task] = matrix_ns(
+                roofs,
+                float(table.flops[task]),
+                size,
+                precision,
+                aligned=_is_aligned(table, op, precision),
+            )
     return np.where(np.isnan(times), np.inf, times)
 
 
-def _attention(table: TaskTable, roofs: DevicePeaks, op: int, flops: float, precision: str) -> float:
+def _attention(
+    table: TaskTable, roofs: DevicePeaks, op: int, flops: float, precision: str
+) -> float:
     """Fused attention as it is, from its FLOPs: they are 4 (backward 10) x batch x queries x keys x
     head size."""
     inputs = table.inputs(op)
@@ -184,7 +231,9 @@ def _attention(table: TaskTable, roofs: DevicePeaks, op: int, flops: float, prec
     dim = max(query.dims[-1], 1)
     scores = flops / (10 if backward else 4) / dim
     side = max(int(scores**0.5), 1)
-    once = attention_ns(roofs, batch=1, queries=side, keys=side, dim=dim, precision=precision, causal=False)
+    once = attention_ns(
+        roofs, batch=1, queries=side, keys=side, dim=dim, precision=precision, causal=False
+    )
     return once * 3.0 if backward else once
 
 
@@ -194,7 +243,9 @@ def _is_aligned(table: TaskTable, op: int, precision: str) -> bool:
     step = 4 if precision == "tf32" else 8
     if inputs is None or "conv" in table.op_name(op):
         return True
-    matrices = [tensor for tensor in operands(inputs, range(len(inputs.dims))) if len(tensor.dims) >= 2]
+    matrices = [
+        tensor for tensor in operands(inputs, range(len(inputs.dims))) if len(tensor.dims) >= 2
+    ]
     return all(tensor.dims[-1] % step == 0 for tensor in matrices)
 
 

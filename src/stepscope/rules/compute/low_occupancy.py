@@ -29,7 +29,13 @@ from dataclasses import dataclass
 
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause, fills_device, is_waiting
+from stepscope.rules.shared.kernel_metrics import (
+    Fault,
+    Wording,
+    advice_by_cause,
+    fills_device,
+    is_waiting,
+)
 
 CODE = "low-occupancy"
 BOUND = "compute"
@@ -51,11 +57,14 @@ GRID, UNEVEN = "grid", "uneven"
 WORDINGS = {
     "registers": Wording(
         summary="Registers keep {kernels} from holding enough warps to hide latency.",
-        action="fewer registers a thread: __launch_bounds__, smaller tiles (Triton: smaller blocks, another num_warps)",
+        action="fewer registers a thread: __launch_bounds__, smaller "
+        "tiles (Triton: smaller blocks, "
+        "another num_warps)",
     ),
     "shared memory": Wording(
         summary="Shared memory keeps {kernels} from holding enough warps to hide latency.",
-        action="less shared memory a block: smaller tiles, fewer pipeline stages (Triton: num_stages)",
+        action="less shared memory a block: smaller tiles, fewer "
+        "pipeline stages (Triton: num_stages)",
     ),
     "blocks": Wording(
         summary="Blocks of few threads keep {kernels} from holding enough warps to hide latency.",
@@ -71,7 +80,8 @@ WORDINGS = {
     ),
     GRID: Wording(
         summary="The grid of {kernels} does not fill the device.",
-        action="more blocks: a larger batch, the long axis split over blocks; or small kernels together (CUDA graphs, fusion)",
+        action="more blocks: a larger batch, the long axis split over blocks; or small kernels "
+        "together (CUDA graphs, fusion)",
     ),
     UNEVEN: Wording(
         summary="Warps of {kernels} end early and leave the multiprocessors half empty.",
@@ -93,8 +103,12 @@ def judge(kernel: KernelMetrics) -> Fault | None:
         return Fault(kernel=kernel, cause=GRID, words=_grid_words(kernel))
     words = f"{occupancy:.0%} of the warps held, {allowed:.0%} allowed by its launch"
     if allowed < POLICY.low and kernel.limiters:
-        return Fault(kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}")
-    if occupancy < POLICY.low and occupancy < POLICY.kept * allowed * min(1.0 if kernel.waves is None else kernel.waves, 1.0):
+        return Fault(
+            kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}"
+        )
+    if occupancy < POLICY.low and occupancy < POLICY.kept * allowed * min(
+        1.0 if kernel.waves is None else kernel.waves, 1.0
+    ):
         return Fault(kernel=kernel, cause=UNEVEN, words=words)
     return None
 
@@ -109,7 +123,13 @@ def _limit_words(kernel: KernelMetrics) -> str:
 
 
 def _grid_words(kernel: KernelMetrics) -> str:
-    blocks = "" if kernel.grid is None else f"{kernel.grid[0] * kernel.grid[1] * kernel.grid[2]} blocks"
-    on = "" if kernel.num_multiprocessors is None else f" on {kernel.num_multiprocessors} multiprocessors"
+    blocks = (
+        "" if kernel.grid is None else f"{kernel.grid[0] * kernel.grid[1] * kernel.grid[2]} blocks"
+    )
+    on = (
+        ""
+        if kernel.num_multiprocessors is None
+        else f" on {kernel.num_multiprocessors} multiprocessors"
+    )
     busy = "" if kernel.active is None else f"; these have work in {kernel.active:.0%} of its time"
     return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")

@@ -87,8 +87,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{spent_ms:.1f} ms a step are products whose rows are no multiple of 16 bytes.",
         action=f"pad {_odd_words(sizes, table.precision[longest])} (a multiple of {POLICY.pad_to})",
         evidence=(
-            f"{int(slow.sum()) // steps} products a step, the longest {' x '.join(map(str, sizes))} (m x n x k)",
-            f"that one takes {float(graph.task_ns[longest]) / 1e3:.0f} us; padded about {padded[longest] * plain / 1e3:.0f}",
+            (
+                f"{int(slow.sum()) // steps} products a step, the longest "
+                f"{' x '.join(map(str, sizes))} (m x n x k)"
+            ),
+            (
+                f"that one takes {float(graph.task_ns[longest]) / 1e3:.0f} us; padded about "
+                f"{padded[longest] * plain / 1e3:.0f}"
+            ),
             f"{named // steps} of their kernels are named align1 or align2",
         ),
         events=graph.task_event[slow],
@@ -100,7 +106,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
-    named = table.of_category("gemm") & np.array([_has_name(table, graph, task) for task in range(len(graph))], np.bool_)
+    named = table.of_category("gemm") & np.array(
+        [_has_name(table, graph, task) for task in range(len(graph))], np.bool_
+    )
     named &= table.tensor_core == 1
     reason = "products in kernels named align1 or align2, of sizes not known"
     return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
@@ -119,16 +127,26 @@ def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Floa
     longer aligned ones take."""
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0
-    for task in np.flatnonzero(table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)).tolist():
+    for task in np.flatnonzero(
+        table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
+    ).tolist():
         op, row = int(table.op[task]), ROW_OF.get(table.precision[task])
         inputs = table.inputs(op) if table.op_name(op) in PRODUCTS else None
         if row is None or inputs is None:
             continue
         sizes = _sizes(table, op)
         grown = _growth(sizes, row)
-        best = matrix_ns(roofs, float(table.flops[task]) * grown, float(table.bytes[task]) * grown, table.precision[task])
+        best = matrix_ns(
+            roofs,
+            float(table.flops[task]) * grown,
+            float(table.bytes[task]) * grown,
+            table.precision[task],
+        )
         if _is_aligned(inputs, PRODUCTS[table.op_name(op)], row):
-            aligned_now, aligned_best = aligned_now + float(graph.task_ns[task]), aligned_best + best
+            aligned_now, aligned_best = (
+                aligned_now + float(graph.task_ns[task]),
+                aligned_best + best,
+            )
         elif grown <= POLICY.most_padding:
             padded[task] = best
     slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
@@ -166,7 +184,10 @@ def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> b
 
 def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:
     odd = sorted({size for size in sizes if size % ROW_OF.get(precision, 8)}, reverse=True)
-    return " and ".join(f"{size} to {math.ceil(size / POLICY.pad_to) * POLICY.pad_to}" for size in odd) or "the rows"
+    return (
+        " and ".join(f"{size} to {math.ceil(size / POLICY.pad_to) * POLICY.pad_to}" for size in odd)
+        or "the rows"
+    )
 
 
 def _padded(slow: Bool, times: Float64) -> Change:

@@ -82,7 +82,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"{again_ms:.1f} ms of kernels a step are forward work done again in backward.",
         action=_action(fits),
         evidence=(
-            f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} operators a step run again",
+            (
+                f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} "
+                "operators a step run again"
+            ),
             words,
         ),
         events=case.graph.task_event[table.recomputed],
@@ -93,7 +96,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _action(fits: float) -> str:
     if fits >= 1:
-        return "no activation checkpointing (gradient_checkpointing_disable(), no checkpoint() around blocks); watch the peak"
+        return (
+            "no activation checkpointing (gradient_checkpointing_disable(), no checkpoint() "
+            "around blocks); watch the peak"
+        )
     return f"checkpoint {math.ceil((1 - fits) * 10)} blocks of 10, and watch memory's peak"
 
 
@@ -111,7 +117,12 @@ def _recomputations(case: Case, graph: Graph) -> Recomputations:
     task_node = ancestor_with(links.parent, launch, inside)
     position = np.minimum(np.searchsorted(nodes, task_node), len(nodes) - 1)
     began = trace.start_ns[np.maximum(launch, 0)]
-    hit = (task_node != NONE) & (nodes[position] == task_node) & (began >= start[position]) & (began < end[position])
+    hit = (
+        (task_node != NONE)
+        & (nodes[position] == task_node)
+        & (began >= start[position])
+        & (began < end[position])
+    )
     return Recomputations(start=start, end=end, of_task=np.where(hit, position, NONE))
 
 
@@ -138,7 +149,9 @@ def kept_bytes(table: TaskTable, graph: Graph) -> float | None:
         work, inputs = table.work(op), table.inputs(op)
         if work is None or inputs is None or work.bytes is None:
             continue
-        total += max(work.bytes - (read_bytes(*operands(inputs, range(len(inputs.dims)))) or 0.0), 0.0)
+        total += max(
+            work.bytes - (read_bytes(*operands(inputs, range(len(inputs.dims)))) or 0.0), 0.0
+        )
     return total / max(graph.num_steps, 1)
 
 
@@ -147,11 +160,31 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
     device, memory = case.context.device, case.context.trace.memory
     whole = None if device is None else device.memory_bytes
     if whole is None or needed is None:
-        return 1.0, "whether what it saves would fit is not known: record with profile_memory=True and record_shapes=True"
+        return (
+            1.0,
+            (
+                "whether what it saves would fit is not known: record with profile_memory=True and "
+                "record_shapes=True"
+            ),
+        )
     peak = 0
     if memory is not None and len(memory.allocated_bytes):
-        peak = int(memory.allocated_bytes[memory.device == (0 if device is None else device.index)].max(initial=0))
+        peak = int(
+            memory.allocated_bytes[memory.device == (0 if device is None else device.index)].max(
+                initial=0
+            )
+        )
     free = POLICY.usable * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    peak_text = f"the peak is {peak / 1e9:.0f} GB" if peak else "its peak was not recorded (profile_memory=True records it)"
-    return fits, f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; {peak_text}"
+    peak_text = (
+        f"the peak is {peak / 1e9:.0f} GB"
+        if peak
+        else "its peak was not recorded (profile_memory=True records it)"
+    )
+    return (
+        fits,
+        (
+            f"keeping it takes about {needed / 1e9:.1f} GB of the device's {whole / 1e9:.0f} GB; "
+            f"{peak_text}"
+        ),
+    )

@@ -47,11 +47,14 @@ SPILL, LOCAL = "spill", "local"
 WORDINGS = {
     SPILL: Wording(
         summary="Registers of {kernels} spill to memory.",
-        action="more registers a thread (launch bounds), smaller tiles, less unrolling (Triton: smaller blocks, more num_warps)",
+        action="more registers a thread (launch bounds), smaller tiles, less unrolling (Triton: "
+        "smaller blocks, more num_warps)",
     ),
     LOCAL: Wording(
-        summary="Local memory takes much of the traffic of {kernels}: spilled registers, or arrays indexed at run time.",
-        action="see which it is (-Xptxas -v lists spills); then more registers a thread, smaller tiles; or constant indices",
+        summary="Local memory takes much of the traffic of {kernels}: spilled registers, or arrays "
+        "indexed at run time.",
+        action="see which it is (-Xptxas -v lists spills); then more registers a thread, smaller "
+        "tiles; or constant indices",
     ),
 }
 
@@ -73,11 +76,19 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     local = _local_share(kernel)
     if local is None or local < POLICY.local:
         return None
-    return Fault(kernel=kernel, cause=LOCAL, words=f"{local:.0%} of its L1 traffic is local memory{registers}")
+    return Fault(
+        kernel=kernel,
+        cause=LOCAL,
+        words=f"{local:.0%} of its L1 traffic is local memory{registers}",
+    )
 
 
 def _local_share(kernel: KernelMetrics) -> float | None:
-    loads, stores, local = kernel.global_load_sectors, kernel.global_store_sectors, kernel.local_bytes
+    loads, stores, local = (
+        kernel.global_load_sectors,
+        kernel.global_store_sectors,
+        kernel.local_bytes,
+    )
     if loads is None or stores is None or not local:
         return None
     return local / (local + SECTOR_BYTES * (loads + stores))

@@ -52,7 +52,9 @@ TAIL = "tail"
 WORDINGS = {
     TAIL: Wording(
         summary="The last wave of {kernels} leaves much of the device empty.",
-        action="tiles or batch sizes for a grid just below a whole number of waves; smaller blocks; a persistent kernel",
+        action="tiles or batch sizes for a grid just below a whole "
+        "number of waves; smaller blocks; "
+        "a persistent kernel",
     )
 }
 
@@ -67,12 +69,17 @@ def judge(kernel: KernelMetrics) -> Fault | None:
         return None
     idle = 1 - waves / math.ceil(waves)
     roof = kernel.roof
-    if idle < POLICY.idle or not _shows(kernel) or (roof is not None and roof[1] >= POLICY.near_roof):
+    if (
+        idle < POLICY.idle
+        or not _shows(kernel)
+        or (roof is not None and roof[1] >= POLICY.near_roof)
+    ):
         return None
     return Fault(
         kernel=kernel,
         cause=TAIL,
-        words=f"{waves:.2f} waves take the time of {math.ceil(waves)}: {idle:.0%} of their room is empty",
+        words=f"{waves:.2f} waves take the time of {math.ceil(waves)}: {idle:.0%} of their room is "
+        "empty",
     )
 
 

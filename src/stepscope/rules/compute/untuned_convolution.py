@@ -78,7 +78,11 @@ class Policy:
 
 
 POLICY = Policy()
-FLAG_AT = {"aten::cudnn_convolution": 6, "aten::cudnn_convolution_transpose": 7, "aten::_convolution": 9}
+FLAG_AT = {
+    "aten::cudnn_convolution": 6,
+    "aten::cudnn_convolution_transpose": 7,
+    "aten::_convolution": 9,
+}
 """Where these operators have `benchmark`."""
 MIOPEN_FLAG_AT = {
     "aten::miopen_convolution": 7,
@@ -87,15 +91,19 @@ MIOPEN_FLAG_AT = {
 }
 """The same on ROCm."""
 MIOPEN_ACTION = (
-    "Try torch.backends.cudnn.benchmark = True: the first step of each shape searches, and MIOpen's find-db keeps what it found."
+    "Try torch.backends.cudnn.benchmark = True: the first step of each shape searches, and "
+    "MIOpen's find-db keeps what it found."
 )
 MIOPEN_READS = (
-    "see that the job reads this find-db (the same user or MIOPEN_USER_DB_PATH, the same version of MIOpen), has the memory for"
+    "see that the job reads this find-db (the same user or MIOPEN_USER_DB_PATH, the same version "
+    "of MIOpen), has the memory for"
     " the workspace, and that no MIOPEN_DEBUG_CONV_ variable leaves solvers out"
 )
 MIOPEN_SEARCH = (
-    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: torch.backends.cudnn.benchmark = True"
-    " or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that lists no more, try channels_last"
+    "search again in full, with no MIOPEN_DEBUG_CONV_ variable set: "
+    "torch.backends.cudnn.benchmark = True"
+    " or MIOPEN_FIND_MODE=NORMAL, and MIOPEN_FIND_ENFORCE=SEARCH to tune too. Where that lists no "
+    "more, try channels_last"
 )
 PRECISIONS = ("bf16", "fp16", "tf32")
 
@@ -111,7 +119,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return _by_find_db(case, graph, lookup, case.searched)
     convolutions = table.of_category("convolution")
     if roofs is None or not case.context.trace.meta.has_shapes:
-        much = per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
+        much = (
+            per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
+        )
         if not much:
             return None
         if roofs is None:
@@ -120,24 +130,38 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
                 reason="the peaks of this device are not known",
                 needs="--hardware FILE, as `stepscope calibrate` writes it",
             )
-        return Abstention(code=CODE, reason="convolutions of unknown size", needs="record_shapes=True")
+        return Abstention(
+            code=CODE, reason="convolutions of unknown size", needs="record_shapes=True"
+        )
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns or not _holds_still(graph, table, convolutions):
+    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns or not _holds_still(
+        graph, table, convolutions
+    ):
         return None
     if _flags(table, MIOPEN_FLAG_AT) == {False}:
-        return Remark(code=CODE, text=f"{spent_ms:.1f} ms of convolutions a step without MIOpen's search. {MIOPEN_ACTION}")
+        return Remark(
+            code=CODE,
+            text=f"{spent_ms:.1f} ms of convolutions a step without MIOpen's search. "
+            f"{MIOPEN_ACTION}",
+        )
     if _flags(table, FLAG_AT) != {False}:
         return None
-    steps, reach_ms = max(graph.num_steps, 1), float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
+    steps, reach_ms = (
+        max(graph.num_steps, 1),
+        float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6,
+    )
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{spent_ms:.1f} ms of convolutions a step with algorithms that cuDNN guessed.",
         action="try torch.backends.cudnn.benchmark = True: one line, and it may give nothing",
         evidence=(
-            f"{int(slow.sum()) // steps} convolutions a step, of the same shapes in each, with benchmark off",
+            (
+                f"{int(slow.sum()) // steps} convolutions a step, of the same shapes in each, with "
+                "benchmark off"
+            ),
             f"well-made ones of their size take {reach_ms:.1f} ms",
         ),
         change=_at(slow, POLICY.tuned * graph.task_ns),
@@ -147,14 +171,19 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     )
 
 
-def _by_find_db(case: Case, graph: Graph, lookup: ConvolutionLookup, searched: SearchedConvolutions) -> Proposal | Remark | None:
+def _by_find_db(
+    case: Case, graph: Graph, lookup: ConvolutionLookup, searched: SearchedConvolutions
+) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that is not known, or promises
     nothing, a remark."""
     assert case.step_interval_ns is not None
     least_ms = POLICY.least_share * case.step_interval_ns / 1e6
     slower = [used for used in lookup.used if used.slower >= POLICY.least_slower]
     alike = [used for used in slower if _is_alike(used, graph.num_steps)]
-    if lookup.is_deterministic or sum(used.step_ms * (1 - 1 / used.slower) for used in alike) < least_ms:
+    if (
+        lookup.is_deterministic
+        or sum(used.step_ms * (1 - 1 / used.slower) for used in alike) < least_ms
+    ):
         return _remark(graph, lookup, slower, alike, least_ms)
     times = graph.task_ns.astype(np.float64)
     chosen = np.zeros(len(times), np.bool_)
@@ -169,12 +198,18 @@ def _by_find_db(case: Case, graph: Graph, lookup: ConvolutionLookup, searched: S
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has (gain derived from it).",
+        summary=f"{spent_ms:.1f} ms of convolutions a step run slower "
+        "solvers than MIOpen's find-db "
+        "has (gain derived from it).",
         action=f"{first} {MIOPEN_READS}",
         evidence=(
             *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
             *([f"and {rest} more"] if rest > 0 else []),
-            f"derived from {paths}: these kernels' time, scaled by the two solvers' times there; not measured in this run",
+            (
+                f"derived from {paths}: these kernels' time, scaled by the two solvers' times "
+                "there; "
+                "not measured in this run"
+            ),
             *_left_out(graph, lookup),
         ),
         change=_at(chosen, times),
@@ -202,17 +237,31 @@ def _used_words(used: UsedSolver, steps: int) -> str:
 
 
 def _remark(
-    graph: Graph, lookup: ConvolutionLookup, slower: Sequence[UsedSolver], alike: Sequence[UsedSolver], least_ms: float
+    graph: Graph,
+    lookup: ConvolutionLookup,
+    slower: Sequence[UsedSolver],
+    alike: Sequence[UsedSolver],
+    least_ms: float,
 ) -> Remark | None:
     sentences = []
     unlike = [used for used in slower if used not in alike]
     spent_ms = sum(used.step_ms for used in slower)
     if lookup.is_deterministic and spent_ms >= least_ms:
-        words = f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has"
-        sentences.append(f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is promised.")
+        words = (
+            f"{spent_ms:.1f} ms of convolutions a step run slower solvers than MIOpen's find-db has"
+        )
+        sentences.append(
+            f"{words}; deterministic ones were asked for, which leaves solvers out: no gain is "
+            "promised."
+        )
     elif sum(used.step_ms for used in unlike) >= least_ms:
-        words = f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or short as in the find-db"
-        sentences.append(f"{words}: is it of this device, at these clocks? No gain is promised by it.")
+        words = (
+            f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or "
+            "short as in the find-db"
+        )
+        sentences.append(
+            f"{words}: is it of this device, at these clocks? No gain is promised by it."
+        )
     if per_step_ms(graph, lookup.lost) >= least_ms:
         sentences += [f"{line[0].upper()}{line[1:]}." for line in _left_out(graph, lookup)]
         sentences += [MIOPEN_ACTION] if lookup.missing else []
@@ -222,10 +271,16 @@ def _remark(
 def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
     num, lost_ms = lookup.num_problems, per_step_ms(graph, lookup.lost)
     if lookup.missing:
-        words = f"{len(lookup.missing)} of {num} convolutions are not in the find-db, such as {lookup.missing[0].words}"
+        words = (
+            f"{len(lookup.missing)} of {num} convolutions are not in the find-db, such as "
+            f"{lookup.missing[0].words}"
+        )
         yield f"{words}: MIOpen has not searched for them"
     if lookup.unsure:
-        yield f"{len(lookup.unsure)} of {num} fit several of its entries or solvers, or kernels of none, and were not judged"
+        yield (
+            f"{len(lookup.unsure)} of {num} fit several of its entries or solvers, or kernels of "
+            "none, and were not judged"
+        )
     if lookup.missing or lookup.unsure:
         yield f"these take {lost_ms:.1f} ms a step"
 
@@ -233,24 +288,35 @@ def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
 def advise(auxiliary: Auxiliary) -> Advice | None:
     """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for
     any size."""
-    files = () if auxiliary.kernels is None else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
+    files = (
+        ()
+        if auxiliary.kernels is None
+        else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
+    )
     whole = together_of(files)
     if whole is None:
         return None
     searched = [convolution for layouts in whole.by_sizes.values() for convolution in layouts]
     generic = [convolution for convolution in searched if convolution.is_generic]
     poor = sorted(generic, key=lambda convolution: -convolution.best.time_ms)
-    share = sum(convolution.best.time_ms for convolution in poor) / sum(convolution.best.time_ms for convolution in searched)
+    share = sum(convolution.best.time_ms for convolution in poor) / sum(
+        convolution.best.time_ms for convolution in searched
+    )
     if share < POLICY.least_generic_share:
         return None
     naive = sum(convolution.best.is_naive for convolution in poor)
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"For {len(poor):,} of {len(searched):,} convolutions MIOpen's find-db has no solver made for them:"
-        f" the naive kernel is the fastest of {naive:,}, one for any size of {len(poor) - naive:,}.",
+        summary=f"For {len(poor):,} of {len(searched):,} convolutions "
+        "MIOpen's find-db has no solver "
+        "made for them:"
+        f" the naive kernel is the fastest of {naive:,}, one for any size of "
+        f"{len(poor) - naive:,}.",
         action=f"move the file away and {MIOPEN_SEARCH}",
-        evidence=tuple(_poor_words(convolution, whole) for convolution in poor[: POLICY.most_evidence]),
+        evidence=tuple(
+            _poor_words(convolution, whole) for convolution in poor[: POLICY.most_evidence]
+        ),
         weight=share,
         weight_of="the time of the find-db's convolutions, each once",
     )
@@ -258,7 +324,10 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
 
 def _poor_words(convolution: Searched, whole: SearchedConvolutions) -> str:
     problem, best = convolution.problem, convolution.best
-    words = f"{problem.words}: {best.name} takes {best.time_ms:.3f} ms, the fastest of {len(convolution.solvers)}"
+    words = (
+        f"{problem.words}: {best.name} takes {best.time_ms:.3f} ms, the fastest of "
+        f"{len(convolution.solvers)}"
+    )
     fastest = min(whole.by_sizes[problem.sizes], key=lambda entry: entry.best.time_ms)
     if fastest.best.time_ms * POLICY.least_slower > best.time_ms:
         return words
@@ -271,7 +340,9 @@ def _reach_ns(table: TaskTable, roofs: DevicePeaks, convolutions: Bool) -> Float
     reach = np.full(len(table.op), np.inf)
     for task in np.flatnonzero(convolutions & table.is_matrix & ~np.isnan(table.flops)).tolist():
         if table.precision[task] in PRECISIONS:
-            time_ns = matrix_ns(roofs, float(table.flops[task]), float(table.bytes[task]), table.precision[task])
+            time_ns = matrix_ns(
+                roofs, float(table.flops[task]), float(table.bytes[task]), table.precision[task]
+            )
             reach[task] = np.inf if np.isnan(time_ns) else time_ns
     return reach
 

@@ -65,15 +65,21 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         steps = stall_ms * 1e6 / case.step_interval_ns
         return Remark(
             code=CODE,
-            text=f"the loader's workers start anew between epochs: {stall_ms:.0f} ms, as long as {steps:.1f} steps; with short "
-            "epochs set persistent_workers=True (what it gives depends on the steps an epoch has, which is not recorded)",
+            text=f"the loader's workers start anew between epochs: {stall_ms:.0f} ms, as long as "
+            f"{steps:.1f} steps; with short "
+            "epochs set persistent_workers=True (what it gives depends on the steps an epoch has, "
+            "which is not recorded)",
         )
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The loader's workers are started anew at each epoch: {stall_ms:.1f} ms each time.",
+        summary="The loader's workers are started anew at each epoch: "
+        f"{stall_ms:.1f} ms each time.",
         action="DataLoader(persistent_workers=True)",
-        evidence=(f"{len(last)} epoch ends in the recording", f"{stall_ms:.1f} ms from the last fetch to the first batch"),
+        evidence=(
+            f"{len(last)} epoch ends in the recording",
+            f"{stall_ms:.1f} ms from the last fetch to the first batch",
+        ),
         change=change,
         cautious=_without(case, union(trace.start_ns[last], trace.start_ns[first])),
     )
@@ -81,7 +87,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _are_kept(case: Case) -> bool:
     """Whether the loader itself says that its workers stay."""
-    return case.metadata is not None and case.metadata.loader is not None and case.metadata.loader.persistent_workers is True
+    return (
+        case.metadata is not None
+        and case.metadata.loader is not None
+        and case.metadata.loader.persistent_workers is True
+    )
 
 
 def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
@@ -92,9 +102,13 @@ def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     launching = case.context.links.launch[trace.device_work & (case.context.links.launch >= 0)]
     if len(launching) == 0:
         # Without a device the operators are the work.
-        launching = np.flatnonzero(trace.is_kind(Kind.OP) & ~contains(case.context.host.input, trace.start_ns))
+        launching = np.flatnonzero(
+            trace.is_kind(Kind.OP) & ~contains(case.context.host.input, trace.start_ns)
+        )
     launches = np.sort(trace.start_ns[launching])
-    quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(launches, trace.start_ns[after])
+    quiet: Bool = np.searchsorted(launches, trace.end_ns[before]) == np.searchsorted(
+        launches, trace.start_ns[after]
+    )
     edge = quiet & (trace.start_ns[after] - trace.end_ns[before] >= POLICY.least_pause_ns)
     return before[edge], after[edge]
 
@@ -103,7 +117,9 @@ def _without(case: Case, gone: Intervals) -> Change:
     """The host no longer spends this time, in the loader or between its calls."""
 
     def change(graph: Graph) -> Graph:
-        loading = lengths_in(graph.call_start_ns, graph.call_end_ns, intersect(gone, case.context.host.input))
+        loading = lengths_in(
+            graph.call_start_ns, graph.call_end_ns, intersect(gone, case.context.host.input)
+        )
         shorter = without_host_ranges(graph, gone)
         return with_part_ns(shorter, "input", np.maximum(graph.call_parts["input"] - loading, 0.0))
 

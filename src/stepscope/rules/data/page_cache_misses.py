@@ -29,7 +29,8 @@ from stepscope.core.system_report import HostCounters, HostStacks
 CODE = "page-cache-misses"
 BOUND = "data"
 ACTION = (
-    "read in order and in larger pieces, keep shards that fit in memory, raise the container's memory limit, or copy the data"
+    "read in order and in larger pieces, keep shards that fit in memory, raise the container's "
+    "memory limit, or copy the data"
     " to a local disk"
 )
 
@@ -56,7 +57,11 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 
 def _counted(counters: HostCounters) -> Advice | None:
-    if counters.major_faults is None or not counters.elapsed_s or counters.major_faults < POLICY.least_per_s * counters.elapsed_s:
+    if (
+        counters.major_faults is None
+        or not counters.elapsed_s
+        or counters.major_faults < POLICY.least_per_s * counters.elapsed_s
+    ):
         return None
     rate = counters.major_faults / counters.elapsed_s
     return Advice(
@@ -64,7 +69,12 @@ def _counted(counters: HostCounters) -> Advice | None:
         bound=BOUND,
         summary=f"{rate:,.0f} pages a second had to be fetched from a disk while a thread waited.",
         action=ACTION,
-        evidence=(f"{counters.path}: {counters.major_faults:,.0f} major faults in {counters.elapsed_s:.1f} s",),
+        evidence=(
+            (
+                f"{counters.path}: {counters.major_faults:,.0f} major faults in "
+                f"{counters.elapsed_s:.1f} s"
+            ),
+        ),
     )
 
 
@@ -75,9 +85,15 @@ def _sampled(stacks: HostStacks) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The kernel fetches files' pages from a disk in {share:.0%} of the samples on cores.",
+        summary="The kernel fetches files' pages from a disk in "
+        f"{share:.0%} of the samples on cores.",
         action=ACTION,
-        evidence=(f"{stacks.path}: readahead and page reads in {share:.1%} of {stacks.amount:,.0f} samples",),
+        evidence=(
+            (
+                f"{stacks.path}: readahead and page reads in {share:.1%} of {stacks.amount:,.0f} "
+                "samples"
+            ),
+        ),
         weight=share,
         weight_of="the samples on cores",
     )

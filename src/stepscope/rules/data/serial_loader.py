@@ -39,7 +39,13 @@ from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, loading_frames, with_input
+from stepscope.rules.shared.loading import (
+    FETCH_NS,
+    input_per_step,
+    loaded_every,
+    loading_frames,
+    with_input,
+)
 
 CODE = "serial-loader"
 BOUND = "data"
@@ -83,10 +89,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in which it launches nothing.",
+        summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
+        "which it launches nothing.",
         action=f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True); "
         f"{_least(case, loading_ns, workers)}",
-        evidence=(f"{calls} calls of {serial[0].name}", f"the longest took {longest / 1e6:.1f} ms", *_settings(case, loading_ns)),
+        evidence=(
+            f"{calls} calls of {serial[0].name}",
+            f"the longest took {longest / 1e6:.1f} ms",
+            *_settings(case, loading_ns),
+        ),
         events=events,
         events_ns=events_ns,
         change=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, workers)),
@@ -115,15 +126,24 @@ def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False
     share. To be sure of a gain, cores must be left over.
     """
     metadata = case.metadata
-    if case.graph is None or metadata is None or metadata.own_cores is None or case.step_interval_ns is None:
+    if (
+        case.graph is None
+        or metadata is None
+        or metadata.own_cores is None
+        or case.step_interval_ns is None
+    ):
         return loading_ns / workers
     if not case.graph.on_host:
         threads = _threads(metadata, loading_ns / case.step_interval_ns)
-        return loading_ns * (threads if sure else threads ** (1 - _operator_share(case) / 2)) / workers
+        return (
+            loading_ns * (threads if sure else threads ** (1 - _operator_share(case) / 2)) / workers
+        )
     used = 1.0 if metadata.cores_used is None else metadata.cores_used
     if sure and metadata.own_cores < used + workers * _cores_per_worker(metadata):
         return case.step_interval_ns
-    return max(loading_ns * max(used, 1.0) / workers, used * case.step_interval_ns / metadata.own_cores)
+    return max(
+        loading_ns * max(used, 1.0) / workers, used * case.step_interval_ns / metadata.own_cores
+    )
 
 
 def _cores_per_worker(metadata: Known) -> float:
@@ -175,9 +195,18 @@ def _settings(case: Case, loading_ns: float) -> tuple[str, ...]:
 def _least(case: Case, loading_ns: float, workers: int) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
     assert case.graph is not None
-    least = math.ceil(loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns, 1.0))
+    least = math.ceil(
+        loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns, 1.0)
+    )
     if least > workers:
         return f"{least} keep up, if the rank has the cores"
-    if case.metadata is not None and case.metadata.own_cores is not None and workers > case.metadata.own_cores:
-        return f"at least {least}; making a batch waits more than it computes, so workers may outnumber the rank's cores"
+    if (
+        case.metadata is not None
+        and case.metadata.own_cores is not None
+        and workers > case.metadata.own_cores
+    ):
+        return (
+            f"at least {least}; making a batch waits more than it computes, so workers may "
+            "outnumber the rank's cores"
+        )
     return f"at least {least}, at most the cores per rank"

@@ -63,16 +63,22 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if case.speedup(_smoothed(case.graph)) < POLICY.least_speedup:
         return Remark(
             code=CODE,
-            text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: its workers deliver in bursts; "
-            f"try prefetch_factor={2 * _depth(case)} or {4 * _depth(case)} ({wait_ms / every:.1f} ms a step at most; the median "
+            text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: "
+            "its workers deliver in bursts; "
+            f"try prefetch_factor={2 * _depth(case)} or {4 * _depth(case)} ({wait_ms / every:.1f} "
+            "ms a step at most; the median "
             "step does not show it)",
         )
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Batches come in bursts: every {every}. step waits {wait_ms:.1f} ms for the loader.",
-        action=f"DataLoader(prefetch_factor={2 * _depth(case)}), then {4 * _depth(case)} ({_depth(case)} now)",
-        evidence=(f"{len(bursts)} of {len(fetches)} fetches waited, each {every} steps after the last",),
+        summary=f"Batches come in bursts: every {every}. step waits "
+        f"{wait_ms:.1f} ms for the loader.",
+        action=f"DataLoader(prefetch_factor={2 * _depth(case)}), then {4 * _depth(case)} "
+        f"({_depth(case)} now)",
+        evidence=(
+            f"{len(bursts)} of {len(fetches)} fetches waited, each {every} steps after the last",
+        ),
         change=_smoothed,
         cautious=lambda graph: graph,
     )

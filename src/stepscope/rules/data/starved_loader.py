@@ -68,10 +68,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The loader's workers do not keep up: the training process waits {waited_ms:.1f} ms a step for its batch.",
+        summary="The loader's workers do not keep up: the training "
+        f"process waits {waited_ms:.1f} ms "
+        "a step for its batch.",
         action=_action(case.metadata, _times(case.step_interval_ns, waited_ms * 1e6)),
         evidence=(
-            f"{int(waiting.sum())} of {len(fetches)} fetches waited, {float(np.mean(fetches)) / 1e6:.1f} ms on average",
+            (
+                f"{int(waiting.sum())} of {len(fetches)} fetches waited, "
+                f"{float(np.mean(fetches)) / 1e6:.1f} ms on average"
+            ),
             _settings(case),
         ),
         change=lambda graph: loaded_every(graph, batch_ns),
@@ -84,22 +89,33 @@ def _action(metadata: Known | None, times: int) -> str:
     """More workers and more batches of each kept ready, as far as both are more than the job
     has."""
     loader = None if metadata is None else metadata.loader
-    depth = max(POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0))
+    depth = max(
+        POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0)
+    )
     busy = "if the cores are busy already (top), cheaper transforms or faster storage"
     if metadata is None or loader is None or not loader.num_workers:
-        return f"{times} times as many workers, at most the cores per rank, and DataLoader(prefetch_factor={depth}); {busy}"
+        return (
+            f"{times} times as many workers, at most the cores per rank, and "
+            f"DataLoader(prefetch_factor={depth}); {busy}"
+        )
     workers, more = loader.num_workers, _more_workers(metadata, loader.num_workers, times)
     if more > workers:
         return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"
     cores = f"the {metadata.own_cores:g} cores of the rank"
-    return f"cheaper transforms or faster storage: {workers} workers fill {cores}. DataLoader(prefetch_factor={depth}) may help"
+    return (
+        f"cheaper transforms or faster storage: {workers} workers fill {cores}. "
+        f"DataLoader(prefetch_factor={depth}) may help"
+    )
 
 
 def _more_workers(metadata: Known, workers: int, times: int) -> int:
     """So many times the workers, within the rank's cores; workers that wait for storage may
     outnumber these."""
     wanted = workers * times
-    is_waiting = metadata.busiest_worker_cores is not None and metadata.busiest_worker_cores < POLICY.waiting_cores
+    is_waiting = (
+        metadata.busiest_worker_cores is not None
+        and metadata.busiest_worker_cores < POLICY.waiting_cores
+    )
     if metadata.own_cores is None or is_waiting:
         return wanted
     return min(wanted, math.floor(metadata.own_cores))
@@ -109,7 +125,11 @@ def _settings(case: Case) -> str:
     metadata = case.metadata
     if metadata is None or metadata.loader is None or metadata.loader.num_workers is None:
         return "the number of workers and idle cores is not in the trace"
-    busy = "" if metadata.busiest_worker_cores is None else f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
+    busy = (
+        ""
+        if metadata.busiest_worker_cores is None
+        else f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
+    )
     cores = "" if metadata.own_cores is None else f"; the rank has {metadata.own_cores:g} cores"
     return f"{metadata.loader.num_workers} workers{busy}{cores}"
 
@@ -117,4 +137,7 @@ def _settings(case: Case) -> str:
 def _times(step_interval_ns: float, waited_ns: float) -> int:
     """How many times the workers there are it takes to bring a batch in the step without its wait;
     they are busy all the time."""
-    return min(max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2), POLICY.more_workers)
+    return min(
+        max(math.ceil(step_interval_ns / max(step_interval_ns - waited_ns, 1.0)), 2),
+        POLICY.more_workers,
+    )

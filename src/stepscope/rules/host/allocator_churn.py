@@ -41,10 +41,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Memory goes to and from the driver while the run trains: {spent_ns / 1e6:.2f} ms a step.",
-        action="No torch.cuda.empty_cache() in the loop; else PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a lower peak",
+        summary="Memory goes to and from the driver while the run "
+        f"trains: {spent_ns / 1e6:.2f} ms a "
+        "step.",
+        action="No torch.cuda.empty_cache() in the loop; else "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a lower peak",
         evidence=tuple(
-            f"{row.count} x {row.name}, {row.total_ns / 1e6:.2f} ms, the longest {row.longest_ns / 1e6:.2f}" for row in rows[:3]
+            (
+                f"{row.count} x {row.name}, {row.total_ns / 1e6:.2f} ms, the longest "
+                f"{row.longest_ns / 1e6:.2f}"
+            )
+            for row in rows[:3]
         ),
         events=named_events(case, ALLOCATOR_CALL, Kind.RUNTIME),
         change=lambda graph: _kept(case, graph),

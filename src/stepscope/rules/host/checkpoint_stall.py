@@ -55,11 +55,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The step stops to save or load files: {saving_ns / 1e6:.1f} ms a step in the recording.",
-        action=f"Save every {_rounded(seldom)} steps or more seldom, for {POLICY.bearable_share:.0%} of the time at most; or"
+        summary=f"The step stops to save or load files: {saving_ns / 1e6:.1f} ms a step in the "
+        "recording.",
+        action=f"Save every {_rounded(seldom)} steps or more seldom, for "
+        f"{POLICY.bearable_share:.0%} "
+        "of the time at most; or"
         " asynchronously (torch.distributed.checkpoint.async_save)",
         evidence=(
-            f"{len(case.context.host.io)} stretches of saving or loading while {case.graph.num_steps} steps were recorded",
+            (
+                f"{len(case.context.host.io)} stretches of saving or loading while "
+                f"{case.graph.num_steps} steps were recorded"
+            ),
         ),
         events=named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
         change=lambda graph: _elsewhere(case, graph),

@@ -69,17 +69,21 @@ def propose(case: Case) -> Proposal | Abstention | None:
     action, evidence = "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()", []
     if len(blocking):
         action = "Unset CUDA_LAUNCH_BLOCKING"
-        evidence.append(f"{len(blocking) / steps:.0f} launches a step held the host until their kernel was done")
+        evidence.append(
+            f"{len(blocking) / steps:.0f} launches a step held the host until their kernel was done"
+        )
     if len(checks):
         evidence.append(f"{len(checks) / steps:.0f} stretches of NaN checks a step inside backward")
         taken = float((notes_taken.end - notes_taken.start).sum()) / steps / 1e6
         evidence.append(
-            f"{taken:.2f} ms a step before the work of {len(notes_taken) / steps:.0f} forward operators, noting their stack"
+            f"{taken:.2f} ms a step before the work of {len(notes_taken) / steps:.0f} forward "
+            "operators, noting their stack"
         )
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary="The run is in a debugging mode that makes the host wait for the device all the time.",
+        summary="The run is in a debugging mode that makes the host wait "
+        "for the device all the time.",
         action=action,
         evidence=tuple(evidence),
         change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
@@ -91,7 +95,9 @@ def _blocking_launches(case: Case, graph: Graph) -> Intervals:
     """When the host stood in a launch call while its own kernel ran, where most launches do
     that."""
     trace = case.context.trace
-    launches = np.flatnonzero(matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1))
+    launches = np.flatnonzero(
+        matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1)
+    )
     kernel = graph.task_event[graph.call_first[launches]]
     end = trace.end_ns[graph.call_event[launches]]
     blocks = end >= trace.end_ns[kernel]

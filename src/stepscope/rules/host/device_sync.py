@@ -94,8 +94,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The host stops {num:.3g} times a step to read from the device, and launches nothing meanwhile.",
-        action="Read numbers every 50th step (.item(), float(), print); sum them on the device between (total += loss.detach()),"
+        summary=f"The host stops {num:.3g} times a step to read from the "
+        "device, and launches nothing "
+        "meanwhile.",
+        action="Read numbers every 50th step (.item(), float(), print); sum them on the device "
+        "between (total += loss.detach()),"
         ' or fetch with .to("cpu", non_blocking=True) and look a step later',
         evidence=_evidence(case, case.graph, waits),
         events=case.graph.call_event[waits.all],
@@ -115,7 +118,11 @@ def _waits(case: Case, graph: Graph) -> _Waits:
     trace, host, parent = context.trace, context.host, context.links.parent
     call = graph.call_event
     elsewhere = join(host.input, host.io, host.compile, host.allocator)
-    candidate = (graph.call_wait != NONE) & ~contains(elsewhere, graph.call_start_ns) & ~matching(trace, NOT_OURS)[call]
+    candidate = (
+        (graph.call_wait != NONE)
+        & ~contains(elsewhere, graph.call_start_ns)
+        & ~matching(trace, NOT_OURS)[call]
+    )
     is_op = trace.is_kind(Kind.OP)
 
     def inside(pattern: re.Pattern[str]) -> Int64:
@@ -134,7 +141,9 @@ def _fetches_little(case: Case, graph: Graph) -> Bool:
     """Per call: it waits for a small copy to the host."""
     trace = case.context.trace
     target = graph.task_event[np.maximum(graph.call_wait, 0)]
-    to_host = trace.is_kind(Kind.MEMCPY) & matching(trace, re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)"))
+    to_host = trace.is_kind(Kind.MEMCPY) & matching(
+        trace, re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)")
+    )
     little = (trace.size_bytes >= 0) & (trace.size_bytes <= POLICY.largest_fetch_bytes)
     mask: Bool = (graph.call_wait != NONE) & (to_host & little)[target]
     return mask
@@ -145,7 +154,13 @@ def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     trace, parent = case.context.trace, case.context.links.parent
     calls = np.flatnonzero(waits.all)
     op = ancestor_with(parent, graph.call_event[calls], trace.is_kind(Kind.OP), outermost=True)
-    names = Counter("an explicit synchronize" if event == NONE else trace.names[trace.name[event]] for event in op.tolist())
+    names = Counter(
+        "an explicit synchronize" if event == NONE else trace.names[trace.name[event]]
+        for event in op.tolist()
+    )
     waited_ms = float(trace.dur_ns[graph.call_event[calls]].sum()) / graph.num_steps / 1e6
-    counted = [f"{count / graph.num_steps:.3g} waits a step in {name}" for name, count in names.most_common(3)]
+    counted = [
+        f"{count / graph.num_steps:.3g} waits a step in {name}"
+        for name, count in names.most_common(3)
+    ]
     return (*counted, f"the host stood in them for {waited_ms:.2f} ms a step")

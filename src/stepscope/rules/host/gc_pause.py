@@ -41,7 +41,10 @@ CODE = "gc-pause"
 BOUND = "host"
 NEEDS_DEVICE = False
 
-COLLECTOR = re.compile(r"^Python GC$|^<built-in (function|method) collect\b|^(python )?gc[._ ]?collect(\(\))?$", re.IGNORECASE)
+COLLECTOR = re.compile(
+    r"^Python GC$|^<built-in (function|method) collect\b|^(python )?gc[._ ]?collect(\(\))?$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +70,22 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if case.speedup(without_work_in(case, graph, pauses)) < POLICY.worth:
         if pauses.total <= SHORT_GAP_NS:
             return None
-        times = f"{len(pauses)} times in {graph.num_steps} steps, for {longest:.1f} ms at the longest"
+        times = (
+            f"{len(pauses)} times in {graph.num_steps} steps, for {longest:.1f} ms at the longest"
+        )
         text = f"The garbage collector ran {times}; the usual step does not feel it."
         return Remark(code=CODE, text=text)
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Python's garbage collector holds the host for {pauses.total / graph.num_steps / 1e6:.1f} ms a step.",
-        action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and gc.collect() every 500th step,"
+        summary="Python's garbage collector holds the host for "
+        f"{pauses.total / graph.num_steps / 1e6:.1f} ms a step.",
+        action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and "
+        "gc.collect() every 500th step,"
         " on all ranks at once",
-        evidence=(f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms",),
+        evidence=(
+            f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms",
+        ),
         events=named_events(case, COLLECTOR, Kind.PYTHON, Kind.MARK, Kind.OP),
         change=lambda before: without_work_in(case, before, pauses),
         cautious=lambda before: without_work_in(case, before, pauses, POLICY.collected_share),
@@ -87,10 +96,14 @@ def pauses_of(case: Case, graph: Graph) -> Intervals:
     """When the collector held a driving thread, inside the replayed steps and outside the
     compiler."""
     trace, host = case.context.trace, case.context.host
-    named = trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR) & host.driving
+    named = (
+        trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR) & host.driving
+    )
     events = np.flatnonzero(named)
     window = union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
-    return intersect(subtract(union(trace.start_ns[events], trace.end_ns[events]), host.compile), window)
+    return intersect(
+        subtract(union(trace.start_ns[events], trace.end_ns[events]), host.compile), window
+    )
 
 
 def _unexplained(case: Case, graph: Graph) -> Abstention | None:
@@ -99,7 +112,11 @@ def _unexplained(case: Case, graph: Graph) -> Abstention | None:
         return None
     gaps = long_gaps(case, graph)
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
-    if len(quiet) == 0 or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False))) < POLICY.worth:
+    if (
+        len(quiet) == 0
+        or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False)))
+        < POLICY.worth
+    ):
         return None
     return Abstention(
         code=CODE,

@@ -46,11 +46,19 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """The main thread where it has a name, or else the one that waits most."""
     if auxiliary.system is None:
         return []
-    return [advice for advice in (_judged(stacks) for stacks in auxiliary.system.stacks) if advice is not None]
+    return [
+        advice
+        for advice in (_judged(stacks) for stacks in auxiliary.system.stacks)
+        if advice is not None
+    ]
 
 
 def _judged(stacks: HostStacks) -> Advice | None:
-    sampled = [thread for thread in stacks.threads if thread.gil_wait_share is not None and thread.share >= POLICY.least_seen]
+    sampled = [
+        thread
+        for thread in stacks.threads
+        if thread.gil_wait_share is not None and thread.share >= POLICY.least_seen
+    ]
     named = [thread for thread in sampled if MAIN in thread.name] or sampled
     if not named:
         return None
@@ -61,10 +69,17 @@ def _judged(stacks: HostStacks) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"Thread {worst.name} waits for the interpreter's lock in {_waits(worst):.0%} of its samples.",
-        action="move the other threads' Python into a process (loader workers, multiprocessing), or do it less often",
+        summary=f"Thread {worst.name} waits for the interpreter's lock "
+        f"in {_waits(worst):.0%} of its "
+        "samples.",
+        action="move the other threads' Python into a process (loader "
+        "workers, multiprocessing), or "
+        "do it less often",
         evidence=tuple(
-            f"{thread.name}: {thread.share:.0%} of all samples, {_waits(thread):.0%} of these waiting"
+            (
+                f"{thread.name}: {thread.share:.0%} of all samples, {_waits(thread):.0%} of these "
+                "waiting"
+            )
             for thread in (worst, *others)
         ),
         weight=_waits(worst),

@@ -30,7 +30,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
-from stepscope.analyses.intervals import Intervals, contains, empty, join, lengths_in, subtract, union
+from stepscope.analyses.intervals import (
+    Intervals,
+    contains,
+    empty,
+    join,
+    lengths_in,
+    subtract,
+    union,
+)
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.auxiliary import Advice, Auxiliary
@@ -68,9 +76,15 @@ FIXES = (
         re.compile(r"Tensor\.item\b|TensorVariable\(\) item\b|\.item\(\)|\.tolist\b|\.numpy\(\)"),
         "keep the value on the device (torch.where instead of a branch on it)",
     ),
-    (re.compile(r"[Dd]ata-dependent branch|generic_jump"), "compute both sides and choose with torch.where, or use torch.cond"),
+    (
+        re.compile(r"[Dd]ata-dependent branch|generic_jump"),
+        "compute both sides and choose with torch.where, or use torch.cond",
+    ),
     (re.compile(r"\bprint\b|logging|Logger"), "print and log outside of compiled code"),
-    (re.compile(r"graph_break\(\)"), "somebody put this break there: take it out if its reason is gone"),
+    (
+        re.compile(r"graph_break\(\)"),
+        "somebody put this break there: take it out if its reason is gone",
+    ),
     (
         re.compile(r"torch\.compiler\.disable|_dynamo\.disable"),
         "it is excluded from compiling on purpose: call it before or after",
@@ -97,8 +111,10 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{len(resumed) / steps:.3g} times a step a compiled region goes on in another: torch.compile broke off there.",
-        action="TORCH_LOGS=graph_breaks names the breaks; remove them (.item(), branches, print) until fullgraph=True holds",
+        summary=f"{len(resumed) / steps:.3g} times a step a compiled region goes on in another: "
+        "torch.compile broke off there.",
+        action="TORCH_LOGS=graph_breaks names the breaks; remove them (.item(), branches, print) "
+        "until fullgraph=True holds",
         evidence=_evidence(case, graph, len(regions), eager),
         events=resumed,
         change=lambda before: _joined(case, before, eager, 1.0),
@@ -111,13 +127,17 @@ def _regions(case: Case, graph: Graph) -> Int64:
     trace = case.context.trace
     regions = np.flatnonzero(matching(trace, REGION) & trace.is_kind(Kind.OP, Kind.MARK))
     start = trace.start_ns[regions]
-    inside: Int64 = regions[(start >= case.context.cut.host_start[0]) & (start < graph.call_end_ns[-1])]
+    inside: Int64 = regions[
+        (start >= case.context.cut.host_start[0]) & (start < graph.call_end_ns[-1])
+    ]
     return inside
 
 
 def _outermost(case: Case, regions: Int64) -> Int64:
     """For each region the outermost one it is in, itself when there is none."""
-    return ancestor_with(case.context.links.parent, regions, matching(case.context.trace, REGION), outermost=True)
+    return ancestor_with(
+        case.context.links.parent, regions, matching(case.context.trace, REGION), outermost=True
+    )
 
 
 def _between(case: Case, outer: Int64) -> Intervals:
@@ -130,7 +150,9 @@ def _between(case: Case, outer: Int64) -> Intervals:
     outer, first = outer[has_one], first[has_one]
     if len(outer) == 0:
         return empty()
-    return subtract(union(trace.end_ns[compiled[first]], trace.end_ns[outer]), ranges_of(case, compiled))
+    return subtract(
+        union(trace.end_ns[compiled[first]], trace.end_ns[outer]), ranges_of(case, compiled)
+    )
 
 
 def _their_backward(case: Case, between: Intervals) -> Intervals:
@@ -146,7 +168,9 @@ def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
     """Of the host's work in the eager stretches only the launching calls are left."""
     assert case.graph is not None
     inside = share_inside(case, case.graph, eager)
-    own = np.where(contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0)
+    own = np.where(
+        contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0
+    )
     work = graph.call_parts["work"]
     spared_ns = share * np.maximum(work * inside - own, 0.0)
     return replace(graph, call_parts=graph.call_parts | {"work": work - spared_ns})
@@ -155,16 +179,27 @@ def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
 def _evidence(case: Case, graph: Graph, num_regions: int, eager: Intervals) -> tuple[str, ...]:
     trace, steps = case.context.trace, graph.num_steps
     launches = int((contains(eager, graph.call_start_ns) & (np.diff(graph.call_first) > 0)).sum())
-    ops = np.flatnonzero(trace.is_kind(Kind.OP) & contains(eager, trace.start_ns) & matching(trace, re.compile(r"^aten::")))
+    ops = np.flatnonzero(
+        trace.is_kind(Kind.OP)
+        & contains(eager, trace.start_ns)
+        & matching(trace, re.compile(r"^aten::"))
+    )
     outermost = ops[trace.kind[np.maximum(case.context.links.parent[ops], 0)] != Kind.OP]
     inside_region = ops[matching(trace, REGION)[np.maximum(case.context.links.parent[ops], 0)]]
-    names = Counter(str(trace.names[trace.name[op]]) for op in np.union1d(outermost, inside_region).tolist()).most_common(3)
+    names = Counter(
+        str(trace.names[trace.name[op]]) for op in np.union1d(outermost, inside_region).tolist()
+    ).most_common(3)
     lines = [
         f"{num_regions / steps:.3g} compiled regions a step",
-        f"{launches / steps:.3g} launches a step between them, and {eager.total / steps / 1e6:.2f} ms of the host's time",
+        (
+            f"{launches / steps:.3g} launches a step between them, and "
+            f"{eager.total / steps / 1e6:.2f} ms of the host's time"
+        ),
     ]
     if names:
-        lines.append("run there: " + ", ".join(f"{name} x {count / steps:.3g}" for name, count in names))
+        lines.append(
+            "run there: " + ", ".join(f"{name} x {count / steps:.3g}" for name, count in names)
+        )
     return tuple(lines)
 
 
@@ -173,18 +208,30 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
     compiled in parts."""
     trace, steps = case.context.trace, graph.num_steps
     start, end = trace.end_ns[regions][:-1], trace.start_ns[regions][1:]
-    other = np.sort(trace.start_ns[matching(trace, BACKWARD_RANGE) | matching(trace, OPTIMIZER_RANGE)])
+    other = np.sort(
+        trace.start_ns[matching(trace, BACKWARD_RANGE) | matching(trace, OPTIMIZER_RANGE)]
+    )
     one_forward = np.searchsorted(other, end) == np.searchsorted(other, start)
-    launching = np.searchsorted(graph.call_start_ns, end) > np.searchsorted(graph.call_start_ns, start)
+    launching = np.searchsorted(graph.call_start_ns, end) > np.searchsorted(
+        graph.call_start_ns, start
+    )
     step = np.searchsorted(case.context.cut.host_start, trace.start_ns[regions], side="right")
     row = one_forward & launching & (step[1:] == step[:-1])
     if int(row.sum()) < (POLICY.least_in_a_row - 1) * steps:
         return None
-    spent = lengths_in(start[row], end[row], union(graph.call_start_ns[:1], graph.call_end_ns[-1:])).sum() / steps / 1e6
+    spent = (
+        lengths_in(
+            start[row], end[row], union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
+        ).sum()
+        / steps
+        / 1e6
+    )
     return Remark(
         code=CODE,
-        text=f"{len(regions) / steps:.3g} compiled regions a step with eager operators between them ({spent:.2f} ms of the host's"
-        " time): unless the parts are compiled one by one on purpose, TORCH_LOGS=graph_breaks says why.",
+        text=f"{len(regions) / steps:.3g} compiled regions a step with eager operators between "
+        f"them ({spent:.2f} ms of the host's"
+        " time): unless the parts are compiled one by one on purpose, TORCH_LOGS=graph_breaks "
+        "says why.",
     )
 
 
@@ -195,7 +242,11 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     more = break_places[POLICY.most_advice :]
     advice = [_advice(break_place) for break_place in shown]
     if more:
-        names = ", ".join(dict.fromkeys(break_place.told.place or break_place.told.reason for break_place in more[:8]))
+        names = ", ".join(
+            dict.fromkeys(
+                break_place.told.place or break_place.told.reason for break_place in more[:8]
+            )
+        )
         rest = ", ..." if len(more) > 8 else ""
         line = f"graph breaks at {len(more)} more places: {names}{rest}"
         advice[-1] = replace(advice[-1], evidence=(*advice[-1].evidence, line))
@@ -207,10 +258,16 @@ def _advice(break_place: BreakPlace) -> Advice:
     code = f" ({graph_break.code})" if graph_break.code else ""
     where = f"at {graph_break.place}"
     if not graph_break.place:
-        where = f"over {graph_break.reason} (the line was not recorded; TORCH_LOGS=graph_breaks does)"
+        where = (
+            f"over {graph_break.reason} (the line was not recorded; TORCH_LOGS=graph_breaks does)"
+        )
     again = times(break_place.count)
     called = f", called from {graph_break.called_from}" if graph_break.called_from else ""
-    why = f"{graph_break.reason}: {graph_break.explanation}" if graph_break.explanation else graph_break.reason
+    why = (
+        f"{graph_break.reason}: {graph_break.explanation}"
+        if graph_break.explanation
+        else graph_break.reason
+    )
     return Advice(
         code=CODE,
         bound=BOUND,
@@ -226,7 +283,14 @@ def _advice(break_place: BreakPlace) -> Advice:
 def _fix(graph_break: Break) -> str:
     """Our own advice for the common ones, then TorchDynamo's first hint. Where no reason is
     recorded, the line of code is looked at."""
-    text = graph_break.code if graph_break.reason == NO_REASON else f"{graph_break.reason} {graph_break.explanation}"
+    text = (
+        graph_break.code
+        if graph_break.reason == NO_REASON
+        else f"{graph_break.reason} {graph_break.explanation}"
+    )
     own = next((words for pattern, words in FIXES if pattern.search(text)), "")
     hint = f"torch says: {graph_break.hints[0]}" if graph_break.hints else ""
-    return "; ".join(part for part in (own, hint) if part) or "remove it, or find all breaks with torch.compile(fullgraph=True)"
+    return (
+        "; ".join(part for part in (own, hint) if part)
+        or "remove it, or find all breaks with torch.compile(fullgraph=True)"
+    )

@@ -97,7 +97,12 @@ def _captured(graph: Graph, mask: Bool) -> Graph:
     waits = graph.call_wait != NONE
     piece = np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step
     return captured_in_pieces(
-        graph, mask, piece, launch_ns=POLICY.launch_ns, per_task_ns=POLICY.per_task_ns, gap_ns=POLICY.gap_ns
+        graph,
+        mask,
+        piece,
+        launch_ns=POLICY.launch_ns,
+        per_task_ns=POLICY.per_task_ns,
+        gap_ns=POLICY.gap_ns,
     )
 
 
@@ -107,7 +112,9 @@ def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
     trace = case.context.trace
     own = trace.dur_ns[graph.call_event].astype(np.float64)
     work = graph.call_parts["work"]
-    return replace(graph, call_parts=graph.call_parts | {"work": np.where(mask, np.minimum(work, own), work)})
+    return replace(
+        graph, call_parts=graph.call_parts | {"work": np.where(mask, np.minimum(work, own), work)}
+    )
 
 
 def _capturable(case: Case, graph: Graph) -> Bool:
@@ -131,7 +138,10 @@ def _holds_still(case: Case, graph: Graph) -> bool:
     for event, step_index in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
         detail = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
         steps[step_index][(int(trace.name[event]), getattr(detail, "grid", None))] += 1
-    alike = ((step & following).total() / max(step.total(), following.total(), 1) for step, following in pairwise(steps))
+    alike = (
+        (step & following).total() / max(step.total(), following.total(), 1)
+        for step, following in pairwise(steps)
+    )
     return all(share >= POLICY.same_share for share in alike)
 
 
@@ -139,26 +149,43 @@ def _summary(case: Case, graph: Graph) -> str:
     assert case.step_interval_ns is not None
     busy = float(graph.task_ns.sum()) / graph.num_steps
     return (
-        f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has work for {busy / 1e6:.2f} of "
+        f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has "
+        f"work for {busy / 1e6:.2f} of "
         f"{case.step_interval_ns / 1e6:.2f} ms."
     )
 
 
 def _action(*, steady: bool, waits: bool) -> str:
     if not steady:
-        return "Pad or bucket the shapes so that they hold still, then torch.compile(mode='reduce-overhead'); it may give less"
+        return (
+            "Pad or bucket the shapes so that they hold still, then "
+            "torch.compile(mode='reduce-overhead'); it may give less"
+        )
     if waits:
-        return "Take the waits out of the step, then torch.compile(mode='reduce-overhead'); with them it may give less"
-    return "torch.compile(mode='reduce-overhead'), or capture the step in a CUDA graph (optimizer with capturable=True)"
+        return (
+            "Take the waits out of the step, then torch.compile(mode='reduce-overhead'); with "
+            "them it may give less"
+        )
+    return (
+        "torch.compile(mode='reduce-overhead'), or capture the step in a CUDA graph (optimizer "
+        "with capturable=True)"
+    )
 
 
 def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
     kernels = tasks_of(graph, np.diff(graph.call_first) == 1)
     median = float(np.median(graph.task_ns[kernels])) if kernels.any() else 0.0
     host = float(graph.call_parts["work"].sum()) / max(len(graph.call_event), 1)
-    lines = [f"the median kernel takes {median / 1e3:.1f} us, its launch {host / 1e3:.1f} us of the host's time"]
+    lines = [
+        (
+            f"the median kernel takes {median / 1e3:.1f} us, its launch {host / 1e3:.1f} us of the "
+            "host's time"
+        )
+    ]
     if not steady:
-        lines.append("the steps do not launch the same kernels: shapes change, which forbids plain capture")
+        lines.append(
+            "the steps do not launch the same kernels: shapes change, which forbids plain capture"
+        )
     if waits:
         lines.append(f"{waits / graph.num_steps:.3g} waits a step split what can be captured")
     return tuple(lines)

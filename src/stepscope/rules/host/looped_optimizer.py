@@ -41,7 +41,9 @@ CODE = "looped-optimizer"
 BOUND = "host"
 
 STEP = re.compile(r"^Optimizer\.step#")
-MULTI_TENSOR = re.compile(r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|FusedAdam|LAMB", re.IGNORECASE)
+MULTI_TENSOR = re.compile(
+    r"multi_tensor_apply|^aten::_(foreach|fused)_|triton_|FusedAdam|LAMB", re.IGNORECASE
+)
 ROOT = re.compile(r"^aten::(sqrt|rsqrt|addcdiv)_?$")
 MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
 
@@ -93,7 +95,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The optimizer launches {num:.0f} kernels a step for {loop.num_parameters:.0f} parameters, one at a time.",
+        summary=f"The optimizer launches {num:.0f} kernels a step for {loop.num_parameters:.0f} "
+        "parameters, one at a time.",
         action="fused=True for torch.optim's Adam, AdamW and SGD; else foreach=True",
         evidence=(
             f"{num:.0f} kernels a step inside Optimizer.step, {now_ns / 1e6:.2f} ms on the device",
@@ -101,18 +104,29 @@ def propose(case: Case) -> Proposal | Abstention | None:
         ),
         events=case.graph.task_event[loop.tasks],
         change=lambda graph: _at_once(case, graph, loop, POLICY.parameter_ns, 1.0),
-        cautious=lambda graph: _at_once(case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)),
+        cautious=lambda graph: _at_once(
+            case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)
+        ),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
     )
 
 
-def _at_once(case: Case, graph: Graph, loop: _Loop, parameter_ns: float, stretch: float, unfitted_ns: float = 0.0) -> Graph:
+def _at_once(
+    case: Case,
+    graph: Graph,
+    loop: _Loop,
+    parameter_ns: float,
+    stretch: float,
+    unfitted_ns: float = 0.0,
+) -> Graph:
     """The loop's host time but for gathering the lists, and its kernels but for as many as carry
     them all at once."""
     assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
     spent = graph.call_parts["work"] * share_inside(case, case.graph, loop.ranges)
-    work = graph.call_parts["work"] - np.maximum(spent - unfitted_ns * graph.call_events["work"] * inside, 0.0)
+    work = graph.call_parts["work"] - np.maximum(
+        spent - unfitted_ns * graph.call_events["work"] * inside, 0.0
+    )
     task_ns, gone = graph.task_ns.copy(), loop.tasks.copy()
     kept = max(1, int(np.ceil(loop.num_parameters / POLICY.per_kernel)))
     for step in np.unique(graph.call_step[inside]).tolist():
@@ -121,7 +135,11 @@ def _at_once(case: Case, graph: Graph, loop: _Loop, parameter_ns: float, stretch
         tasks = np.flatnonzero(loop.tasks & (graph.task_step == step))[:kept]
         gone[tasks] = False
         task_ns[tasks] = stretch * loop.left_ns / max(len(tasks), 1)
-    left = replace(graph, call_parts=graph.call_parts | {"work": work}, task_ns=np.where(loop.tasks, task_ns, graph.task_ns))
+    left = replace(
+        graph,
+        call_parts=graph.call_parts | {"work": work},
+        task_ns=np.where(loop.tasks, task_ns, graph.task_ns),
+    )
     return without_tasks(left, gone)
 
 
@@ -143,7 +161,11 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
     inside = contains(union(trace.start_ns[marks], trace.end_ns[marks]), graph.call_start_ns)
     multi_tensor = matching(trace, MULTI_TENSOR)
     looped = inside & ~multi_tensor[np.maximum(op, 0)] & (op != NONE)
-    tasks = tasks_of(graph, looped) & (trace.kind[graph.task_event] == Kind.KERNEL) & ~multi_tensor[graph.task_event]
+    tasks = (
+        tasks_of(graph, looped)
+        & (trace.kind[graph.task_event] == Kind.KERNEL)
+        & ~multi_tensor[graph.task_event]
+    )
     if tasks.sum() < POLICY.least_kernels * graph.num_steps:
         return None
     names = trace.name[op[looped]]

@@ -47,15 +47,22 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     """Nothing where one of the two recordings is missing, or a device is busy."""
     if auxiliary.system is None:
         return None
-    busy = [share for device in auxiliary.system.devices if (share := device.used_share) is not None and _is_enough(device)]
+    busy = [
+        share
+        for device in auxiliary.system.devices
+        if (share := device.used_share) is not None and _is_enough(device)
+    ]
     cores = _cores(auxiliary.system)
     if not busy or cores is None or max(busy) > POLICY.most_device_busy:
         return None
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The device works {max(busy):.0%} of the time at most while one core of the host never rests.",
-        action="record a trace (stepscope run -- python train.py): it distinguishes Python, launches and small kernels",
+        summary=f"The device works {max(busy):.0%} of the time at most while one core of the host "
+        "never rests.",
+        action="record a trace (stepscope run -- python train.py): it "
+        "distinguishes Python, launches "
+        "and small kernels",
         evidence=(
             f"{len(busy)} device(s), busy {min(busy):.0%} to {max(busy):.0%} at the median",
             f"{cores[0]:.2f} cores busy ({cores[1]}); both must be of the same time of the run",
@@ -71,7 +78,19 @@ def _is_enough(device: DeviceSeries) -> bool:
 
 
 def _cores(system: SystemReport) -> tuple[float, str] | None:
-    measured = [(recording.busy_cores, recording.path) for recording in system.counters if recording.busy_cores is not None]
-    measured += [(recording.busy_cores, recording.path) for recording in system.stacks if recording.busy_cores is not None]
-    fitting = [(cores, path) for cores, path in measured if POLICY.least_cores <= cores <= POLICY.most_cores]
+    measured = [
+        (recording.busy_cores, recording.path)
+        for recording in system.counters
+        if recording.busy_cores is not None
+    ]
+    measured += [
+        (recording.busy_cores, recording.path)
+        for recording in system.stacks
+        if recording.busy_cores is not None
+    ]
+    fitting = [
+        (cores, path)
+        for cores, path in measured
+        if POLICY.least_cores <= cores <= POLICY.most_cores
+    ]
     return fitting[0] if fitting and len(fitting) == len(measured) else None

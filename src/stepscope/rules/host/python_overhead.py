@@ -37,7 +37,13 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.host.gc_pause import pauses_of
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.between_operators import HostGaps, long_gaps, ranges_of, without_work_in, work_ns_in
+from stepscope.rules.shared.between_operators import (
+    HostGaps,
+    long_gaps,
+    ranges_of,
+    without_work_in,
+    work_ns_in,
+)
 
 CODE = "python-overhead"
 BOUND = "host"
@@ -67,23 +73,33 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if graph is None or case.step_interval_ns is None:
         return None
     if not case.context.trace.is_kind(Kind.OP).any():
-        return Abstention(code=CODE, reason="operators were not recorded", needs="profile with ProfilerActivity.CPU")
+        return Abstention(
+            code=CODE,
+            reason="operators were not recorded",
+            needs="profile with ProfilerActivity.CPU",
+        )
     gaps = long_gaps(case, graph)
     if len(gaps) == 0:
         return None
     pauses = pauses_of(case, graph)
     excess = subtract(ranges_of(case, gaps, whole=False), pauses)
     whole = subtract(ranges_of(case, gaps, whole=True), pauses)
-    spent, work = work_ns_in(case, graph, excess), float(graph.call_parts["work"].sum()) / graph.num_steps
+    spent, work = (
+        work_ns_in(case, graph, excess),
+        float(graph.call_parts["work"].sum()) / graph.num_steps,
+    )
     if spent < POLICY.least_share * work:
         return None
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside operators, launching nothing.",
+        summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside "
+        "operators, launching nothing.",
         action=_action(case),
         evidence=_evidence(case, graph, gaps),
-        events=None if case.stacks is None else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
+        events=None
+        if case.stacks is None
+        else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
         events_ns=gaps.own_ns.astype(np.float64),
         change=lambda before: without_work_in(case, before, excess),
         cautious=lambda before: without_work_in(case, before, excess, POLICY.cautious_share),
@@ -92,11 +108,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _action(case: Case) -> str:
-    fix = "do this work every 50th step, before the loop or in loader workers; or write it with tensors and compile it"
+    fix = (
+        "do this work every 50th step, before the loop or in loader workers; or write it with "
+        "tensors and compile it"
+    )
     also = "launch-overhead's fix does not add to this one for code inside the compiled region"
     if case.stacks is not None:
         return f"{fix[0].upper()}{fix[1:]}; {also}"
-    return f"Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), then {fix}; {also}"
+    return (
+        "Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), "
+        f"then {fix}; {also}"
+    )
 
 
 def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
@@ -105,9 +127,14 @@ def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     longest = np.argsort(-gaps.own_ns, kind="stable")[:20]
     recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
     following = recorded[np.searchsorted(trace.start_ns[recorded], gaps.end[longest])]
-    before = Counter(str(trace.names[trace.name[event]]) for event in following.tolist()).most_common(2)
+    before = Counter(
+        str(trace.names[trace.name[event]]) for event in following.tolist()
+    ).most_common(2)
     return (
-        f"{len(gaps) / graph.num_steps:.3g} gaps a step, the longest {int(gaps.own_ns.max()) / 1e6:.2f} ms",
+        (
+            f"{len(gaps) / graph.num_steps:.3g} gaps a step, the longest "
+            f"{int(gaps.own_ns.max()) / 1e6:.2f} ms"
+        ),
         f"the longest stand before {' and '.join(name for name, _ in before)}",
     )
 
@@ -117,7 +144,9 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     calls."""
     if auxiliary.system is None:
         return []
-    busy = [share for device in auxiliary.system.devices if (share := device.used_share) is not None]
+    busy = [
+        share for device in auxiliary.system.devices if (share := device.used_share) is not None
+    ]
     if busy and min(busy) >= POLICY.device_busy:
         return []
     return [
@@ -128,16 +157,28 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 
 def _sampled(stacks: HostStacks, share: float) -> Advice:
-    hot = sorted((spot for spot in stacks.training if spot.self_share > 0), key=lambda spot: -spot.self_share)[:3]
-    named = tuple(f"{spot.label}: {spot.self_share:.0%} of the {stacks.unit} in its own Python" for spot in hot)
+    hot = sorted(
+        (spot for spot in stacks.training if spot.self_share > 0), key=lambda spot: -spot.self_share
+    )[:3]
+    named = tuple(
+        f"{spot.label}: {spot.self_share:.0%} of the {stacks.unit} in its own Python"
+        for spot in hot
+    )
     if not named:
-        own = sorted((spot for spot in stacks.functions if "python" in (spot.file or "")), key=lambda spot: -spot.self_share)[:2]
-        named = tuple(f"{spot.label}: innermost in {spot.self_share:.0%} of the {stacks.unit}" for spot in own)
+        own = sorted(
+            (spot for spot in stacks.functions if "python" in (spot.file or "")),
+            key=lambda spot: -spot.self_share,
+        )[:2]
+        named = tuple(
+            f"{spot.label}: innermost in {spot.self_share:.0%} of the {stacks.unit}" for spot in own
+        )
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The interpreter itself runs in {share:.0%} of the host's {stacks.unit} ({stacks.tool}).",
-        action="where the device waits for the host: do this work every 50th step, before the loop or in loader workers; or write"
+        summary=f"The interpreter itself runs in {share:.0%} of the host's {stacks.unit} "
+        f"({stacks.tool}).",
+        action="where the device waits for the host: do this work every 50th step, before the loop "
+        "or in loader workers; or write"
         " it with tensors and compile it. A trace shows whether the device waits",
         evidence=named,
         weight=share,

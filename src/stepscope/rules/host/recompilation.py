@@ -55,19 +55,40 @@ from stepscope.rules.shared.host_ranges import named_events
 CODE = "recompilation"
 BOUND = "host"
 NEEDS_DEVICE = False
-ACTION = "torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles names the guard"
+ACTION = (
+    "torch.compile(dynamic=True) or mark_dynamic for the size that changes; TORCH_LOGS=recompiles "
+    "names the guard"
+)
 ACTIONS = {
-    SIZE_BOUND: "the code branches on the size of {name} at dimension {index}: keep its sizes on one side of that, or pad",
+    SIZE_BOUND: (
+        "the code branches on the size of {name} at dimension {index}: keep its sizes on one side "
+        "of that, or pad"
+    ),
     STRIDE: "hand {name} over in one layout: {name}.contiguous() before the call",
     RANK: "hand {name} over with one number of dimensions",
-    DTYPE: "hand {name} over in one dtype; compile what runs under autocast and what does not as two functions",
+    DTYPE: (
+        "hand {name} over in one dtype; compile what runs under autocast and what does not as two "
+        "functions"
+    ),
     DEVICE: "hand {name} over on one device",
-    GRAD: "call with {name} always requiring gradients, or never: compile training and evaluation as two functions",
-    KEYS: "make {name} under one mode: tensors of inference_mode, or of a subclass, need a version of their own",
+    GRAD: (
+        "call with {name} always requiring gradients, or never: compile training and evaluation "
+        "as two functions"
+    ),
+    KEYS: (
+        "make {name} under one mode: tensors of inference_mode, or of a subclass, need a version "
+        "of their own"
+    ),
     LENGTH: "hand {name} over with one length: pad it, or stack it into a tensor",
     TYPE: "hand {name} over as one type",
-    IDENTITY: "make {name} once, outside: a new object (a lambda, a module, a dict) on each call is a new guard",
-    STATE: "call it under one mode (grad mode, autocast, number of threads): {name} changed between calls",
+    IDENTITY: (
+        "make {name} once, outside: a new object (a lambda, a module, a dict) on each call is a "
+        "new guard"
+    ),
+    STATE: (
+        "call it under one mode (grad mode, autocast, number of threads): {name} changed between "
+        "calls"
+    ),
 }
 """By the kind of guard."""
 
@@ -99,7 +120,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         bound=BOUND,
         summary=f"The model is compiled again while it trains: {compiling_ns / 1e6:.1f} ms a step.",
         action=ACTION,
-        evidence=tuple(f"{row.count} x {row.name}, the longest {row.longest_ns / 1e6:.1f} ms" for row in rows[:3]),
+        evidence=tuple(
+            f"{row.count} x {row.name}, the longest {row.longest_ns / 1e6:.1f} ms"
+            for row in rows[:3]
+        ),
         events=named_events(case, COMPILE_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
         change=lambda graph: _compiled_once(case, graph),
         cautious=lambda graph: without_host_parts(graph, "compile"),
@@ -121,7 +145,11 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     report = auxiliary.compiler
     if report is None:
         return ()
-    recompiled = [function for function in report.functions() if function.limit or function.most_again >= POLICY.least_recompiles]
+    recompiled = [
+        function
+        for function in report.functions()
+        if function.limit or function.most_again >= POLICY.least_recompiles
+    ]
     advice = [_advice(report, function) for function in recompiled[: POLICY.most_advice]]
     if not recompiled and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
         advice.append(_counted_limit(hits))
@@ -146,9 +174,15 @@ def _advice(report: CompilerReport, function: CompiledFunction) -> Advice:
 
 def _summary(function: CompiledFunction) -> str:
     name = f"{function.name or 'A function'} ({function.place or 'line not recorded'})"
-    pieces = f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
+    pieces = (
+        f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
+    )
     seconds = f", for {function.again_s:.1f} s" if function.again_s else ""
-    again = f"was compiled again {times(function.recompiles)}{pieces}{seconds}" if function.recompiles else ""
+    again = (
+        f"was compiled again {times(function.recompiles)}{pieces}{seconds}"
+        if function.recompiles
+        else ""
+    )
     limit = f"was given up at {function.limit}" if function.limit else ""
     return f"{name} {', and then '.join(part for part in (again, limit) if part)}."
 
@@ -158,9 +192,15 @@ def _guard_lines(function: CompiledFunction) -> Iterator[str]:
     if function.limit:
         part = "" if function.limit_part in ("", function.name) else f", in {function.limit_part}"
         eager = "calls that fit no compiled version run eagerly from there on"
-        yield f"{function.name} ({function.place}) hit torch._dynamo's {function.limit}{part}: {eager}"
+        yield (
+            f"{function.name} ({function.place}) hit torch._dynamo's {function.limit}{part}: "
+            f"{eager}"
+        )
     for guard in (*function.guards, *function.resumed_guards)[: POLICY.most_guards]:
-        yield f"{function.name} ({function.place}): {guard.words}; this guard failed {times(guard.count)}"
+        yield (
+            f"{function.name} ({function.place}): {guard.words}; this guard failed "
+            f"{times(guard.count)}"
+        )
 
 
 def _action(function: CompiledFunction, failed: GuardCount) -> str:
@@ -169,14 +209,26 @@ def _action(function: CompiledFunction, failed: GuardCount) -> str:
     name = guard.subject
     if guard.kind == VALUE and "___stack" in name:
         where = f" at {guard.place}" if guard.place else ""
-        return f"fix the graph break{where} first: what it hands over to the rest of {function.name} is a new number each time"
+        return (
+            f"fix the graph break{where} first: what it hands over to the rest of {function.name} "
+            "is a new number each time"
+        )
     if guard.kind == VALUE:
         hint = f"; torch says: {guard.hint}" if guard.hint else ""
-        return f"keep {name} out of compiled code where it changes: pass it as a tensor, or compute with it outside{hint}"
+        return (
+            f"keep {name} out of compiled code where it changes: pass it as a tensor, or compute "
+            f"with it outside{hint}"
+        )
     if guard.kind == SIZE:
-        mark = f"torch._dynamo.mark_dynamic({name}, {guard.index})" if name.isidentifier() else "torch._dynamo.mark_dynamic"
+        mark = (
+            f"torch._dynamo.mark_dynamic({name}, {guard.index})"
+            if name.isidentifier()
+            else "torch._dynamo.mark_dynamic"
+        )
         why = f"dimension {guard.index} of {name} changes"
-        return f"{mark} before the call ({why}), or torch.compile(dynamic=True), or pad to few sizes"
+        return (
+            f"{mark} before the call ({why}), or torch.compile(dynamic=True), or pad to few sizes"
+        )
     return ACTIONS.get(guard.kind, ACTION).format(name=name or "it", index=guard.index)
 
 
@@ -184,7 +236,9 @@ def _counted_limit(hits: int) -> Advice:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"The limit on recompilations was hit {times(hits)}: those functions run eagerly from there on.",
+        summary=f"The limit on recompilations was hit {times(hits)}: "
+        "those functions run eagerly from "
+        "there on.",
         action="TORCH_LOGS=recompiles names the functions and the guards",
         evidence=(f"torch._dynamo's counters: recompile limit exceeded {times(hits)}",),
     )

@@ -71,8 +71,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Each step runs {folds} micro-batches one after another, none of which fills the device.",
-        action=f"Micro-batches {folds} times as large and no accumulation; where memory does not allow it, 2 times as large and"
+        summary=f"Each step runs {folds} micro-batches one after another, none of which fills the "
+        "device.",
+        action=f"Micro-batches {folds} times as large and no accumulation; where memory does not "
+        "allow it, 2 times as large and"
         " half as many accumulation steps",
         evidence=(
             f"{folds} rounds of forward and backward for each optimizer step",
@@ -104,7 +106,9 @@ def _at_size(case: Case, graph: Graph, folds: int, roof_share: float) -> Float64
     floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
     by_roof = folds * floor[graph.task_event] / roof_share
     by_fill = folds * graph.task_ns * np.minimum(_filled(case, graph), 1.0)
-    needed = np.where(case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill))
+    needed = np.where(
+        case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill)
+    )
     result: Float64 = np.clip(needed, graph.task_ns, folds * graph.task_ns)
     return result
 
@@ -123,7 +127,9 @@ def _filled(case: Case, graph: Graph) -> Float64:
         if isinstance(detail, Launch) and detail.grid and detail.block:
             blocks, launched = float(np.prod(detail.grid)), codes == code
             by_threads = blocks * float(np.prod(detail.block)) / room
-            filled[launched] = np.where(case.table.is_matrix[launched], blocks / device.num_sms, by_threads)
+            filled[launched] = np.where(
+                case.table.is_matrix[launched], blocks / device.num_sms, by_threads
+            )
     return filled
 
 
@@ -148,7 +154,11 @@ def _with_bare_calls(graph: Graph, micro: Int64) -> Int64:
     positions = np.arange(len(micro))
     before = np.maximum.accumulate(np.where(launching, positions, 0))
     after = np.minimum.accumulate(np.where(launching, positions, len(micro) - 1)[::-1])[::-1]
-    is_between = (graph.call_step[before] == graph.call_step[after]) & (micro[before] >= 0) & (micro[after] >= 0)
+    is_between = (
+        (graph.call_step[before] == graph.call_step[after])
+        & (micro[before] >= 0)
+        & (micro[after] >= 0)
+    )
     return np.where(~launching & is_between, micro[before], micro)
 
 

@@ -68,7 +68,11 @@ POLICY = Policy()
 
 def propose(case: Case) -> Remark | Abstention | None:
     """Say where the number of threads matters; a trace alone cannot say whether it is wrong."""
-    if case.metadata is not None and case.metadata.threads is not None and case.metadata.cores is not None:
+    if (
+        case.metadata is not None
+        and case.metadata.threads is not None
+        and case.metadata.cores is not None
+    ):
         return _by_count(case.metadata)
     trace = case.context.trace
     low, high = case.context.window
@@ -80,8 +84,10 @@ def propose(case: Case) -> Remark | Abstention | None:
     if crowded_ns >= POLICY.least_share * (high - low):
         return Remark(
             code=CODE,
-            text=f"Up to {most} threads compute on the host at once, {POLICY.many_threads} or more of them for"
-            f" {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that must not exceed the cores this rank has.",
+            text=f"Up to {most} threads compute on the host at once, {POLICY.many_threads} or more "
+            "of them for"
+            f" {crowded_ns / (high - low):.0%} of the time: OMP_NUM_THREADS times that must not "
+            "exceed the cores this rank has.",
         )
     driving = ops[case.context.host.driving[ops]]
     spent = union(trace.start_ns[driving], trace.end_ns[driving]).total
@@ -89,7 +95,9 @@ def propose(case: Case) -> Remark | Abstention | None:
         return None
     return Abstention(
         code=CODE,
-        reason=f"the host itself computes for {spent / (high - low):.0%} of the time, with how many threads is not recorded",
+        reason="the host itself computes for "
+        f"{spent / (high - low):.0%} of the time, with how many "
+        "threads is not recorded",
         needs="the number of cores and OMP_NUM_THREADS: stepscope run records them",
     )
 
@@ -112,7 +120,8 @@ def _by_count(metadata: Known) -> Remark | None:
         quota = f"; the container's quota holds the process back for {held_back:.0%} of the time"
     return Remark(
         code=CODE,
-        text=f"{threads} for {metadata.cores:g} cores{quota}: try OMP_NUM_THREADS={fitting} and compare the step time.",
+        text=f"{threads} for {metadata.cores:g} cores{quota}: try OMP_NUM_THREADS={fitting} and "
+        "compare the step time.",
     )
 
 
@@ -142,7 +151,10 @@ def _at_once(trace: Trace, ops: Int64) -> tuple[int, int]:
     for thread in np.unique(trace.thread[ops]).tolist():
         own = ops[trace.thread[ops] == thread]
         busy = union(trace.start_ns[own], trace.end_ns[own])
-        times += [np.stack([busy.start, np.ones_like(busy.start)]), np.stack([busy.end, -np.ones_like(busy.end)])]
+        times += [
+            np.stack([busy.start, np.ones_like(busy.start)]),
+            np.stack([busy.end, -np.ones_like(busy.end)]),
+        ]
     moments = np.concatenate(times, axis=1)
     moments = moments[:, np.lexsort((moments[1], moments[0]))]
     running = np.cumsum(moments[1])
@@ -162,14 +174,19 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 def _by_samples(stacks: HostStacks) -> Advice | None:
     if stacks.num_cores is None or stacks.busy_cores is None or stacks.even_threads is None:
         return None
-    if stacks.busy_cores < POLICY.least_busy * stacks.num_cores or stacks.even_threads <= POLICY.most_per_core * stacks.num_cores:
+    if (
+        stacks.busy_cores < POLICY.least_busy * stacks.num_cores
+        or stacks.even_threads <= POLICY.most_per_core * stacks.num_cores
+    ):
         return None
     busy = f"{stacks.busy_cores:.1f} of {stacks.num_cores} cores busy"
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{stacks.even_threads} threads share {stacks.num_cores} cores that are never free.",
-        action=f"OMP_NUM_THREADS so that all ranks have {stacks.num_cores} threads at most; torch.set_num_threads(1) in workers",
+        summary=f"{stacks.even_threads} threads share "
+        f"{stacks.num_cores} cores that are never free.",
+        action=f"OMP_NUM_THREADS so that all ranks have {stacks.num_cores} threads at most; "
+        "torch.set_num_threads(1) in workers",
         evidence=(f"{stacks.path}: {busy}, {stacks.num_threads} threads seen on them",),
     )
 
@@ -185,7 +202,10 @@ def _by_switches(counters: HostCounters) -> Advice | None:
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"In a second on a core threads are swapped {switches:,.0f} times and moved elsewhere {migrations:,.0f} times.",
-        action="compare the step time with OMP_NUM_THREADS=1, 4 and cores / ranks; perf record --sample-cpu -g shows the threads",
+        summary="In a second on a core threads are swapped "
+        f"{switches:,.0f} times and moved elsewhere "
+        f"{migrations:,.0f} times.",
+        action="compare the step time with OMP_NUM_THREADS=1, 4 and cores / ranks; perf record "
+        "--sample-cpu -g shows the threads",
         evidence=(f"{counters.path}: {counted} in {counters.cpu_s:.1f} s on cores",),
     )

@@ -56,7 +56,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
     usual = speeds.others(speeds.alone_ns, index)
     over = speeds.alone_ns[index] - usual
     part, more = excess(speeds, index)
-    if over < POLICY.least_excess * job.step_interval_ns or part == "compute" or more < POLICY.most_compute * over:
+    if (
+        over < POLICY.least_excess * job.step_interval_ns
+        or part == "compute"
+        or more < POLICY.most_compute * over
+    ):
         return None
     values = tuple(host[part] for host in speeds.host_ns)
     usual_part = speeds.others(values, index)
@@ -67,9 +71,16 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if late is None:
         arrival = []
     elif late.median_ns > POLICY.hidden * over:
-        arrival = [f"it arrives {late.median_ns / 1e6:.1f} ms after the median rank in the recording"]
+        arrival = [
+            f"it arrives {late.median_ns / 1e6:.1f} ms after the median rank in the recording"
+        ]
     else:
-        arrival = ["the few recorded steps hide it: the hosts run ahead of the device there, which a longer run cannot"]
+        arrival = [
+            (
+                "the few recorded steps hide it: the hosts run ahead of the device there, which a "
+                "longer run cannot"
+            )
+        ]
 
     def change(job_graph: JobGraph) -> JobGraph:
         return at_speed(job, job_graph, index, usual)
@@ -77,12 +88,17 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Rank {rank} holds the others up: its own step takes {speeds.alone_ns[index] / 1e6:.1f} ms,"
+        summary=f"Rank {rank} holds the others up: its own step takes "
+        f"{speeds.alone_ns[index] / 1e6:.1f} ms,"
         f" theirs {usual / 1e6:.1f} ms.",
-        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node), its device's clocks. It spends "
+        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node), its "
+        "device's clocks. It spends "
         f"{more / 1e6:.1f} ms a step more than the others {PART_WORDS[part]}",
         evidence=(
-            f"{values[index] / 1e6:.1f} ms a step {PART_WORDS[part]} there, {usual_part / 1e6:.1f} ms elsewhere",
+            (
+                f"{values[index] / 1e6:.1f} ms a step {PART_WORDS[part]} there, "
+                f"{usual_part / 1e6:.1f} ms elsewhere"
+            ),
             *arrival,
         ),
         ranks=(rank,),

@@ -62,23 +62,40 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Remark | None:
     """By the driver's own word, for one rank: heat or a failing supply holds the clock down."""
     device = None if case.metadata is None else case.metadata.device
-    if device is None or not device.throttled_share or not device.sm_clock_mhz or not device.max_sm_clock_mhz:
+    if (
+        device is None
+        or not device.throttled_share
+        or not device.sm_clock_mhz
+        or not device.max_sm_clock_mhz
+    ):
         return None
     reason, share = max(device.throttled_share.items(), key=lambda entry: entry[1])
     factor = device.sm_clock_mhz / device.max_sm_clock_mhz
     if share < POLICY.least_samples or factor > 1 / POLICY.least_factor or case.kinds is None:
         return None
-    clocks = f"{device.sm_clock_mhz:.0f} of {device.max_sm_clock_mhz:.0f} MHz, {reason} in {share:.0%} of the samples"
+    clocks = (
+        f"{device.sm_clock_mhz:.0f} of {device.max_sm_clock_mhz:.0f} MHz, {reason} in {share:.0%} "
+        "of the samples"
+    )
     if reason not in FAULTS:
-        return Remark(code=CODE, text=f"the device runs at {clocks}: it is at the limit it was given")
+        return Remark(
+            code=CODE, text=f"the device runs at {clocks}: it is at the limit it was given"
+        )
     slowed = case.kinds.arithmetic
     return Proposal(
         code=CODE,
         bound="compute",
         summary=f"The device's clock is held down: {clocks}.",
-        action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; or another node",
-        evidence=(clocks, *(() if device.temperature_c is None else (f"{device.temperature_c:.0f} C",))),
-        change=lambda graph: replace(graph, task_ns=np.where(slowed, graph.task_ns * factor, graph.task_ns)),
+        action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, "
+        "power supply, other processes; or "
+        "another node",
+        evidence=(
+            clocks,
+            *(() if device.temperature_c is None else (f"{device.temperature_c:.0f} C",)),
+        ),
+        change=lambda graph: replace(
+            graph, task_ns=np.where(slowed, graph.task_ns * factor, graph.task_ns)
+        ),
     )
 
 
@@ -92,10 +109,15 @@ def propose_job(job: JobCase) -> JobProposal | None:
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Rank {rank}'s device takes {slowdown.factor:.2f} times as long as the others for the same kernels.",
-        action=f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on rank {rank}'s node: cooling, power limit, other processes",
+        summary=f"Rank {rank}'s device takes {slowdown.factor:.2f} times as long as the others for "
+        "the same kernels.",
+        action=f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on rank {rank}'s node: cooling, power "
+        "limit, other processes",
         evidence=(
-            f"{slowdown.num_kernels} kinds of kernels, launched alike on all ranks, take {slowdown.factor:.2f} times as long",
+            (
+                f"{slowdown.num_kernels} kinds of kernels, launched alike on all ranks, take "
+                f"{slowdown.factor:.2f} times as long"
+            ),
             f"nine tenths of their time at {slowdown.low:.2f} times or more",
         ),
         ranks=(rank,),
@@ -118,14 +140,22 @@ def slow_device(job: JobCase) -> tuple[int, KernelSlowdown] | None:
 
 def _at_rate(job: JobCase, job_graph: JobGraph, index: int, factor: float) -> JobGraph:
     graph, busy = job_graph.parts[index].graph, job.compute_tasks(index)
-    return with_rank(job_graph, index, replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)))
+    return with_rank(
+        job_graph,
+        index,
+        replace(graph, task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns)),
+    )
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
     """By monitors' samples: reasons that the driver gave while the device was at work, and clocks
     against the peers'."""
     devices = () if auxiliary.system is None else auxiliary.system.devices
-    judged = [device for device in devices if device.num_working is not None and device.num_working >= POLICY.least_working]
+    judged = [
+        device
+        for device in devices
+        if device.num_working is not None and device.num_working >= POLICY.least_working
+    ]
     return [*_throttled(judged), *_behind_peers(judged)]
 
 
@@ -136,15 +166,21 @@ def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
         factor = _clock_factor(device)
         if fault >= POLICY.least_samples and (factor is None or factor >= POLICY.least_factor):
             faults.append((fault, device))
-        elif power >= POLICY.least_samples and factor is not None and factor >= POLICY.least_power_factor:
+        elif (
+            power >= POLICY.least_samples
+            and factor is not None
+            and factor >= POLICY.least_power_factor
+        ):
             limits.append((power, device))
     advice = []
     if faults:
         advice.append(
             _advice(
                 faults,
-                f"The clock of {_named(faults)} is held down by heat or by the supply while at work.",
-                "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other processes; or another node",
+                f"The clock of {_named(faults)} is held down by heat or by the supply while at "
+                "work.",
+                "nvidia-smi -q -d CLOCK,POWER,PERFORMANCE: cooling, power supply, other "
+                "processes; or another node",
             )
         )
     if limits:
@@ -152,7 +188,8 @@ def _throttled(devices: Sequence[DeviceSeries]) -> list[Advice]:
             _advice(
                 limits,
                 f"The power limit holds the clock of {_named(limits)} down while at work.",
-                "nvidia-smi -q -d POWER: raise the limit (nvidia-smi -pl) where the site allows; else it gives no more",
+                "nvidia-smi -q -d POWER: raise the limit (nvidia-smi -pl) where the site allows; "
+                "else it gives no more",
             )
         )
     return advice
@@ -165,7 +202,9 @@ def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
         peers = [
             other.sm_clock_working_mhz.median
             for other in devices
-            if other is not device and other.name == device.name and other.sm_clock_working_mhz is not None
+            if other is not device
+            and other.name == device.name
+            and other.sm_clock_working_mhz is not None
         ]
         clock = device.sm_clock_working_mhz
         if not peers or clock is None or clock.median * POLICY.least_factor > median(peers):
@@ -174,9 +213,12 @@ def _behind_peers(devices: Sequence[DeviceSeries]) -> list[Advice]:
             Advice(
                 code=CODE,
                 bound=BOUND,
-                summary=f"{device.label[0].upper()}{device.label[1:]} runs at {clock.median:.0f} MHz,"
+                summary=f"{device.label[0].upper()}{device.label[1:]} runs "
+                f"at {clock.median:.0f} MHz,"
                 f" its peers at {median(peers):.0f}.",
-                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that node: cooling, power limit, other processes",
+                action="nvidia-smi -q -d CLOCK,POWER,PERFORMANCE on that "
+                "node: cooling, power limit, "
+                "other processes",
                 evidence=(_evidence(device),),
                 weight=1 - clock.median / median(peers),
                 weight_of="the peers' clock",

@@ -56,7 +56,11 @@ def propose_job(job: JobCase) -> JobProposal | None:
         speeds.compute_ns[index] - usual >= POLICY.least_excess * job.step_interval_ns
         and excess(speeds, speeds.slowest)[0] == "compute"
     )
-    spread = float(np.mean((per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)))
+    spread = float(
+        np.mean(
+            (per_step.max(axis=0) - per_step.mean(axis=0)) / np.maximum(per_step.mean(axis=0), 1.0)
+        )
+    )
     if not is_one_rank and spread < POLICY.least_spread:
         return None
     if is_one_rank and slow_device(job) is not None:
@@ -75,7 +79,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
         bound=BOUND,
         summary=f"The ranks' kernels take unlike times: {most:.1f} ms a step on the rank with most,"
         f" {per_step.mean() / 1e6:.1f} ms on average.",
-        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing sampler, packing), balanced experts",
+        action="Share the work out evenly: batches of equal tokens (a "
+        "balanced or bucketing sampler, "
+        "packing), balanced experts",
         evidence=(
             evidence,
             f"the rank with most has {spread:.0%} more than the average in a step",
@@ -93,7 +99,11 @@ def _compute_per_step(job: JobCase) -> Float64:
     rows = []
     for index, part in enumerate(job.job_graph.parts):
         busy = job.compute_tasks(index) & (part.graph.task_step != NONE)
-        rows.append(np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[:steps])
+        rows.append(
+            np.bincount(part.graph.task_step[busy], part.graph.task_ns[busy], minlength=steps)[
+                :steps
+            ]
+        )
     return np.array(rows, np.float64)
 
 
@@ -105,4 +115,10 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
         return []
     steps = max(job.job_graph.parts[0].graph.num_steps, 1)
     times = 1 / float(np.median(uneven))
-    return [f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest rank what even splits would"]
+    return [
+        (
+            f"{len(uneven) / steps:.0f} all-to-alls a step move {times:.1f} times at the busiest "
+            "rank "
+            "what even splits would"
+        )
+    ]

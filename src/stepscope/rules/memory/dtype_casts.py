@@ -103,15 +103,29 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
-    keep = "keep autocast's cache on (cache_enabled=True), or cast the weight once outside the loop that uses it"
+    keep = (
+        "keep autocast's cache on (cache_enabled=True), or cast the weight once outside the loop "
+        "that uses it"
+    )
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms a step cast weights that have not changed; {once_ms:.1f} ms cast each weight once.",
-        action="cast the frozen weights once, before training: frozen.to(torch.bfloat16)" if frozen_ms > spent_ms / 2 else keep,
+        summary=f"{spent_ms:.1f} ms a step cast weights that have not "
+        f"changed; {once_ms:.1f} ms cast "
+        "each weight once.",
+        action="cast the frozen weights once, before training: frozen.to(torch.bfloat16)"
+        if frozen_ms > spent_ms / 2
+        else keep,
         evidence=(
-            f"{int(needless.sum()) // steps} casts a step of weights, or of their gradients, that one cast would spare",
-            f"{int(casts.once.sum()) // steps} casts a step that only weights kept in 16 bits would spare",
+            (
+                f"{int(needless.sum()) // steps} casts a step of weights, or of their gradients, "
+                "that "
+                "one cast would spare"
+            ),
+            (
+                f"{int(casts.once.sum()) // steps} casts a step that only weights kept in 16 bits "
+                "would spare"
+            ),
         ),
         events=graph.task_event[needless],
         change=_spared(case, table, needless, casts.sums, with_host=True),
@@ -175,7 +189,9 @@ def _product_shapes(table: TaskTable) -> _Shapes:
     return shapes
 
 
-def _casts(table: TaskTable, weights: set[Shape]) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]]]:
+def _casts(
+    table: TaskTable, weights: set[Shape]
+) -> tuple[dict[Shape, list[int]], dict[Shape, list[int]]]:
     """Tasks that narrow a tensor of a weight's shape going forward, and that widen one going back,
     in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
@@ -185,7 +201,11 @@ def _casts(table: TaskTable, weights: set[Shape]) -> tuple[dict[Shape, list[int]
         to, source = (None, None) if inputs is None else (operand(inputs, 0), operand(inputs, 1))
         if to is None or source is None or to.dims not in weights or to.dims != source.dims:
             continue
-        if to.dtype == source.dtype or not {to.dtype, source.dtype} <= FLOATS or table.recomputed[task]:
+        if (
+            to.dtype == source.dtype
+            or not {to.dtype, source.dtype} <= FLOATS
+            or table.recomputed[task]
+        ):
             continue
         if to.dtype in HALVES and not table.backward[task] and not table.optimizer[task]:
             down[to.dims].append(task)
@@ -202,7 +222,8 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
         inputs = table.inputs(op) if table.op_name(op) in ("aten::add", "aten::add_") else None
         tensors = [] if inputs is None else [operand(inputs, 0), operand(inputs, 1)]
         mask[task] = bool(tensors) and all(
-            tensor is not None and tensor.dims in repeated and tensor.dtype == "fp32" for tensor in tensors
+            tensor is not None and tensor.dims in repeated and tensor.dtype == "fp32"
+            for tensor in tensors
         )
     return mask
 

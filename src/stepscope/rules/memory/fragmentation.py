@@ -57,11 +57,14 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     peak = int(memory.allocated.argmax())
     allocated, reserved = int(memory.allocated[peak]), int(memory.reserved[peak])
     total = None if case.context.device is None else case.context.device.memory_bytes
-    if reserved - allocated < POLICY.least_unused * reserved or (total and reserved < POLICY.least_full * total):
+    if reserved - allocated < POLICY.least_unused * reserved or (
+        total and reserved < POLICY.least_full * total
+    ):
         return None
     return Remark(
         code=CODE,
-        text=f"{reserved / 1e9:.1f} GB are reserved for {allocated / 1e9:.1f} GB of tensors at the peak: try "
+        text=f"{reserved / 1e9:.1f} GB are reserved for {allocated / 1e9:.1f} GB of tensors at the "
+        "peak: try "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     )
 
@@ -74,14 +77,19 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         return None
     assert worst.reserved_bytes is not None
     unused = _unused(worst)
-    reserved_text = f"{worst.reserved_bytes / 1e9:.1f} GB were reserved for at most {worst.peak_bytes / 1e9:.1f} GB of tensors"
+    reserved_text = (
+        f"{worst.reserved_bytes / 1e9:.1f} GB were reserved for at most "
+        f"{worst.peak_bytes / 1e9:.1f} GB of tensors"
+    )
     action = "pad or bucket shapes so that sizes repeat, and keep empty_cache() out of the loop"
     if not worst.expandable:
         action = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; {action}"
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"{_failed_words(worst)}; {reserved_text}" if _failed_in_vain(worst) else reserved_text,
+        summary=f"{_failed_words(worst)}; {reserved_text}"
+        if _failed_in_vain(worst)
+        else reserved_text,
         action=action,
         evidence=tuple(_evidence(worst)),
         weight=unused,
@@ -96,8 +104,13 @@ def _is_fragmented(record: MemoryRecord) -> bool:
         return True
     unused = _unused(record)
     if record.capacity_bytes is None:
-        return unused >= POLICY.least_unused and unused * record.reserved_bytes >= POLICY.least_bytes
-    return unused >= POLICY.least_unused and record.reserved_bytes >= POLICY.least_full * record.capacity_bytes
+        return (
+            unused >= POLICY.least_unused and unused * record.reserved_bytes >= POLICY.least_bytes
+        )
+    return (
+        unused >= POLICY.least_unused
+        and record.reserved_bytes >= POLICY.least_full * record.capacity_bytes
+    )
 
 
 def _failed_in_vain(record: MemoryRecord) -> bool:
@@ -108,7 +121,10 @@ def _failed_in_vain(record: MemoryRecord) -> bool:
 def _failed_words(record: MemoryRecord) -> str:
     free = _oom_free(record)
     assert record.oom_bytes is not None and free is not None
-    return f"memory ran out for {record.oom_bytes / 1e9:.2f} GB with {free / 1e9:.2f} GB free, in pieces too small"
+    return (
+        f"memory ran out for {record.oom_bytes / 1e9:.2f} GB with {free / 1e9:.2f} GB free, in "
+        "pieces too small"
+    )
 
 
 def _oom_free(record: MemoryRecord) -> int | None:
@@ -125,7 +141,9 @@ def _unused(record: MemoryRecord) -> float:
     What pools of their own have free is taken for used; they are known as they were at the end.
     """
     used = record.peak_bytes + (record.pool_free_bytes or 0)
-    recorded = [reserved for reserved in (record.reserved_bytes, record.reserved_at_peak_bytes) if reserved]
+    recorded = [
+        reserved for reserved in (record.reserved_bytes, record.reserved_at_peak_bytes) if reserved
+    ]
     return max((max(0.0, 1 - used / reserved) for reserved in recorded), default=0.0)
 
 
@@ -133,11 +151,22 @@ def _evidence(record: MemoryRecord) -> list[str]:
     lines = []
     if record.free_at_peak_bytes is not None and record.largest_free_bytes is not None:
         largest = f"the largest block {record.largest_free_bytes / 1e9:.2f} GB"
-        lines.append(f"{record.free_at_peak_bytes / 1e9:.2f} GB free at the peak of tensors, {largest}")
+        lines.append(
+            f"{record.free_at_peak_bytes / 1e9:.2f} GB free at the peak of tensors, {largest}"
+        )
     if record.split_bytes is not None:
-        lines.append(f"up to {record.split_bytes / 1e9:.2f} GB of free blocks lay beside used ones and could not be given back")
+        lines.append(
+            f"up to {record.split_bytes / 1e9:.2f} GB of free blocks lay beside used ones and "
+            "could not be given back"
+        )
     if record.pool_free_bytes:
-        lines.append(f"{record.pool_free_bytes / 1e9:.2f} GB more lie in pools of CUDA graphs, and are not counted here")
+        lines.append(
+            f"{record.pool_free_bytes / 1e9:.2f} GB more lie in pools of CUDA graphs, and are not "
+            "counted here"
+        )
     if record.capacity_bytes is None:
-        lines.append("how large the device is was not recorded: whether the unused memory is in anybody's way is not known")
+        lines.append(
+            "how large the device is was not recorded: whether the unused memory is in anybody's "
+            "way is not known"
+        )
     return lines

@@ -58,7 +58,10 @@ class Policy:
 
 POLICY = Policy()
 MISSED, AGAIN = "missed", "again"
-ACTION = "an order of blocks that shares operands in the L2 (Triton: GROUP_SIZE_M), larger tiles, chunks that fit, sorted indices"
+ACTION = (
+    "an order of blocks that shares operands in the L2 (Triton: GROUP_SIZE_M), larger tiles, "
+    "chunks that fit, sorted indices"
+)
 WORDINGS = {
     AGAIN: Wording(summary="Data of {kernels} come from DRAM several times.", action=ACTION),
     MISSED: Wording(
@@ -69,30 +72,56 @@ WORDINGS = {
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    peaks = [] if auxiliary.memory is None else [record.peak_bytes for record in auxiliary.memory.records]
-    return advice_by_cause(auxiliary, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS)
+    peaks = (
+        []
+        if auxiliary.memory is None
+        else [record.peak_bytes for record in auxiliary.memory.records]
+    )
+    return advice_by_cause(
+        auxiliary, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS
+    )
 
 
 def judge(kernel: KernelMetrics, held_bytes: int = 0) -> Fault | None:
     """`held_bytes` is the most that tensors of the run held; 0 where that is not known."""
     dram, read = kernel.dram_throughput, kernel.dram_read_bytes
     busy = kernel_metrics.POLICY.busy
-    if dram is None or dram < busy or not read or (kernel.tensor_pipe or 0.0) >= busy or not _has_room(kernel, dram):
+    if (
+        dram is None
+        or dram < busy
+        or not read
+        or (kernel.tensor_pipe or 0.0) >= busy
+        or not _has_room(kernel, dram)
+    ):
         return None
     words = f"{read / 1e9:.2f} GB read from DRAM, at {dram:.0%} of its peak"
     if held_bytes and read >= POLICY.proved * held_bytes:
-        return Fault(kernel=kernel, cause=AGAIN, words=f"{words}; all tensors together held {held_bytes / 1e9:.2f} GB at most")
+        return Fault(
+            kernel=kernel,
+            cause=AGAIN,
+            words=f"{words}; all tensors together held {held_bytes / 1e9:.2f} GB at most",
+        )
     size, served, written = kernel.l2_size_bytes, kernel.l2_read_bytes, kernel.dram_write_bytes
-    if size is None or served is None or written is None or read <= size or written > POLICY.written * read:
+    if (
+        size is None
+        or served is None
+        or written is None
+        or read <= size
+        or written > POLICY.written * read
+    ):
         return None
     if served < POLICY.used_again * read:
         return None
     return Fault(
-        kernel=kernel, cause=MISSED, words=f"{words}; the multiprocessors got {served / read:.1f} times that from the L2"
+        kernel=kernel,
+        cause=MISSED,
+        words=f"{words}; the multiprocessors got {served / read:.1f} times that from the L2",
     )
 
 
 def _has_room(kernel: KernelMetrics, dram: float) -> bool:
     """Whether the kernel would be faster if more came from the L2."""
     others = (kernel.l2_served, kernel.compute_throughput, kernel.l1_throughput)
-    return kernel.l2_served is not None and all(share is None or share <= POLICY.room * dram for share in others)
+    return kernel.l2_served is not None and all(
+        share is None or share <= POLICY.room * dram for share in others
+    )

@@ -56,19 +56,33 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
-    floors = np.array([memory.allocated[step == number].min() for number in np.unique(step[step >= 0])])
+    floors = np.array(
+        [memory.allocated[step == number].min() for number in np.unique(step[step >= 0])]
+    )
     if len(floors) < POLICY.least_steps:
-        return Abstention(code=CODE, reason="too few steps were recorded", needs=f"record {POLICY.least_steps} steps or more")
+        return Abstention(
+            code=CODE,
+            reason="too few steps were recorded",
+            needs=f"record {POLICY.least_steps} steps or more",
+        )
     left = _left_behind(floors)
     if left is None:
         return None
-    return Remark(code=CODE, text=f"each step leaves {left / 1e6:.1f} MB more in use than the one before: detach what is kept")
+    return Remark(
+        code=CODE,
+        text=f"each step leaves {left / 1e6:.1f} MB more in use than the one before: detach what "
+        "is kept",
+    )
 
 
 def _left_behind(floors: np.ndarray) -> float | None:
     """Bytes a step leaves in use, where each leaves about as much; None where they do not."""
     growth = np.diff(floors)
-    if growth.min() < POLICY.least_share * floors[-1] or growth.min() < POLICY.alike * growth.max() or growth.min() <= 0:
+    if (
+        growth.min() < POLICY.least_share * floors[-1]
+        or growth.min() < POLICY.alike * growth.max()
+        or growth.min() <= 0
+    ):
         return None
     return float(np.median(growth))
 
@@ -97,8 +111,12 @@ def _advice(record: MemoryRecord, floors: np.ndarray, left: float) -> Advice:
         code=CODE,
         bound=BOUND,
         summary=f"each step leaves {left / 1e6:.1f} MB more in use than the one before",
-        action="keep loss.detach() or loss.item(), never loss; empty lists of outputs; del what the next step does not need",
+        action="keep loss.detach() or loss.item(), never loss; empty "
+        "lists of outputs; del what the "
+        "next step does not need",
         evidence=tuple(evidence),
-        weight=min(1.0, float(floors[-1] - floors[0]) / record.peak_bytes) if record.peak_bytes else None,
+        weight=min(1.0, float(floors[-1] - floors[0]) / record.peak_bytes)
+        if record.peak_bytes
+        else None,
         weight_of="the peak",
     )

@@ -23,7 +23,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.analyses.run.memory_breakdown import REMEDIES, breakdown_text, frame_lines, largest_category
+from stepscope.analyses.run.memory_breakdown import (
+    REMEDIES,
+    breakdown_text,
+    frame_lines,
+    largest_category,
+)
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
@@ -54,11 +59,18 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     total = None if case.context.device is None else case.context.device.memory_bytes
     if not total:
-        return Abstention(code=CODE, reason="the device's memory is not in the trace", needs="a trace that names its device")
+        return Abstention(
+            code=CODE,
+            reason="the device's memory is not in the trace",
+            needs="a trace that names its device",
+        )
     peak = int(memory.allocated.max())
     if peak < POLICY.most * total:
         return None
-    text = f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): checkpoint or shard"
+    text = (
+        f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): "
+        "checkpoint or shard"
+    )
     return Remark(code=CODE, text=text)
 
 
@@ -101,16 +113,31 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     fullest = max(report.records, key=_fullness, default=None)
     troubles: list[tuple[MemoryRecord, str]] = []
     if failed is not None and failed.num_ooms:
-        asked = "" if failed.oom_bytes is None else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
-        words = f"memory ran out {times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held at the peak{asked}"
+        asked = (
+            ""
+            if failed.oom_bytes is None
+            else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
+        )
+        words = (
+            f"memory ran out {times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held "
+            f"at the peak{asked}"
+        )
         troubles.append((failed, words))
     if retried is not None and retried.num_retries:
-        words = f"the allocator gave its cache back and asked the driver again {times(retried.num_retries)}"
+        words = (
+            "the allocator gave its cache back and asked the driver again "
+            f"{times(retried.num_retries)}"
+        )
         troubles.append((retried, words))
     if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
-        words = f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} GB at the peak"
+        words = (
+            f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} "
+            "GB at the peak"
+        )
         troubles.append((fullest, f"{words} ({_fullness(fullest):.0%})"))
-    return (troubles[0][0] if troubles else None), [f"{words}{_where(report, record)}" for record, words in troubles]
+    return (troubles[0][0] if troubles else None), [
+        f"{words}{_where(report, record)}" for record, words in troubles
+    ]
 
 
 def _where(report: MemoryReport, record: MemoryRecord) -> str:

@@ -29,7 +29,13 @@ from dataclasses import dataclass
 from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.kernel_report import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
-from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause, fills_device, is_waiting
+from stepscope.rules.shared.kernel_metrics import (
+    Fault,
+    Wording,
+    advice_by_cause,
+    fills_device,
+    is_waiting,
+)
 
 CODE = "memory-stalls"
 BOUND = "memory"
@@ -50,7 +56,9 @@ Stall Reasons)."""
 WORDINGS = {
     GLOBAL: Wording(
         summary="Warps of {kernels} wait for memory that is far from busy: latency, not bandwidth.",
-        action="more loads in flight: contiguous tensors, wide loads, several elements a thread; or fuse the pass away",
+        action="more loads in flight: contiguous tensors, wide loads, "
+        "several elements a thread; or "
+        "fuse the pass away",
     ),
     SHARED: Wording(
         summary="Bank conflicts make {kernels} wait for shared memory.",
@@ -68,7 +76,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
 
 
 def _global(kernel: KernelMetrics) -> Fault | None:
-    waits = {reason: share for reason, share in kernel.stalls.items() if reason not in ("selected", "not_selected")}
+    waits = {
+        reason: share
+        for reason, share in kernel.stalls.items()
+        if reason not in ("selected", "not_selected")
+    }
     share = waits.get("long_scoreboard", 0.0)
     uncollected = 1 - sum(kernel.stalls.values())  # Of reasons that were not collected.
     if share < kernel_metrics.POLICY.stalled or share < max(*waits.values(), uncollected):
@@ -79,7 +91,8 @@ def _global(kernel: KernelMetrics) -> Fault | None:
     return Fault(
         kernel=kernel,
         cause=GLOBAL,
-        words=f"{share:.0%} of the warps' time waits for loads, with {dram:.0%} of the DRAM's peak in use",
+        words=f"{share:.0%} of the warps' time waits for loads, with {dram:.0%} of the DRAM's peak "
+        "in use",
     )
 
 
@@ -87,7 +100,15 @@ def _shared(kernel: KernelMetrics) -> Fault | None:
     """Whether or not a unit is busy: conflicts keep the L1 busy with passes that need not be."""
     passes, ideal = kernel.shared_wavefronts, kernel.shared_wavefronts_ideal
     waits = sum(kernel.stalls.get(reason, 0.0) for reason in WAITS_SHARED)
-    if not ideal or passes is None or passes < POLICY.conflicts * ideal or waits < kernel_metrics.POLICY.stalled:
+    if (
+        not ideal
+        or passes is None
+        or passes < POLICY.conflicts * ideal
+        or waits < kernel_metrics.POLICY.stalled
+    ):
         return None
-    words = f"{passes / ideal:.1f} times the passes over shared memory that it needs; {waits:.0%} of the warps' time waits for it"
+    words = (
+        f"{passes / ideal:.1f} times the passes over shared memory that it needs; {waits:.0%} of "
+        "the warps' time waits for it"
+    )
     return Fault(kernel=kernel, cause=SHARED, words=words)

@@ -122,7 +122,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
         f"{norms_ms + thin_ms:.1f} ms are norms and depthwise convolutions over NCHW.",
         action="model.to(memory_format=torch.channels_last), and the input batch too",
         evidence=(
-            f"{int(turning.sum()) // steps} transposes a step around {len(np.unique(table.op[turning])) // steps} convolutions",
+            (
+                f"{int(turning.sum()) // steps} transposes a step around "
+                f"{len(np.unique(table.op[turning])) // steps} convolutions"
+            ),
             f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
         ),
         events=graph.task_event[turning],
@@ -141,7 +144,10 @@ def turned_by_compiler(case: Case) -> Change | None:
         return None
     images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op)}
     # Signals and volumes are left as they are.
-    flat = np.array([(pair := images[op]) is not None and is_picture(pair[0]) for op in table.op.tolist()], np.bool_)
+    flat = np.array(
+        [(pair := images[op]) is not None and is_picture(pair[0]) for op in table.op.tolist()],
+        np.bool_,
+    )
     turning = _turning(table) & flat
     if not turning.any():
         return None
@@ -190,7 +196,13 @@ def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
     tasks = np.flatnonzero(turning)
     to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
     images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op[tasks])}
-    full = np.array([(pair := images[int(op)]) is not None and pair[0].dtype == "fp32" for op in table.op[tasks]], np.bool_)
+    full = np.array(
+        [
+            (pair := images[int(op)]) is not None and pair[0].dtype == "fp32"
+            for op in table.op[tasks]
+        ],
+        np.bool_,
+    )
     left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
     return left
 
@@ -229,12 +241,16 @@ def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:
     """Each task by as much shorter or longer as it is there. One that another fix has changed, as
     by fusing it, is not what it was and stays; what turned its tensors goes."""
-    ratio = np.where(np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0))
+    ratio = np.where(
+        np.isnan(times) | (graph.task_ns <= 0), 1.0, times / np.maximum(graph.task_ns, 1.0)
+    )
     ratio = np.where(ratio < 1, np.minimum(ratio * factor, 1.0), ratio)
 
     def change(before: Graph) -> Graph:
         is_as_recorded = (before.task_ns == graph.task_ns) | turning
         lengths = np.where(is_as_recorded, before.task_ns * ratio, before.task_ns)
-        return replace(before, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, before.task_gap_ns))
+        return replace(
+            before, task_ns=lengths, task_gap_ns=np.where(turning, 0.0, before.task_gap_ns)
+        )
 
     return change

@@ -48,8 +48,10 @@ POLICY = Policy()
 SCATTERED = "scattered"
 WORDINGS = {
     SCATTERED: Wording(
-        summary="Memory accesses of {kernels} are not coalesced: much of what is moved is not used.",
-        action="neighbouring threads to neighbouring addresses: inputs contiguous along the fast axis; a tile in shared memory",
+        summary="Memory accesses of {kernels} are not coalesced: much "
+        "of what is moved is not used.",
+        action="neighbouring threads to neighbouring addresses: inputs contiguous along the fast "
+        "axis; a tile in shared memory",
     )
 }
 
@@ -61,8 +63,18 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 def judge(kernel: KernelMetrics) -> Fault | None:
     if max(kernel.tensor_pipe or 0.0, kernel.fma_pipe or 0.0) >= kernel_metrics.POLICY.busy:
         return None
-    loads = _moved(kernel.global_load_sectors, kernel.l2_load_sectors, kernel.load_sectors, kernel.load_sectors_ideal)
-    stores = _moved(kernel.global_store_sectors, kernel.l2_store_sectors, kernel.store_sectors, kernel.store_sectors_ideal)
+    loads = _moved(
+        kernel.global_load_sectors,
+        kernel.l2_load_sectors,
+        kernel.load_sectors,
+        kernel.load_sectors_ideal,
+    )
+    stores = _moved(
+        kernel.global_store_sectors,
+        kernel.l2_store_sectors,
+        kernel.store_sectors,
+        kernel.store_sectors_ideal,
+    )
     recorded = [sectors for sectors in (loads, stores) if sectors is not None]
     moved = sum(sectors[0] for sectors in recorded)
     if not moved:
@@ -70,7 +82,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     wasted = sum(sectors[1] for sectors in recorded) / moved
     if wasted < POLICY.wasted:
         return None
-    return Fault(kernel=kernel, cause=SCATTERED, words=f"{_words(kernel)}; {wasted:.0%} of the sectors moved without need")
+    return Fault(
+        kernel=kernel,
+        cause=SCATTERED,
+        words=f"{_words(kernel)}; {wasted:.0%} of the sectors moved without need",
+    )
 
 
 def _moved(
@@ -91,7 +107,8 @@ def _words(kernel: KernelMetrics) -> str:
         ("store", kernel.store_sectors, kernel.store_sectors_ideal),
     )
     return ", ".join(
-        f"{sectors:.0f} sectors a {name}" + ("" if ideal is None else f" where {ideal:.0f} would do")
+        f"{sectors:.0f} sectors a {name}"
+        + ("" if ideal is None else f" where {ideal:.0f} would do")
         for name, sectors, ideal in sides
         if sectors is not None and (ideal is None or round(ideal) < round(sectors))
     )

@@ -111,16 +111,24 @@ def propose(case: Case) -> Proposal | Abstention | None:
         mask[list(group.tasks)] = True
     first = groups[0]
     count = sum(not group.is_backward for group in groups) // max(graph.num_steps, 1)
-    sizes = Counter((group.batch, group.queries, group.keys, group.dim, group.precision) for group in groups).most_common(1)[0][0]
+    sizes = Counter(
+        (group.batch, group.queries, group.keys, group.dim, group.precision) for group in groups
+    ).most_common(1)[0][0]
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{per_step_ms(graph, mask):.1f} ms a step of attention written out as separate kernels.",
-        action='attn_implementation="sdpa" where the model has that knob, else F.scaled_dot_product_attention(q, k, v,'
-        " is_causal=True), with is_causal in place of a causal mask; flex_attention for masks of other kinds",
+        summary=f"{per_step_ms(graph, mask):.1f} ms a step of attention written out as separate "
+        "kernels.",
+        action='attn_implementation="sdpa" where the model has that knob, else '
+        "F.scaled_dot_product_attention(q, k, v,"
+        " is_causal=True), with is_causal in place of a causal mask; flex_attention for masks of "
+        "other kinds",
         evidence=(
             f"{count} attentions a step, {len(first.tasks)} kernels for one forward pass",
-            f"{sizes[0]} heads x batch of {sizes[1]} queries x {sizes[2]} keys, head size {sizes[3]}, {sizes[4]}",
+            (
+                f"{sizes[0]} heads x batch of {sizes[1]} queries x {sizes[2]} keys, head size "
+                f"{sizes[3]}, {sizes[4]}"
+            ),
         ),
         events=graph.task_event[mask],
         change=_fusing(case, graph, groups, roofs, mask, None),
@@ -133,16 +141,30 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def find_groups(case: Case, graph: Graph, table: TaskTable) -> list[AttentionGroup]:
     """Every softmax that stands between two batched products of its size, and the backward work of
     each."""
-    forward = [group for task in _softmax_tasks(table) if (group := _forward_group(case, graph, table, task)) is not None]
+    forward = [
+        group
+        for task in _softmax_tasks(table)
+        if (group := _forward_group(case, graph, table, task)) is not None
+    ]
     return forward + _backward_groups(table, forward)
 
 
 def _softmax_tasks(table: TaskTable) -> list[int]:
-    named = {op for op in np.unique(table.op).tolist() if table.op_name(op) in ("aten::_softmax", "aten::_safe_softmax")}
-    return [task for task in np.flatnonzero(np.isin(table.op, list(named)) & table.leads).tolist() if named]
+    named = {
+        op
+        for op in np.unique(table.op).tolist()
+        if table.op_name(op) in ("aten::_softmax", "aten::_safe_softmax")
+    }
+    return [
+        task
+        for task in np.flatnonzero(np.isin(table.op, list(named)) & table.leads).tolist()
+        if named
+    ]
 
 
-def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> AttentionGroup | None:
+def _forward_group(
+    case: Case, graph: Graph, table: TaskTable, softmax: int
+) -> AttentionGroup | None:
     inputs = table.inputs(int(table.op[softmax]))
     scores = None if inputs is None else operand(inputs, 0)
     if scores is None or len(scores.dims) < 3:
@@ -157,9 +179,15 @@ def _forward_group(case: Case, graph: Graph, table: TaskTable, softmax: int) -> 
         return None
     queries, keys = scores.dims[-2], scores.dims[-1]
     low, high = _host_span(case, table, first)[0], _host_span(case, table, second)[1]
-    launched = case.context.trace.start_ns[np.maximum(case.context.links.launch[graph.task_event], 0)]
+    launched = case.context.trace.start_ns[
+        np.maximum(case.context.links.launch[graph.task_event], 0)
+    ]
     near = np.arange(max(first - 8, 0), second + 1)
-    inside = near[(launched[near] >= low) & (launched[near] <= high) & (graph.task_stream[near] == graph.task_stream[softmax])]
+    inside = near[
+        (launched[near] >= low)
+        & (launched[near] <= high)
+        & (graph.task_stream[near] == graph.task_stream[softmax])
+    ]
     return AttentionGroup(
         batch=max(scores.numel // max(queries * keys, 1), 1),
         queries=queries,
@@ -190,7 +218,9 @@ def _product(table: TaskTable, start: int, step: int, numel: int, *, reads: bool
     return None
 
 
-def _matrices(table: TaskTable, op: int) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
+def _matrices(
+    table: TaskTable, op: int
+) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
     positions, inputs = PRODUCTS.get(table.op_name(op)), table.inputs(op)
     if positions is None or inputs is None:
         return None
@@ -205,7 +235,9 @@ def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
     not contiguous."""
     trace, op = case.context.trace, int(table.op[task])
     outer = int(case.context.links.parent[op])
-    wide = outer if outer != NONE and table.op_name(outer) in ("aten::matmul", "aten::einsum") else op
+    wide = (
+        outer if outer != NONE and table.op_name(outer) in ("aten::matmul", "aten::einsum") else op
+    )
     return int(trace.start_ns[wide]), int(trace.end_ns[wide])
 
 
@@ -216,9 +248,15 @@ def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> b
         return False
     for task in tasks:
         inputs = table.inputs(int(table.op[task]))
-        if inputs is None or not table.op_name(int(table.op[task])).removesuffix("_").endswith(("masked_fill", "where", "add")):
+        if inputs is None or not table.op_name(int(table.op[task])).removesuffix("_").endswith(
+            ("masked_fill", "where", "add")
+        ):
             continue
-        masks = [tensor for tensor in operands(inputs, range(len(inputs.dims))) if tensor.dims[-2:] == (queries, keys)]
+        masks = [
+            tensor
+            for tensor in operands(inputs, range(len(inputs.dims)))
+            if tensor.dims[-2:] == (queries, keys)
+        ]
         if any(prod(mask.dims[:-2]) == 1 or mask.stored == queries * keys for mask in masks):
             return True
     return False
@@ -227,8 +265,13 @@ def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> b
 def _backward_groups(table: TaskTable, forward: list[AttentionGroup]) -> list[AttentionGroup]:
     """Backward tasks, by the forward attention whose operators they belong to."""
     trace = table.trace
-    starts, ends = np.array([group.span[0] for group in forward]), np.array([group.span[1] for group in forward])
-    tasks = np.flatnonzero(table.backward & ~table.recomputed & (table.home != NONE) & (table.home != table.op))
+    starts, ends = (
+        np.array([group.span[0] for group in forward]),
+        np.array([group.span[1] for group in forward]),
+    )
+    tasks = np.flatnonzero(
+        table.backward & ~table.recomputed & (table.home != NONE) & (table.home != table.op)
+    )
     if len(tasks) == 0 or len(forward) == 0:
         return []
     order = np.argsort(starts)
@@ -244,10 +287,20 @@ def _backward_groups(table: TaskTable, forward: list[AttentionGroup]) -> list[At
 
 
 def _fusing(
-    case: Case, graph: Graph, groups: list[AttentionGroup], roofs: DevicePeaks, mask: Bool, causal: bool | None
+    case: Case,
+    graph: Graph,
+    groups: list[AttentionGroup],
+    roofs: DevicePeaks,
+    mask: Bool,
+    causal: bool | None,
 ) -> Change:
     leads = np.array([group.lead for group in groups])
-    times = np.array([group.fused_ns(roofs, causal=group.causal if causal is None else causal) for group in groups])
+    times = np.array(
+        [
+            group.fused_ns(roofs, causal=group.causal if causal is None else causal)
+            for group in groups
+        ]
+    )
     now_ns = np.array([graph.task_ns[list(group.tasks)].sum() for group in groups])
     times = np.where(np.isnan(times), now_ns, times)
     gone = _host_time(case, graph, groups)
@@ -272,4 +325,7 @@ def _host_time(case: Case, graph: Graph, groups: list[AttentionGroup]) -> Interv
     nodes = np.unique(nodes[nodes != NONE])
     spans = [group.span for group in groups if not group.is_backward]
     start = np.concatenate([trace.start_ns[nodes], np.array([low for low, _ in spans], np.int64)])
-    return union(start, np.concatenate([trace.end_ns[nodes], np.array([high for _, high in spans], np.int64)]))
+    return union(
+        start,
+        np.concatenate([trace.end_ns[nodes], np.array([high for _, high in spans], np.int64)]),
+    )

@@ -61,13 +61,27 @@ class Policy:
 
 
 POLICY = Policy()
-FUSIBLE = ("pointwise", "norm", "softmax", "reduction", "copy", "dropout", "loss", "index", "random")
-OPAQUE = re.compile(r"triton|_foreach|_fused_|embedding|scatter|gather|index_put|nll_loss|cat$|sort|topk|cumsum|_amp_")
+FUSIBLE = (
+    "pointwise",
+    "norm",
+    "softmax",
+    "reduction",
+    "copy",
+    "dropout",
+    "loss",
+    "index",
+    "random",
+)
+OPAQUE = re.compile(
+    r"triton|_foreach|_fused_|embedding|scatter|gather|index_put|nll_loss|cat$|sort|topk|cumsum|_amp_"
+)
 """Operators that are compiled already, need passes of their own, or that a compiler leaves
 alone."""
 FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 """Operators that write their first argument without reading it."""
-CALLS = re.compile(r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus")
+CALLS = re.compile(
+    r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +110,9 @@ class FusibleRun:
 
     @property
     def goes_out(self) -> float:
-        return sum(count * (size_bytes(numel, dtype) or 0.0) for (numel, dtype), count in self.live.items())
+        return sum(
+            count * (size_bytes(numel, dtype) or 0.0) for (numel, dtype), count in self.live.items()
+        )
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -110,7 +126,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
         large = per_step_ms(graph, fusible) * 1e6 > 0.1 * case.step_interval_ns
         if not large:
             return None
-        return Abstention(code=CODE, reason="small kernels whose reads and writes are not known", needs="record_shapes=True")
+        return Abstention(
+            code=CODE,
+            reason="small kernels whose reads and writes are not known",
+            needs="record_shapes=True",
+        )
     runs = find_runs(graph, table)
     worth = [run for run in runs if len(run.ops) > 1]
     mask = np.zeros(len(graph), np.bool_)
@@ -123,11 +143,18 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms a step of small operations in runs that could each be one kernel.",
+        summary=f"{spent_ms:.1f} ms a step of small operations in runs "
+        "that could each be one kernel.",
         action="model = torch.compile(model), or compile the module with these runs alone",
         evidence=(
-            f"{len(worth) // max(graph.num_steps, 1)} runs a step of {int(mask.sum()) // max(len(worth), 1)} kernels on average",
-            f"the longest: {', '.join(table.op_name(op).removeprefix('aten::') for op in longest.ops[:8])}",
+            (
+                f"{len(worth) // max(graph.num_steps, 1)} runs a step of "
+                f"{int(mask.sum()) // max(len(worth), 1)} kernels on average"
+            ),
+            (
+                "the longest: "
+                f"{', '.join(table.op_name(op).removeprefix('aten::') for op in longest.ops[:8])}"
+            ),
         ),
         events=graph.task_event[mask],
         change=_compiled(case, _fused(case, graph, runs, roofs, 0.5, with_host=True)),
@@ -182,18 +209,24 @@ def _fits(table: TaskTable, op: int) -> bool:
     return OPAQUE.search(table.op_name(op)) is None
 
 
-def _join(table: TaskTable, runs: list[FusibleRun], opened: list[int], op: int, backward: bool) -> int:
+def _join(
+    table: TaskTable, runs: list[FusibleRun], opened: list[int], op: int, backward: bool
+) -> int:
     """Add the operator to the latest open run that has written something it reads, or to one of its
     own."""
     reads, written = _tensors(table, op)
     keys = [(tensor.numel, tensor.dtype) for tensor in reads]
     candidates = [index for index in reversed(opened) if runs[index].backward == backward]
-    index = next((index for index in candidates if any(runs[index].live[key] > 0 for key in keys)), NONE)
+    index = next(
+        (index for index in candidates if any(runs[index].live[key] > 0 for key in keys)), NONE
+    )
     if index == NONE:
         # A compiler also fuses operators that read the same tensors, which tensors of one size in
         # one run may be.
         large = [key for key, tensor in zip(keys, reads, strict=True) if _is_large(tensor)]
-        index = next((index for index in candidates if any(key in runs[index].seen for key in large)), NONE)
+        index = next(
+            (index for index in candidates if any(key in runs[index].seen for key in large)), NONE
+        )
     if index == NONE:
         runs.append(FusibleRun(backward=backward))
         index = len(runs) - 1
@@ -241,7 +274,11 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     inputs, work = table.inputs(op), table.work(op)
     assert inputs is not None
     assert work is not None
-    tensors = [tensor for tensor in operands(inputs, range(len(inputs.dims))) if tensor.numel > 1 and tensor.dtype]
+    tensors = [
+        tensor
+        for tensor in operands(inputs, range(len(inputs.dims)))
+        if tensor.numel > 1 and tensor.dtype
+    ]
     if FILLING.search(table.op_name(op)):
         tensors = tensors[1:]
     elif len(tensors) > 1 and (read_bytes(*tensors) or 0.0) >= (work.bytes or 0.0):
@@ -249,13 +286,19 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
 
 
-def _write(run: FusibleRun, table: TaskTable, op: int, reads: list[tuple[int, str]], written: float) -> None:
+def _write(
+    run: FusibleRun, table: TaskTable, op: int, reads: list[tuple[int, str]], written: float
+) -> None:
     """What the operator writes: as many elements as its largest input has if the bytes say so, of
     that type or a wider one."""
     numel = max((count for count, _ in reads), default=0)
     if not numel:
         return
-    each = POLICY.call_instructions if _calls_a_function(table, op, reads) else POLICY.plain_instructions
+    each = (
+        POLICY.call_instructions
+        if _calls_a_function(table, op, reads)
+        else POLICY.plain_instructions
+    )
     run.instructions += each * numel
     own = next((dtype for count, dtype in reads if count == numel), "fp32")
     for dtype in (own, "bf16", "fp16", "fp32", "bool"):
@@ -279,7 +322,9 @@ def _calls_a_function(table: TaskTable, op: int, reads: list[tuple[int, str]]) -
     return CALLS.search(name) is not None
 
 
-def _link(table: TaskTable, runs: list[FusibleRun], by_sequence: dict[int, int], index: int, task: int) -> None:
+def _link(
+    table: TaskTable, runs: list[FusibleRun], by_sequence: dict[int, int], index: int, task: int
+) -> None:
     """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
     home = int(table.home[task])
     sequence = NONE if home == NONE else int(table.trace.sequence[home])
@@ -291,7 +336,9 @@ def _link(table: TaskTable, runs: list[FusibleRun], by_sequence: dict[int, int],
         by_sequence[sequence] = index
 
 
-def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns: float, share: float) -> float:
+def fused_ns(
+    run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns: float, share: float
+) -> float:
     """One kernel for the run, with this share of what may come in coming in. It moves bytes no
     faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
@@ -302,17 +349,32 @@ def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns
         rate = min(rate, run.traffic / max(now_ns, 1.0))
 
     def time(size: float, instructions: float) -> float:
-        return fixed_ns(roofs, STREAM_FIXED_NS) + max(size / rate, instructions / (vector / 2) * 1e9)
+        return fixed_ns(roofs, STREAM_FIXED_NS) + max(
+            size / rate, instructions / (vector / 2) * 1e9
+        )
 
     best = time(run.comes_in + share * run.may_come_in + run.goes_out, run.instructions)
     if run.homes:
         again = [runs[index] for index in run.homes]
         reads = run.grad_in + sum(other.comes_in + share * other.may_come_in for other in again)
-        best = min(best, time(reads + run.goes_out, run.instructions + sum(other.instructions for other in again)))
+        best = min(
+            best,
+            time(
+                reads + run.goes_out, run.instructions + sum(other.instructions for other in again)
+            ),
+        )
     return best
 
 
-def _fused(case: Case, graph: Graph, runs: list[FusibleRun], roofs: DevicePeaks, share: float, *, with_host: bool) -> Change:
+def _fused(
+    case: Case,
+    graph: Graph,
+    runs: list[FusibleRun],
+    roofs: DevicePeaks,
+    share: float,
+    *,
+    with_host: bool,
+) -> Change:
     lengths: dict[int, float] = {}
     gone: list[int] = []
     trace = case.context.trace

@@ -95,11 +95,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through memory.",
-        action="torch.compile the head and the loss together, in one function; or a fused linear cross entropy (liger-kernel's"
+        summary=f"{spent_ms:.1f} ms a step move logits over a vocabulary of {widest.size} through "
+        "memory.",
+        action="torch.compile the head and the loss together, in one function; or a fused linear "
+        "cross entropy (liger-kernel's"
         " LigerFusedLinearCrossEntropyLoss)",
         evidence=(
-            f"{int(mask.sum()) // max(graph.num_steps, 1)} kernels a step over {max(widest.rows)} x {widest.size} logits",
+            (
+                f"{int(mask.sum()) // max(graph.num_steps, 1)} kernels a step over "
+                f"{max(widest.rows)} "
+                f"x {widest.size} logits"
+            ),
             f"in fp32 these logits are {gigabytes:.1f} GB",
         ),
         events=graph.task_event[mask],
@@ -128,7 +134,9 @@ def _vocabularies(table: TaskTable) -> dict[int, Vocabulary]:
             continue
         (rows, depth), width = entered.dims, weight.dims[1]
         if width > depth and any(of_loss <= rows for of_loss in losses.get(width, ())):
-            vocabulary = vocabularies.setdefault(width, Vocabulary(size=width, rows=set(losses[width])))
+            vocabulary = vocabularies.setdefault(
+                width, Vocabulary(size=width, rows=set(losses[width]))
+            )
             vocabulary.rows.add(rows)
             vocabulary.item_bytes = 2 if entered.dtype in ("bf16", "fp16") else 4
     return vocabularies
@@ -160,10 +168,17 @@ def _over_logits(table: TaskTable, vocabularies: dict[int, Vocabulary]) -> Bool:
 
 def _is_over_logits(table: TaskTable, op: int, vocabularies: dict[int, Vocabulary]) -> bool:
     inputs, work = table.inputs(op), table.work(op)
-    if inputs is None or (work is not None and work.is_matrix) or not table.op_name(op).startswith("aten::"):
+    if (
+        inputs is None
+        or (work is not None and work.is_matrix)
+        or not table.op_name(op).startswith("aten::")
+    ):
         return False
     shapes = (_rows_and_width(tensor.dims) for tensor in operands(inputs, range(len(inputs.dims))))
-    return any(shape is not None and shape[1] in vocabularies and shape[0] in vocabularies[shape[1]].rows for shape in shapes)
+    return any(
+        shape is not None and shape[1] in vocabularies and shape[0] in vocabularies[shape[1]].rows
+        for shape in shapes
+    )
 
 
 def _fused(
@@ -186,18 +201,28 @@ def _fused(
         if name in (FORWARD, BACKWARD) and shape is not None:
             kept[task] = True
             logit_bytes = item_bytes or vocabularies[shape[1]].item_bytes
-            times[task] = _pass_ns(roofs, float(shape[0] * shape[1]), logit_bytes, backward=name == BACKWARD, ideal=ideal)
+            times[task] = _pass_ns(
+                roofs,
+                float(shape[0] * shape[1]),
+                logit_bytes,
+                backward=name == BACKWARD,
+                ideal=ideal,
+            )
     ops = np.unique(table.op[mask & ~kept])
     host = union(trace.start_ns[ops], trace.end_ns[ops])
 
     def change(graph: Graph) -> Graph:
-        after = without_tasks(with_task_ns(graph, kept, _not_longer(graph, kept, mask, times)), mask & ~kept)
+        after = without_tasks(
+            with_task_ns(graph, kept, _not_longer(graph, kept, mask, times)), mask & ~kept
+        )
         return without_host_ranges(after, host) if ideal else after
 
     return change
 
 
-def _pass_ns(roofs: DevicePeaks, logits: float, logit_bytes: int, *, backward: bool, ideal: bool) -> float:
+def _pass_ns(
+    roofs: DevicePeaks, logits: float, logit_bytes: int, *, backward: bool, ideal: bool
+) -> float:
     stream = stream_ns(roofs, (2 if backward else 1) * logits * logit_bytes)
     if backward or ideal:
         return stream if ideal else stream * POLICY.backward_factor

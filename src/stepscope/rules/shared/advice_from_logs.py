@@ -37,12 +37,19 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
     said.UNUSED_PARAMETERS: (
         unused_parameter_scan,
         "DDP looks for unused parameters in every step, and found none.",
-        "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the model is ever left out",
+        (
+            "DistributedDataParallel(..., find_unused_parameters=False), if no branch of the "
+            "model is "
+            "ever left out"
+        ),
     ),
     said.WORKERS: (
         thread_oversubscription,
         "A DataLoader makes {0} workers, and its process may use {1} cores.",
-        "num_workers={1} or fewer, less what the other ranks of the machine take; compare the step time",
+        (
+            "num_workers={1} or fewer, less what the other ranks of the machine take; compare the "
+            "step time"
+        ),
     ),
     said.FP32_PRODUCTS: (
         fp32_matmul,
@@ -57,12 +64,18 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
     said.NO_FLASH: (
         unfused_attention,
         "This build of PyTorch has no flash attention.",
-        f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower kernel",
+        (
+            f"a build that has it (those for Linux and CUDA do); until then {SDPA} takes a slower "
+            "kernel"
+        ),
     ),
     said.ATTENTION: (
         unfused_attention,
         f"A fused kernel of {SDPA} could not be taken.",
-        "hand over what the kernels take: half precision, equal head sizes, multiples of 8, is_causal in place of a mask",
+        (
+            "hand over what the kernels take: half precision, equal head sizes, multiples of 8, "
+            "is_causal in place of a mask"
+        ),
     ),
     said.DATA_PARALLEL: (
         data_parallel_module,
@@ -81,23 +94,45 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
     ),
     said.MIOPEN_NAIVE: (
         untuned_convolution,
-        "MIOpen computes convolutions with its naive kernel: it found nothing faster, or looked for nothing else.",
+        (
+            "MIOpen computes convolutions with its naive kernel: it found nothing faster, or "
+            "looked "
+            "for nothing else."
+        ),
         untuned_convolution.MIOPEN_SEARCH,
     ),
     said.MIOPEN_LEFT_OUT: (
         untuned_convolution,
-        "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, and was given {1:,}.",
-        "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: all get the workspace they ask for",
+        (
+            "MIOpen searched, and left out solvers for want of workspace: one wants {0:,} bytes, "
+            "and "
+            "was given {1:,}."
+        ),
+        (
+            "search once with torch.backends.cudnn.benchmark = True, or MIOPEN_FIND_MODE=NORMAL: "
+            "all "
+            "get the workspace they ask for"
+        ),
     ),
     said.MIOPEN_FAST: (
         untuned_convolution,
         "MIOPEN_FIND_MODE is FAST: the solver of a convolution that the find-db lacks is guessed.",
-        "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then takes that",
+        (
+            "run once with MIOPEN_FIND_MODE=NORMAL: the find-db keeps what it finds, and FAST then "
+            "takes that"
+        ),
     ),
     said.MIOPEN_NO_PARAMETERS: (
         untuned_convolution,
-        "MIOpen could not read a database that it comes with: its solvers may run with parameters that nobody tuned.",
-        "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; MIOpen keeps what it finds",
+        (
+            "MIOpen could not read a database that it comes with: its solvers may run with "
+            "parameters "
+            "that nobody tuned."
+        ),
+        (
+            "install MIOpen whole, or tune once: MIOPEN_FIND_ENFORCE=SEARCH, for minutes or hours; "
+            "MIOpen keeps what it finds"
+        ),
     ),
 }
 """By what was said: the rule, a summary and an action, in which {0} is the first number of the
@@ -113,7 +148,12 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     for kind, (rule, summary, action) in ADVICE.items():
-        warnings = [(output.path, warning) for output in outputs for warning in output.said if warning.kind == kind]
+        warnings = [
+            (output.path, warning)
+            for output in outputs
+            for warning in output.said
+            if warning.kind == kind
+        ]
         if not warnings:
             continue
         # Of several, the one with the largest numbers: 64 workers, not 9.
@@ -123,7 +163,9 @@ def _warnings(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             bound=rule.BOUND,
             summary=summary.format(*worst.numbers),
             action=action.format(*worst.numbers),
-            evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[: POLICY.most_evidence],
+            evidence=tuple(line for path, warning in warnings for line in _lines(path, warning))[
+                : POLICY.most_evidence
+            ],
         )
 
 
@@ -137,7 +179,9 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     failures = [(output.path, failure) for output in outputs for failure in output.failures]
     in_pieces = [pair for pair in failures if pair[1].is_in_pieces]
     too_much = [pair for pair in failures if not pair[1].is_in_pieces]
-    can_expand = not any(warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said)
+    can_expand = not any(
+        warning.kind == said.NO_EXPANSION for output in outputs for warning in output.said
+    )
     for rule, pairs in ((fragmentation, in_pieces), (memory_pressure, too_much)):
         if not pairs:
             continue
@@ -148,7 +192,10 @@ def _out_of_memory(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
             bound=rule.BOUND,
             summary=_failed(worst),
             action=_apart(can_expand) if rule is fragmentation else _smaller(worst),
-            evidence=tuple(f"{path}:{failure.line}: {_figures(failure)}" for path, failure in pairs[: POLICY.most_evidence]),
+            evidence=tuple(
+                f"{path}:{failure.line}: {_figures(failure)}"
+                for path, failure in pairs[: POLICY.most_evidence]
+            ),
             weight=share,
             weight_of=of,
         )
@@ -158,7 +205,10 @@ def _failed(failure: OutOfMemory) -> str:
     tried = f"Memory ran out: {_gb(failure.tried_bytes)} could not be had"
     if failure.is_in_pieces:
         assert failure.idle_bytes is not None
-        return f"{tried}, with {_gb(failure.idle_bytes)} held by the allocator in pieces that were too small."
+        return (
+            f"{tried}, with {_gb(failure.idle_bytes)} held by the allocator in pieces that were "
+            "too small."
+        )
     if failure.allocated_bytes is None or failure.total_bytes is None:
         return f"{tried}."
     return f"{tried}, with {_gb(failure.allocated_bytes)} of {_gb(failure.total_bytes)} in tensors."
@@ -173,9 +223,19 @@ def _share(failure: OutOfMemory, *, is_in_pieces: bool) -> tuple[float | None, s
 
 def _smaller(failure: OutOfMemory) -> str:
     others = failure.others_bytes
-    if others is not None and failure.total_bytes and others >= POLICY.most_others * failure.total_bytes:
-        return f"{_gb(others)} of the device are other processes': end them, or take another device (nvidia-smi names them)"
-    return "a smaller batch, activation checkpointing or sharding; a memory snapshot given to stepscope says what holds it"
+    if (
+        others is not None
+        and failure.total_bytes
+        and others >= POLICY.most_others * failure.total_bytes
+    ):
+        return (
+            f"{_gb(others)} of the device are other processes': end them, or take another device "
+            "(nvidia-smi names them)"
+        )
+    return (
+        "a smaller batch, activation checkpointing or sharding; a memory snapshot given to "
+        "stepscope says what holds it"
+    )
 
 
 def _apart(can_expand: bool) -> str:
@@ -203,16 +263,27 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
     hangs = [(output.path, hang) for output in outputs for hang in output.hangs]
     if not hangs:
         return
-    worst = max((hang for _, hang in hangs), key=lambda hang: (bool(hang.behind), len(hang.waiting)))
+    worst = max(
+        (hang for _, hang in hangs), key=lambda hang: (bool(hang.behind), len(hang.waiting))
+    )
     what = f"{worst.op} number {worst.sequence}"
     if worst.behind:
         ranks = number_ranges(worst.behind)
-        summary = f"Rank {ranks} did not come to {what}: the others waited {worst.timeout_s:,.0f} s and gave up."
-        action = f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its device, another branch"
-    else:
-        summary = f"{what} hung for {worst.timeout_s:,.0f} s, and no line says which rank did not come."
+        summary = (
+            f"Rank {ranks} did not come to {what}: the others waited {worst.timeout_s:,.0f} s and "
+            "gave up."
+        )
         action = (
-            "keep every rank's output (torchrun --tee 3), and the flight recorder's: TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+            f"look at what rank {ranks} did then (py-spy dump, its own output): its input, its "
+            "device, another branch"
+        )
+    else:
+        summary = (
+            f"{what} hung for {worst.timeout_s:,.0f} s, and no line says which rank did not come."
+        )
+        action = (
+            "keep every rank's output (torchrun --tee 3), and the flight recorder's: "
+            "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
             " TORCH_NCCL_DUMP_ON_TIMEOUT=1"
         )
     yield Advice(
@@ -220,7 +291,9 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
         bound=late_rank.BOUND,
         summary=summary,
         action=action,
-        evidence=tuple(f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]),
+        evidence=tuple(
+            f"{path}:{hang.line}: {_hung(hang)}" for path, hang in hangs[: POLICY.most_evidence]
+        ),
     )
 
 

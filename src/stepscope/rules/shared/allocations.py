@@ -33,4 +33,8 @@ def device_memory(case: Case) -> DeviceMemory | None:
         own &= events.device == device.index
     if not own.any():
         return None
-    return DeviceMemory(time_ns=events.time_ns[own], allocated=events.allocated_bytes[own], reserved=events.reserved_bytes[own])
+    return DeviceMemory(
+        time_ns=events.time_ns[own],
+        allocated=events.allocated_bytes[own],
+        reserved=events.reserved_bytes[own],
+    )

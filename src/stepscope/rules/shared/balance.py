@@ -34,7 +34,10 @@ def with_even_work(job: JobCase, job_graph: JobGraph) -> JobGraph:
     sent.
     """
     busy = [job.compute_tasks(index) for index in range(len(job.cases))]
-    number, segment = np.unique(np.concatenate([segments(job, index) for index in range(len(job.cases))]), return_inverse=True)
+    number, segment = np.unique(
+        np.concatenate([segments(job, index) for index in range(len(job.cases))]),
+        return_inverse=True,
+    )
     bounds = np.cumsum([len(part.graph) for part in job_graph.parts])[:-1]
     by_rank = np.split(segment.reshape(-1), bounds)
     sums = np.array(
@@ -47,7 +50,12 @@ def with_even_work(job: JobCase, job_graph: JobGraph) -> JobGraph:
     graphs = []
     for part, segment_of, mask, own in zip(job_graph.parts, by_rank, busy, sums, strict=True):
         factor = np.where(own > 0, average / np.maximum(own, 1.0), 1.0)
-        graphs.append(replace(part.graph, task_ns=np.where(mask, part.graph.task_ns * factor[segment_of], part.graph.task_ns)))
+        graphs.append(
+            replace(
+                part.graph,
+                task_ns=np.where(mask, part.graph.task_ns * factor[segment_of], part.graph.task_ns),
+            )
+        )
     return _balanced(job, with_graphs(job_graph, graphs))
 
 
@@ -62,7 +70,9 @@ def _balanced(job: JobCase, job_graph: JobGraph) -> JobGraph:
     cost = cost_of(size, job_graph.moving_ns)
     if cost is None:
         return job_graph
-    less = np.minimum((1 - share) * size / cost.beta_bytes_per_ns, (1 - share) * job_graph.moving_ns)
+    less = np.minimum(
+        (1 - share) * size / cost.beta_bytes_per_ns, (1 - share) * job_graph.moving_ns
+    )
     return replace(job_graph, moving_ns=job_graph.moving_ns - less)
 
 
@@ -73,7 +83,9 @@ def segments(job: JobCase, index: int) -> Int64:
     part = job.job_graph.parts[index]
     between = np.zeros(len(part.graph), np.bool_)
     between[messages(job, index, lambda kind: kind.op in ("send", "recv", "sendrecv")).task] = True
-    return numbered(np.where(between, NONE, part.shared), part.graph.task_step, len(job.job_graph.moving_ns) + 1)
+    return numbered(
+        np.where(between, NONE, part.shared), part.graph.task_step, len(job.job_graph.moving_ns) + 1
+    )
 
 
 def numbered(shared: Int64, step: Int64, num: int) -> Int64:
@@ -98,18 +110,29 @@ def balanced_shares(job: JobCase) -> Float64:
     for index in range(len(job.cases)):
         trace, graph = job.cases[index].context.trace, job.job_graph.parts[index].graph
         sent = messages(job, index, lambda kind: kind.op == "all_to_all")
-        for task, number, kind in zip(sent.task.tolist(), sent.number.tolist(), sent.kind, strict=True):
+        for task, number, kind in zip(
+            sent.task.tolist(), sent.number.tolist(), sent.kind, strict=True
+        ):
             args_index = trace.collective[graph.task_event[task]]
             if number == NONE or args_index == NONE or job.ranks[index] not in kind.group_ranks:
                 continue
-            if side := exchange_of(trace.collectives[args_index], kind.group_ranks.index(job.ranks[index])):
+            if side := exchange_of(
+                trace.collectives[args_index], kind.group_ranks.index(job.ranks[index])
+            ):
                 sides.setdefault(number, []).append(side)
     share = np.ones(len(job.job_graph.moving_ns))
     for number, exchanges in sides.items():
         num_ranks = exchanges[0].num_ranks
         busiest = max(max(side.sent, side.received) for side in exchanges)
         if len(exchanges) == num_ranks and busiest:
-            share[number] = min(1.0, sum(side.total for side in exchanges) / num_ranks * (num_ranks - 1) / num_ranks / busiest)
+            share[number] = min(
+                1.0,
+                sum(side.total for side in exchanges)
+                / num_ranks
+                * (num_ranks - 1)
+                / num_ranks
+                / busiest,
+            )
     return share
 
 
@@ -118,7 +141,12 @@ def exchange_of(args: CollectiveArgs, own: int) -> Exchange | None:
     sent, received = _sizes(args.in_split), _sizes(args.out_split)
     if not sent or len(sent) != len(received) or own >= len(sent):
         return None
-    return Exchange(total=sum(sent), sent=sum(sent) - sent[own], received=sum(received) - received[own], num_ranks=len(sent))
+    return Exchange(
+        total=sum(sent),
+        sent=sum(sent) - sent[own],
+        received=sum(received) - received[own],
+        num_ranks=len(sent),
+    )
 
 
 def _sizes(split: str | None) -> list[int]:
@@ -126,5 +154,7 @@ def _sizes(split: str | None) -> list[int]:
         sizes = parse_json(split or "[]")
     except ValueError:
         return []
-    is_valid = isinstance(sizes, list) and all(isinstance(size, int) and size >= 0 for size in sizes)
+    is_valid = isinstance(sizes, list) and all(
+        isinstance(size, int) and size >= 0 for size in sizes
+    )
     return sizes if is_valid else []

@@ -57,7 +57,9 @@ def long_gaps(case: Case, graph: Graph) -> HostGaps:
     operator to the next."""
     every = _gaps(case, graph)
     short = every.usual_ns < SHORT_GAP_NS
-    usual = np.where(short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns)
+    usual = np.where(
+        short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns
+    )
     gaps = replace(every, usual_ns=usual)
     return gaps.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))
 
@@ -120,7 +122,9 @@ def _gaps(case: Case, graph: Graph) -> HostGaps:
     window = (end > start) & (start >= graph.call_start_ns[0]) & (end <= graph.call_end_ns[-1])
     handed_over = trace.thread[events[last[:-1]]] != trace.thread[events[1:]]
     start, end, handed_over = start[window], end[window], handed_over[window]
-    step_ends = np.searchsorted(cut.host_start, end, side="right") > np.searchsorted(cut.host_start, start, side="right")
+    step_ends = np.searchsorted(cut.host_start, end, side="right") > np.searchsorted(
+        cut.host_start, start, side="right"
+    )
     own = end - start - lengths_in(start, end, elsewhere(case))
     after_wait = contains(host.sync, start - 1)
     usual = np.where(handed_over | step_ends | after_wait, SHORT_GAP_NS, 0)

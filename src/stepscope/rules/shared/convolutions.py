@@ -24,7 +24,12 @@ def image_and_weight(table: TaskTable, op: int) -> tuple[Operand, Operand] | Non
         return None
     position = 1 if "backward" in table.op_name(op) else 0
     image, weight = operand(inputs, position), operand(inputs, position + 1)
-    if image is None or weight is None or len(image.dims) != len(weight.dims) or len(image.dims) < 3:
+    if (
+        image is None
+        or weight is None
+        or len(image.dims) != len(weight.dims)
+        or len(image.dims) < 3
+    ):
         return None
     return image, weight
 
@@ -52,8 +57,12 @@ def is_turned_by_compiler(table: TaskTable) -> bool:
     them are narrow. On ROCm it leaves them as they are."""
     if any("miopen" in table.op_name(op) for op in set(table.op.tolist())):
         return False
-    convolutions = [pair for op in set(table.op.tolist()) if (pair := image_and_weight(table, op)) is not None]
-    if not convolutions or all(max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in convolutions):
+    convolutions = [
+        pair for op in set(table.op.tolist()) if (pair := image_and_weight(table, op)) is not None
+    ]
+    if not convolutions or all(
+        max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in convolutions
+    ):
         return False
     for image, weight in convolutions:
         is_grouped = image.dims[1] > weight.dims[1] > 1
@@ -69,6 +78,11 @@ def is_nchw(table: TaskTable, op: int) -> bool:
     if inputs is None or not inputs.strides:
         return False
     for dims, strides in zip(inputs.dims, inputs.strides, strict=True):
-        if is_shape(dims) and is_shape(strides) and len(dims) in (4, 5) and len(strides) == len(dims):
+        if (
+            is_shape(dims)
+            and is_shape(strides)
+            and len(dims) in (4, 5)
+            and len(strides) == len(dims)
+        ):
             return dims[1] > 1 and strides[1] != 1
     return False

@@ -28,7 +28,11 @@ def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
     assert case.graph is not None
     trace, parent = case.context.trace, case.context.links.parent
     named = trace.is_kind(*kinds) & matching(trace, pattern) & case.context.host.driving
-    events = np.flatnonzero(named & (trace.end_ns > case.graph.call_start_ns[0]) & (trace.start_ns < case.graph.call_end_ns[-1]))
+    events = np.flatnonzero(
+        named
+        & (trace.end_ns > case.graph.call_start_ns[0])
+        & (trace.start_ns < case.graph.call_end_ns[-1])
+    )
     outer: Int64 = events[ancestor_with(parent, parent[events], named) == NONE]
     return outer
 

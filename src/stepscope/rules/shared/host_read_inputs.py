@@ -72,7 +72,9 @@ def _first_feeding(trace: Trace, siblings: _Siblings, reader: int) -> int:
     first = reader
     for back in range(position - 1, max(position - 1 - LONGEST_CHAIN, -1), -1):
         before = int(siblings.events[back])
-        if trace.thread[before] != trace.thread[first] or not _only_feeds(trace, siblings, before, first):
+        if trace.thread[before] != trace.thread[first] or not _only_feeds(
+            trace, siblings, before, first
+        ):
             break
         first = before
     return first

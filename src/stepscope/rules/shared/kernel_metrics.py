@@ -80,11 +80,19 @@ def fills_device(kernel: KernelMetrics) -> bool:
 
 
 def advice_by_cause(
-    auxiliary: Auxiliary, code: str, bound: str, judge: Callable[[KernelMetrics], Fault | None], wordings: Mapping[str, Wording]
+    auxiliary: Auxiliary,
+    code: str,
+    bound: str,
+    judge: Callable[[KernelMetrics], Fault | None],
+    wordings: Mapping[str, Wording],
 ) -> tuple[Advice, ...]:
     """An advice for each cause, with the kernels it is about, the weightiest first."""
     report = auxiliary.kernels
-    faults = [] if report is None else [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
+    faults = (
+        []
+        if report is None
+        else [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
+    )
     weigh = Weights(auxiliary)
     advice = []
     for cause, wording in wordings.items():
@@ -95,7 +103,14 @@ def advice_by_cause(
     return tuple(advice)
 
 
-def _advice(code: str, bound: str, wording: Wording, faults: Sequence[Fault], weigh: Weights, weight: float | None) -> Advice:
+def _advice(
+    code: str,
+    bound: str,
+    wording: Wording,
+    faults: Sequence[Fault],
+    weigh: Weights,
+    weight: float | None,
+) -> Advice:
     by_name: dict[str, list[Fault]] = {}
     for fault in faults:
         by_name.setdefault(fault.kernel.name, []).append(fault)
@@ -106,7 +121,9 @@ def _advice(code: str, bound: str, wording: Wording, faults: Sequence[Fault], we
     return Advice(
         code=code,
         bound=bound,
-        summary=wording.summary.format(kernels="one kernel" if len(order) == 1 else f"{len(order)} kernels"),
+        summary=wording.summary.format(
+            kernels="one kernel" if len(order) == 1 else f"{len(order)} kernels"
+        ),
         action=wording.action,
         evidence=tuple(lines),
         weight=weight,
@@ -136,7 +153,9 @@ class Weights:
         for name in auxiliary.kernel_shares:
             self._traced.setdefault(plain_name(name), []).append(name)
         for kernel in () if auxiliary.kernels is None else auxiliary.kernels.kernels:
-            self._measured[kernel.name] = self._measured.get(kernel.name, 0.0) + (kernel.total_ns or 0.0)
+            self._measured[kernel.name] = self._measured.get(kernel.name, 0.0) + (
+                kernel.total_ns or 0.0
+            )
         self._total = sum(self._measured.values())
         self._is_traced = any(plain_name(name) in self._traced for name in self._measured)
         self.whole = "the step" if self._is_traced else "the kernels that were measured"
@@ -149,12 +168,16 @@ class Weights:
         """None where no times were recorded. A name's launches without the fault do not count."""
         faulty: dict[str, float] = {}
         for fault in faults:
-            faulty[fault.kernel.name] = faulty.get(fault.kernel.name, 0.0) + (fault.kernel.total_ns or 0.0)
+            faulty[fault.kernel.name] = faulty.get(fault.kernel.name, 0.0) + (
+                fault.kernel.total_ns or 0.0
+            )
         if not self._total:
             return None
         if not self._is_traced:
             return sum(faulty.values()) / self._total
-        return sum(self._step_share(name) * ns / self._measured[name] for name, ns in faulty.items() if ns)
+        return sum(
+            self._step_share(name) * ns / self._measured[name] for name, ns in faulty.items() if ns
+        )
 
     def _step_share(self, name: str) -> float:
         return sum(self._shares[traced] for traced in self._traced.get(plain_name(name), ()))
@@ -179,7 +202,8 @@ def plain_name(name: str) -> str:
     namespaces and numbers.
 
     void at::<unnamed>::f<float, 32, 0>(const T1 *)
-    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)    both: f<float,32,0>
+    void at::native::(anonymous namespace)::f<float, 32u, false>(float const*)    both:
+    f<float,32,0>
     """
     text = name[:MAX_NAME_CHARS].removesuffix("[clone .kd]")
     for pattern, by in NOISE:

@@ -33,7 +33,10 @@ class KernelSlowdown:
 def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
     """None when the ranks do not run the same kernels: then it is the work that differs."""
     by_rank = [_kernels(job, other) for other in range(len(job.cases))]
-    own_kernels, others = by_rank[index], [kernels for other, kernels in enumerate(by_rank) if other != index]
+    own_kernels, others = (
+        by_rank[index],
+        [kernels for other, kernels in enumerate(by_rank) if other != index],
+    )
     if not own_kernels or not others:
         return None
     same = [
@@ -41,7 +44,10 @@ def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
         for key, durations in own_kernels.items()
         if all(key in kernels and len(kernels[key]) == len(durations) for kernels in others)
     ]
-    if any(_time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels)) for kernels in (own_kernels, *others)):
+    if any(
+        _time(kernels, same) < LEAST_SAME * _time(kernels, list(kernels))
+        for kernels in (own_kernels, *others)
+    ):
         return None
     usual = np.array([np.median([np.median(kernels[key]) for kernels in others]) for key in same])
     own = np.array([np.median(own_kernels[key]) for key in same])
@@ -51,7 +57,9 @@ def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
         return None
     ratio = (own / np.maximum(usual, 1.0))[chosen]
     return KernelSlowdown(
-        factor=_quantile(ratio, weight[chosen], 0.5), low=_quantile(ratio, weight[chosen], 0.1), num_kernels=len(ratio)
+        factor=_quantile(ratio, weight[chosen], 0.5),
+        low=_quantile(ratio, weight[chosen], 0.1),
+        num_kernels=len(ratio),
     )
 
 
@@ -65,7 +73,9 @@ def _kernels(job: JobCase, index: int) -> dict[Key, list[float]]:
     for event in graph.task_event[chosen].tolist():
         launch = trace.details[trace.detail[event]] if trace.detail[event] >= 0 else None
         shape = (launch.grid, launch.block) if isinstance(launch, Launch) else (None, None)
-        durations.setdefault((trace.names[trace.name[event]], *shape), []).append(float(trace.dur_ns[event]))
+        durations.setdefault((trace.names[trace.name[event]], *shape), []).append(
+            float(trace.dur_ns[event])
+        )
     return durations
 
 

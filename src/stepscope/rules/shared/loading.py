@@ -47,7 +47,9 @@ def input_per_step(graph: Graph) -> Float64:
     the first call: a step at either end of the recording can be without.
     """
     inside = graph.call_step >= 0
-    totals = np.bincount(graph.call_step[inside], graph.call_parts["input"][inside], minlength=graph.num_steps)
+    totals = np.bincount(
+        graph.call_step[inside], graph.call_parts["input"][inside], minlength=graph.num_steps
+    )
     return totals[totals > 0].astype(np.float64)
 
 

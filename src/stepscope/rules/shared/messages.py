@@ -37,13 +37,19 @@ class Messages:
 def messages(job: JobCase, index: int, wanted: Callable[[Collective], bool]) -> Messages:
     """A rank's messages of a wanted kind."""
     collective_records, part = job.rank_records[index], job.job_graph.parts[index]
-    kind_of = dict(zip(collective_records.event.tolist(), collective_records.kind.tolist(), strict=True))
+    kind_of = dict(
+        zip(collective_records.event.tolist(), collective_records.kind.tolist(), strict=True)
+    )
     task = np.flatnonzero(job.tasks(index, job.entries(index, wanted)))
-    kinds = tuple(collective_records.kinds[kind_of[event]] for event in part.graph.task_event[task].tolist())
+    kinds = tuple(
+        collective_records.kinds[kind_of[event]] for event in part.graph.task_event[task].tolist()
+    )
     return Messages(
         task=task,
         number=part.shared[task],
-        bytes=np.array([np.nan if kind.bytes is None else kind.bytes for kind in kinds], np.float64),
+        bytes=np.array(
+            [np.nan if kind.bytes is None else kind.bytes for kind in kinds], np.float64
+        ),
         kind=kinds,
         step=part.graph.task_step[task],
     )
@@ -60,6 +66,9 @@ def times_ns(job_graph: JobGraph, index: int, sent: Messages) -> Float64:
 def launched_inside(job: JobCase, index: int, names: Callable[[str], bool]) -> Bool:
     """Mask over a rank's tasks: launched inside a host range whose name is wanted."""
     context, graph = job.cases[index].context, job.job_graph.parts[index].graph
-    wanted = np.array([names(name) for name in context.trace.names], np.bool_)[context.trace.name] & ~context.trace.device_work
+    wanted = (
+        np.array([names(name) for name in context.trace.names], np.bool_)[context.trace.name]
+        & ~context.trace.device_work
+    )
     inside: Bool = ancestor_with(context.links.parent, graph.call_event, wanted) != NONE
     return inside[call_of_task(graph)]

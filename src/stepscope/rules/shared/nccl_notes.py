@@ -21,13 +21,24 @@ def slow_links(log: NcclLog) -> tuple[str, ...]:
 
 
 def _on_network(log: NcclLog) -> Iterator[str]:
-    sockets = log.transports[SOCKET] > 0 or (not log.connections and "Socket" in log.networks and log.is_inter_node is True)
+    sockets = log.transports[SOCKET] > 0 or (
+        not log.connections and "Socket" in log.networks and log.is_inter_node is True
+    )
     if sockets:
         yield _why_sockets(log)
         if log.interfaces and all(_name(interface) in LOOPBACK for interface in log.interfaces):
-            yield "sockets use the loopback interface: these ranks share a machine, or NCCL_SOCKET_IFNAME is wrong"
-    staged = sum(connection.speed_class == "NET staged" and connection.peer is not None for connection in log.connections)
-    networked = sum(connection.kind.startswith("NET/") and connection.kind != SOCKET for connection in log.connections)
+            yield (
+                "sockets use the loopback interface: these ranks share a machine, or "
+                "NCCL_SOCKET_IFNAME is wrong"
+            )
+    staged = sum(
+        connection.speed_class == "NET staged" and connection.peer is not None
+        for connection in log.connections
+    )
+    networked = sum(
+        connection.kind.startswith("NET/") and connection.kind != SOCKET
+        for connection in log.connections
+    )
     if staged:
         yield (
             f"{staged} of {networked} network connections go through host memory (no GDRDMA): "
@@ -46,23 +57,34 @@ def _why_sockets(log: NcclLog) -> str:
         devices = ", ".join(log.ib_devices[:4])
         return f"NET/Socket is used although InfiniBand or RoCE devices were found ({devices})"
     if log.ib_devices == ():
-        return "NET/Socket is used: NCCL found no InfiniBand or RoCE device and no other network plugin"
+        return (
+            "NET/Socket is used: NCCL found no InfiniBand or RoCE device and no other network "
+            "plugin"
+        )
     return "NET/Socket is used: the slowest transport there is"
 
 
 def _inside_the_node(log: NcclLog) -> Iterator[str]:
-    off = [f"{name}={log.env[name][0]}" for name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL") if _switches_off(log, name)]
+    off = [
+        f"{name}={log.env[name][0]}"
+        for name in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+        if _switches_off(log, name)
+    ]
     if off:
         yield f"P2P between devices is disabled by {' and '.join(off)}"
     elif log.transports["SHM"]:
         yield (
-            f"{log.transports['SHM']} connections go through shared host memory: the devices have no P2P path that NCCL would "
+            f"{log.transports['SHM']} connections go through shared host memory: the devices have "
+            "no P2P path that NCCL would "
             "take (topology, ACS or IOMMU, containers)"
         )
     if _is_on(log, "NCCL_SHM_DISABLE"):
         yield "NCCL_SHM_DISABLE=1: ranks of one node without P2P talk over the network"
     if "NCCL_HOSTID" in log.env and log.transports:
-        yield "NCCL_HOSTID is set: ranks with different values are taken for different nodes and talk over the network"
+        yield (
+            "NCCL_HOSTID is set: ranks with different values are taken for different nodes and "
+            "talk over the network"
+        )
 
 
 def _on_the_job(log: NcclLog) -> Iterator[str]:
@@ -72,7 +94,10 @@ def _on_the_job(log: NcclLog) -> Iterator[str]:
         missing = len(communicator.ranks) - communicator.num_complete
         if missing > 0:
             of = len(communicator.ranks)
-            yield f"{missing} of {of} ranks did not log the end of their initialisation: it failed, or the log was cut"
+            yield (
+                f"{missing} of {of} ranks did not log the end of their initialisation: it failed, "
+                "or the log was cut"
+            )
             break
     for remark in log.remarks:
         yield remark.text if remark.count == 1 else f"{remark.text} ({remark.count} times)"
@@ -81,11 +106,17 @@ def _on_the_job(log: NcclLog) -> Iterator[str]:
 def _on_the_log(log: NcclLog) -> Iterator[str]:
     world = log.communicators[0] if log.communicators else None
     if world is not None and len(world.ranks) < world.num_ranks:
-        yield f"the logs are of rank {number_ranges(world.ranks)} of {world.num_ranks}; the others' links are not known"
+        yield (
+            f"the logs are of rank {number_ranges(world.ranks)} of {world.num_ranks}; the others' "
+            "links are not known"
+        )
     if world is not None and world.num_ranks > 1 and not log.connections:
         yield "no connection was logged: none was made, or NCCL_DEBUG_SUBSYS leaves INIT out"
     if log.num_messages and not log.communicators and not log.connections:
-        yield "no communicator was logged: record with NCCL_DEBUG=INFO, and INIT among NCCL_DEBUG_SUBSYS"
+        yield (
+            "no communicator was logged: record with NCCL_DEBUG=INFO, and INIT among "
+            "NCCL_DEBUG_SUBSYS"
+        )
     if log.num_unread:
         yield f"{log.num_unread} lines were cut or written into one another, and not understood"
     for what, count in log.left_out.items():

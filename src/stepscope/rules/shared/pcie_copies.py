@@ -32,7 +32,11 @@ def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
     not inside a CUDA graph."""
     assert case.graph is not None
     trace, tasks = case.context.trace, case.graph.task_event
-    mask: Bool = (trace.kind[tasks] == Kind.MEMCPY) & matching(trace, pattern)[tasks] & ~case.context.links.shared[tasks]
+    mask: Bool = (
+        (trace.kind[tasks] == Kind.MEMCPY)
+        & matching(trace, pattern)[tasks]
+        & ~case.context.links.shared[tasks]
+    )
     return mask
 
 
@@ -55,7 +59,11 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     if large.any():
         return float(np.median(size[large] / case.graph.task_ns[large])) * 1e9
     roofs = case.context.roofs
-    reached = None if roofs is None or roofs.measured is None else roofs.measured.copy_bytes_per_s("to_device_pinned")
+    reached = (
+        None
+        if roofs is None or roofs.measured is None
+        else roofs.measured.copy_bytes_per_s("to_device_pinned")
+    )
     if reached is not None:
         return reached * share / PINNED_SHARE
     link = None if roofs is None else roofs.spec.link_bytes_per_s.get("pcie")

@@ -51,14 +51,18 @@ def rank_speeds(job: JobCase) -> RankSpeeds:
         host.append({name: _per_step(part.graph, name) for name in HOST_PARTS})
         busy = job.compute_tasks(index)
         compute.append(float(part.graph.task_ns[busy].sum()) / steps)
-    return RankSpeeds(alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute))
+    return RankSpeeds(
+        alone_ns=tuple(alone(job.job_graph)), host_ns=tuple(host), compute_ns=tuple(compute)
+    )
 
 
 def _per_step(graph: Graph, name: str) -> float:
     """A part of the host's time a step: of the middle step, since what is cut off at the end of a
     recording is in one step alone; batches may come in bursts, so of the loader all steps count."""
     inside = graph.call_step >= 0
-    totals = np.bincount(graph.call_step[inside], graph.call_parts[name][inside], minlength=max(graph.num_steps, 1))
+    totals = np.bincount(
+        graph.call_step[inside], graph.call_parts[name][inside], minlength=max(graph.num_steps, 1)
+    )
     return float(totals.mean() if name == "input" else np.median(totals))
 
 
@@ -83,15 +87,22 @@ def at_speed(job: JobCase, job_graph: JobGraph, index: int, target_ns: float) ->
 
 def _alone(job_graph: JobGraph, index: int, graph: Graph) -> float:
     part = replace(job_graph.parts[index], graph=graph)
-    return play_job(replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))).step_interval_ns
+    return play_job(
+        replace(job_graph, parts=(part,), members=np.ones_like(job_graph.members))
+    ).step_interval_ns
 
 
 def _host_cut(graph: Graph, _busy: Bool, factor: float) -> Graph:
-    return replace(graph, call_parts={name: part * factor for name, part in graph.call_parts.items()})
+    return replace(
+        graph, call_parts={name: part * factor for name, part in graph.call_parts.items()}
+    )
 
 
 def _whole_cut(graph: Graph, busy: Bool, factor: float) -> Graph:
-    return replace(_host_cut(graph, busy, factor), task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns))
+    return replace(
+        _host_cut(graph, busy, factor),
+        task_ns=np.where(busy, graph.task_ns * factor, graph.task_ns),
+    )
 
 
 def excess(speeds: RankSpeeds, index: int) -> tuple[str, float]:

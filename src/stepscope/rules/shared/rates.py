@@ -59,9 +59,13 @@ def half_precision(roofs: DevicePeaks) -> str | None:
     return next((name for name in ("bf16", "fp16") if name in roofs.spec.peak_flops), None)
 
 
-def matrix_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True) -> float:
+def matrix_ns(
+    roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True
+) -> float:
     """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
-    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(precision, MATRIX_SHARE)
+    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(
+        precision, MATRIX_SHARE
+    )
     traffic = _matrix_traffic_ns(roofs, size)
     if math.isnan(arithmetic):
         return math.nan
@@ -69,7 +73,9 @@ def matrix_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, 
     return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower
 
 
-def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool) -> float:
+def convolution_ns(
+    roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool
+) -> float:
     """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned
     for the matrix units."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
@@ -86,7 +92,9 @@ def convolution_ns(roofs: DevicePeaks, flops: float, size: float, precision: str
 
 def stream_ns(roofs: DevicePeaks, size: float) -> float:
     """A kernel that does little but move so many bytes."""
-    return fixed_ns(roofs, STREAM_FIXED_NS) + roofs.traffic_ns(size) / roofs.stream_share(STREAM_SHARE)
+    return fixed_ns(roofs, STREAM_FIXED_NS) + roofs.traffic_ns(size) / roofs.stream_share(
+        STREAM_SHARE
+    )
 
 
 def fixed_ns(roofs: DevicePeaks, usual: float) -> float:
@@ -102,14 +110,29 @@ def _matrix_traffic_ns(roofs: DevicePeaks, size: float) -> float:
     return roofs.traffic_ns(size) / share
 
 
-def attention_ns(roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool) -> float:
+def attention_ns(
+    roofs: DevicePeaks,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    precision: str,
+    causal: bool,
+) -> float:
     """Fused attention, forward; NaN when not known. Where it was measured, as much slower as it was
     there."""
-    usual = _usual_attention_ns(roofs, batch=batch, queries=queries, keys=keys, dim=dim, precision=precision, causal=causal)
-    return usual * _measured_attention(roofs, precision, queries, dim, causal=causal and queries == keys)
+    usual = _usual_attention_ns(
+        roofs, batch=batch, queries=queries, keys=keys, dim=dim, precision=precision, causal=causal
+    )
+    return usual * _measured_attention(
+        roofs, precision, queries, dim, causal=causal and queries == keys
+    )
 
 
-def _measured_attention(roofs: DevicePeaks, precision: str, length: int, dim: int, *, causal: bool) -> float:
+def _measured_attention(
+    roofs: DevicePeaks, precision: str, length: int, dim: int, *, causal: bool
+) -> float:
     """Measured over usual time at the nearest head size and length.
 
     What was measured is causal, and at short lengths loses more to half-empty blocks than is usual.
@@ -117,12 +140,18 @@ def _measured_attention(roofs: DevicePeaks, precision: str, length: int, dim: in
     """
     points = [] if roofs.measured is None else roofs.measured.attention
     alike = ("fp32", "tf32") if precision in ("fp32", "tf32") else ("bf16", "fp16")
-    points = [point for point in points if point.direction == "forward" and point.precision in alike and precision in alike]
+    points = [
+        point
+        for point in points
+        if point.direction == "forward" and point.precision in alike and precision in alike
+    ]
     if not points:
         return 1.0
     near = min(abs(math.log(point.head_dim / dim)) for point in points)
     points = [point for point in points if abs(math.log(point.head_dim / dim)) == near]
-    point = min(points, key=lambda point: abs(math.log(point.length / length)) if causal else -point.length)
+    point = min(
+        points, key=lambda point: abs(math.log(point.length / length)) if causal else -point.length
+    )
     usual = _usual_attention_ns(
         roofs,
         batch=point.batch * point.heads,
@@ -136,7 +165,14 @@ def _measured_attention(roofs: DevicePeaks, precision: str, length: int, dim: in
 
 
 def _usual_attention_ns(
-    roofs: DevicePeaks, *, batch: int, queries: int, keys: int, dim: int, precision: str, causal: bool
+    roofs: DevicePeaks,
+    *,
+    batch: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    precision: str,
+    causal: bool,
 ) -> float:
     """Products on the matrix units, then exponentials, in whole blocks."""
     blocks = math.ceil(queries / ATTENTION_TILE) * math.ceil(keys / ATTENTION_TILE)
@@ -151,4 +187,7 @@ def _usual_attention_ns(
     if precision in ("fp32", "tf32", "fp64"):
         return ATTENTION_FIXED_NS + flops / (vector * VECTOR_SHARE) * 1e9
     products = roofs.arithmetic_ns(flops, precision, matrix=True)
-    return ATTENTION_FIXED_NS + (products + scores / (vector * EXP_PER_FP32_FLOP) * 1e9) / ATTENTION_SHARE
+    return (
+        ATTENTION_FIXED_NS
+        + (products + scores / (vector * EXP_PER_FP32_FLOP) * 1e9) / ATTENTION_SHARE
+    )

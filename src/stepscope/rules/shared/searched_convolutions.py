@@ -12,12 +12,28 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.core.find_db import DATA, DEFAULT_LAYOUTS, FORWARD, WEIGHTS, ConvProblem, Searched, SearchedConvolutions, Solver
+from stepscope.core.find_db import (
+    DATA,
+    DEFAULT_LAYOUTS,
+    FORWARD,
+    WEIGHTS,
+    ConvProblem,
+    Searched,
+    SearchedConvolutions,
+    Solver,
+)
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.graph import Graph
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.conv import window_dims
-from stepscope.workload.inputs import ParsedInputs, Shape, flag_at, flags_at, integer_at, integers_at
+from stepscope.workload.inputs import (
+    ParsedInputs,
+    Shape,
+    flag_at,
+    flags_at,
+    integer_at,
+    integers_at,
+)
 from stepscope.workload.operands import is_shape, operand
 
 FORWARD_OPS = ("aten::miopen_convolution", "aten::miopen_depthwise_convolution")
@@ -33,11 +49,20 @@ SOLVERS_OF: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (re.compile(kernel), re.compile(solver))
     for kernel, solver in (
         *((rf"naive_conv_\w*_?{way}_", f"ConvDirectNaiveConv{name}") for way, name in WAYS),
-        *((rf"igemm_{way}_gtcx\w*_nhwc_", f"ConvAsmImplicitGemmGTCDynamic{name}XdlopsNHWC") for way, name in WAYS),
-        *((rf"igemm_{way}_gtcx", f"ConvAsmImplicitGemmGTCDynamic{name}Xdlops") for way, name in WAYS),
+        *(
+            (rf"igemm_{way}_gtcx\w*_nhwc_", f"ConvAsmImplicitGemmGTCDynamic{name}XdlopsNHWC")
+            for way, name in WAYS
+        ),
+        *(
+            (rf"igemm_{way}_gtcx", f"ConvAsmImplicitGemmGTCDynamic{name}Xdlops")
+            for way, name in WAYS
+        ),
         (r"grouped_conv_fwd", r"ConvHipImplicitGemm(?:3D)?(?:Group)?FwdXdlops"),
         (r"grouped_conv_bwd_data", r"ConvHipImplicitGemm(?:3D)?(?:Group)?BwdXdlops"),
-        (r"grouped_conv_bwd_weight|xdlops_bwd_weight", r"ConvHipImplicitGemm(?:3D)?(?:Group)?WrwXdlops"),
+        (
+            r"grouped_conv_bwd_weight|xdlops_bwd_weight",
+            r"ConvHipImplicitGemm(?:3D)?(?:Group)?WrwXdlops",
+        ),
         (r"miopenSp3AsmConvFury", r"ConvWinoFuryRxS.*"),
         (r"miopenSp3AsmConvRage", r"ConvWinoRageRxS.*"),
         (r"miopenSp3AsmConv\w*f3x2", r"ConvBinWinogradRxSf3x2"),
@@ -51,7 +76,10 @@ SOLVERS_OF: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
         (r"MIOpenCDFGen", r"ConvOclDirectFwdGen"),
         (r"MIOpenConv1x1", r"ConvOclDirectFwd1x1"),
         (r"MIOpenCvBwdWrW", r"ConvOclBwdWrW.*"),
-        (r"Cijk_|Im[23]d2Col|Col2Im", r"Gemm\w+|ConvMPBidirectWinograd.*|ConvWinograd3x3MultipassWrW.*"),
+        (
+            r"Cijk_|Im[23]d2Col|Col2Im",
+            r"Gemm\w+|ConvMPBidirectWinograd.*|ConvWinograd3x3MultipassWrW.*",
+        ),
     )
 )
 """By a kernel's name, the solvers that launch it; the first that fits. Multi-pass Winograd
@@ -99,7 +127,9 @@ class ConvolutionLookup:
         return len(self.used) + len(self.missing) + len(self.unsure)
 
 
-def look_up(graph: Graph, table: TaskTable, searched: SearchedConvolutions) -> ConvolutionLookup | None:
+def look_up(
+    graph: Graph, table: TaskTable, searched: SearchedConvolutions
+) -> ConvolutionLookup | None:
     """None where the trace has no convolution by MIOpen with its shapes."""
     calls = _calls(table)
     if not any(table.op_name(op) in FORWARD_OPS for op in calls):
@@ -113,7 +143,9 @@ def look_up(graph: Graph, table: TaskTable, searched: SearchedConvolutions) -> C
 def _calls(table: TaskTable) -> dict[int, list[int]]:
     """Tasks by the call of a convolution that launched them."""
     names = (*FORWARD_OPS, BACKWARD_OP)
-    wanted = [op for op in np.unique(table.op).tolist() if op != NONE and table.op_name(op) in names]
+    wanted = [
+        op for op in np.unique(table.op).tolist() if op != NONE and table.op_name(op) in names
+    ]
     calls: dict[int, list[int]] = {op: [] for op in wanted}
     for task in np.flatnonzero(np.isin(table.op, wanted)).tolist():
         calls[int(table.op[task])].append(task)
@@ -157,7 +189,9 @@ class _Lookup:
         self.num_known += bool(asked)
         inputs = self._table.inputs(op)
         is_forward = self._table.op_name(op) in FORWARD_OPS
-        self._is_deterministic |= is_forward and inputs is not None and flag_at(inputs, DETERMINISTIC_AT) is True
+        self._is_deterministic |= (
+            is_forward and inputs is not None and flag_at(inputs, DETERMINISTIC_AT) is True
+        )
         made = {task: _made_by(self._name(task), asked) for task in tasks}
         sure: set[int] = set()
         for looked_up in asked:
@@ -175,7 +209,11 @@ class _Lookup:
         """The kernels of a call that are surely of this problem: all that fit it fit one solver of
         it, and no other problem."""
         problem, entry = looked_up.problem, looked_up.entry
-        tasks = {task: fitting for task, fitting in made.items() if any(fitting_entry is entry for fitting_entry, _ in fitting)}
+        tasks = {
+            task: fitting
+            for task, fitting in made.items()
+            if any(fitting_entry is entry for fitting_entry, _ in fitting)
+        }
         pairs = [pair for fitting in tasks.values() for pair in fitting]
         solvers = {solver.name: solver for fitting_entry, solver in pairs if fitting_entry is entry}
         if entry is None or len(solvers) != 1 or len(pairs) != len(tasks):
@@ -238,7 +276,12 @@ def _made_by(kernel: str, asked: Sequence[_LookedUpProblem]) -> tuple[tuple[Sear
     if pattern is None:
         return ()
     listed = [looked_up.entry for looked_up in asked if looked_up.entry is not None]
-    return tuple((entry, solver) for entry in listed for solver in entry.solvers if pattern.fullmatch(solver.name))
+    return tuple(
+        (entry, solver)
+        for entry in listed
+        for solver in entry.solvers
+        if pattern.fullmatch(solver.name)
+    )
 
 
 def _problems(table: TaskTable, op: int) -> Iterator[tuple[ConvProblem, frozenset[str]]]:
@@ -262,14 +305,35 @@ def _problems(table: TaskTable, op: int) -> Iterator[tuple[ConvProblem, frozense
         yield from ((replace(problem, direction=way), layouts) for way in ways)
 
 
-def _problem(inputs: ParsedInputs, x_at: int, weight_at: int, positions: tuple[int, int, int, int]) -> ConvProblem | None:
+def _problem(
+    inputs: ParsedInputs, x_at: int, weight_at: int, positions: tuple[int, int, int, int]
+) -> ConvProblem | None:
     """The forward problem; `places` are those of padding, stride, dilation and groups."""
-    x, weight, groups = operand(inputs, x_at), operand(inputs, weight_at), integer_at(inputs, positions[3])
-    if x is None or weight is None or groups is None or len(x.dims) != len(weight.dims) or len(x.dims) not in (4, 5):
+    x, weight, groups = (
+        operand(inputs, x_at),
+        operand(inputs, weight_at),
+        integer_at(inputs, positions[3]),
+    )
+    if (
+        x is None
+        or weight is None
+        or groups is None
+        or len(x.dims) != len(weight.dims)
+        or len(x.dims) not in (4, 5)
+    ):
         return None
     dtype = DTYPES.get(x.dtype)
-    padding, stride, dilation = (_per_dim(integers_at(inputs, position), len(x.dims) - 2) for position in positions[:3])
-    if dtype is None or x.dtype != weight.dtype or padding is None or stride is None or dilation is None or min(stride) < 1:
+    padding, stride, dilation = (
+        _per_dim(integers_at(inputs, position), len(x.dims) - 2) for position in positions[:3]
+    )
+    if (
+        dtype is None
+        or x.dtype != weight.dtype
+        or padding is None
+        or stride is None
+        or dilation is None
+        or min(stride) < 1
+    ):
         return None
     spread = tuple(step * (taps - 1) for step, taps in zip(dilation, weight.dims[2:], strict=True))
     return ConvProblem(

@@ -8,7 +8,9 @@ from stepscope.rules.case import Case
 from stepscope.rules.task_table import per_step_ms
 
 
-def ask_for_shapes(case: Case, code: str, tasks: Bool, least_share: float, reason: str) -> Abstention | None:
+def ask_for_shapes(
+    case: Case, code: str, tasks: Bool, least_share: float, reason: str
+) -> Abstention | None:
     """Abstain where the masked tasks take this share of the step or more; less is not worth
     asking."""
     assert case.graph is not None

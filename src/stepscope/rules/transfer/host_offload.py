@@ -32,7 +32,15 @@ from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.pcie_copies import TO_DEVICE, TO_HOST, copy_tasks, launching, per_step, sizes, without_blocking
+from stepscope.rules.shared.pcie_copies import (
+    TO_DEVICE,
+    TO_HOST,
+    copy_tasks,
+    launching,
+    per_step,
+    sizes,
+    without_blocking,
+)
 
 CODE = "host-offload"
 BOUND = "transfer"
@@ -70,11 +78,18 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{moved / 1e6:.0f} MB a step go to the host and come back: {copied_ms:.1f} ms of copies, and the work there.",
-        action="turn the offload off if its state fits on the device (FSDP: no CPUOffloadPolicy / CPUOffload; DeepSpeed:"
-        " offload_optimizer and offload_param device none); else from pinned memory (pin_memory=True) with non_blocking=True",
+        summary=f"{moved / 1e6:.0f} MB a step go to the host and come back: {copied_ms:.1f} ms of "
+        "copies, and the work there.",
+        action="turn the offload off if its state fits on the device (FSDP: no CPUOffloadPolicy / "
+        "CPUOffload; DeepSpeed:"
+        " offload_optimizer and offload_param device none); else from pinned memory "
+        "(pin_memory=True) with non_blocking=True",
         evidence=(
-            f"{per_step(case.graph, float(out.sum())):.0f} copies out and as large ones back in a step",
+            (
+                f"{per_step(case.graph, float(out.sum())):.0f} copies out and as large ones back "
+                "in a "
+                "step"
+            ),
             "whether they fit on the device is not in the trace",
         ),
         events=case.graph.task_event[out | back],
@@ -86,7 +101,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
     """The copies of sizes that go both ways about as often: masks of those out and those back."""
     large = size >= POLICY.least_tensor_bytes
-    there, come = np.unique(size[out & large], return_counts=True), np.unique(size[back & large], return_counts=True)
+    there, come = (
+        np.unique(size[out & large], return_counts=True),
+        np.unique(size[back & large], return_counts=True),
+    )
     both, i, j = np.intersect1d(there[0], come[0], return_indices=True)
     often = np.minimum(there[1][i], come[1][j]) * 2 >= np.maximum(there[1][i], come[1][j])
     paired: Bool = large & np.isin(size, both[often])
@@ -95,7 +113,9 @@ def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
 
 def _on_device(case: Case, out: Bool, back: Bool) -> Change:
     roofs = case.context.roofs
-    bandwidth = None if roofs is None else roofs.spec.bandwidth_bytes_per_s.value * roofs.stream_share(1.0)
+    bandwidth = (
+        None if roofs is None else roofs.spec.bandwidth_bytes_per_s.value * roofs.stream_share(1.0)
+    )
 
     def change(graph: Graph) -> Graph:
         tasks = out | back
@@ -117,6 +137,10 @@ def _work_between(graph: Graph, tasks: Bool) -> Bool:
     launches = np.flatnonzero(np.diff(graph.call_first) > 0)
     calls = np.arange(len(graph.call_event))
     previous = launches[np.maximum(np.searchsorted(launches, calls, side="right") - 1, 0)]
-    following = launches[np.minimum(np.searchsorted(launches, calls, side="right"), len(launches) - 1)]
-    between: Bool = copies[previous] & copies[following] & (following != previous) & (graph.call_event != NONE)
+    following = launches[
+        np.minimum(np.searchsorted(launches, calls, side="right"), len(launches) - 1)
+    ]
+    between: Bool = (
+        copies[previous] & copies[following] & (following != previous) & (graph.call_event != NONE)
+    )
     return between

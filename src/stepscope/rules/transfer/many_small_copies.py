@@ -80,8 +80,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{each:.0f} small copies to the device a step, each of which costs its start and hardly any bytes.",
-        action="make constants once, on the device (device=x.device); gather the rest into one pinned host tensor, copied once"
+        summary=f"{each:.0f} small copies to the device a step, each of which costs its start and "
+        "hardly any bytes.",
+        action="make constants once, on the device (device=x.device); gather the rest into one "
+        "pinned host tensor, copied once"
         " with non_blocking=True",
         evidence=(
             f"{each:.0f} copies a step, {mean}",
@@ -98,7 +100,11 @@ def _latency_bound(case: Case) -> Bool:
     rate = pinned_bytes_per_s(case)
     moving = np.full(len(case.graph), np.nan) if rate is None else sizes(case) / rate * 1e9
     is_known = ~np.isnan(moving)
-    bound: Bool = np.where(is_known, moving < POLICY.latency_bound * case.graph.task_ns, case.graph.task_ns < POLICY.short_ns)
+    bound: Bool = np.where(
+        is_known,
+        moving < POLICY.latency_bound * case.graph.task_ns,
+        case.graph.task_ns < POLICY.short_ns,
+    )
     return bound
 
 
@@ -119,7 +125,9 @@ def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
     kept[positions[np.unique(group, return_index=True)[1]]] = True
     gone = tasks & ~kept
     rate = pinned_bytes_per_s(case)
-    bytes_of = np.bincount(np.unique(group, return_inverse=True)[1], np.nan_to_num(sizes(case)[positions]))
+    bytes_of = np.bincount(
+        np.unique(group, return_inverse=True)[1], np.nan_to_num(sizes(case)[positions])
+    )
     extra = np.zeros(len(tasks))
     extra[kept] = 0.0 if rate is None else bytes_of / rate * 1e9
 

@@ -73,8 +73,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Copies from memory that is not pinned: {copied_ms:.1f} ms a step on the device, the host busy feeding them.",
-        action="DataLoader(pin_memory=True) and .to(device, non_blocking=True); reuse pinned buffers for tensors made by hand",
+        summary=f"Copies from memory that is not pinned: {copied_ms:.1f} "
+        "ms a step on the device, the "
+        "host busy feeding them.",
+        action="DataLoader(pin_memory=True) and .to(device, "
+        "non_blocking=True); reuse pinned buffers "
+        "for tensors made by hand",
         evidence=(
             f"{per_step(graph, float(tasks.sum())):.0f} pageable copies a step, {moved}",
             f"from their calls to the next the host spends {held_ms:.1f} ms a step",
@@ -100,11 +104,15 @@ def pinned_each_step(case: Case, tasks: Bool, bytes_per_s: float | None) -> Chan
     them to the driver."""
 
     def change(graph: Graph) -> Graph:
-        moving = np.add.reduceat(np.append(np.where(tasks, graph.task_ns, 0.0), 0.0), graph.call_first[:-1])
+        moving = np.add.reduceat(
+            np.append(np.where(tasks, graph.task_ns, 0.0), 0.0), graph.call_first[:-1]
+        )
         moving = np.where(np.diff(graph.call_first) > 0, moving, 0.0)
         freed = at_rate(case, without_blocking(case, graph, tasks), tasks, bytes_per_s)
         feeding = np.where(
-            launching(graph, tasks), np.minimum(graph.call_parts["transfer"], moving), freed.call_parts["transfer"]
+            launching(graph, tasks),
+            np.minimum(graph.call_parts["transfer"], moving),
+            freed.call_parts["transfer"],
         )
         return with_part_ns(freed, "transfer", feeding)
 

@@ -49,17 +49,26 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     graph = case.graph
     kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
-    tasks = copy_tasks(case, PINNED_TO_DEVICE) & np.isin(graph.task_stream, np.unique(graph.task_stream[kernels]))
+    tasks = copy_tasks(case, PINNED_TO_DEVICE) & np.isin(
+        graph.task_stream, np.unique(graph.task_stream[kernels])
+    )
     copied_ns = per_step(graph, float(graph.task_ns[tasks].sum()))
     if copied_ns < POLICY.least_share * case.step_interval_ns:
         return None
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on its own stream.",
-        action="send uint8, not float32, and convert on the device; copy the next batch on a side stream during the step"
+        summary=f"Pinned copies stand in the computation's way: {copied_ns / 1e6:.1f} ms a step on "
+        "its own stream.",
+        action="send uint8, not float32, and convert on the device; copy the next batch on a side "
+        "stream during the step"
         " (wait_stream, record_stream)",
-        evidence=(f"{per_step(graph, float(tasks.sum())):.0f} pinned copies a step on a stream that runs kernels",),
+        evidence=(
+            (
+                f"{per_step(graph, float(tasks.sum())):.0f} pinned copies a step on a stream that "
+                "runs kernels"
+            ),
+        ),
         events=graph.task_event[tasks],
         change=lambda graph: on_own_stream(graph, tasks, early=True),
         cautious=lambda graph: on_own_stream(graph, tasks, early=False),
