@@ -304,8 +304,8 @@ def launch_triton(torch: Any) -> None:
 
 
 def score(path: Path) -> int:
-    from stepscope.core.auxiliary import Auxiliary
-    from stepscope.core.kernel_report import KernelRecording, KernelReport
+    from stepscope.core.recordings.auxiliary import Auxiliary
+    from stepscope.core.recordings.kernels import KernelRecording, KernelReport
     from stepscope.readers.ncu import csv as ncu_csv
     from stepscope.readers.source import Source
     from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stepscope.core.trials import Change, Trial, Value
+from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.trials.trial import run_trial
 from stepscope.experiments.tune.knob_space import Space, parse_knobs

@@ -21,8 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
 
-from stepscope.core.experiment import CANDIDATE, NO_GAIN, PROVEN, UNSETTLED, WORSE, Side, Verified
-from stepscope.core.trials import Change, Trial, Value
+from stepscope.core.experiments.experiment import (
+    CANDIDATE,
+    NO_GAIN,
+    PROVEN,
+    UNSETTLED,
+    WORSE,
+    Side,
+    Verified,
+)
+from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.experiments.trials.trial import run_trial
 from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.schedule import VerifyPolicy

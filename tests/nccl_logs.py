@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from stepscope.core.compiler_report import CompilerRecording, CompilerReport
-from stepscope.core.kernel_report import KernelRecording, KernelReport
-from stepscope.core.memory_report import MemoryRecord, MemoryReport, memory_recording
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import SystemRecording, SystemReport
-from stepscope.core.training_log import TrainingLog, TrainingRecording
+from stepscope.core.recordings.compiler import CompilerRecording, CompilerReport
+from stepscope.core.recordings.kernels import KernelRecording, KernelReport
+from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
+from stepscope.core.recordings.recording import Recording
+from stepscope.core.recordings.system import SystemRecording, SystemReport
+from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.report.recordings.text import RecordingText, text_of
 
 

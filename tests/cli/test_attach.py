@@ -15,7 +15,7 @@ from stepscope.cli import py_spy as spying
 from stepscope.cli.attach import find_ranks, look, rank_of
 from stepscope.cli.main import main
 from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
-from stepscope.core.stacks import Comparison, Frame, Standing
+from stepscope.core.recordings.stacks import Comparison, Frame, Standing
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.process.table import Process, processes, read_process
 from stepscope.readers.host.stacks import training_stack

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import UsageError
 from tests.live_runs import write_rank, write_run
 from tests.shared_data import DEMO

@@ -21,7 +21,7 @@ from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     Gap,
     LossCheck,
     NumericsCheck,
@@ -29,9 +29,9 @@ from stepscope.core.experiment import (
     SideSummary,
     Verified,
 )
-from stepscope.core.fixed import Attempt, Fixed
-from stepscope.core.trials import Change
-from stepscope.core.tuning import KnobShown, Tried, Tuning, Winner
+from stepscope.core.experiments.fixed import Attempt, Fixed
+from stepscope.core.experiments.trials import Change
+from stepscope.core.experiments.tuning import KnobShown, Tried, Tuning, Winner
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json

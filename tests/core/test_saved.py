@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.kernel_report import KernelRecording, KernelReport
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.core.saved import NOT_KEPT, load, save
 from stepscope.errors import FormatError, InputError
 from stepscope.report.diagnosis_view import diagnosis_document

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.comparison import Comparison
 from stepscope.core.diagnosis import Finding
+from stepscope.core.experiments.comparison import Comparison
 from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.verify.options import ALLOWABLE
-from stepscope.core.trials import Change, Setup, Trial
+from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.experiments.compare.comparability import (
     NAMES,
     NUMERICS,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.diagnosis import Finding
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     NO_GAIN,
     PROVEN,
     UNSETTLED,
@@ -21,8 +21,8 @@ from stepscope.core.experiment import (
     SideSummary,
     Verified,
 )
-from stepscope.core.fixed import BY_HAND, KEPT, NOT_TRIED, REVERTED, Fixed
-from stepscope.core.trials import Change
+from stepscope.core.experiments.fixed import BY_HAND, KEPT, NOT_TRIED, REVERTED, Fixed
+from stepscope.core.experiments.trials import Change
 from stepscope.experiments.fixing import FixPolicy, fix, propose, settings_for
 from stepscope.experiments.verify.numerics_check import DIFFERS, IDENTICAL
 from stepscope.report.fix.view import head_words

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepscope.core.kernel_tuning import Error
+from stepscope.core.experiments.kernel_tuning import Error
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.bench import CheckResult, KernelBench
 from stepscope.experiments.kernels.call import direction_like

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.kernel_tuning import shape_words
+from stepscope.core.experiments.kernel_tuning import shape_words
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.cases import (
     declared_shapes,

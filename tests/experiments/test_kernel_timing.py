@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stepscope.core.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
-from stepscope.core.trials import Value
+from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
+from stepscope.core.experiments.trials import Value
 from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, timed
 from stepscope.experiments.kernels.timing import Race, RaceResult

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     LOSS_BASELINE,
     LOSS_GROWS,
     LOSS_NOT_FINITE,
@@ -15,7 +15,7 @@ from stepscope.core.experiment import (
     PROVEN,
     Side,
 )
-from stepscope.core.trials import Change, StepLoss, Trial
+from stepscope.core.experiments.trials import Change, StepLoss, Trial
 from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.schedule import VerifyPolicy

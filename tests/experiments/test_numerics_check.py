@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.core.trials import NumericRow
+from stepscope.core.experiments.trials import NumericRow
 from stepscope.experiments.verify.numerics_check import (
     DIFFERS,
     IDENTICAL,

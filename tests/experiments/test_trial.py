@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepscope.core.trials import Change, Trial, Value
+from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.record import _numerics, odd_ns, timed_steps, trial_of
 from stepscope.experiments.trials.trial import run_trial, steps_of

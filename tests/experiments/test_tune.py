@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.trials import Change, Setup, Trial
-from stepscope.core.tuning import (
+from stepscope.core.experiments.trials import Change, Setup, Trial
+from stepscope.core.experiments.tuning import (
     CACHE,
     DIAGNOSIS,
     FAILED,

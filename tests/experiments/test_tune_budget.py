@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.trials import Change, NumericRow, Trial
-from stepscope.core.tuning import NOT_PROVEN, PROVEN, Tuning
+from stepscope.core.experiments.trials import Change, NumericRow, Trial
+from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.budget import divided
 from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy
 from tests.experiments.test_tune import proven, space, trial

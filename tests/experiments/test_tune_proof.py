@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.experiment import NumericsCheck
-from stepscope.core.trials import Change, NumericRow, Setup, Trial
-from stepscope.core.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
+from stepscope.core.experiments.experiment import NumericsCheck
+from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
 from stepscope.experiments.tune.cache import TuningCache
 from stepscope.experiments.tune.knob_space import Space
 from stepscope.experiments.tune.start import keep, key_of

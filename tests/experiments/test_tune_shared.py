@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.tuning import AGAIN, MEASURED, SEARCH, Tried
+from stepscope.core.experiments.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Settled
 from stepscope.experiments.tune.study import MAX_GONE, Study

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     BASELINE,
     CANDIDATE,
     NO_GAIN,
@@ -22,7 +22,7 @@ from stepscope.core.experiment import (
     Side,
     Verified,
 )
-from stepscope.core.trials import Change, Setup, Trial
+from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.errors import UsageError
 from stepscope.experiments.bootstrap import student
 from stepscope.experiments.verify.experiment import hold, verify

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepscope.core.kernel_tuning import Case, Error
-from stepscope.core.trials import Value
+from stepscope.core.experiments.kernel_tuning import Case, Error
+from stepscope.core.experiments.trials import Value
 from stepscope.experiments.kernels.bench import (
     CheckResult,
     KernelBench,

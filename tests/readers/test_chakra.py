@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.training_log import ExecutionGraph, TrainingLog
+from stepscope.core.recordings.training_log import ExecutionGraph, TrainingLog
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.chakra import trace as chakra
 from stepscope.readers.detect import format_of

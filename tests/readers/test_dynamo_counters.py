@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.compiler_report import CompilerReport
+from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.compiler import dynamo_counters
 from stepscope.readers.source import Source

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.system_report import HostStacks, SystemReport
+from stepscope.core.recordings.system import HostStacks, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host import profile as host_profile
 from stepscope.readers.host import profile_stacks as host_profile_stacks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.job_output import (
+from stepscope.core.recordings.job_output import (
     ATTENTION,
     FP32_PRODUCTS,
     PROFILER,

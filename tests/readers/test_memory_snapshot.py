@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.memory_report import MemoryRecord
+from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.formats import FORMATS

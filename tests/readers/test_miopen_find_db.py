@@ -14,7 +14,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.find_db import ConvProblem, FindDb, together_of
+from stepscope.core.recordings.find_db import ConvProblem, FindDb, together_of
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers import stream
 from stepscope.readers.detect import formats_of, head_of

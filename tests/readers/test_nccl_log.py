@@ -9,7 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.core.nccl import NcclConnection, NcclGraph, NcclLog, NcclRing, NcclTree, kind_of
+from stepscope.core.recordings.nccl import (
+    NcclConnection,
+    NcclGraph,
+    NcclLog,
+    NcclRing,
+    NcclTree,
+    kind_of,
+)
 from stepscope.errors import StepscopeError
 from stepscope.readers.detect import head_of
 from stepscope.readers.nccl import parser as nccl_draft

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.kernel_report import KernelMetrics, KernelReport
+from stepscope.core.recordings.kernels import KernelMetrics, KernelReport
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of
 from stepscope.readers.ncu import csv as ncu_csv

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.kernel_report import KernelReport
+from stepscope.core.recordings.kernels import KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.nsys.stats import MAX_LINE_BYTES, is_mine, read

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from stepscope.core.system_report import SystemReport
+from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import device_samples, nvidia_smi

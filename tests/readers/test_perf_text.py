@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.system_report import SystemReport
+from stepscope.core.recordings.system import SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.system import perf_text

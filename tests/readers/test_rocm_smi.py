@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.system_report import DeviceSeries, SystemReport
+from stepscope.core.recordings.system import DeviceSeries, SystemReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.source import Source
 from stepscope.readers.system import nvidia_smi, rocm_smi

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.kernel_report import KernelReport
+from stepscope.core.recordings.kernels import KernelReport
 from stepscope.errors import InputError
 from stepscope.readers.rocm import compute as rocprof_compute
 from stepscope.readers.rocm import csv as rocprof_csv

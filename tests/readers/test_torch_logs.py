@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.compiler_guard import guard_of
-from stepscope.core.compiler_report import CompilerReport
+from stepscope.core.recordings.compiler import CompilerReport
+from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.compiler import parser as torch_logs_draft
 from stepscope.readers.compiler import torch_logs

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.compiler_report import CompilerReport
+from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.compiler import dynamo_counters, torch_logs, torch_trace

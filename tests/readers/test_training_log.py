@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.training_log import CLOCK, RATE, TOLD, FrameworkLog, TrainingLog
+from stepscope.core.recordings.training_log import CLOCK, RATE, TOLD, FrameworkLog, TrainingLog
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.frameworks.log import is_mine, read

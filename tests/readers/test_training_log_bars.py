@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.training_log import CLOCK, RATE, SUM
+from stepscope.core.recordings.training_log import CLOCK, RATE, SUM
 from stepscope.readers.frameworks.lines import bars
 from tests.readers.test_training_log import only
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.training_log import CLOCK, SUM, TOLD
+from stepscope.core.recordings.training_log import CLOCK, SUM, TOLD
 from stepscope.readers.frameworks.deepspeed_tables import size_of
 from tests.readers.test_training_log import megatron, only, read_texts
 from tests.recordings import texts_of

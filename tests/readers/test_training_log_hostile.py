@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.core.training_log import TrainingLog
+from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.errors import StepscopeError
 from stepscope.readers.frameworks import lines as training_lines
 from stepscope.readers.frameworks import parser as training_draft

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from stepscope.core.comparison import Changed, Comparison, Knob, Speedup, Work
+from stepscope.core.experiments.comparison import Changed, Comparison, Knob, Speedup, Work
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.side import CompareSide
 from stepscope.report.comparison.html import comparisons_html

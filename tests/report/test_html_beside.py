@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.contract.codec import decode
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.kernel_report import KernelRecording, KernelReport
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import KernelRecording, KernelReport
+from stepscope.core.recordings.recording import Recording
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page

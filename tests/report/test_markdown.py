@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis, Finding, SourceLocation
 from stepscope.core.gate import Gate, Result
-from stepscope.core.nccl import NcclLog, NcclWarning
+from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.diagnosis_view import MAX_FINDINGS, diagnosis_document

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.nccl import NcclLog, NcclWarning
+from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.core.saved import load, save
 from stepscope.report.diagnosis_view import diagnosis_document
 from stepscope.report.document.terminal import to_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from stepscope.core.experiment import Interval, Prediction
+from stepscope.core.experiments.experiment import Interval, Prediction
 from stepscope.report.verify.view import prediction_words
 
 PREDICTED = Prediction(value=1.5, source="you", verdict="held")

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.kernel_report import KernelMetrics
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.readers.ncu import csv as ncu_csv
 from stepscope.readers.source import Source
 from tests.recordings import kernel_report

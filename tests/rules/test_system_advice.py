@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.system_report import (
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.system import (
     DeviceSeries,
     HostCounters,
     HostStacks,

@@ -10,8 +10,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.report.diagnosis_view import diagnosis_document

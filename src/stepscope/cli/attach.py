@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.printing import print_document
 
 if TYPE_CHECKING:
-    from stepscope.core.stacks import Comparison, Frame, Stood
+    from stepscope.core.recordings.stacks import Comparison, Frame, Stood
     from stepscope.process.table import Process
 
 MOST = 1024
@@ -103,7 +103,7 @@ def look(
 ) -> list[Stood]:
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.cli.py_spy import NotPermittedError
-    from stepscope.core.stacks import Stood
+    from stepscope.core.recordings.stacks import Stood
     from stepscope.errors import InputError
     from stepscope.process.table import read_process
 

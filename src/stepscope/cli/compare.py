@@ -25,7 +25,7 @@ from stepscope.cli.printing import print_document, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.core.comparison import Comparison
+    from stepscope.core.experiments.comparison import Comparison
     from stepscope.core.gate import Check, Gate, Quantities
     from stepscope.experiments.compare.side import CompareSide
 

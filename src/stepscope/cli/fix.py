@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.diagnosis import Diagnosis, Finding
-    from stepscope.core.experiment import Prediction, Verified
-    from stepscope.core.fixed import Fixed
-    from stepscope.core.trials import Change
+    from stepscope.core.experiments.experiment import Prediction, Verified
+    from stepscope.core.experiments.fixed import Fixed
+    from stepscope.core.experiments.trials import Change
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.fixing import FixPolicy
     from stepscope.pipeline.options import Options as ReadingOptions
@@ -216,7 +216,7 @@ class _Loop:
         self._notes: list[str] = []
 
     def fixed(self) -> Fixed:
-        from stepscope.core.fixed import Fixed
+        from stepscope.core.experiments.fixed import Fixed
         from stepscope.experiments.fixing import fix
         from stepscope.experiments.verify.numerics_check import DIFFERS
         from stepscope.protocol.secrets import masked_words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from stepscope.core.stacks import Frame
+    from stepscope.core.recordings.stacks import Frame
 
 DUMP_S = 20.0
 """What one look at one process may take."""

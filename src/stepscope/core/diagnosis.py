@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from stepscope.core.auxiliary import Advice
 from stepscope.core.constraints import AtLeastZero, Count, Gain, Share, keys_of, like, one_of
 from stepscope.core.facts import Facts
+from stepscope.core.recordings.auxiliary import Advice
 
 BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory", "unknown")
 Bound = Annotated[str, one_of(*BOUNDS)]

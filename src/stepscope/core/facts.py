@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import Count
-from stepscope.core.nccl import NcclLog
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
 
 MAX_UNKNOWN = 6

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from stepscope.core.experiment import Interval
+from stepscope.core.experiments.experiment import Interval
 from stepscope.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stepscope.core.diagnosis import Finding
-from stepscope.core.experiment import Prediction, Verified
-from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
-from stepscope.core.trials import Change, Value
+from stepscope.core.experiments.experiment import Prediction, Verified
+from stepscope.core.experiments.fixed import (
+    BY_HAND,
+    KEPT,
+    NOT_RUN,
+    NOT_TRIED,
+    REVERTED,
+    Attempt,
+    Fixed,
+)
+from stepscope.core.experiments.trials import Change, Value
 from stepscope.experiments.fix_values import fixes
 from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
 from stepscope.protocol.settings import RAISED, SETTINGS, value_of

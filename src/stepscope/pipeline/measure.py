@@ -16,13 +16,13 @@ from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.kernels.roofline import slower_than_peak
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
-from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.find_db import SearchedConvolutions, together_of
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.find_db import SearchedConvolutions, together_of
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError

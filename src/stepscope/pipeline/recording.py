@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
-from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.contexts import RankContexts

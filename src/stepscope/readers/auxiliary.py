@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from stepscope.core.auxiliary import Auxiliary
+from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.errors import StepscopeError
 from stepscope.readers.formats import AUXILIARY, BY_NAME
 from stepscope.readers.source import Source

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.auxiliary import Advice
 from stepscope.core.contract import diagnosis as document
 from stepscope.core.contract.diagnosis import RecordingLine, RecordingTable
 from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.recordings.auxiliary import Advice
 from stepscope.report.document.blocks import (
     Action,
     Block,

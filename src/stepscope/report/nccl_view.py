@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from stepscope.core.contract.nccl import Nccl, NcclLinks
-from stepscope.core.nccl import NcclCommunicator, NcclLog
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings.nccl import NcclCommunicator, NcclLog
 from stepscope.report.document.blocks import Facts, Section, shortened
 from stepscope.report.names import shorten
 from stepscope.report.recordings.text import RecordingText

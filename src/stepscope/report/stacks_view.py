@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.stacks import Comparison, Frame, Standing
+from stepscope.core.recordings.stacks import Comparison, Frame, Standing
 from stepscope.report.document.blocks import (
     Block,
     Cell,

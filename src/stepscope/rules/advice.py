@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.rules.host import graph_breaks, recompilation
 from stepscope.rules.registry import AUXILIARY_RULES
 from stepscope.rules.shared import advice_from_logs

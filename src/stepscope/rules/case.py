@@ -9,7 +9,7 @@ from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
-from stepscope.core.find_db import SearchedConvolutions
+from stepscope.core.recordings.find_db import SearchedConvolutions
 from stepscope.core.run import Known
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host

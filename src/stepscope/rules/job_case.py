@@ -13,7 +13,7 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import SourceLocation
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.gloo_graph import build_host, host_kinds

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from stepscope.core.auxiliary import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts, Replayed
+from stepscope.core.recordings.auxiliary import Advice
 from stepscope.rules.advice import advise, joined, weighed
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement

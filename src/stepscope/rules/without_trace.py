@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.core.auxiliary import Auxiliary
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import Known, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.advice import advise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analyses.host.stacks_compare import compare, standing
-from stepscope.core.stacks import Frame, Stood
+from stepscope.core.recordings.stacks import Frame, Stood
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/"
 TRAIN = Frame(name="train", file="/home/me/train.py", line=40)

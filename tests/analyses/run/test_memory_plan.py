@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.analyses.run.memory_plan import compare_with_plan
-from stepscope.core.memory_report import MemoryRecord
+from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.readers.memory.snapshot import read
 from tests.memory_snapshots import MB, pickled, source_of, training
 from tests.recordings import memory_report

@@ -15,7 +15,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.tune import command as tune
-from stepscope.core.trials import Change, Setup, Trial
+from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.process.job import run_owned

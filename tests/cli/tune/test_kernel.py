@@ -11,8 +11,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
-from stepscope.core.hardware import Roofs
-from stepscope.core.kernel_tuning import (
+from stepscope.core.experiments.kernel_tuning import (
     RIGHT,
     WRONG,
     Case,
@@ -25,6 +24,7 @@ from stepscope.core.kernel_tuning import (
     Timed,
     Trying,
 )
+from stepscope.core.hardware import Roofs
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.floor import datasheet_roofs, floor_of
 from stepscope.experiments.tune.cache import TuningCache

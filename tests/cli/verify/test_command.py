@@ -18,8 +18,8 @@ from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
 from stepscope.cli.verify.options import measuring_of, options_of, read_asked
 from stepscope.cli.verify.prediction import read_prediction
-from stepscope.core.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
-from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
+from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.experiments.budget import Budget
 from stepscope.experiments.fix_values import fixes

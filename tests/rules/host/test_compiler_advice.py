@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.compiler_guard import guard_of
-from stepscope.core.compiler_report import Break, Compile, Counted
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.compiler import Break, Compile, Counted
+from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.source import Source
 from stepscope.rules.advice import joined

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.memory_report import MemoryRecord
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.memory.low_l2_hits import advise
 from tests.recordings import memory_report
 from tests.rules.kernels import beside, healthy_gemm, kernel, recorded

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.memory_report import MemoryRecord, MemoryReport
-from stepscope.core.system_report import DeviceSeries
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.memory import MemoryRecord, MemoryReport
+from stepscope.core.recordings.system import DeviceSeries
 from stepscope.readers.memory.snapshot import read
 from stepscope.readers.source import Source
 from stepscope.readers.system.nvidia_smi import read as read_monitor

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core import job_output as said
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
-from stepscope.core.system_report import DeviceLinks, Topology
+from stepscope.core.recordings import job_output as said
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.recordings.system import DeviceLinks, Topology
 from stepscope.readers.job_log import log as job_log
 from stepscope.readers.job_log.lines import MEANS
 from stepscope.readers.source import Source

@@ -14,7 +14,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.find_db import FindDb, Searched, SearchedConvolutions, together_of
+from stepscope.core.recordings.find_db import FindDb, Searched, SearchedConvolutions, together_of
 from stepscope.readers.rocm.miopen_keys import problem_of, solvers_of
 from stepscope.rules.case import Case
 from stepscope.rules.compute import untuned_convolution

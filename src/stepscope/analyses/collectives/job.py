@@ -13,7 +13,7 @@ from stepscope.analyses.collectives.table import gather_entries, link_fits, tabl
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
 from stepscope.core.comms_facts import CommsFacts, Link, RankComms
 from stepscope.core.facts import RankFacts
-from stepscope.core.nccl import NcclLog
+from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE
 
 MAX_ROWS = 100

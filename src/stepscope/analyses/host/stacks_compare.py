@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.stacks import Comparison, Frame, Standing, Stood
+from stepscope.core.recordings.stacks import Comparison, Frame, Standing, Stood
 
 IDLE_CORES = 0.02
 """Less than this is no work: a process that only wakes to look whether it may go on."""

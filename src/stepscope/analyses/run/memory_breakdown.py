@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.memory_report import (
+from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     AUTOGRAD,
     GRADIENTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.memory_report import (
+from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     GRADIENTS,
     INPUTS,

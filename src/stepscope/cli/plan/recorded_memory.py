@@ -14,7 +14,7 @@ from stepscope.errors import InputError
 
 if TYPE_CHECKING:
     from stepscope.analyses.run.memory_plan import PlanRow
-    from stepscope.core.memory_report import MemoryReport
+    from stepscope.core.recordings.memory import MemoryReport
     from stepscope.planner.job import TrainingJob
     from stepscope.readers.source import Source
     from stepscope.report.plan.account import Account, Plan
@@ -134,7 +134,7 @@ def notes_of(
 ) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
     from stepscope.analyses.run.memory_plan import SURE_SHARE
-    from stepscope.core.memory_report import TEMPORARY, UNKNOWN
+    from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN
     from stepscope.planner.memory import state_widths
     from stepscope.report.plan.words import gib
     from stepscope.report.units import percent

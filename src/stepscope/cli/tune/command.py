@@ -26,8 +26,8 @@ from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
 
 if TYPE_CHECKING:
-    from stepscope.core.trials import Change, Setup, Trial
-    from stepscope.core.tuning import Tuning
+    from stepscope.core.experiments.trials import Change, Setup, Trial
+    from stepscope.core.experiments.tuning import Tuning
     from stepscope.experiments.tune.cache import CacheKey, TuningCache
     from stepscope.experiments.tune.knob_space import Space
     from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy

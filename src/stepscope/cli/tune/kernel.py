@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
+    from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
     from stepscope.core.hardware import Roofs
-    from stepscope.core.kernel_tuning import Case, KernelTuning
     from stepscope.experiments.kernels.space import Settings
     from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
@@ -197,7 +197,7 @@ def tune(options: Options) -> KernelTuning:
 
 def keep(found: KernelTuning, path: str) -> int:
     """Every case's winner, checked as it is; says how many."""
-    from stepscope.core.kernel_tuning import shape_words
+    from stepscope.core.experiments.kernel_tuning import shape_words
     from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
     cache, num = TuningCache(path), 0

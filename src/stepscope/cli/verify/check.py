@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepscope.core.experiment import Measured, NumericsCheck, Verified
-from stepscope.core.trials import Trial
+from stepscope.core.experiments.experiment import Measured, NumericsCheck, Verified
+from stepscope.core.experiments.trials import Trial
 from stepscope.experiments.verify.numerics_check import DIFFERS, TOLERANCE, UNKNOWN, check_numerics
 
 

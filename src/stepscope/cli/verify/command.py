@@ -27,8 +27,8 @@ from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 
 if TYPE_CHECKING:
-    from stepscope.core.experiment import Interval, Measured, Prediction, Side, Verified
-    from stepscope.core.trials import Change, Trial
+    from stepscope.core.experiments.experiment import Interval, Measured, Prediction, Side, Verified
+    from stepscope.core.experiments.trials import Change, Trial
     from stepscope.experiments.budget import Budget
     from stepscope.experiments.verify.schedule import VerifyPolicy
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def exit_code(verified: Verified, may_change_numerics: bool) -> int:
-    from stepscope.core.experiment import REFUSED
+    from stepscope.core.experiments.experiment import REFUSED
     from stepscope.experiments.verify.numerics_check import DIFFERS
 
     if verified.verdict == REFUSED:
@@ -101,7 +101,7 @@ def check_commands(asked: Asked) -> None:
 def applied_words(codes: Sequence[str]) -> list[str]:
     """Which values a finding's code stands for here, and why these: nothing of the job is known by
     then."""
-    from stepscope.core.trials import Change
+    from stepscope.core.experiments.trials import Change
     from stepscope.experiments.fix_values import fix_reasons, fixes
     from stepscope.report.verify.view import change_words
 
@@ -245,7 +245,7 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     """The baseline twice and the candidate once, with what they compute written down; up to the
     first that fails, or to where it was interrupted or the budget ended, and which of the two it
     was."""
-    from stepscope.core.experiment import BASELINE, CANDIDATE, Measured
+    from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured
     from stepscope.experiments.bootstrap import pace
     from stepscope.experiments.verify.experiment import SpentError
 

@@ -14,8 +14,8 @@ from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from stepscope.core.experiment import Side
-    from stepscope.core.trials import Change, Value
+    from stepscope.core.experiments.experiment import Side
+    from stepscope.core.experiments.trials import Change, Value
 
 ALLOWABLE = (
     "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "updates", "versions",
@@ -249,7 +249,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
 
 def read_asked(arguments: argparse.Namespace) -> Asked:
     """The sides of these arguments. Mistakes are told before anything runs."""
-    from stepscope.core.trials import Change
+    from stepscope.core.experiments.trials import Change
     from stepscope.protocol.settings import RAISED
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)

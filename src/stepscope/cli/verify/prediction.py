@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.contract.diagnosis import read_diagnosis
-from stepscope.core.experiment import Prediction
+from stepscope.core.experiments.experiment import Prediction
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 

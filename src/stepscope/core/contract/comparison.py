@@ -7,10 +7,18 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from stepscope.core.comparison import HOWS, PAIRED_BY, VERDICTS, Held, Knob, RanksChange, Work
 from stepscope.core.constraints import AboveZero, Count, Gain, keys_of, one_of
 from stepscope.core.contract.codec import Contract
 from stepscope.core.contract.gate import Gate
+from stepscope.core.experiments.comparison import (
+    HOWS,
+    PAIRED_BY,
+    VERDICTS,
+    Held,
+    Knob,
+    RanksChange,
+    Work,
+)
 
 Verdict = Annotated[str, one_of(*VERDICTS)]
 

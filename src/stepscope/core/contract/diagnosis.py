@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from stepscope.core.auxiliary import Advice
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import AtLeastZero, Count, Gain
 from stepscope.core.contract.codec import Contract, decode
@@ -16,6 +15,7 @@ from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
+from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import read_regular

@@ -10,8 +10,8 @@ from msgspec import Struct
 from stepscope.core.constraints import one_of
 from stepscope.core.contract.codec import Contract
 from stepscope.core.contract.verification import Interval, VerificationContract
-from stepscope.core.fixed import OUTCOMES
-from stepscope.core.trials import Value
+from stepscope.core.experiments.fixed import OUTCOMES
+from stepscope.core.experiments.trials import Value
 
 
 class Predicted(Struct, frozen=True, kw_only=True):

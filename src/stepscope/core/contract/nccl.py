@@ -8,7 +8,13 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from stepscope.core.constraints import Count, one_of
-from stepscope.core.nccl import NcclChoice, NcclCommunicator, NcclGraph, NcclTopology, NcclWarning
+from stepscope.core.recordings.nccl import (
+    NcclChoice,
+    NcclCommunicator,
+    NcclGraph,
+    NcclTopology,
+    NcclWarning,
+)
 
 
 class NcclLinks(Struct, frozen=True, kw_only=True):

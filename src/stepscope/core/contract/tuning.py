@@ -10,8 +10,16 @@ from msgspec import Meta, Struct
 from stepscope.core.constraints import AboveZero, AtLeastZero, Count, Share, one_of
 from stepscope.core.contract.codec import Contract
 from stepscope.core.contract.verification import VerificationContract
-from stepscope.core.trials import Value
-from stepscope.core.tuning import AGAIN, BASELINE, CACHE, DIAGNOSIS, SEARCH, STATES, VERDICTS
+from stepscope.core.experiments.trials import Value
+from stepscope.core.experiments.tuning import (
+    AGAIN,
+    BASELINE,
+    CACHE,
+    DIAGNOSIS,
+    SEARCH,
+    STATES,
+    VERDICTS,
+)
 
 
 class Knob(Struct, frozen=True, kw_only=True):

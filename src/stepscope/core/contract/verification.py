@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from stepscope.core.constraints import one_of
 from stepscope.core.contract.codec import Contract
-from stepscope.core.experiment import LOSS_VERDICTS, VERDICTS
-from stepscope.core.trials import Value
+from stepscope.core.experiments.experiment import LOSS_VERDICTS, VERDICTS
+from stepscope.core.experiments.trials import Value
 
 
 class Interval(Struct, frozen=True, kw_only=True):

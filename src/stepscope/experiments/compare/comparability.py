@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.experiment import Difference
-from stepscope.core.trials import Setup, Trial
+from stepscope.core.experiments.experiment import Difference
+from stepscope.core.experiments.trials import Setup, Trial
 
 Read = Callable[[Setup], object]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.comms_facts import CollectiveRow, CommsFacts
-from stepscope.core.comparison import (
+from stepscope.core.diagnosis import Finding
+from stepscope.core.experiments.comparison import (
     Changed,
     ComparedRun,
     Comparison,
@@ -15,7 +16,6 @@ from stepscope.core.comparison import (
     RanksChange,
     Speedup,
 )
-from stepscope.core.diagnosis import Finding
 from stepscope.core.scaling import SCALING_PARTS, UNPROFILED
 from stepscope.experiments.compare.differences import (
     account,

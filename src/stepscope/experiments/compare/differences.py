@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from stepscope.core.comparison import OVERLAP, Account, Changed, DeviceChange, Row, Work
+from stepscope.core.experiments.comparison import OVERLAP, Account, Changed, DeviceChange, Row, Work
 from stepscope.experiments.compare.pairing import Pair, pair
 from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, plain_name
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.core.comparison import Knob
+from stepscope.core.experiments.comparison import Knob
 from stepscope.core.run import RunFacts
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 

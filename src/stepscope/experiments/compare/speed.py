@@ -10,8 +10,8 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from stepscope.core.comparison import Speedup
-from stepscope.core.experiment import Interval
+from stepscope.core.experiments.comparison import Speedup
+from stepscope.core.experiments.experiment import Interval
 from stepscope.experiments.bootstrap import (
     pace,
     pace_variance,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.calibration.device import Device
-from stepscope.core.kernel_tuning import Case, Error
+from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.call import (
     CallResult,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.core.kernel_tuning import Case, Shapes
+from stepscope.core.experiments.kernel_tuning import Case, Shapes
 from stepscope.errors import UsageError
 
 MOST_ELEMENTS = 1 << 34

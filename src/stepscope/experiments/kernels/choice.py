@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from stepscope.core.kernel_tuning import Gain, Timed
+from stepscope.core.experiments.kernel_tuning import Gain, Timed
 
 LEVEL = 0.95
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.kernel_tuning import Error
+from stepscope.core.experiments.kernel_tuning import Error
 
 FACTOR = 4.0
 """Two bits: another order of sums, and another exp or rsqrt, stay within; a wrong mask does not."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.space import EXECUTION_OPTIONS, LAUNCH, MODES, Settings
 from stepscope.experiments.kernels.target import Target

@@ -5,8 +5,8 @@ Its bytes over the bandwidth, its products over the peak.
 
 from __future__ import annotations
 
+from stepscope.core.experiments.kernel_tuning import Floor
 from stepscope.core.hardware import Roofs
-from stepscope.core.kernel_tuning import Floor
 from stepscope.hardware.lookup import find_spec_by_key
 
 PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}

@@ -19,7 +19,7 @@ from typing import IO
 
 import msgspec
 
-from stepscope.core.kernel_tuning import Case, Error
+from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings, process_of

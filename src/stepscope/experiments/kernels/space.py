@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
 
 Settings = Mapping[str, Value]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
-from stepscope.core.kernel_tuning import Case, Gain, Timed
+from stepscope.core.experiments.kernel_tuning import Case, Gain, Timed
 from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, is_different, timed
 from stepscope.experiments.kernels.space import Settings

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from stepscope.core.hardware import Roofs
-from stepscope.core.kernel_tuning import (
+from stepscope.core.experiments.kernel_tuning import (
     FAILED,
     NOT_TRIED,
     RIGHT,
@@ -24,6 +23,7 @@ from stepscope.core.kernel_tuning import (
     KernelTuning,
     Trying,
 )
+from stepscope.core.hardware import Roofs
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.errors import FACTOR, times, widest

@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import msgspec
 
-from stepscope.core.kernel_tuning import Case, Error
-from stepscope.core.trials import Value
+from stepscope.core.experiments.kernel_tuning import Case, Error
+from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.bench import (
     CheckResult,

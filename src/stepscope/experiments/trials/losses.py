@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from pathlib import Path
 
-from stepscope.core.trials import StepLoss
+from stepscope.core.experiments.trials import StepLoss
 from stepscope.protocol.run_folder import LOSSES_FILE
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 

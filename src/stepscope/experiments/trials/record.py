@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyses.steps import unprofiled
-from stepscope.core.trials import Change, NumericRow, Setup, Trial
+from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.experiments.trials.losses import step_losses
 from stepscope.process.job import Ended
 from stepscope.protocol.options import FIRST_STEPS

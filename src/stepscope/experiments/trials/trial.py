@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.core.trials import Change, Trial, Value
+from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.errors import UsageError
 from stepscope.experiments.trials.record import median_rank, odd_ns, timed_steps, trial_of
 from stepscope.process.job import run_owned

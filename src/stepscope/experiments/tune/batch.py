@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from stepscope.core.trials import Setup
+from stepscope.core.experiments.trials import Setup
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.knob_space import HOOK, Knob, Pinned, Settings, Space, shown
 

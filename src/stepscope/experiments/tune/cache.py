@@ -24,8 +24,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from stepscope.core.experiments.trials import Value
 from stepscope.core.json_decode import decode_json
-from stepscope.core.trials import Value
 from stepscope.errors import InputError
 from stepscope.experiments.tune import storage
 from stepscope.protocol.json_text import json_text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.experiments.tune.knob_space import Knob, Space
 
 MOST_SHARE = 0.6

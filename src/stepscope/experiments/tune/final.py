@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from stepscope.core.experiment import NumericsCheck, Verified
-from stepscope.core.trials import Value
+from stepscope.core.experiments.experiment import NumericsCheck, Verified
+from stepscope.core.experiments.trials import Value
 from stepscope.experiments.tune.workers import Crowd, host_of
 
 FINAL = "final"

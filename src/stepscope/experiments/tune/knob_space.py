@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.trials import Change, Value
+from stepscope.core.experiments.trials import Change, Value
 from stepscope.errors import UsageError
 
 HOOK, ARGUMENT, ENVIRONMENT = "hook", "argument", "environment"

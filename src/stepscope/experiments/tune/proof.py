@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     BASELINE,
     CANDIDATE,
     UNSETTLED,
@@ -17,8 +17,8 @@ from stepscope.core.experiment import (
     Side,
     Verified,
 )
-from stepscope.core.trials import Change, Trial, Value
-from stepscope.core.tuning import (
+from stepscope.core.experiments.trials import Change, Trial, Value
+from stepscope.core.experiments.tuning import (
     NOT_MEASURED,
     NOT_PROVEN,
     NOTHING_FASTER,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.contract.diagnosis import read_diagnosis
-from stepscope.core.trials import Setup, Value
-from stepscope.core.tuning import CACHE, DIAGNOSIS, Tuning
+from stepscope.core.experiments.trials import Setup, Value
+from stepscope.core.experiments.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.experiments.tune.batch import changes_batch
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.experiments.tune.knob_space import Knob

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from stepscope.core.trials import Value
-from stepscope.core.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
+from stepscope.core.experiments.trials import Value
+from stepscope.core.experiments.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
 from stepscope.errors import UsageError
 from stepscope.experiments.tune.final import FINAL, Final
 from stepscope.experiments.tune.knob_space import Knob, Settings, Space

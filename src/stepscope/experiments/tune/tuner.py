@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepscope.core.trials import Change, Setup, Trial, Value
-from stepscope.core.tuning import (
+from stepscope.core.experiments.trials import Change, Setup, Trial, Value
+from stepscope.core.experiments.tuning import (
     AGAIN,
     BASELINE,
     FAILED,

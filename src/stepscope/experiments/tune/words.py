@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.experiments.tune.knob_space import (
     ENVIRONMENT,
     HOOK,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     BASELINE,
     CANDIDATE,
     DIVERGES,
@@ -32,7 +32,7 @@ from stepscope.core.experiment import (
     SoFar,
     Verified,
 )
-from stepscope.core.trials import Trial
+from stepscope.core.experiments.trials import Trial
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import pace, pace_variance, smallest_shown
 from stepscope.experiments.compare.comparability import (

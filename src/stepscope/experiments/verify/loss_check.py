@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     LOSS_BASELINE,
     LOSS_GROWS,
     LOSS_NOT_FINITE,
@@ -23,7 +23,7 @@ from stepscope.core.experiment import (
     LossCheck,
     SideLoss,
 )
-from stepscope.core.trials import StepLoss, Trial
+from stepscope.core.experiments.trials import StepLoss, Trial
 
 LAST_SHARE, LAST_STEPS = 8, 5
 """One step in so many, and so many at least, whose median is what a run comes to: two steps that

@@ -11,8 +11,8 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from stepscope.core.experiment import Gap, NumericsCheck
-from stepscope.core.trials import NumericRow
+from stepscope.core.experiments.experiment import Gap, NumericsCheck
+from stepscope.core.experiments.trials import NumericRow
 
 IDENTICAL = "bit-identical"
 ROUNDING = "equal within rounding"

@@ -19,7 +19,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.experiment import BASELINE, CANDIDATE, NO_GAIN, PROVEN, WORSE, Interval, Side
+from stepscope.core.experiments.experiment import (
+    BASELINE,
+    CANDIDATE,
+    NO_GAIN,
+    PROVEN,
+    WORSE,
+    Interval,
+    Side,
+)
 from stepscope.experiments.bootstrap import student
 
 RUNS_A_ROUND = 4

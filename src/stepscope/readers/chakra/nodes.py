@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stepscope.core.json_decode import decode_with
-from stepscope.core.training_log import ExecutionGraph, RecordedOperator
+from stepscope.core.recordings.training_log import ExecutionGraph, RecordedOperator
 from stepscope.workload.inputs import MAX_RANK, MAX_SIZE, ParsedInputs, Shape, Shapes
 
 MAX_NAMES = 4096

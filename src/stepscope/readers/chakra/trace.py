@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from stepscope.core.training_log import ExecutionGraph, TrainingLog, TrainingRecording
+from stepscope.core.recordings.training_log import ExecutionGraph, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream

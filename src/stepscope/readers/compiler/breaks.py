@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.core.compiler_report import NO_REASON, Break
+from stepscope.core.recordings.compiler import NO_REASON, Break
 
 HEAD = re.compile(r"Graph break(?: \([^)]{1,80}\))? in user code at (.{1,400}:\d{1,9})\s*")
 OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")

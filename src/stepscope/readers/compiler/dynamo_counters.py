@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from stepscope.core.compiler_report import (
+from stepscope.core.recordings.compiler import (
     NO_REASON,
     Break,
     CacheUse,

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stepscope.core.compiler_guard import Guard, guard_of
-from stepscope.core.compiler_report import (
+from stepscope.core.recordings.compiler import (
     Break,
     CacheUse,
     Compile,
@@ -19,6 +18,7 @@ from stepscope.core.compiler_report import (
     ranks_of,
     with_ranks,
 )
+from stepscope.core.recordings.compiler_guard import Guard, guard_of
 
 MAX_COMPILES = 50_000
 """A run compiles hundreds of times; TorchDynamo gives a function up after 8, or 256 in all."""

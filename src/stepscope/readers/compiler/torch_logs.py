@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from stepscope.core.compiler_report import CompilerReport
+from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.compiler.breaks import FILE, MAX_LINES, break_of, is_break
 from stepscope.readers.compiler.parser import MAX_NAME, CompileDraft, Draft, Writer

@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import PurePosixPath
 from typing import Any
 
-from stepscope.core.compiler_report import Break, CompilerReport
+from stepscope.core.recordings.compiler import Break, CompilerReport
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite, parse_json
 from stepscope.readers.compiler.breaks import break_of, frames_in, reason_in

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import CLOCK, SUM, TOLD, Figure, FrameworkLog
+from stepscope.core.recordings.training_log import CLOCK, SUM, TOLD, Figure, FrameworkLog
 from stepscope.readers.frameworks.deepspeed_tables import CommsTable, FlopsBlock
 from stepscope.readers.frameworks.lines import NUMBER, fields, ns_of_ms, number, rank_of, seconds_of
 from stepscope.readers.frameworks.parser import MAX_RANKS_KEPT, Clocks, Most, Phases, Series

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import Figure, LoggedCollective
+from stepscope.core.recordings.training_log import Figure, LoggedCollective
 from stepscope.protocol.untrusted import finite
 from stepscope.readers.frameworks.lines import NUMBER, ns_of_ms, number
 

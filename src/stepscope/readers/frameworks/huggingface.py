@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import CLOCK, RATE, Figure, FrameworkLog
+from stepscope.core.recordings.training_log import CLOCK, RATE, Figure, FrameworkLog
 from stepscope.readers.frameworks.lines import NUMBER, bars, number
 from stepscope.readers.frameworks.parser import LEAST_MEAN_STEPS, MAX_CLOCKS, Clocks, Most
 

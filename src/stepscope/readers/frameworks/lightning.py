@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import RATE, SUM, Action, FrameworkLog, Phase
+from stepscope.core.recordings.training_log import RATE, SUM, Action, FrameworkLog, Phase
 from stepscope.readers.frameworks.lines import NUMBER, bars, number, whole
 from stepscope.readers.frameworks.parser import LEAST_MEAN_STEPS, Clocks
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from types import ModuleType
 from typing import Protocol
 
-from stepscope.core.training_log import FrameworkLog, TrainingLog, TrainingRecording
+from stepscope.core.recordings.training_log import FrameworkLog, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import deepspeed as training_deepspeed

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import TOLD, Figure, FrameworkLog
+from stepscope.core.recordings.training_log import TOLD, Figure, FrameworkLog
 from stepscope.readers.frameworks.lines import (
     NUMBER,
     fields,

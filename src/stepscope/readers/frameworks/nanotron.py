@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from stepscope.core.training_log import TOLD, Figure, FrameworkLog
+from stepscope.core.recordings.training_log import TOLD, Figure, FrameworkLog
 from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.frameworks.lines import MAX_MS, NUMBER, fields
 from stepscope.readers.frameworks.parser import Most, Series

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from stepscope.core.training_log import LoggedStep, Phase
+from stepscope.core.recordings.training_log import LoggedStep, Phase
 
 MAX_STEPS = 4096
 """Lines about steps that are kept: the last ones."""

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from math import prod
 
-from stepscope.core.training_log import CLOCK, RATE, Figure, FrameworkLog
+from stepscope.core.recordings.training_log import CLOCK, RATE, Figure, FrameworkLog
 from stepscope.readers.frameworks.lines import NUMBER, number, rank_of, seconds_of
 from stepscope.readers.frameworks.parser import LEAST_STEPS, MAX_RANKS_KEPT, Clocks, Most, Series
 

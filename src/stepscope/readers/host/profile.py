@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from stepscope.core.system_report import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_json import Profile, read_json
 from stepscope.readers.host.profile_stacks import Call, StackCounts, StackTally, is_native, placed

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from stepscope.core.system_report import HostStacks, HostThread, HotSpot
+from stepscope.core.recordings.system import HostStacks, HostThread, HotSpot
 
 MAX_FUNCTIONS = 100_000
 MAX_THREADS = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.core.stacks import Frame
+from stepscope.core.recordings.stacks import Frame
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
 

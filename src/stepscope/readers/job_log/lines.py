@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stepscope.core import job_output as said
+from stepscope.core.recordings import job_output as said
 
 MAX_TEXT = 300
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from stepscope.core.job_output import JobOutput
-from stepscope.core.training_log import TrainingLog, TrainingRecording
+from stepscope.core.recordings.job_output import JobOutput
+from stepscope.core.recordings.training_log import TrainingLog, TrainingRecording
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import log as training_log

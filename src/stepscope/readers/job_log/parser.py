@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stepscope.core.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.recordings.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
 from stepscope.readers.job_log.lines import (
     DEVICE,
     ENQUEUED,

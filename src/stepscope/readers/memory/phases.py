@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from stepscope.core.memory_report import (
+from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     GRADIENTS,
     INPUTS,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepscope.core.memory_report import (
+from stepscope.core.numbers import size_words
+from stepscope.core.recordings.memory import (
     OPTIMIZER,
     UNKNOWN,
     WEIGHTS,
@@ -22,7 +23,6 @@ from stepscope.core.memory_report import (
     Step,
     memory_recording,
 )
-from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
 from stepscope.readers.memory.events import DeviceHistory, histories
 from stepscope.readers.memory.phases import Passes, boundaries, classify, passes

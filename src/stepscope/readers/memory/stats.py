@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stepscope.core.memory_report import (
+from stepscope.core.numbers import size_words
+from stepscope.core.recordings.memory import (
     MemoryRecord,
     MemoryRecording,
     MemoryReport,
     memory_recording,
 )
-from stepscope.core.numbers import size_words
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.memory.whole_text import NO_SIZE, whole_text

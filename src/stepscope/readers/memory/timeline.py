@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stepscope.core.json_decode import decode_with
-from stepscope.core.memory_report import (
+from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     AUTOGRAD,
     GRADIENTS,

@@ -14,7 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from stepscope.core.nccl import NcclCommunicator, NcclConnection, NcclLog, NcclTopology, NcclWarning
+from stepscope.core.recordings.nccl import (
+    NcclCommunicator,
+    NcclConnection,
+    NcclLog,
+    NcclTopology,
+    NcclWarning,
+)
 from stepscope.errors import InputError
 from stepscope.readers.container_log import opened
 from stepscope.readers.nccl.messages import take, take_version

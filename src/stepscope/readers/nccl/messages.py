@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from stepscope.core.nccl import NcclGraph, NcclRing, NcclTree
+from stepscope.core.recordings.nccl import NcclGraph, NcclRing, NcclTree
 from stepscope.readers.nccl.parser import MAX_TEXT, Draft, Writer
 
 MAX_RING_RANKS = 256

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stepscope.core.nccl import NcclChoice, NcclGraph, NcclRing, NcclTree, kind_of
+from stepscope.core.recordings.nccl import NcclChoice, NcclGraph, NcclRing, NcclTree, kind_of
 
 MAX_KEPT = {
     "connections": 50_000,

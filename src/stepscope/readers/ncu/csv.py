@@ -16,7 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from stepscope.core.kernel_report import Dim, KernelMetrics, KernelRecording, KernelReport, Remark
+from stepscope.core.recordings.kernels import (
+    Dim,
+    KernelMetrics,
+    KernelRecording,
+    KernelReport,
+    Remark,
+)
 from stepscope.errors import FormatError
 from stepscope.readers.ncu.labels import metric_of_label
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from stepscope.core.kernel_report import Dim, KernelMetrics
+from stepscope.core.recordings.kernels import Dim, KernelMetrics
 
 Values = Mapping[str, float]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelReport
+from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, KernelReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import MOST, scale_of

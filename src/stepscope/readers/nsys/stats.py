@@ -16,7 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from stepscope.core.kernel_report import KernelRecording, KernelReport, KernelTotal, OtherTotals
+from stepscope.core.recordings.kernels import (
+    KernelRecording,
+    KernelReport,
+    KernelTotal,
+    OtherTotals,
+)
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source

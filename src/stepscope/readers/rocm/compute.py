@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelReport, KernelTotal
+from stepscope.core.recordings.kernels import (
+    KernelMetrics,
+    KernelRecording,
+    KernelReport,
+    KernelTotal,
+)
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm.counters import Device, metrics_of
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepscope.core.kernel_report import KernelMetrics
+from stepscope.core.recordings.kernels import KernelMetrics
 
 LINE_BYTES = 128
 """Of the L1 and L2 caches, and of one request between them."""

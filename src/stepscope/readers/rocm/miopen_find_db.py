@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from stepscope.core.find_db import FindDb, Searched
-from stepscope.core.kernel_report import KernelRecording, KernelReport
+from stepscope.core.recordings.find_db import FindDb, Searched
+from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.errors import FormatError
 from stepscope.readers.rocm.miopen_keys import FOUND_LINE, first_lines, problem_of, solvers_of
 from stepscope.readers.source import Source

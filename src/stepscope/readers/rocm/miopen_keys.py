@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from stepscope.core.find_db import FORWARD, ConvProblem, Solver
+from stepscope.core.recordings.find_db import FORWARD, ConvProblem, Solver
 
 MAX_SIZE = 1 << 40
 MAX_TIME_MS = 1e7

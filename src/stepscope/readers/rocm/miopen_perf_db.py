@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.kernel_report import KernelRecording, KernelReport, TunedSolvers
+from stepscope.core.recordings.kernels import KernelRecording, KernelReport, TunedSolvers
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
 from stepscope.readers.rocm.miopen_keys import FOUND_LINE, LINE, NAME, first_lines, problem_of

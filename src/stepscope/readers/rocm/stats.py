@@ -12,7 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stepscope.core.kernel_report import KernelRecording, KernelReport, KernelTotal, OtherTotals
+from stepscope.core.recordings.kernels import (
+    KernelRecording,
+    KernelReport,
+    KernelTotal,
+    OtherTotals,
+)
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
 from stepscope.readers.source import Source

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stepscope.core.system_report import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source

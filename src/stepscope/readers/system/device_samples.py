@@ -12,7 +12,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any, TypeAlias, cast
 
-from stepscope.core.system_report import DeviceSeries, Spread
+from stepscope.core.recordings.system import DeviceSeries, Spread
 
 AT_WORK = 0.1
 """Of a sampling period with a kernel running, from which a sample is one of the device at work."""

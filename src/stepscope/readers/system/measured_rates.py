@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.hardware import Roofs
-from stepscope.core.system_report import MeasuredRates, SystemRecording, SystemReport
+from stepscope.core.recordings.system import MeasuredRates, SystemRecording, SystemReport
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source

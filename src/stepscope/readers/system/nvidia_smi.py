@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from stepscope.core.system_report import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source

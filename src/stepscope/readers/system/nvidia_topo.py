@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from stepscope.core.system_report import DeviceLinks, SystemRecording, SystemReport, Topology
+from stepscope.core.recordings.system import DeviceLinks, SystemRecording, SystemReport, Topology
 from stepscope.errors import FormatError
 from stepscope.readers.frameworks.lines import COLOR
 from stepscope.readers.source import Source

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from stepscope.core.system_report import HostCounters, SystemRecording
+from stepscope.core.recordings.system import HostCounters, SystemRecording
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source

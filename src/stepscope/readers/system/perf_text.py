@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepscope.core.system_report import HostStacks, SystemRecording, SystemReport
+from stepscope.core.recordings.system import HostStacks, SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepscope.core.system_report import SystemRecording, SystemReport
+from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.rocm.table import Table, header_of

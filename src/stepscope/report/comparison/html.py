@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepscope import __version__
-from stepscope.core.comparison import Comparison
+from stepscope.core.experiments.comparison import Comparison
 from stepscope.core.facts import PARTS
 from stepscope.report.comparison.page import ComparisonPage, Line, Table, chosen, page_of
 from stepscope.report.comparison.words import PART_NAMES, interval_words, letter, ratio

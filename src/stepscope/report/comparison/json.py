@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from stepscope.core import comparison as core
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.comparison import (
     Account,
@@ -22,6 +21,7 @@ from stepscope.core.contract.comparison import (
     Speedup,
     Throughput,
 )
+from stepscope.core.experiments import comparison as core
 from stepscope.core.gate import Gate
 from stepscope.report.gate import gate_contract
 

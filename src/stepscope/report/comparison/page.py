@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.core.comparison import OVERLAP, Account, Changed, Comparison, DeviceChange, Row
+from stepscope.core.experiments.comparison import (
+    OVERLAP,
+    Account,
+    Changed,
+    Comparison,
+    DeviceChange,
+    Row,
+)
 from stepscope.core.facts import PARTS
 from stepscope.core.numbers import number_ranges
 from stepscope.report.comparison.words import (

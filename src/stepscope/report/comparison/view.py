@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.comparison import Comparison
+from stepscope.core.experiments.comparison import Comparison
 from stepscope.core.gate import Gate
 from stepscope.report.comparison.page import QUIET, ComparisonPage, Line, chosen, page_of
 from stepscope.report.comparison.page import Table as PageTable

@@ -6,7 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.comparison import OVERLAP, Changed, ComparedRun, Comparison, Held, Speedup
+from stepscope.core.experiments.comparison import (
+    OVERLAP,
+    Changed,
+    ComparedRun,
+    Comparison,
+    Held,
+    Speedup,
+)
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
 from stepscope.report.names import MAX_CHARS, kernel_name, op_name

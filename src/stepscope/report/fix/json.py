@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.core import fixed as core
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.fix import Attempt, FixContract, Predicted
+from stepscope.core.experiments import fixed as core
 from stepscope.report.verify.json import verified_contract
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from stepscope.core.experiment import UNSETTLED
-from stepscope.core.fixed import BY_HAND, KEPT, NOT_RUN, NOT_TRIED, REVERTED, Attempt, Fixed
-from stepscope.core.trials import Change
+from stepscope.core.experiments.experiment import UNSETTLED
+from stepscope.core.experiments.fixed import (
+    BY_HAND,
+    KEPT,
+    NOT_RUN,
+    NOT_TRIED,
+    REVERTED,
+    Attempt,
+    Fixed,
+)
+from stepscope.core.experiments.trials import Change
 from stepscope.report.document.blocks import (
     Block,
     Column,

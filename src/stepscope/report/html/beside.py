@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepscope.core.auxiliary import Advice
 from stepscope.core.contract import diagnosis as document
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.core.nccl import NcclConnection, NcclLog
+from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
 from stepscope.report.beside_view import weight_words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stepscope.core.kernel_tuning import (
+from stepscope.core.experiments.kernel_tuning import (
     Case,
     CaseResult,
     Deviation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.kernel_tuning import FAILED, WRONG, CaseResult, KernelTuning
+from stepscope.core.experiments.kernel_tuning import FAILED, WRONG, CaseResult, KernelTuning
 from stepscope.report.document.blocks import (
     Block,
     Column,

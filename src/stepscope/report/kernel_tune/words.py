@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.kernel_tuning import (
+from stepscope.core.experiments.kernel_tuning import (
     FAILED,
     RIGHT,
     WRONG,
@@ -12,7 +12,7 @@ from stepscope.core.kernel_tuning import (
     Timed,
     Trying,
 )
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.report.units import percent, plural, short_time
 
 MAX_ROWS = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.training_log import RecordedOperator, TrainingRecording
+from stepscope.core.recordings.training_log import RecordedOperator, TrainingRecording
 from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 64

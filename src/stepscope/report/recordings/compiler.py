@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.compiler_report import CompiledFunction, CompilerRecording, CompilerReport
+from stepscope.core.recordings.compiler import CompiledFunction, CompilerRecording, CompilerReport
 from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 100

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from stepscope.core.numbers import number_ranges
-from stepscope.core.training_log import (
+from stepscope.core.recordings.training_log import (
     CLOCK,
     RATE,
     SUM,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stepscope.core.system_report import HostStacks, HotSpot, SystemRecording
+from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording
 from stepscope.report.recordings.text import Table
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
-from stepscope.core.training_log import TrainingRecording
+from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
+from stepscope.core.recordings.training_log import TrainingRecording
 from stepscope.readers.job_log.lines import MEANS
 from stepscope.report.recordings.text import Table
 

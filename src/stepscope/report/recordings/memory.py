@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stepscope.core.memory_report import MemoryRecord, MemoryRecording, Step
 from stepscope.core.numbers import size_words
+from stepscope.core.recordings.memory import MemoryRecord, MemoryRecording, Step
 from stepscope.report.recordings.text import Table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.kernel_report import KernelMetrics, KernelRecording, Remark
+from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, Remark
 from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.kernel_report import KernelRecording, KernelTotal
+from stepscope.core.recordings.kernels import KernelRecording, KernelTotal
 from stepscope.readers.nsys.stats import (
     CALLS,
     COPY_SIZES,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.find_db import DIRECTIONS, FindDb, Searched, Solver
-from stepscope.core.kernel_report import KernelMetrics, KernelRecording, KernelTotal
+from stepscope.core.recordings.find_db import DIRECTIONS, FindDb, Searched, Solver
+from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, KernelTotal
 from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 64

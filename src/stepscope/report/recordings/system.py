@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepscope.core.system_report import (
+from stepscope.core.recordings.system import (
     IDLE,
     DeviceSeries,
     HostCounters,

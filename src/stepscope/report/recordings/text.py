@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from stepscope.core.auxiliary import Auxiliary
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.recording import Recording
 from stepscope.readers.formats import BY_NAME
 
 

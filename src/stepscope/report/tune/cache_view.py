@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 from stepscope.protocol.json_text import json_text
 from stepscope.report.document.blocks import Block, Document, Headline, Prose, Section
 from stepscope.report.tune.words import setting_words

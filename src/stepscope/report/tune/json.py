@@ -13,7 +13,7 @@ from stepscope.core.contract.tuning import (
     TuningContract,
     Winner,
 )
-from stepscope.core.tuning import Spent, Tried, Tuning
+from stepscope.core.experiments.tuning import Spent, Tried, Tuning
 from stepscope.report.verify.json import verified_contract
 
 

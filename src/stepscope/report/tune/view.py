@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from stepscope.core.tuning import PROVEN, REFUSED, Tuning
+from stepscope.core.experiments.tuning import PROVEN, REFUSED, Tuning
 from stepscope.report.document.blocks import (
     Block,
     Column,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.core.trials import Value
-from stepscope.core.tuning import (
+from stepscope.core.experiments.trials import Value
+from stepscope.core.experiments.tuning import (
     AGAIN,
     CACHE,
     DIAGNOSIS,

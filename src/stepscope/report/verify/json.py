@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from stepscope.core import experiment as core
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.verification import (
     Change,
@@ -21,7 +20,8 @@ from stepscope.core.contract.verification import (
     SoFarSides,
     VerificationContract,
 )
-from stepscope.core.trials import Change as TrialChange
+from stepscope.core.experiments import experiment as core
+from stepscope.core.experiments.trials import Change as TrialChange
 
 
 def verified_json(verified: core.Verified) -> str:

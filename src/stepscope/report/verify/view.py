@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from stepscope.core.experiment import (
+from stepscope.core.experiments.experiment import (
     BASELINE,
     CANDIDATE,
     DIVERGES,
@@ -24,7 +24,7 @@ from stepscope.core.experiment import (
     SideSummary,
     Verified,
 )
-from stepscope.core.trials import Change
+from stepscope.core.experiments.trials import Change
 from stepscope.experiments.verify.numerics_check import DIFFERS
 from stepscope.report.document.blocks import (
     Block,

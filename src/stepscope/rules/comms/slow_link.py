@@ -30,9 +30,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.collectives.link_fit import bus_factor
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.nccl import NcclLog
-from stepscope.core.system_report import Topology
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.nccl import NcclLog
+from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 from stepscope.rules.shared.nccl_notes import slow_links

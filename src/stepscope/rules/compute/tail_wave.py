@@ -24,8 +24,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.kernel_report import KernelMetrics
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 
 CODE = "tail-wave"

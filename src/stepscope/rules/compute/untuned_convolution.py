@@ -38,9 +38,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.find_db import Searched, SearchedConvolutions, together_of
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.find_db import Searched, SearchedConvolutions, together_of
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.system_report import HostCounters, HostStacks
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import HostCounters, HostStacks
 
 CODE = "page-cache-misses"
 BOUND = "data"

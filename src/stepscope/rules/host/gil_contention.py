@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.system_report import HostStacks, HostThread
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import HostStacks, HostThread
 
 CODE = "gil-contention"
 BOUND = "host"

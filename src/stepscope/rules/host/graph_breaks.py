@@ -41,10 +41,10 @@ from stepscope.analyses.intervals import (
 )
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.compiler_report import NO_REASON, Break, BreakPlace
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.compiler import NO_REASON, Break, BreakPlace
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case

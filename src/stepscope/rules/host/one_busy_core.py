@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.system_report import DeviceSeries, SystemReport
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import DeviceSeries, SystemReport
 
 CODE = "one-busy-core"
 BOUND = "host"

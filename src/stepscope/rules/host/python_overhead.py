@@ -29,9 +29,9 @@ import numpy as np
 
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.system_report import HostStacks
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import HostStacks
 from stepscope.core.trace import Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case

@@ -24,8 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepscope.analyses.host.activity import COMPILE_RANGE
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.compiler_guard import (
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.numbers import times
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.compiler import CompiledFunction, CompilerReport
+from stepscope.core.recordings.compiler_guard import (
     DEVICE,
     DTYPE,
     GRAD,
@@ -41,9 +44,6 @@ from stepscope.core.compiler_guard import (
     VALUE,
     GuardCount,
 )
-from stepscope.core.compiler_report import CompiledFunction, CompilerReport
-from stepscope.core.diagnosis import Abstention
-from stepscope.core.numbers import times
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph

@@ -28,10 +28,10 @@ import numpy as np
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import HostCounters, HostStacks
 from stepscope.core.run import Known
-from stepscope.core.system_report import HostCounters, HostStacks
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Remark

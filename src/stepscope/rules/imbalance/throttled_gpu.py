@@ -26,8 +26,8 @@ from statistics import median
 
 import numpy as np
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.system_report import FAULT, HEAT, POWER, DeviceSeries
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.system import FAULT, HEAT, POWER, DeviceSeries
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.case import Case
 from stepscope.rules.job_case import JobCase, JobProposal, with_rank

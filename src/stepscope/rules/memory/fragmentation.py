@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.memory_report import MemoryRecord
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.memory_report import MemoryRecord
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.memory import MemoryRecord
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory

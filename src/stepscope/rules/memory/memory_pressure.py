@@ -29,10 +29,10 @@ from stepscope.analyses.run.memory_breakdown import (
     frame_lines,
     largest_category,
 )
-from stepscope.core.auxiliary import Advice, Auxiliary
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.memory_report import UNKNOWN, MemoryRecord, MemoryReport
 from stepscope.core.numbers import times
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.memory import UNKNOWN, MemoryRecord, MemoryReport
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory

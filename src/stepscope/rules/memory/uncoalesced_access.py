@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.kernel_report import KernelMetrics
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared import kernel_metrics
 from stepscope.rules.shared.kernel_metrics import Fault, Wording, advice_by_cause
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from stepscope.core import job_output as said
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings import job_output as said
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.rules.comms import data_parallel_module, unused_parameter_scan
 from stepscope.rules.compute import fp32_matmul, untuned_convolution
 from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscription

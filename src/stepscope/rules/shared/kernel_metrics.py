@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepscope.core.auxiliary import Advice, Auxiliary
-from stepscope.core.kernel_report import KernelMetrics
+from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.recordings.kernels import KernelMetrics
 
 MAX_EVIDENCE = 10
 NAME_CHARS = 60

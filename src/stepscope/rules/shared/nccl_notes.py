@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.nccl import SOCKET, NcclLog
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings.nccl import SOCKET, NcclLog
 
 LOOPBACK = ("lo", "lo0")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stepscope.core.find_db import (
+from stepscope.core.recordings.find_db import (
     DATA,
     DEFAULT_LAYOUTS,
     FORWARD,

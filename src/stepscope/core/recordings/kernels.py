@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.find_db import FindDb
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.find_db import FindDb
+from stepscope.core.recordings.recording import Recording
 
 Dim = tuple[int, int, int]
 LIMITERS = ("registers", "shared memory", "warps", "blocks", "barriers")

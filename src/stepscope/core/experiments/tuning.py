@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.experiment import NumericsCheck, Verified
-from stepscope.core.trials import Setup, Value
+from stepscope.core.experiments.experiment import NumericsCheck, Verified
+from stepscope.core.experiments.trials import Setup, Value
 
 MEASURED = "measured"
 PRUNED = "pruned"

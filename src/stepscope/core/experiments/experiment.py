@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stepscope.core.trials import Change, Trial
+from stepscope.core.experiments.trials import Change, Trial
 
 Side = Literal["baseline", "candidate"]
 BASELINE: Side = "baseline"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, TypeVar
 
-from stepscope.core.compiler_guard import Guard, GuardCount, count_guards
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.compiler_guard import Guard, GuardCount, count_guards
+from stepscope.core.recordings.recording import Recording
 
 RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d{1,9})+")
 """The rest of a function after a graph break."""

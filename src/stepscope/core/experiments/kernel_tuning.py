@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
 
-from stepscope.core.trials import Value
+from stepscope.core.experiments.trials import Value
 
 Shapes = tuple[tuple[int, ...], ...]
 """One shape for each tensor, or a single one that the inputs are made from."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from stepscope.core.job_output import JobOutput
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.job_output import JobOutput
+from stepscope.core.recordings.recording import Recording
 
 TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
 SURENESS = (TOLD, CLOCK, RATE, SUM)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.compiler_report import CompilerReport
-from stepscope.core.kernel_report import KernelReport
-from stepscope.core.memory_report import MemoryReport
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import SystemReport
-from stepscope.core.training_log import TrainingLog
+from stepscope.core.recordings.compiler import CompilerReport
+from stepscope.core.recordings.kernels import KernelReport
+from stepscope.core.recordings.memory import MemoryReport
+from stepscope.core.recordings.recording import Recording
+from stepscope.core.recordings.system import SystemReport
+from stepscope.core.recordings.training_log import TrainingLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

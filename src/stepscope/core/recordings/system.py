@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stepscope.core.hardware import Roofs
-from stepscope.core.recording import Recording
+from stepscope.core.recordings.recording import Recording
 
 POWER = ("sw_power_cap", "power_violation")
 HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown", "thermal_violation")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from stepscope.core.recording import Recording
-from stepscope.core.system_report import SystemReport
+from stepscope.core.recordings.recording import Recording
+from stepscope.core.recordings.system import SystemReport
 
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS = "weights", "gradients", "optimizer", "activations"
 INPUTS, TEMPORARY, AUTOGRAD, WORKSPACE, UNKNOWN = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.experiment import Prediction, Verified
-from stepscope.core.trials import Change, Value
+from stepscope.core.experiments.experiment import Prediction, Verified
+from stepscope.core.experiments.trials import Change, Value
 
 KEPT = "kept"
 REVERTED = "reverted"

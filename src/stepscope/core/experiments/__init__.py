@@ -1,0 +1,1 @@
+"""What real runs gave: trials, comparisons, searches."""

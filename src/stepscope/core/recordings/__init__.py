@@ -1,0 +1,1 @@
+"""What other tools recorded of a run, in one shape per kind."""
