@@ -16,7 +16,9 @@ work in a forked child, and the error that it throws ends the process.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import platform
 import sys
 from contextlib import suppress
 from typing import Any
@@ -93,7 +95,48 @@ def make_way_in_child() -> None:
     if _silenced == [os.getpid()]:
         _silenced.clear()
         torch = sys.modules["torch"]
+        _skip_cupti_flush()
         with suppress(Exception), quiet_kineto(torch):
             torch.autograd._disable_profiler()  # noqa: SLF001
         with suppress(Exception):
             torch._C._autograd._enable_record_function(True)  # noqa: SLF001
+
+
+_RETURN_0 = {"x86_64": b"\x31\xc0\xc3", "aarch64": b"\x00\x00\x80\x52\xc0\x03\x5f\xd6"}
+"""The machine code of `return 0`, which is CUPTI_SUCCESS."""
+
+
+def _skip_cupti_flush() -> None:
+    """In a forked child that inherited a recording with CUDA's part.
+
+    Ending that recording asks CUPTI for what it holds, and CUPTI waits for a thread of its own that
+    no fork copies, for ever. There is nothing to hand over in the child, so its copy of the
+    function returns at once.
+    """
+    path = loaded_library("libcupti.so")
+    if path is not None:
+        with suppress(Exception):
+            return_at_once(ctypes.CDLL(path)["cuptiActivityFlushAll"])
+
+
+def return_at_once(function: Any) -> None:
+    """This process's copy of a C function does nothing from here on and returns 0."""
+    code = _RETURN_0[platform.machine()]
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    page = address - address % mmap.PAGESIZE
+    protect = ctypes.CDLL(None)["mprotect"]
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    can_run = mmap.PROT_READ | mmap.PROT_EXEC
+    if protect(page, address + len(code) - page, can_run | mmap.PROT_WRITE) == 0:
+        ctypes.memmove(address, code, len(code))
+        protect(page, address + len(code) - page, can_run)
+
+
+def loaded_library(name: str) -> str | None:
+    """The path of a library that this process has loaded."""
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if name in path:
+                return f"/{path}"
+    return None
