@@ -19,7 +19,8 @@ from stepscope.experiments.compare.comparability import (
 )
 
 SETUP = Setup(
-    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc", ends_with="an optimizer's step", num_parameters=1000,
+    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc",
+    ends_with="an optimizer's step", num_parameters=1000,
     model="GPT", dataset="Texts", device="cpu", versions={"torch": "2.13.0"},
 )  # fmt: skip
 OTHER: dict[str, tuple[str, Any]] = {

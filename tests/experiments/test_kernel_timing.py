@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
+from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG, KernelTuning
 from stepscope.core.experiments.trials import Value
 from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, timed
@@ -126,10 +126,12 @@ def swept(
     *,
     now: Callable[[], float] | None = None,
     budget_s: float = 100.0,
-):  # type: ignore[no-untyped-def]
+) -> KernelTuning:
     described = Described(
-        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False, needs_settings=(), shapes=None,
-        edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
+        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False,
+        needs_settings=(), shapes=None,
+        edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu",
+        cache_bytes=10, spec=None,
         versions={"torch": "2"}, is_interpreted=False, allows_tf32=False,
     )  # fmt: skip
     plan = Plan(
@@ -167,8 +169,9 @@ def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
 
 def test_a_spent_budget_leaves_the_rest_untried_and_says_so() -> None:
     seconds = iter(range(100_000))
-    found = swept(Scripted(dict.fromkeys(["base", "a", "b", "c", "reference"], 5.0)), ["base", "a", "b", "c"],
-                  now=lambda: float(next(seconds)), budget_s=14.0)  # fmt: skip
+    names = ["base", "a", "b", "c"]
+    bench = Scripted(dict.fromkeys([*names, "reference"], 5.0))
+    found = swept(bench, names, now=lambda: float(next(seconds)), budget_s=14.0)
     outcomes = [one.outcome for one in found.tryings]
     assert outcomes[0] == RIGHT
     assert outcomes[-1] == NOT_TRIED

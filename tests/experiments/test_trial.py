@@ -47,7 +47,9 @@ for step, (x, y) in enumerate(loader):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    sys.stdout.write(json.dumps([step, len(x), loader.num_workers, optimizer.defaults["fused"], torch.get_num_threads()]) + "\\n")
+    fused = optimizer.defaults["fused"]
+    row = [step, len(x), loader.num_workers, fused, torch.get_num_threads()]
+    sys.stdout.write(json.dumps(row) + "\\n")
 """
 
 

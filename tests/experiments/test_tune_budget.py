@@ -112,7 +112,8 @@ def test_the_runs_of_the_check_are_the_rehearsal_of_the_proof() -> None:
     found = Machine().tuned(100)
     assert found.verified is not None
     assert [(run.side, run.round) for run in found.verified.runs] == [
-        ("baseline", None), ("candidate", None), ("baseline", 0), ("candidate", 0), ("candidate", 0), ("baseline", 0)
+        ("baseline", None), ("candidate", None), ("baseline", 0), ("candidate", 0),
+        ("candidate", 0), ("baseline", 0),
     ]  # fmt: skip
 
 
@@ -275,9 +276,9 @@ def test_a_trial_that_never_ends_leaves_the_proof_its_time() -> None:
         machine.slow_from = 999
         return made
 
-    machine.measure = lambda change, on_steps=None: (
+    machine.measure = lambda change, on_steps=None: (  # type: ignore[method-assign]
         measure(change, on_steps) if machine.num_runs == 2 else was(change, on_steps)
-    )  # type: ignore[method-assign]
+    )
     found = machine.tuned(140)
     assert machine.num_ended == 1
     assert machine.now_s <= 140

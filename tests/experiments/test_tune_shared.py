@@ -81,8 +81,9 @@ sys.stdin.readline()
 search.run()
 found = proven(search)
 print(json.dumps({
-    "runs": len(made.changes), "winner": dict(found.winner.settings), "verdict": found.verdict, "notes": list(found.notes),
-    "gain": found.verified.speedup.value, "trials": [[tried.settings["num_workers"], tried.host] for tried in found.trials],
+    "runs": len(made.changes), "winner": dict(found.winner.settings), "verdict": found.verdict,
+    "notes": list(found.notes), "gain": found.verified.speedup.value,
+    "trials": [[tried.settings["num_workers"], tried.host] for tried in found.trials],
 }))
 """
 

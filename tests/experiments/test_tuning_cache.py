@@ -93,8 +93,10 @@ def test_forgetting_leaves_the_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        {"ns": -1.0}, {"ns": 0}, {"ns": "1"}, {"v": 2}, {"settings": {"a": [1]}}, {"settings": {"a": None}}, {"at": "yesterday"},
-        {"what": "x" * 5000}, {"settings": {str(i): i for i in range(300)}}, {"versions": {"torch": 2}},
+        {"ns": -1.0}, {"ns": 0}, {"ns": "1"}, {"v": 2}, {"settings": {"a": [1]}},
+        {"settings": {"a": None}}, {"at": "yesterday"},
+        {"what": "x" * 5000}, {"settings": {str(i): i for i in range(300)}},
+        {"versions": {"torch": 2}},
         {"settings": {"a": 10**30}}, {"checked": "yes"},
     ],
 )  # fmt: skip

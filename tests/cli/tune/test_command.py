@@ -389,7 +389,8 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "5",
     ]
     ran = subprocess.run(
-        [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out", "--", sys.executable, "train.py"],
+        [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out",
+         "--", sys.executable, "train.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 1, ran.stderr

@@ -49,8 +49,9 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     cache = tmp_path / "tuned.jsonl"
     code = run(
-        f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1", "--config",
-        "mood=raises,dies,hangs,writes,good", "--config-timeout", "5", "--budget", "60", "--format", "json", "--device", "cpu",
+        f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1",
+        "--config", "mood=raises,dies,hangs,writes,good", "--config-timeout", "5", "--budget", "60",
+        "--format", "json", "--device", "cpu",
         "--no-gradients", "--cache", str(cache),
     )  # fmt: skip
     assert code == 0
@@ -58,7 +59,8 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     assert told["schema"] == "stepscope.kernel_tuning/1"
     outcomes = {one["settings"].get("mood", "base"): one for one in told["configs"]}
     assert {name: one["outcome"] for name, one in outcomes.items()} == {
-        "base": "right", "raises": "failed", "dies": "failed", "hangs": "failed", "writes": "wrong", "good": "right",
+        "base": "right", "raises": "failed", "dies": "failed", "hangs": "failed",
+        "writes": "wrong", "good": "right",
     }  # fmt: skip
     assert "shared memory" in outcomes["raises"]["why"]
     assert "ended with code 11" in outcomes["dies"]["why"]
@@ -140,9 +142,10 @@ def made() -> KernelTuning:
         return Timed(ns=us * 1e3, low_ns=us * 990, high_ns=us * 1010, num_samples=22)
 
     return KernelTuning(
-        what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda", versions={"torch": "2.11"}, by="device",
-        caches="warm", has_gradients=False, gradients_checked=True, roofs="datasheet of NVIDIA "
-"H200", tolerance=4.0,
+        what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda",
+        versions={"torch": "2.11"}, by="device",
+        caches="warm", has_gradients=False, gradients_checked=True,
+        roofs="datasheet of NVIDIA H200", tolerance=4.0,
         allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
         tryings=(
             Trying(settings={}, outcome=RIGHT, num_checks=2),
@@ -151,7 +154,10 @@ def made() -> KernelTuning:
         ),
         cases=(
             CaseResult(
-                case=case, floor=Floor(bytes_moved=16_384_000, flops=0.0, ns=3413.0, bound="memory", fits_cache=True),
+                case=case,
+                floor=Floor(
+                    bytes_moved=16_384_000, flops=0.0, ns=3413.0, bound="memory", fits_cache=True
+                ),
                 times=(took(20), took(5), None), reference=took(10), baseline=0, winner=1,
                 gain=Gain(value=4.0, low=3.9, high=4.1, num_pairs=31),
             ),

@@ -2,8 +2,8 @@
 
   stepscope tune --knob num_workers=0..8 --knob compile_mode=off,default -- python train.py
   stepscope tune --knob chunk=1..16 --as chunk="--loss-chunks={}" -- python train.py
-  stepscope tune kernel MODULE:FUNCTION ...      configurations of one kernel; see stepscope tune kernel --help
-  stepscope tune cache list|export|import|forget     what was found before; see stepscope tune cache --help
+  stepscope tune kernel MODULE:FUNCTION ...        configurations of one kernel (see its --help)
+  stepscope tune cache list|export|import|forget   what was found before (see its --help)
 The command as it was given is trial 0. Optuna chooses the others (pip install 'stepscope[tune]').
 Exit code 0 when a faster setting is proven, 1 when none is, 2 when nothing could be measured.
 """

@@ -1,7 +1,8 @@
 """What `tune kernel` does: load the user's function, sweep its configurations, print the answer and
 keep the winners.
 
-    stepscope tune kernel kernels.py:softmax --reference kernels.py:plain --shapes 4096x1000 --config BLOCK=1024,2048
+    stepscope tune kernel kernels.py:softmax --reference kernels.py:plain --shapes 4096x1000 \
+        --config BLOCK=1024,2048
 
 The module is the user's own and is imported from the current folder: running it is the point.
 """

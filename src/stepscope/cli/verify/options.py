@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.trials import Change, Value
 
 ALLOWABLE = (
-    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "updates", "versions",
+    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters",
+    "seed", "updates", "versions",
     "world-size",
 )  # fmt: skip
 

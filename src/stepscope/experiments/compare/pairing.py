@@ -1,9 +1,12 @@
 """Pairs the work of two runs: by operator and shapes, by operator, by its place between work that
 did not change.
 
-    before   mm[8x3]  mul  add  relu  mm[8x4]      ->   mm[8x3] : mm[8x3]     the same operator on the same shapes, as often
-    after    mm[8x3]  triton_poi_fused  mm[8x4]         mm[8x4] : mm[8x4]
-                                                        mul, add, relu : triton_poi_fused     between the same neighbours
+    before   mm[8x3]  mul  add  relu  mm[8x4]
+    after    mm[8x3]  triton_poi_fused  mm[8x4]
+
+    mm[8x3] : mm[8x3]                    the same operator on the same shapes, as often
+    mm[8x4] : mm[8x4]
+    mul, add, relu : triton_poi_fused    between the same neighbours
 
 Every nanosecond of either run is in exactly one pair. A rung of the ladder takes only what those
 above it left.

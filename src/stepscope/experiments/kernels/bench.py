@@ -430,9 +430,8 @@ class KernelBench:
             return
         is_deterministic = torch.are_deterministic_algorithms_enabled()
         is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        switch = vars(torch._C).get(
-            "_set_deterministic_algorithms", torch.use_deterministic_algorithms
-        )
+        bindings = vars(torch._C)  # noqa: SLF001
+        switch = bindings.get("_set_deterministic_algorithms", torch.use_deterministic_algorithms)
         # Torch's own name for it imports all of its compiler, which takes seconds; with it on,
         # torch.empty fills what it gives.
         switch(True, warn_only=True)

@@ -1,8 +1,9 @@
 """What tuning found, kept: settings by what was tuned, its shapes, its dtype, the device and the
 versions of the software.
 
-    {"v": 1, "what": "t.py", "shapes": "batch=32", "dtype": "float32", "device": "NVIDIA H200", "versions": {"torch": "2.8"},
-     "settings": {"num_workers": 4}, "ns": 3.19e7, "baseline_ns": 6.55e7, "at": "2026-01-31T12:00+00:00", "checked": true}
+    {"v": 1, "what": "t.py", "shapes": "batch=32", "dtype": "float32", "device": "NVIDIA H200",
+     "versions": {"torch": "2.8"}, "settings": {"num_workers": 4}, "ns": 3.19e7,
+     "baseline_ns": 6.55e7, "at": "2026-01-31T12:00+00:00", "checked": true}
 
 A local cache is a file of such lines; one behind a URL is a folder with an object for each. What
 was found with other versions is never given as an answer: `find` passes it over, and `near` lists
@@ -286,8 +287,9 @@ def _file(entries: Iterable[CacheEntry]) -> bytes:
 def _encode(entry: CacheEntry) -> bytes:
     key = entry.key
     told = {
-        "v": FORMAT, "what": key.what, "shapes": key.shapes, "dtype": key.dtype, "device": key.device,
-        "versions": dict(key.versions), "settings": dict(entry.settings), "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
+        "v": FORMAT, "what": key.what, "shapes": key.shapes, "dtype": key.dtype,
+        "device": key.device, "versions": dict(key.versions), "settings": dict(entry.settings),
+        "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
         "at": entry.at, "checked": entry.checked,
     }  # fmt: skip
     # Half characters, which a path may hold and JSON may not, are written as escapes and refused

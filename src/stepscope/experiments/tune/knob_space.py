@@ -93,7 +93,8 @@ class Knob:
             return ",".join(shown(value) for value in self.choices)
         assert self.low is not None and self.high is not None
         step = "" if self.step in (None, 1) else f":step={shown(self.step or 1)}"
-        return f"{self._number(self.low)}..{self._number(self.high)}{':log' if self.is_log else ''}{step}"
+        log = ":log" if self.is_log else ""
+        return f"{self._number(self.low)}..{self._number(self.high)}{log}{step}"
 
     def _number(self, value: float) -> str:
         return str(int(value)) if self.is_whole else repr(float(value))
