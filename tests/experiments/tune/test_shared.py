@@ -22,7 +22,7 @@ from stepscope.experiments.tune.study import MAX_GONE, Study
 from stepscope.experiments.tune.study_storage import opened_study
 from stepscope.experiments.tune.tuner import Search, TunePolicy
 from stepscope.experiments.tune.workers import GONE_S, Crowd
-from tests.experiments.test_tune import Clocked, loader_clock, proven, space
+from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 
 pytest.importorskip("optuna")
 
@@ -71,7 +71,7 @@ def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
 WORKER = """
 import json, sys, time
 from stepscope.experiments.tune.tuner import Search, TunePolicy
-from tests.experiments.test_tune import Clocked, loader_clock, proven, space
+from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 made = Clocked(loader_clock)
 search = Search(
     space("num_workers=1,2"), made, TunePolicy(num_trials=2, storage=sys.argv[1]), host=sys.argv[2],
@@ -127,7 +127,7 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
     dies = (
         "import os, signal, sys\n"
         "from stepscope.experiments.tune.tuner import Search, TunePolicy\n"
-        "from tests.experiments.test_tune import Clocked, loader_clock, space\n"
+        "from tests.experiments.tune.test_tuner import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
         "    return made(change, on_steps) if change.is_none else os.kill(os.getpid(), "

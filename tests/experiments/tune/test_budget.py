@@ -11,7 +11,7 @@ from stepscope.core.experiments.trials import Change, NumericRow, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.budget import divided
 from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy
-from tests.experiments.test_tune import proven, space, trial
+from tests.experiments.tune.test_tuner import proven, space, trial
 
 pytest.importorskip("optuna")
 
