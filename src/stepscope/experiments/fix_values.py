@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stepscope.capture.describe.machine import cpu_quota
+from stepscope.protocol.control_group import cpu_quota
 from stepscope.protocol.settings import RAISED, SETTINGS, Value
 
 MOST_WORKERS = 8
