@@ -15,6 +15,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.tune import command as tune
+from stepscope.cli.tune.options import CACHE_VARIABLE, options_of
 from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
@@ -231,7 +232,7 @@ def test_a_script_given_as_the_cache_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_cache_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tune.CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match="which cache"):
         tune.run(parse("cache", "list"))
 
@@ -335,9 +336,7 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
@@ -351,9 +350,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3

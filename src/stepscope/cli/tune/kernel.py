@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import note, print_document, put
+from stepscope.cli.tune.options import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
 
-CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 NO_WINNER = 1
 """The exit code where no configuration was right."""
 
