@@ -21,10 +21,9 @@ from stepscope.cli.verify.prediction import read_prediction
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
-from stepscope.experiments.budget import Budget
+from stepscope.experiments.budget import Budget, SpentError
 from stepscope.experiments.fix_values import fixes
 from stepscope.experiments.trials import trial as trials
-from stepscope.experiments.verify.experiment import SpentError
 from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.protocol.settings import SETTINGS

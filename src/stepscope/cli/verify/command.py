@@ -189,7 +189,7 @@ def prove(
     # The budget is for all runs together, those of --check too.
     policy = replace(policy_of(proof), budget_s=budget.left_s)
     measure = runner.measure if stopped is None else _stopped(stopped)
-    verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
+    verified = verify(measure, policy, clock=budget.clock, on_run=progress.on_run, before=before)
     return replace(
         verified,
         check=check_of(before, proof.tolerance)
@@ -245,9 +245,9 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     """The baseline twice and the candidate once, with what they compute written down; up to the
     first that fails, or to where it was interrupted or the budget ended, and which of the two it
     was."""
-    from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured
-    from stepscope.experiments.bootstrap import pace
-    from stepscope.experiments.verify.experiment import SpentError
+    from stepscope.core.experiments.experiment import BASELINE, CANDIDATE
+    from stepscope.experiments.budget import SpentError
+    from stepscope.experiments.verify.evidence import measured
 
     runs: list[Measured] = []
     for side in (BASELINE, BASELINE, CANDIDATE):
@@ -255,14 +255,9 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
             trial = runner.measure(side, with_numerics=True)
         except (KeyboardInterrupt, SpentError) as stopped:
             return runs, stopped
-        run = Measured(
-            side=side,
-            round=None,
-            trial=trial,
-            pace_ns=pace(trial.step_ns) if trial.step_ns else None,
-        )
+        run = measured(side, trial)
         runs.append(run)
-        progress.told(run, None)
+        progress.on_run(run, None)
         if not trial.is_good:
             break
     return runs, None
@@ -274,29 +269,19 @@ class Progress:
     def __init__(self, max_rounds: int) -> None:
         self._max_rounds = max_rounds
 
-    def told(self, run: Measured, interval: Interval | None) -> None:
+    def on_run(self, run: Measured, interval: Interval | None) -> None:
         from stepscope.report.units import NBSP, short_time
 
-        steps = run.trial.step_ns
-        when = (
-            "before it counts"
-            if run.round is None
-            else f"round {run.round + 1} of at most {self._max_rounds}"
-        )
-        told = (
-            "no step was timed"
-            if not steps
-            else "1 step"
-            if len(steps) == 1
-            else f"{len(steps)} steps"
-        )
+        when = "before it counts"
+        if run.round is not None:
+            when = f"round {run.round + 1} of at most {self._max_rounds}"
+        num = len(run.trial.step_ns)
+        steps = {0: "no step was timed", 1: "1 step"}.get(num, f"{num} steps")
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
-        seen = (
-            ""
-            if interval is None or not interval.is_bounded
-            else f" (so far {interval.low:.2f} to {interval.high:.2f})"
-        )
-        say(f"{when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "))
+        so_far = ""
+        if interval is not None and interval.is_bounded:
+            so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        say(f"{when}: {run.side}, {steps}{pace}{so_far}".replace(NBSP, " "))
 
 
 def _keep(verified: Verified, folder: Path) -> None:

@@ -32,8 +32,7 @@ from stepscope.core.experiments.tuning import (
     Winner,
 )
 from stepscope.errors import UsageError
-from stepscope.experiments.bootstrap import pace
-from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget
+from stepscope.experiments.budget import CHECK_RUNS, LONGER, Budget, SpentError
 from stepscope.experiments.compare.comparability import causes
 from stepscope.experiments.tune.batch import (
     ACCUMULATION,
@@ -47,8 +46,10 @@ from stepscope.experiments.tune.final import Settled
 from stepscope.experiments.tune.knob_space import ARGUMENT, ENVIRONMENT, Knob, Settings
 from stepscope.experiments.tune.tuner import WAIT_S, Search, last_words, words_of
 from stepscope.experiments.tune.words import winner_words
-from stepscope.experiments.verify.experiment import SpentError, VerifyPolicy, verify
+from stepscope.experiments.verify.evidence import measured
+from stepscope.experiments.verify.experiment import verify
 from stepscope.experiments.verify.loss_check import check_loss
+from stepscope.experiments.verify.schedule import VerifyPolicy
 
 LEAST_GAIN = 1.01
 """Below this a setting is not worth proving: verify would not call it a gain."""
@@ -473,8 +474,7 @@ class _Checker:
         if self._pair is None or trial is None or not trial.is_good:
             return ()
         return tuple(
-            Measured(side=side, round=None, trial=run, pace_ns=pace(run.step_ns))
-            for side, run in ((BASELINE, self._pair[1]), (CANDIDATE, trial))
+            measured(side, run) for side, run in ((BASELINE, self._pair[1]), (CANDIDATE, trial))
         )
 
 
@@ -521,14 +521,12 @@ def _verified(
             raise SpentError("the budget was spent before the proof was at its end")
         return search.measure(change if side == CANDIDATE else Change(), None)
 
-    def told(run: Measured, _interval: Interval | None) -> None:
-        search.say(
-            "proof: "
-            f"{run.side}{'' if run.pace_ns is None else f', {run.pace_ns / 1e6:.3g} ms a step'}"
-        )
+    def on_run(run: Measured, _interval: Interval | None) -> None:
+        pace = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
+        search.say(f"proof: {run.side}{pace}")
 
-    found = verify(measure, rules, clock=search.clock, told=told, before=rehearsed)
-    return replace(in_own_words(found), changes={CANDIDATE: change})
+    verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)
+    return replace(in_own_words(verified), changes={CANDIDATE: change})
 
 
 def _allowed(search: Search, settings: Settings) -> frozenset[str]:

@@ -36,8 +36,8 @@ from stepscope.experiments.tune.design import first_settings
 from stepscope.experiments.tune.knob_space import HOOK, Settings, Space, shown
 from stepscope.experiments.tune.study import Asked, Study, import_optuna
 from stepscope.experiments.tune.study_storage import hidden
-from stepscope.experiments.verify.experiment import NO_STEPS
 from stepscope.experiments.verify.loss_check import check_loss
+from stepscope.experiments.verify.reasons import NO_STEPS
 
 OnSteps = Callable[[Sequence[int]], bool]
 Measure = Callable[[Change, "OnSteps | None"], Trial]
