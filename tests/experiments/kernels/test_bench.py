@@ -9,9 +9,10 @@ import torch
 
 from stepscope.core.experiments.kernel_tuning import Error
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import CheckResult, KernelBench
+from stepscope.experiments.kernels.bench import KernelBench
 from stepscope.experiments.kernels.call import direction_like
 from stepscope.experiments.kernels.errors import compare, judge, rounding, times
+from stepscope.experiments.kernels.results import CheckResult
 from tests.kernels.running import bench_of, case
 
 

@@ -18,12 +18,8 @@ import msgspec
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import (
-    CheckResult,
-    KernelBench,
-    ReferenceResult,
-    SampleResult,
-)
+from stepscope.experiments.kernels.bench import KernelBench
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
