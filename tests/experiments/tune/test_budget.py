@@ -10,7 +10,8 @@ import pytest
 from stepscope.core.experiments.trials import Change, NumericRow, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.budget import divided
-from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy
+from stepscope.experiments.tune.policy import OnSteps, TunePolicy
+from stepscope.experiments.tune.tuner import Search
 from tests.experiments.tune.test_tuner import proven, space, trial
 
 pytest.importorskip("optuna")

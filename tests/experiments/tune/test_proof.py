@@ -14,8 +14,8 @@ from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
 from stepscope.experiments.tune.cache import TuningCache
 from stepscope.experiments.tune.knob_space import Space
+from stepscope.experiments.tune.policy import OnSteps
 from stepscope.experiments.tune.start import keep, key_of
-from stepscope.experiments.tune.tuner import OnSteps
 from stepscope.experiments.verify.numerics_check import NOISE
 from tests.experiments.tune.test_tuner import Clocked, proven, searched, space, trial
 

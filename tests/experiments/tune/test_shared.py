@@ -18,10 +18,12 @@ import pytest
 from stepscope.core.experiments.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Settled
-from stepscope.experiments.tune.study import MAX_GONE, Study
+from stepscope.experiments.tune.policy import TunePolicy
+from stepscope.experiments.tune.study import Study
 from stepscope.experiments.tune.study_storage import opened_study
-from stepscope.experiments.tune.tuner import Search, TunePolicy
-from stepscope.experiments.tune.workers import GONE_S, Crowd
+from stepscope.experiments.tune.study_trials import MAX_LOST
+from stepscope.experiments.tune.tuner import Search
+from stepscope.experiments.tune.workers import GONE_S, Workers
 from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 
 pytest.importorskip("optuna")
@@ -70,7 +72,8 @@ def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
 
 WORKER = """
 import json, sys, time
-from stepscope.experiments.tune.tuner import Search, TunePolicy
+from stepscope.experiments.tune.policy import TunePolicy
+from stepscope.experiments.tune.tuner import Search
 from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 made = Clocked(loader_clock)
 search = Search(
@@ -126,7 +129,8 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
     storage = str(tmp_path / "trials.journal")
     dies = (
         "import os, signal, sys\n"
-        "from stepscope.experiments.tune.tuner import Search, TunePolicy\n"
+        "from stepscope.experiments.tune.policy import TunePolicy\n"
+        "from stepscope.experiments.tune.tuner import Search\n"
         "from tests.experiments.tune.test_tuner import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
@@ -251,11 +255,11 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
     pair = Pair(tmp_path, "num_workers=0,1")
     asked = pair.first.ask()
     assert asked is not None
-    assert pair.second.bury() == []
+    assert pair.second.close_lost() == []
     pair.clock.now_s += GONE_S + 1
-    (gone,) = pair.second.bury()
+    (gone,) = pair.second.close_lost()
     assert (gone.settings, gone.host, gone.is_in_line) == (asked.settings, "a", True)
-    assert pair.second.bury() == []
+    assert pair.second.close_lost() == []
     assert pair.first.watch(asked, 1e6)(1e7, 8), "nothing is said of a trial that was closed"
     pair.first.tell(asked, measured(asked.settings, 5e6))
     assert [(tried.settings, tried.ns) for tried in pair.second.trials()] == [(asked.settings, 5e6)]
@@ -263,32 +267,32 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
 
 def test_a_beat_keeps_a_claim(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "num_workers=0,1")
-    pair.first.crowd = Crowd(True, "a", beat_s=0.001)
+    pair.first.workers = Workers(True, "a", beat_s=0.001)
     eye = Study(space("num_workers=0,1"), name="one", storage=pair.storage, clock=Time())
     asked = pair.first.ask()
     assert asked is not None
-    assert pair.second.bury() == []
+    assert pair.second.close_lost() == []
     pair.clock.now_s += GONE_S + 1
     (before,) = eye.others()
     with pair.first.at_work(asked):
         while eye.others() == [before]:
             pass
-    assert pair.second.bury() == [], "its mark has changed since it was last looked at"
+    assert pair.second.close_lost() == [], "its mark has changed since it was last looked at"
 
 
 def test_a_setting_with_which_two_processes_were_lost_is_left_alone(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "num_workers=0,1")
     lost = []
-    for number in range(MAX_GONE):
+    for number in range(MAX_LOST):
         other = Study(
             space("num_workers=0,1"), name="one", storage=pair.storage, host=f"lost {number}"
         )
         asked = other.ask()
         assert asked is not None
         lost.append(asked.settings)
-        pair.first.bury()
+        pair.first.close_lost()
         pair.clock.now_s += GONE_S + 1
-        assert [gone.is_in_line for gone in pair.first.bury()] == [number + 1 < MAX_GONE]
+        assert [gone.is_in_line for gone in pair.first.close_lost()] == [number + 1 < MAX_LOST]
     assert lost[0] == lost[1]
     asked = pair.first.ask()
     assert asked is not None

@@ -28,9 +28,10 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.batch import check_batch
 from stepscope.experiments.tune.cache import TuningCache
 from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
+from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
 from stepscope.experiments.tune.proof import ProofPolicy, concluded
 from stepscope.experiments.tune.start import from_cache, from_findings, keep, key_of
-from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
+from stepscope.experiments.tune.tuner import Search
 
 pytest.importorskip("optuna")
 
@@ -184,7 +185,7 @@ def test_memory_that_runs_out_is_a_boundary() -> None:
     after = asked[asked.index(smallest) + 1 :]
     assert all(size < smallest for size in after)
     assert search.ranked()[0][0] == {"batch_size": 32}
-    assert search.per == "sample"
+    assert search.judge.per == "sample"
     # 13.2 ms for 32 samples.
     assert search.ranked()[0][1] == pytest.approx(13.2e6 / 32, rel=0.02)
 
@@ -315,7 +316,7 @@ def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -
     assert search.study is not None
     assert [tried.state for tried in search.study.trials()].count(OUT_OF_MEMORY) == 2
     assert all(not tried.not_taken for tried in search.study.trials())
-    assert not search.study.dead
+    assert not search.study.ineffective
 
 
 def test_a_job_that_times_no_step_is_told_what_a_step_is() -> None:

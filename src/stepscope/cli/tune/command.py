@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.tuning import Tuning
     from stepscope.experiments.tune.cache import CacheKey
     from stepscope.experiments.tune.knob_space import Space
-    from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
+    from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
+    from stepscope.experiments.tune.tuner import Search
 
 __all__ = ["add_arguments", "run"]
 RESULT_FILE = "tuning.json"
@@ -62,7 +63,7 @@ def _run_kernel(words: Sequence[str]) -> int:
 def _run_search(options: Options) -> int:
     from stepscope.experiments.tune.batch import check_batch
     from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
-    from stepscope.experiments.tune.study import import_optuna
+    from stepscope.experiments.tune.parameters import import_optuna
     from stepscope.experiments.tune.tuner import Search
 
     began = time.monotonic()
@@ -138,7 +139,7 @@ def _check_command(command: Sequence[str]) -> None:
 def _policy(options: Options, space: Space) -> TunePolicy:
     import hashlib
 
-    from stepscope.experiments.tune.tuner import TunePolicy
+    from stepscope.experiments.tune.policy import TunePolicy
 
     knobs = [[knob.name, knob.words, knob.way.template] for knob in space.knobs]
     identity = [list(options.command), knobs, sorted(options.free), options.effective_batch]

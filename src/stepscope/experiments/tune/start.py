@@ -12,7 +12,7 @@ from stepscope.core.experiments.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.experiments.tune.batch import changes_batch
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.experiments.tune.knob_space import Knob
-from stepscope.experiments.tune.tuner import Start
+from stepscope.experiments.tune.policy import Start
 from stepscope.experiments.verify.numerics_check import IDENTICAL, ROUNDING
 
 MAX_NEAR = 3
