@@ -179,7 +179,7 @@ def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(
     write_rank(folder, 0)
     assert main(["fix", str(folder)]) == 2
     told = capsys.readouterr()
-    assert "no step was recorded, so no fault can be told; " in told.err
+    assert "no step was recorded, so no fault can be found; " in told.err
     assert "Nothing was found to fix" not in told.out
 
 

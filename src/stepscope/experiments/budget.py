@@ -57,11 +57,9 @@ class Division:
 
     def is_over(self, spent_s: float) -> bool:
         """Whether the search has had its time: another run would take what is kept."""
-        return (
-            spent_s + self.run_s > self.total_s - self.kept_s
-            if self.num_rounds
-            else spent_s >= self.total_s
-        )
+        if not self.num_rounds:
+            return spent_s >= self.total_s
+        return spent_s + self.run_s > self.total_s - self.kept_s
 
     @property
     def words(self) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
-from stepscope.cli.verify.options import measuring_of, options_of, read_asked
+from stepscope.cli.verify.options import measuring_of, options_of, read_sides
 from stepscope.cli.verify.prediction import read_prediction
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
@@ -248,7 +248,7 @@ def test_every_code_that_can_be_applied_says_why() -> None:
 
 
 def test_a_value_that_is_given_is_no_bound() -> None:
-    given = read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    given = read_sides(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
     assert given.changes["candidate"].raised == frozenset()
 
 
@@ -452,7 +452,7 @@ def test_markdown_has_a_row_for_each_side(
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_asked(parsed(*words))
+        read_sides(parsed(*words))
 
 
 def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
@@ -546,7 +546,7 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
         "--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py"
     )
     budget = Budget(arguments.budget, lambda: jobs.now_s)
-    runner = verify.Runner(read_asked(arguments), tmp_path, measuring_of(arguments), budget)
+    runner = verify.Runner(read_sides(arguments), tmp_path, measuring_of(arguments), budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
@@ -753,9 +753,9 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
 
 
 def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
-    asked = read_asked(arguments)
+    sides = read_sides(arguments)
     return read_prediction(
-        options_of(arguments).predicted, asked.codes, asked.changes["candidate"].knobs
+        options_of(arguments).predicted, sides.codes, sides.changes["candidate"].knobs
     )
 
 
@@ -842,8 +842,8 @@ def test_a_real_training_computes_the_same_with_a_worker(
         str(script),
     ]
     arguments = parsed(*words)
-    asked, measuring = read_asked(arguments), measuring_of(arguments)
-    runner = verify.Runner(asked, tmp_path / "o", measuring, Budget(None, time.monotonic))
+    sides, measuring = read_sides(arguments), measuring_of(arguments)
+    runner = verify.Runner(sides, tmp_path / "o", measuring, Budget(None, time.monotonic))
     made, stopped = verify.checked_runs(runner, verify.Progress(2))
     assert stopped is None
     assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]

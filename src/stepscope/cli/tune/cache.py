@@ -113,6 +113,8 @@ def _forget(cache: TuningCache, text: str | None, *, is_all: bool) -> None:
         for entry in entries
         if text is None
         or text
-        in " ".join([*entry.key.place, *(f"{n} {v}" for n, v in entry.key.versions.items())])
+        in " ".join(
+            [*entry.key.without_versions, *(f"{n} {v}" for n, v in entry.key.versions.items())]
+        )
     ]
     put(f"{cache.forget(chosen)} of {len(entries)} settings forgotten\n")

@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='NAME="--option={}"',
         action="append",
         default=[],
-        help="how the script is told a knob that stepscope cannot "
-        "set: an argument, or env:VARIABLE",
+        help="how the script gets a knob that stepscope cannot set: an argument, or env:VARIABLE",
     )
     knobs.add_argument(
         "--free",

@@ -158,7 +158,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Sides:
     """The two sides."""
 
     commands: dict[Side, tuple[str, ...]]
@@ -212,7 +212,7 @@ class Predicted:
 class Options:
     """What the command line says."""
 
-    asked: Asked
+    sides: Sides
     proof: Proof
     predicted: Predicted
     style: str
@@ -233,7 +233,7 @@ def measuring_of(arguments: argparse.Namespace) -> Measuring:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
-        asked=read_asked(arguments),
+        sides=read_sides(arguments),
         proof=Proof(
             measuring=measuring_of(arguments),
             allowed=frozenset(arguments.allow),
@@ -248,8 +248,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
     )
 
 
-def read_asked(arguments: argparse.Namespace) -> Asked:
-    """The sides of these arguments. Mistakes are told before anything runs."""
+def read_sides(arguments: argparse.Namespace) -> Sides:
+    """The sides of these arguments. Mistakes are reported before anything runs."""
     from stepscope.core.experiments.trials import Change
     from stepscope.protocol.settings import RAISED
 
@@ -278,7 +278,7 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
             "the two sides are the same. Say what the candidate has that the baseline has not: "
             "--candidate CMD, --apply CODE, --apply KNOB=VALUE or --candidate-env NAME=VALUE"
         )
-    return Asked(
+    return Sides(
         commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes
     )
 
@@ -298,20 +298,13 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             except ValueError as problem:
                 raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
         else:
-            found = fixes(text)
-            if found is None:
-                can = sorted(
-                    {code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)}
-                )
-                hint = (
-                    f"a setting is given with its value: --apply {text}=..."
-                    if text in SETTINGS
-                    else f"{_near(text, can)}those are: {', '.join(can)}"
-                )
+            settings = fixes(text)
+            if settings is None:
                 raise UsageError(
-                    f"--apply {text}: not a finding whose fix can be set from outside; {hint}"
+                    f"--apply {text}: not a finding whose fix can be set from outside; "
+                    f"{_no_fix_hint(text)}"
                 )
-            new = dict(found)
+            new = dict(settings)
             codes.append(text)
         twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
         if twice is not None:
@@ -323,10 +316,21 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
     return knobs, tuple(codes)
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """What was likely meant by a word that is not known; empty where it is, or nothing is like
+def _no_fix_hint(text: str) -> str:
+    from stepscope.experiments.fix_values import fixes
+    from stepscope.protocol.settings import SETTINGS
+
+    if text in SETTINGS:
+        return f"a setting is given with its value: --apply {text}=..."
+    codes = {code for setting in SETTINGS.values() for code in setting.fixes}
+    fixable = sorted(code for code in codes if fixes(code))
+    return f"{_near(text, fixable)}those are: {', '.join(fixable)}"
+
+
+def _near(word: str, valid: Iterable[str]) -> str:
+    """What was likely meant by a word that is not valid; empty where it is, or nothing is like
     it."""
-    names = list(known)
+    names = list(valid)
     near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? " if near else ""
 

@@ -82,7 +82,7 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
             side.parts_ns is not None and side.parts_ns["comms_wait"] is None
             for side in (before, after)
         ):
-            parts = [_waits_as_transfers(one) for one in parts]
+            parts = [_waits_as_transfers(side_parts) for side_parts in parts]
         accounts.append(account("part", _used(parts[0], parts[1]), _used(parts[1], parts[0])))
     device = None
     if pieces[0] is not None and pieces[1] is not None and pieces[0].where == pieces[1].where:
@@ -131,7 +131,7 @@ def _parts(side: CompareSide, compared: Timed | None) -> dict[str, float]:
 
 
 def _waits_as_transfers(parts: dict[str, float]) -> dict[str, float]:
-    """Where one run's waits are not told from its transfers, those of both are one."""
+    """Where one run's waits are not separated from its transfers, those of both are one."""
     return parts | {
         "comms_transfer": parts["comms_transfer"] + parts["comms_wait"],
         "comms_wait": 0.0,
@@ -150,23 +150,26 @@ def _why_not(before: CompareSide, after: CompareSide) -> str:
         for word, side in (("the first", before), ("the second", after))
         if alone(side) is None and not side.step_ns
     ]
-    return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0]) if lacking else NO_STEPS
+    if not lacking:
+        return NO_STEPS
+    return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0])
 
 
 def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
     steps = compared or alone(side)
+    step_ns, num_steps, source = side.step_ns, 0, "kept"
+    if steps is not None:
+        step_ns, num_steps, source = steps.ns, len(steps.steps), steps.source
+        if not num_steps and source == "kept" and side.kept:
+            num_steps = side.kept.num
+    elif side.step_source == "trace":
+        source = "recorded"
     return ComparedRun(
         label=side.label,
         kind=side.kind,
-        step_ns=side.step_ns if steps is None else steps.ns,
-        num_steps=0
-        if steps is None
-        else len(steps.steps) or (side.kept.num if steps.source == "kept" and side.kept else 0),
-        source=steps.source
-        if steps is not None
-        else "recorded"
-        if side.step_source == "trace"
-        else "kept",
+        step_ns=step_ns,
+        num_steps=num_steps,
+        source=source,
         bound=side.bound,
         num_ranks=side.num_ranks,
         world_size=side.work.world_size,
@@ -179,12 +182,12 @@ def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
 
 
 def _collectives(comms: CommsFacts | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for row in comms.rows if comms is not None else ():
         if row.ns_per_step is not None:
             name = _collective_name(row)
-            found[name] = found.get(name, 0.0) + row.ns_per_step
-    return found
+            times[name] = times.get(name, 0.0) + row.ns_per_step
+    return times
 
 
 def _collective_name(row: CollectiveRow) -> str:
@@ -207,9 +210,9 @@ def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | Non
         or abs(after.all_flops / before.all_flops - 1) > REPLACED_WORK
     ):
         return False
-    reshaped = sum(one.before_ns for one in device.changed if "shape" in one.how)
+    reshaped = sum(changed.before_ns for changed in device.changed if "shape" in changed.how)
     alone = [
-        sum(share(one) for one in device.changed if one.paired_by == "none")
+        sum(share(changed) for changed in device.changed if changed.paired_by == "none")
         for share in (_before_ns, _after_ns)
     ]
     return (
@@ -218,12 +221,12 @@ def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | Non
     )
 
 
-def _before_ns(one: Changed) -> int:
-    return one.before_ns
+def _before_ns(changed: Changed) -> int:
+    return changed.before_ns
 
 
-def _after_ns(one: Changed) -> int:
-    return one.after_ns
+def _after_ns(changed: Changed) -> int:
+    return changed.after_ns
 
 
 def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> str | None:
@@ -237,8 +240,14 @@ def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -
         and abs(after.all_flops / before.all_flops - 1) <= SAME_WORK
     ):
         return None
-    went = sum(one.before_ns for one in device.changed if one.how == ("went",)) / device.before_ns
-    came = sum(one.after_ns for one in device.changed if one.how == ("came",)) / device.after_ns
+    went = (
+        sum(changed.before_ns for changed in device.changed if changed.how == ("went",))
+        / device.before_ns
+    )
+    came = (
+        sum(changed.after_ns for changed in device.changed if changed.how == ("came",))
+        / device.after_ns
+    )
     if min(went, came) < MOST_ALONE:
         return None
     return (
@@ -268,26 +277,25 @@ def _unequal(
     before: CompareSide, after: CompareSide, device: DeviceChange | None
 ) -> tuple[str, ...]:
     """Why the two are not the same work."""
-    told = []
-    one, two = before.work, after.work
+    reasons = []
+    first, second = before.work, after.work
     for word, a, b in (
-        ("batch size", one.batch_size, two.batch_size),
-        ("batches a step", one.num_batches, two.num_batches),
-        ("parameters", one.num_parameters, two.num_parameters),
-        ("model", one.model, two.model),
+        ("batch size", first.batch_size, second.batch_size),
+        ("batches a step", first.num_batches, second.num_batches),
+        ("parameters", first.num_parameters, second.num_parameters),
+        ("model", first.model, second.model),
         ("ranks", _width(before), _width(after)),
         ("device", before.device_name, after.device_name),
     ):
         if a is not None and b is not None and a != b:
-            told.append(
-                f"{word}: {a} -> {b}"
-                if isinstance(a, str) or isinstance(b, str)
-                else f"{word}: {a:g} -> {b:g}"
-            )
-    if one.all_flops and two.all_flops and not _is_same_flops(one, two, device):
-        told.append(f"FLOPs a step: {one.all_flops / 1e12:.3g} -> {two.all_flops / 1e12:.3g} TFLOP")
-    strange = _strangers(one, two, device)
-    return (*told, strange) if strange else tuple(told)
+            is_text = isinstance(a, str) or isinstance(b, str)
+            reasons.append(f"{word}: {a} -> {b}" if is_text else f"{word}: {a:g} -> {b:g}")
+    if first.all_flops and second.all_flops and not _is_same_flops(first, second, device):
+        reasons.append(
+            f"FLOPs a step: {first.all_flops / 1e12:.3g} -> {second.all_flops / 1e12:.3g} TFLOP"
+        )
+    strange = _strangers(first, second, device)
+    return (*reasons, strange) if strange else tuple(reasons)
 
 
 def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
@@ -296,16 +304,14 @@ def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
     sides = [{rank.rank: rank for rank in side.ranks} for side in (before, after)]
 
     def own(side: int, rank: int) -> float | None:
-        told = sides[side].get(rank)
-        return (
-            None
-            if told is None or told.step_ns is None or told.wait_ns is None
-            else told.step_ns - told.wait_ns
-        )
+        rank_side = sides[side].get(rank)
+        if rank_side is None or rank_side.step_ns is None or rank_side.wait_ns is None:
+            return None
+        return rank_side.step_ns - rank_side.wait_ns
 
     def wait(side: int, rank: int) -> float | None:
-        told = sides[side].get(rank)
-        return None if told is None else told.wait_ns
+        rank_side = sides[side].get(rank)
+        return None if rank_side is None else rank_side.wait_ns
 
     def spread(side: int) -> float | None:
         values = [value for rank in sides[side] if (value := own(side, rank)) is not None]
@@ -348,12 +354,15 @@ def _held(
 ) -> tuple[Held, ...]:
     """The first run's findings against the second's, then those that are new."""
     codes = {finding.code for finding in after.findings}
-    found = []
+    held = []
     statuses = [_status(finding, codes, before, after) for finding in before.findings]
-    is_told = statuses.count("gone") == 1 and not _is_host_slowed(before, after, profiled=profiled)
+    is_shown = statuses.count("gone") == 1 and not _is_host_slowed(before, after, profiled=profiled)
     for finding, status in zip(before.findings, statuses, strict=True):
         measured = speedup.value if status == "gone" else None
-        found.append(
+        agrees = None
+        if measured is not None and is_shown:
+            agrees = _agrees(finding.predicted_low, finding.predicted_high, speedup)
+        held.append(
             Held(
                 code=finding.code,
                 status=status,
@@ -361,13 +370,11 @@ def _held(
                 predicted_low=finding.predicted_low,
                 predicted_high=finding.predicted_high,
                 measured=measured,
-                agrees=None
-                if measured is None or not is_told
-                else _agrees(finding.predicted_low, finding.predicted_high, speedup),
+                agrees=agrees,
             )
         )
     old = {finding.code for finding in before.findings}
-    found += [
+    held += [
         Held(
             code=finding.code,
             status="new",
@@ -380,7 +387,7 @@ def _held(
         for finding in after.findings
         if finding.code not in old
     ]
-    return tuple(found)
+    return tuple(held)
 
 
 def _status(finding: Finding, codes: set[str], before: CompareSide, after: CompareSide) -> str:
@@ -397,13 +404,11 @@ def _status(finding: Finding, codes: set[str], before: CompareSide, after: Compa
 
 def _together(before: CompareSide, held: Sequence[Held]) -> float | None:
     """The ladder has the gain of the first findings at once."""
-    gone = {one.code for one in held if one.status == "gone"}
-    first = {finding.code for finding in before.findings[: len(gone)]}
-    return (
-        before.ladder[len(gone) - 1]
-        if len(gone) > 1 and gone == first and len(before.ladder) >= len(gone)
-        else None
-    )
+    fixed = {finding.code for finding in held if finding.status == "gone"}
+    first = {finding.code for finding in before.findings[: len(fixed)]}
+    if len(fixed) < 2 or fixed != first or len(before.ladder) < len(fixed):
+        return None
+    return before.ladder[len(fixed) - 1]
 
 
 def _agrees(low: float, high: float, speedup: Speedup) -> bool:
@@ -436,23 +441,26 @@ def _notes(
     if profiled:
         notes.append(PROFILED)
     if first is not None and second is not None:
-        told = bursts(first, second, speedup)
-        notes += [*([told] if told else []), *uneven(first, second)]
-        told = with_odd(before, after) if first.steps and second.steps and not profiled else None
-        notes += [told] if told else []
+        burst_note = bursts(first, second, speedup)
+        notes += [*([burst_note] if burst_note else []), *uneven(first, second)]
+        if first.steps and second.steps and not profiled:
+            odd_note = with_odd(before, after)
+            notes += [odd_note] if odd_note else []
         if first.is_mean or second.is_mean:
             notes.append(
                 "a kept diagnosis has the mean of its steps and not their median, so the means of "
                 "both are compared"
             )
-    gone = [
-        one.code for one in _held(before, after, speedup, profiled=profiled) if one.status == "gone"
+    fixed = [
+        finding.code
+        for finding in _held(before, after, speedup, profiled=profiled)
+        if finding.status == "gone"
     ]
-    if gone and _is_host_slowed(before, after, profiled=profiled):
+    if fixed and _is_host_slowed(before, after, profiled=profiled):
         notes.append(NOT_HELD)
-    if len(gone) > 1:
+    if len(fixed) > 1:
         notes.append(
-            f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of "
+            f"{len(fixed)} findings are gone at once ({', '.join(fixed)}): what was measured is of "
             "all of them together"
         )
     if (before.pieces is None) != (after.pieces is None):

@@ -144,11 +144,10 @@ class KernelBench:
 
     def _ready_call(self, settings: Settings | None, case: Case) -> Callable[[], object]:
         torch = self._torch
-        built = (
-            self._reference_built(case.dtype)
-            if settings is None
-            else self._built(settings, case.dtype)
-        )
+        if settings is None:
+            built = self._reference_built(case.dtype)
+        else:
+            built = self._built(settings, case.dtype)
         inputs = fresh(torch, self._inputs(case), with_gradients=bool(self._gradients))
         args, named = inputs
         if not self._gradients:

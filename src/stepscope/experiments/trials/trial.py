@@ -64,7 +64,7 @@ def run_trial(
         options = replace(options, sample_s=CALL_S)
     watcher = _Watcher(folder, skipped, on_steps)
     try:
-        told = prepare(folder, words, options, __version__, knobs)
+        run_info = prepare(folder, words, options, __version__, knobs)
         given = {**os.environ, **environment_of(knobs), **change.environment}
         with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err:
             ended = run_owned(
@@ -78,10 +78,10 @@ def run_trial(
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
     try:
-        finish(folder, told, ended.exit_code)
+        finish(folder, run_info, ended.exit_code)
     except OSError as problem:
         raise UsageError(
-            f"what the trial in {folder} told could not be written: {problem}"
+            f"what the trial in {folder} recorded could not be written: {problem}"
         ) from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
 

@@ -68,7 +68,7 @@ class Workers:
 
     @contextmanager
     def pulse(self, tell: Callable[[Mark], object]) -> Iterator[None]:
-        """As long as this lasts, others are told that it is being worked on."""
+        """As long as this lasts, others see that it is being worked on."""
         if not self.is_shared:
             yield
             return

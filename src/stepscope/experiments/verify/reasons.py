@@ -1,4 +1,4 @@
-"""Why an experiment came to its verdict, in sentences, and what to know beside it."""
+"""Why an experiment came to its verdict, in sentences, and what else to know."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def so_far_words(runs: Sequence[Measured]) -> str:
 def notes_on(
     evidence: Evidence, differences: Sequence[Difference], interval: Interval | None
 ) -> tuple[str, ...]:
-    """What to know beside the verdict."""
+    """What to know besides the verdict."""
     runs, counted = evidence.runs, evidence.counted()
     notes = [
         f"{difference.words} differs, as allowed: {difference.baseline} for the baseline, "
