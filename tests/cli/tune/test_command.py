@@ -93,12 +93,12 @@ def test_the_answer_as_json_keeps_the_schema(
 ) -> None:
     assert searched(tmp_path, "--format", "json", "--cache", str(tmp_path / "tuned.jsonl")) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    jsonschema.validate(told, SCHEMA)
-    assert told["verdict"] == "proven"
-    assert told["winner"]["settings"] == {"num_workers": 3}
-    assert told["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)
-    assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == told
+    tuning = json.loads(out)
+    jsonschema.validate(tuning, SCHEMA)
+    assert tuning["verdict"] == "proven"
+    assert tuning["winner"]["settings"] == {"num_workers": 3}
+    assert tuning["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)
+    assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == tuning
     assert "trial 0: the command as it was given" in err
     kept = TuningCache(tmp_path / "tuned.jsonl").entries()
     assert [entry.settings for entry in kept] == [{"num_workers": 3}]
@@ -277,10 +277,10 @@ def test_sigterm_ends_it_as_ctrl_c_does(
 
     monkeypatch.setattr(trial, "run_trial", run_trial)
     assert searched(tmp_path, "--format", "json") == tune.INTERRUPTED_CODE
-    told = json.loads(capsys.readouterr().out)
+    tuning = json.loads(capsys.readouterr().out)
     # The first run is the baseline; the seven settings come next, and then the proof.
-    assert len(told["trials"]) == min(at - 2, 7)
-    assert "interrupted" in told["because"]
+    assert len(tuning["trials"]) == min(at - 2, 7)
+    assert "interrupted" in tuning["because"]
     assert (tmp_path / "out" / tune.RESULT_FILE).exists()
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -308,9 +308,9 @@ def test_a_knob_that_cannot_take_effect_is_left_out(
         tune.run(parse("--knob", "num_workers=2,3", "--knob", "tf32=on,off", *words))
         == tune.UNPROVEN_CODE
     )
-    told = json.loads(capsys.readouterr().out)
-    assert [knob["name"] for knob in told["knobs"]] == ["num_workers"]
-    assert "tf32 was left out of the search" in told["notes"][0]
+    tuning = json.loads(capsys.readouterr().out)
+    assert [knob["name"] for knob in tuning["knobs"]] == ["num_workers"]
+    assert "tf32 was left out of the search" in tuning["notes"][0]
     with pytest.raises(UsageError, match="nothing to search: tf32 cannot take effect"):
         tune.run(parse("--knob", "tf32=on,off", *words))
 
@@ -391,8 +391,8 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 1, ran.stderr
-    told = json.loads(ran.stdout)
-    assert told["verdict"] == "not proven"
-    assert told["winner"]["settings"] == {"pause": 0.001}
-    assert told["baseline"]["ms"] > 25
-    assert told["winner"]["words"] == ["--pause=0.001 on the command line"]
+    tuning = json.loads(ran.stdout)
+    assert tuning["verdict"] == "not proven"
+    assert tuning["winner"]["settings"] == {"pause": 0.001}
+    assert tuning["baseline"]["ms"] > 25
+    assert tuning["winner"]["words"] == ["--pause=0.001 on the command line"]

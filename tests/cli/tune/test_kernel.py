@@ -55,10 +55,10 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
         "--no-gradients", "--cache", str(cache),
     )  # fmt: skip
     assert code == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "stepscope.kernel_tuning/1"
-    outcomes = {one["settings"].get("mood", "base"): one for one in told["configs"]}
-    assert {name: one["outcome"] for name, one in outcomes.items()} == {
+    tuning = json.loads(capsys.readouterr().out)
+    assert tuning["schema"] == "stepscope.kernel_tuning/1"
+    outcomes = {config["settings"].get("mood", "base"): config for config in tuning["configs"]}
+    assert {name: config["outcome"] for name, config in outcomes.items()} == {
         "base": "right", "raises": "failed", "dies": "failed", "hangs": "failed",
         "writes": "wrong", "good": "right",
     }  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     assert "ended with code 11" in outcomes["dies"]["why"]
     assert "longer than" in outcomes["hangs"]["why"]
     assert outcomes["hangs"]["failed_at"]["shapes"] == [[1, 1]]
-    (case,) = told["cases"]
+    (case,) = tuning["cases"]
     assert case["settings"] in ({}, {"mood": "good"})
     assert case["times"][1:5] == [None] * 4
     assert case["floor"]["bytes"] == 2 * 4 * 9 * 4
@@ -75,7 +75,7 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     assert entry.checked
     assert entry.settings == case["settings"]
     assert (entry.key.shapes, entry.key.dtype) == ("4x9", "float32")
-    assert entry.key.versions["torch"] == told["versions"]["torch"]
+    assert entry.key.versions["torch"] == tuning["versions"]["torch"]
 
 
 def test_mistakes_are_told_with_what_to_do() -> None:
@@ -123,10 +123,10 @@ class InThisProcess:
         from stepscope.experiments.kernels import worker as kernel_worker
 
         assert isinstance(request, kernel_worker.Request)
-        told = kernel_worker.answer(self._bench, request)
-        if told.usage:
-            raise UsageError(told.usage)
-        return told
+        reply = kernel_worker.answer(self._bench, request)
+        if reply.usage:
+            raise UsageError(reply.usage)
+        return reply
 
     def close(self) -> None:
         pass
@@ -188,12 +188,12 @@ def test_markdown_obeys_no_stranger() -> None:
 
 
 def test_json_names_configurations_by_their_place() -> None:
-    told = kernel_tuning_contract(made())
-    (case,) = told["cases"]
-    assert told["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
+    tuning = kernel_tuning_contract(made())
+    (case,) = tuning["cases"]
+    assert tuning["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
     assert case["share_of_floor"] == pytest.approx(3413 / 5000)
     assert case["times"][2] is None
-    json.dumps(told, allow_nan=False)
+    json.dumps(tuning, allow_nan=False)
 
 
 def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:

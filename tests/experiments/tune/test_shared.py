@@ -82,11 +82,11 @@ search = Search(
 print("ready", flush=True)
 sys.stdin.readline()
 search.run()
-found = proven(search)
+tuning = proven(search)
 print(json.dumps({
-    "runs": len(made.changes), "winner": dict(found.winner.settings), "verdict": found.verdict,
-    "notes": list(found.notes), "gain": found.verified.speedup.value,
-    "trials": [[tried.settings["num_workers"], tried.host] for tried in found.trials],
+    "runs": len(made.changes), "winner": dict(tuning.winner.settings), "verdict": tuning.verdict,
+    "notes": list(tuning.notes), "gain": tuning.verified.speedup.value,
+    "trials": [[tried.settings["num_workers"], tried.host] for tried in tuning.trials],
 }))
 """
 
@@ -100,26 +100,26 @@ def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path:
         "text": True,
     }
     both = [subprocess.Popen([*words, host], **pipes) for host in "ab"]
-    for one in both:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in both:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    said = [one.communicate(timeout=120) for one in both]
-    assert [one.returncode for one in both] == [0, 0], said
-    told = [json.loads(out) for out, _ in said]
-    assert told[0]["trials"] == told[1]["trials"]
-    assert sorted(workers for workers, _ in told[0]["trials"]) == [1, 2], "each setting once"
-    assert told[0]["winner"] == told[1]["winner"] == {"num_workers": 2}
-    assert told[0]["gain"] == told[1]["gain"], "one proof"
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    results = [json.loads(out) for out, _ in outputs]
+    assert results[0]["trials"] == results[1]["trials"]
+    assert sorted(workers for workers, _ in results[0]["trials"]) == [1, 2], "each setting once"
+    assert results[0]["winner"] == results[1]["winner"] == {"num_workers": 2}
+    assert results[0]["gain"] == results[1]["gain"], "one proof"
     # A baseline for each, two trials, and the ten runs of one proof.
-    assert told[0]["runs"] + told[1]["runs"] == 2 + 2 + 10
+    assert results[0]["runs"] + results[1]["runs"] == 2 + 2 + 10
     assert (
         sum(
-            any("was checked and proven by the process on" in note for note in one["notes"])
-            for one in told
+            any("was checked and proven by the process on" in note for note in result["notes"])
+            for result in results
         )
         == 1
     )
@@ -257,8 +257,8 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
     assert asked is not None
     assert pair.second.close_lost() == []
     pair.clock.now_s += GONE_S + 1
-    (gone,) = pair.second.close_lost()
-    assert (gone.settings, gone.host, gone.is_in_line) == (asked.settings, "a", True)
+    (lost,) = pair.second.close_lost()
+    assert (lost.settings, lost.host, lost.is_in_line) == (asked.settings, "a", True)
     assert pair.second.close_lost() == []
     assert pair.first.watch(asked, 1e6)(1e7, 8), "nothing is said of a trial that was closed"
     pair.first.tell(asked, measured(asked.settings, 5e6))
@@ -292,7 +292,9 @@ def test_a_setting_with_which_two_processes_were_lost_is_left_alone(tmp_path: Pa
         lost.append(asked.settings)
         pair.first.close_lost()
         pair.clock.now_s += GONE_S + 1
-        assert [gone.is_in_line for gone in pair.first.close_lost()] == [number + 1 < MAX_LOST]
+        assert [lost_trial.is_in_line for lost_trial in pair.first.close_lost()] == [
+            number + 1 < MAX_LOST
+        ]
     assert lost[0] == lost[1]
     asked = pair.first.ask()
     assert asked is not None
@@ -306,8 +308,8 @@ def at_the_end(study: Study, waits: list[str], give_up_after: int = 3) -> Iterat
         if len(waits) >= give_up_after:
             raise TimeoutError
 
-    with study.final.turn(lambda best: best == {"num_workers": 2}, wait) as told:
-        yield told
+    with study.final.turn(lambda best: best == {"num_workers": 2}, wait) as taken:
+        yield taken
 
 
 def test_one_proves_and_the_other_takes_it_over(tmp_path: Path) -> None:
@@ -325,19 +327,23 @@ def test_one_proves_and_the_other_takes_it_over(tmp_path: Path) -> None:
             pass
         assert waits == ["a"] * 3
         pair.first.final.keep(settled)
-        with at_the_end(pair.second, waits) as told:
-            assert (told.settings, told.verdict, told.host) == ({"num_workers": 2}, "proven", "a")
+        with at_the_end(pair.second, waits) as taken:
+            assert (taken.settings, taken.verdict, taken.host) == (
+                {"num_workers": 2},
+                "proven",
+                "a",
+            )
     late = Study(space("num_workers=0..7"), name="one", storage=pair.storage, host="late")
-    with at_the_end(late, waits) as told:
-        assert told is None, "a proof from before it began is not about its trials"
+    with at_the_end(late, waits) as taken:
+        assert taken is None, "a proof from before it began is not about its trials"
 
 
 def test_a_proof_that_was_broken_off_is_left_to_the_next(tmp_path: Path) -> None:
     pair, waits = Pair(tmp_path, "num_workers=0..7"), list[str]()
     with at_the_end(pair.first, waits):
         pass
-    with at_the_end(pair.second, waits) as told:
-        assert told is None
+    with at_the_end(pair.second, waits) as taken:
+        assert taken is None
     # One whose process is gone does not come out of the line by itself.
     hung = Study(space("num_workers=0..7"), name="one", storage=pair.storage, host="hung")
     hung.final._enter()
@@ -345,8 +351,8 @@ def test_a_proof_that_was_broken_off_is_left_to_the_next(tmp_path: Path) -> None
     def wait(_host: str) -> None:
         pair.clock.now_s += GONE_S / 2
 
-    with pair.second.final.turn(lambda _best: True, wait) as told:
-        assert told is None
+    with pair.second.final.turn(lambda _best: True, wait) as taken:
+        assert taken is None
     assert GONE_S < pair.clock.now_s <= 2 * GONE_S
 
 
