@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.option_types import positive, seconds
 from stepscope.cli.printing import note, print_document, put
 from stepscope.cli.tune.options import CACHE_VARIABLE
 
@@ -78,14 +79,14 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cold", action="store_true", help="flush the caches before every call")
     parser.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds,
         default=120.0,
         metavar="S",
         help="seconds for the whole sweep (default: 120)",
     )
     parser.add_argument(
         "--config-timeout",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="seconds for checking one configuration (default: 60)",
@@ -304,19 +305,5 @@ def _progress(what: str) -> None:
         note(f"{what} ...")
 
 
-def _seconds(text: str) -> float:
-    return _positive(text, "seconds", 86_400.0)
-
-
 def _factor(text: str) -> float:
-    return _positive(text, "a factor", 1e6)
-
-
-def _positive(text: str, what: str, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: more than 0, at most {most:g}")
-    return value
+    return positive(text, "a factor", 1e6)

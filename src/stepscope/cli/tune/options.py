@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.cli.option_types import count, seconds
 from stepscope.cli.run import RUNS
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     knobs.add_argument(
         "--effective-batch",
-        type=_count,
+        type=count,
         metavar="N",
         help="samples a step on all ranks, where no DataLoader tells it",
     )
@@ -84,34 +85,34 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
     group.add_argument(
         "--trials",
-        type=_count,
+        type=count,
         default=20,
         metavar="N",
         help="trials in all, on all machines (default: 20)",
     )
     group.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="for the whole command: what runs then is ended (default: none)",
     )
     group.add_argument(
         "--steps",
-        type=_count,
+        type=count,
         default=30,
         metavar="N",
         help="timed steps of each trial (default: 30)",
     )
     group.add_argument(
         "--warm-up",
-        type=_count,
+        type=count,
         default=10,
         metavar="N",
         help="steps before them that do not count, 5 at least (default: 10)",
     )
     group.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="for each trial (default: 600)",
@@ -175,25 +176,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of them; give 1 or more")
-    return int(text)
-
-
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a seed; give a whole number from 0 on")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; give a number above 0, such as 600"
-        )
-    return value

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.option_types import count, positive, seconds
 from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
 
@@ -113,21 +114,21 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
     group.add_argument(
         "--steps",
-        type=_count,
+        type=count,
         default=50,
         metavar="N",
         help="timed steps of each run (default: 50)",
     )
     group.add_argument(
         "--warm-up",
-        type=_count,
+        type=count,
         default=10,
         metavar="N",
         help="steps before them that do not count, 5 at least (default: 10)",
     )
     group.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="for the whole command: what runs then is ended (default: none)",
     )
@@ -153,7 +154,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         help="what is below it is no gain in practice (1%%)",
     )
     group.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)"
+        "--timeout", type=seconds, metavar="SECONDS", help="for each run (default: none)"
     )
 
 
@@ -365,12 +366,6 @@ def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
     return out
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
-    return int(text)
-
-
 def _rounds(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(
@@ -379,26 +374,12 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds above 0")
-
-
 def _ratio(text: str) -> float:
-    return _number(text.removesuffix("x"), "a speedup, such as 1.53")
+    return positive(text.removesuffix("x"), "a speedup, such as 1.53")
 
 
 def _share(text: str) -> float:
-    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
+    value = positive(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
         100 if text.endswith("%") else 1
     )
     if value >= 1:
