@@ -47,15 +47,7 @@ def run_trial(
     from stepscope import __version__
 
     words = [*command, *change.arguments]
-    if not words or shutil.which(words[0]) is None:
-        raise UsageError(
-            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it "
-            "spelled right, and on PATH?"
-        )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(
-            f"{folder} is there already and not empty: a trial needs a folder of its own"
-        )
+    _check_start(words, folder)
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
@@ -84,6 +76,18 @@ def run_trial(
             f"what the trial in {folder} recorded could not be written: {problem}"
         ) from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
+
+
+def _check_start(words: Sequence[str], folder: Path) -> None:
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it "
+            "spelled right, and on PATH?"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            f"{folder} is there already and not empty: a trial needs a folder of its own"
+        )
 
 
 def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:

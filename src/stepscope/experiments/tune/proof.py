@@ -69,33 +69,15 @@ class ProofPolicy:
     """Whether the search ends without a proof."""
 
 
-@dataclass(slots=True)
-class _Proof:
-    settings: Settings | None = None
-    ns: float = 0.0
-    verdict: str = NOT_MEASURED
-    because: str = ""
-    check: NumericsCheck | None = None
-    verified: Verified | None = None
-    rehearsed: tuple[Measured, ...] = ()
-    """Runs of the check that need not be made again before the proof."""
-
-    def take(self, settled: Settled) -> None:
-        """What another process came to."""
-        self.settings, self.ns = settled.settings, settled.ns
-        self.verdict, self.because = settled.verdict, settled.because
-        self.check, self.verified = settled.check, settled.verified
-
-
 def concluded(
     search: Search, command: tuple[str, ...], numerics: Numerics | None, policy: ProofPolicy
 ) -> Tuning:
     """The whole search with its winner checked and proven, or with the reason why there is none."""
     assert search.baseline is not None
-    proof = _Proof()
-    notes = list(search.notes)
+    budget = Budget(policy.budget_s, search.clock)
+    proof = _Proof(search, numerics, policy, budget, list(search.notes))
     try:
-        _prove(search, numerics, policy, proof, notes)
+        proof.prove()
     except SpentError as spent:
         proof.verdict, proof.because = NOT_PROVEN, str(spent)
     except UsageError as problem:
@@ -134,7 +116,7 @@ def concluded(
         wall_s=search.spent_s,
         spent=_spent(search),
         setup=search.judge.baseline_setup,
-        notes=(*notes, *([] if kept is None else [kept])),
+        notes=(*proof.notes, *([] if kept is None else [kept])),
     )
 
 
@@ -150,118 +132,6 @@ def _spent(search: Search) -> Spent | None:
         search_s=search.searched_s,
         proof_s=search.spent_s - search.searched_s,
     )
-
-
-def _prove(
-    search: Search, numerics: Numerics | None, policy: ProofPolicy, proof: _Proof, notes: list[str]
-) -> None:
-    assert search.baseline is not None and search.baseline.ns is not None
-    ranked, num_slow = search.ranked(), _num_ended(search)
-    if not ranked and not num_slow:
-        proof.because = f"no setting was measured: {search.ended}"
-        return
-    better = [(settings, ns) for settings, ns in ranked if search.baseline.ns / ns >= LEAST_GAIN]
-    if not better:
-        proof.verdict = NOTHING_FASTER
-        until = "the search was interrupted, and until then " if search.is_interrupted else ""
-        num = len(ranked) + num_slow
-        none = "the one setting was not" if num == 1 else f"none of {num} settings was"
-        proof.because = f"{until}{none} more than 1 % faster than the command as it was given"
-        return
-    proof.settings, proof.ns = better[0]
-    if search.is_interrupted:
-        proof.verdict, proof.because = NOT_PROVEN, "the search was interrupted"
-        return
-    if policy.skip:
-        proof.verdict, proof.because = NOT_PROVEN, "a proof was not asked for"
-        return
-    _prove_once(search, better, numerics, policy, proof, notes)
-
-
-def _num_ended(search: Search) -> int:
-    """Trials that were ended early for being slow: they tell that theirs is no winner."""
-    trials = [] if search.study is None else search.study.trials()
-    return sum(tried.state == PRUNED for tried in trials)
-
-
-def _prove_once(
-    search: Search,
-    better: Ranked,
-    numerics: Numerics | None,
-    policy: ProofPolicy,
-    proof: _Proof,
-    notes: list[str],
-) -> None:
-    """Of several processes that share a search one makes the proof, and the others take it over."""
-    study, best, num_before = search.study, better[0][0], len(notes)
-    assert study is not None
-    budget = Budget(policy.budget_s, search.clock)
-    waiter = _Waiter(search, budget)
-    with study.final.turn(lambda other: study.same(other) == study.same(best), waiter) as settled:
-        if settled is not None:
-            proof.take(settled)
-            notes.append(
-                f"the winner was checked and proven by the process on {settled.host}, for all that "
-                "share the storage"
-            )
-            notes += settled.notes
-            return
-        if waiter.host:
-            _note(
-                search,
-                notes,
-                f"the process on {waiter.host} that was proving the winner is gone, or broke off: "
-                "it is proven here",
-            )
-        _prove_here(search, better, numerics, policy, budget, proof, notes)
-        study.final.keep(
-            Settled(
-                best=best,
-                settings=proof.settings or best,
-                ns=proof.ns,
-                verdict=proof.verdict,
-                because=proof.because,
-                check=proof.check,
-                verified=proof.verified,
-                notes=tuple(notes[num_before:]),
-            )
-        )
-
-
-def _prove_here(
-    search: Search,
-    better: Ranked,
-    numerics: Numerics | None,
-    policy: ProofPolicy,
-    budget: Budget,
-    proof: _Proof,
-    notes: list[str],
-) -> None:
-    if numerics is None:
-        notes.append("what the settings compute was not compared")
-    else:
-        budget.ask_for_a_proof(CHECK_RUNS, search.run_s, "the check and a proof take")
-        checker = NumericsChecker(search, numerics, budget)
-        if not _choose(search, better, checker, proof, notes):
-            return
-    assert proof.settings is not None
-    proof.verified = _verified(search, proof.settings, policy, budget, proof.rehearsed)
-    if proof.verified.is_interrupted:
-        # Another process may take it up: nothing of it is kept for them.
-        raise KeyboardInterrupt
-    if proof.verified.is_gain:
-        proof.verdict, proof.because = PROVEN, proof.verified.because
-    else:
-        proof.verdict = NOT_PROVEN
-        longer = f". {LONGER}" if budget.is_spent else ""
-        proof.because = (
-            f"measured again in turn with the baseline: {proof.verified.verdict}, "
-            f"{proof.verified.because}{longer}"
-        )
-        if longer and proof.verified.verdict == UNSETTLED:
-            # Another process that shares the search may have time left: nothing of it is kept for
-            # them.
-            raise SpentError(proof.because)
 
 
 @dataclass(slots=True)
@@ -281,75 +151,176 @@ class _Waiter:
         self.search.rest(WAIT_S)
 
 
-def _choose(
-    search: Search, better: Ranked, checker: NumericsChecker, proof: _Proof, notes: list[str]
-) -> bool:
-    """Takes the best setting that computes what the baseline does; False where each of the first
-    few does not, or crashed."""
-    refused: tuple[dict[str, Value], float, NumericsCheck] | None = None
-    crashed: str | None = None
-    for settings, ns in better[:MAX_CHECKED]:
-        look = checker.look_at(settings)
-        if look.passed_over is None:
-            proof.settings, proof.ns, proof.check = settings, ns, look.check
-            proof.rehearsed = checker.rehearsed(settings)
-            _note(search, notes, *look.notes)
-            return True
-        if checker.problem is not None:
-            proof.verdict, proof.because = NOT_PROVEN, checker.problem
+@dataclass(slots=True)
+class _Proof:
+    """The proof of a search's winner, and what it came to."""
+
+    search: Search
+    numerics: Numerics | None
+    policy: ProofPolicy
+    budget: Budget
+    notes: list[str]
+    settings: Settings | None = None
+    ns: float = 0.0
+    verdict: str = NOT_MEASURED
+    because: str = ""
+    check: NumericsCheck | None = None
+    verified: Verified | None = None
+    rehearsed: tuple[Measured, ...] = ()
+    """Runs of the check that need not be made again before the proof."""
+
+    def prove(self) -> None:
+        search = self.search
+        assert search.baseline is not None and search.baseline.ns is not None
+        ranked, trials = search.ranked(), [] if search.study is None else search.study.trials()
+        # Those that were ended early for being slow show that theirs is no winner.
+        num = len(ranked) + sum(tried.state == PRUNED for tried in trials)
+        if not num:
+            self.because = f"no setting was measured: {search.ended}"
+            return
+        better = [setting for setting in ranked if search.baseline.ns / setting[1] >= LEAST_GAIN]
+        if not better:
+            self.verdict = NOTHING_FASTER
+            until = "the search was interrupted, and until then " if search.is_interrupted else ""
+            none = "the one setting was not" if num == 1 else f"none of {num} settings was"
+            self.because = f"{until}{none} more than 1 % faster than the command as it was given"
+            return
+        self.settings, self.ns = better[0]
+        if search.is_interrupted:
+            self.verdict, self.because = NOT_PROVEN, "the search was interrupted"
+        elif self.policy.skip:
+            self.verdict, self.because = NOT_PROVEN, "a proof was not asked for"
+        else:
+            self._prove_once(better)
+
+    def _prove_once(self, better: Ranked) -> None:
+        """Of several processes that share a search one makes the proof, and the others take it
+        over."""
+        study, best, num_before = self.search.study, better[0][0], len(self.notes)
+        assert study is not None
+        waiter = _Waiter(self.search, self.budget)
+        with study.final.turn(
+            lambda other: study.same(other) == study.same(best), waiter
+        ) as settled:
+            if settled is not None:
+                self._take(settled)
+                return
+            if waiter.host:
+                self._note(
+                    f"the process on {waiter.host} that was proving the winner is gone, or broke "
+                    "off: it is proven here"
+                )
+            self._prove_here(better)
+            study.final.keep(
+                Settled(
+                    best=best,
+                    settings=self.settings or best,
+                    ns=self.ns,
+                    verdict=self.verdict,
+                    because=self.because,
+                    check=self.check,
+                    verified=self.verified,
+                    notes=tuple(self.notes[num_before:]),
+                )
+            )
+
+    def _take(self, settled: Settled) -> None:
+        """What another process came to."""
+        self.settings, self.ns = settled.settings, settled.ns
+        self.verdict, self.because = settled.verdict, settled.because
+        self.check, self.verified = settled.check, settled.verified
+        self.notes.append(
+            f"the winner was checked and proven by the process on {settled.host}, for all that "
+            "share the storage"
+        )
+        self.notes += settled.notes
+
+    def _prove_here(self, better: Ranked) -> None:
+        if self.numerics is None:
+            self.notes.append("what the settings compute was not compared")
+        else:
+            self.budget.ask_for_a_proof(CHECK_RUNS, self.search.run_s, "the check and a proof take")
+            if not self._choose(better, NumericsChecker(self.search, self.numerics, self.budget)):
+                return
+        assert self.settings is not None
+        verified = self.verified = self._verified(self.settings)
+        if verified.is_interrupted:
+            # Another process may take it up: nothing of it is kept for them.
+            raise KeyboardInterrupt
+        if verified.is_gain:
+            self.verdict, self.because = PROVEN, verified.because
+            return
+        longer = f". {LONGER}" if self.budget.is_spent else ""
+        self.verdict = NOT_PROVEN
+        self.because = (
+            f"measured again in turn with the baseline: {verified.verdict}, "
+            f"{verified.because}{longer}"
+        )
+        if longer and verified.verdict == UNSETTLED:
+            # Another process that shares the search may have time left: nothing of it is kept for
+            # them.
+            raise SpentError(self.because)
+
+    def _choose(self, better: Ranked, checker: NumericsChecker) -> bool:
+        """Takes the best setting that computes what the baseline does; False where each of the
+        first few does not, or crashed."""
+        refused: tuple[dict[str, Value], float, NumericsCheck] | None = None
+        crashed: str | None = None
+        for settings, ns in better[:MAX_CHECKED]:
+            look = checker.look_at(settings)
+            if look.passed_over is None:
+                self.settings, self.ns, self.check = settings, ns, look.check
+                self.rehearsed = checker.rehearsed(settings)
+                self._note(*look.notes)
+                return True
+            if checker.problem is not None:
+                self.verdict, self.because = NOT_PROVEN, checker.problem
+                return False
+            if look.check is not None:
+                refused = refused or (settings, ns, look.check)
+            words = settings_words(settings)
+            crashed = crashed or f"{words}: {look.passed_over}"
+            self._note(f"{words} was passed over: {look.passed_over}")
+        if refused is None:
+            self.verdict = NOT_PROVEN
+            self.because = f"what it computes could not be checked. {crashed}"
             return False
-        if look.check is not None:
-            refused = refused or (settings, ns, look.check)
-        words = settings_words(settings)
-        crashed = crashed or f"{words}: {look.passed_over}"
-        _note(search, notes, f"{words} was passed over: {look.passed_over}")
-    if refused is None:
-        proof.verdict = NOT_PROVEN
-        proof.because = f"what it computes could not be checked. {crashed}"
+        self.settings, self.ns, self.check = refused
+        self.verdict = REFUSED
+        self.because = f"{self.check.because}. If that is wanted, say --free numerics"
         return False
-    proof.settings, proof.ns, proof.check = refused
-    proof.verdict = REFUSED
-    proof.because = f"{proof.check.because}. If that is wanted, say --free numerics"
-    return False
 
+    def _note(self, *notes: str) -> None:
+        for note in notes:
+            self.notes.append(note)
+            self.search.say(note)
 
-def _note(search: Search, notes: list[str], *added: str) -> None:
-    for note in added:
-        notes.append(note)
-        search.say(note)
+    def _verified(self, settings: Settings) -> Verified:
+        search, budget, rehearsed = self.search, self.budget, self.rehearsed
+        assert search.given is not None
+        change = search.space.change(settings)
+        rules = VerifyPolicy(
+            budget_s=budget.left_s,
+            max_rounds=self.policy.max_rounds,
+            allowed=_allowed(search, settings),
+            per_sample=search.judge.per == SAMPLE,
+        )
+        # The first run of all filled the caches; those of the check are nearer to what is to come.
+        run_s = fmean(run.trial.wall_s for run in rehearsed) if rehearsed else search.given.wall_s
+        budget.ask_for_a_proof(max(0, 2 * rules.num_rehearsals - len(rehearsed)), run_s)
+        search.say(f"proving {settings_words(settings)} against the baseline")
 
+        def measure(side: Side) -> Trial:
+            if budget.is_spent:
+                raise SpentError("the budget was spent before the proof was at its end")
+            return search.measure(change if side == CANDIDATE else Change(), None)
 
-def _verified(
-    search: Search,
-    settings: Settings,
-    policy: ProofPolicy,
-    budget: Budget,
-    rehearsed: tuple[Measured, ...],
-) -> Verified:
-    assert search.given is not None
-    change = search.space.change(settings)
-    rules = VerifyPolicy(
-        budget_s=budget.left_s,
-        max_rounds=policy.max_rounds,
-        allowed=_allowed(search, settings),
-        per_sample=search.judge.per == SAMPLE,
-    )
-    # The first run of all filled the caches; those of the check are nearer to what is to come.
-    run_s = fmean(run.trial.wall_s for run in rehearsed) if rehearsed else search.given.wall_s
-    budget.ask_for_a_proof(max(0, 2 * rules.num_rehearsals - len(rehearsed)), run_s)
-    search.say(f"proving {settings_words(settings)} against the baseline")
+        def on_run(run: Measured, _interval: Interval | None) -> None:
+            pace = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
+            search.say(f"proof: {run.side}{pace}")
 
-    def measure(side: Side) -> Trial:
-        if budget.is_spent:
-            raise SpentError("the budget was spent before the proof was at its end")
-        return search.measure(change if side == CANDIDATE else Change(), None)
-
-    def on_run(run: Measured, _interval: Interval | None) -> None:
-        pace = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
-        search.say(f"proof: {run.side}{pace}")
-
-    verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)
-    return replace(_in_tune_words(verified), changes={CANDIDATE: change})
+        verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)
+        return replace(_in_tune_words(verified), changes={CANDIDATE: change})
 
 
 def _allowed(search: Search, settings: Settings) -> frozenset[str]:
