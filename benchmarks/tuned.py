@@ -20,7 +20,9 @@ from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.experiments.bootstrap import pace
 from stepscope.experiments.trials.trial import run_trial
 from stepscope.experiments.tune.knob_space import Space, parse_knobs
-from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy, words_of
+from stepscope.experiments.tune.policy import OnSteps, TunePolicy
+from stepscope.experiments.tune.tuner import Search
+from stepscope.experiments.tune.words import settings_words
 
 KNOBS = ("num_workers=0..3", "num_threads=1..3", "prefetch_factor=1,4", "fused_optimizer=off,on")
 JOB = Path(__file__).with_name("tuned_job.py")
@@ -60,7 +62,7 @@ def name(settings: dict[str, Value]) -> str:
         if settings["num_workers"] == 0
         else settings
     )
-    return words_of(kept)
+    return settings_words(kept)
 
 
 def measured(space: Space, rounds: int) -> dict[str, float]:
@@ -144,7 +146,7 @@ def for_real(space: Space, grid: dict[str, float]) -> None:
     found = search.ranked()[0][0]
     regret = grid[name(found)] / min(grid.values()) - 1
     print(
-        f"for real: {words_of(found)}, {regret:.1%} above the best cell, "
+        f"for real: {settings_words(found)}, {regret:.1%} above the best cell, "
         f"{min(grid, key=lambda cell: grid[cell])}"
     )
 

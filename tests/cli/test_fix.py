@@ -86,11 +86,11 @@ def test_a_fix_that_is_proven_stays(
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     code, out = fix(run, tmp_path / "out", "--verify", "--format", "json")
     assert code == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "stepscope.fix/1"
-    assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
-    assert told["speedup"]["value"] == pytest.approx(2.0, rel=0.01)
-    finding, other = told["findings"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["schema"] == "stepscope.fix/1"
+    assert result["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert result["speedup"]["value"] == pytest.approx(2.0, rel=0.01)
+    finding, other = result["findings"]
     assert (finding["code"], finding["outcome"]) == ("serial-loader", "kept")
     # The made-up times do not change with it.
     assert (other["code"], other["outcome"]) == ("unfused-pointwise", "reverted")
@@ -99,8 +99,8 @@ def test_a_fix_that_is_proven_stays(
     assert finding["verification"]["numerics"]["loss"]["largest"] == 0
     # Looked at again with what was kept; its recording has the same finding, which is not tried
     # twice.
-    assert [dict(change.knobs) for change in trials.profiled] == [told["kept"]]
-    assert json.loads((out / "fix.json").read_text())["kept"] == told["kept"]
+    assert [dict(change.knobs) for change in trials.profiled] == [result["kept"]]
+    assert json.loads((out / "fix.json").read_text())["kept"] == result["kept"]
 
 
 def test_a_fix_that_gives_nothing_is_reverted(
@@ -142,9 +142,9 @@ def test_fixes_that_compute_something_else_only_together_are_no_success(
             self, command: Sequence[str], folder: Path, change: Change, **more: Any
         ) -> Trial:
             has_both = [
-                place for place, one in enumerate(self.changes) if "compile_mode" in one.knobs
+                index for index, made in enumerate(self.changes) if "compile_mode" in made.knobs
             ]
-            is_whole = bool(has_both) and any(one.is_none for one in self.changes[has_both[0] :])
+            is_whole = bool(has_both) and any(made.is_none for made in self.changes[has_both[0] :])
             self.after_ms = 30.0 if "compile_mode" in change.knobs else 40.0
             self.parts = "compile_mode" in change.knobs and is_whole
             return super().__call__(command, folder, change, **more)
@@ -178,9 +178,9 @@ def test_a_run_of_which_nothing_was_recorded_is_not_said_to_be_sound(
     folder = write_run(tmp_path / "run", exit_code=0)
     write_rank(folder, 0)
     assert main(["fix", str(folder)]) == 2
-    told = capsys.readouterr()
-    assert "no step was recorded, so no fault can be told; " in told.err
-    assert "Nothing was found to fix" not in told.out
+    printed = capsys.readouterr()
+    assert "no step was recorded, so no fault can be found; " in printed.err
+    assert "Nothing was found to fix" not in printed.out
 
 
 def test_a_command_that_is_given_is_told_without_its_secrets(
@@ -260,12 +260,12 @@ def test_a_disk_that_fills_up_does_not_take_what_was_kept(
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
     (tmp_path / "out").mkdir()
     code, _ = fix(run, tmp_path / "out", "--verify", "--format", "json", "--most", "1")
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert told["kept"] == {"num_workers": 8, "persistent_workers": True}
+    assert result["kept"] == {"num_workers": 8, "persistent_workers": True}
     assert any(
         "could not be diagnosed anew (the trial could not be started" in note
-        for note in told["notes"]
+        for note in result["notes"]
     )
 
 
@@ -308,19 +308,19 @@ def test_the_budget_is_for_the_whole_command(
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
     code, _ = fix(run, tmp_path / "out", "--verify", "--budget", "90", "--format", "json", *more)
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert trials.now_s - 1000.0 <= 90
     assert trials.num_ended <= 1
-    kept = [one["code"] for one in told["findings"] if one["outcome"] == "kept"]
+    kept = [finding["code"] for finding in result["findings"] if finding["outcome"] == "kept"]
     assert kept == (["serial-loader"] if run_s <= 8 else [])
     assert code == (0 if kept else 1), (
         "what was proven stays proven: no second one is tried without time for the whole"
     )
     if run_s > 2:
-        last = told["findings"][-1]
+        last = result["findings"][-1]
         assert (last["code"], last["outcome"]) == ("unfused-pointwise", "not tried")
         assert "the budget of 90 s" in last["why"]
-        assert any(note.startswith("not all was tried: ") for note in told["notes"])
+        assert any(note.startswith("not all was tried: ") for note in result["notes"])
 
 
 def test_a_fix_that_there_is_no_time_to_measure_afresh_is_told_so(
@@ -330,11 +330,11 @@ def test_a_fix_that_there_is_no_time_to_measure_afresh_is_told_so(
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", trials)
     monkeypatch.setattr("stepscope.cli.fix.time.monotonic", lambda: trials.now_s)
     # Reckoned by runs of 2 s, the whole fits; then each takes longer.
-    was = trials.__class__.__call__
+    call = trials.__class__.__call__
 
     def slower(self: Timed, *args: Any, **more: Any) -> Trial:
         self.run_s = 2.0 if len(self.changes) < 22 else 30.0
-        return was(self, *args, **more)
+        return call(self, *args, **more)
 
     monkeypatch.setattr(Timed, "__call__", slower)
     fix(run, tmp_path / "out", "--verify", "--budget", "90")

@@ -91,9 +91,9 @@ class Clock:
     def look(self, change: Change) -> Sequence[Finding]:
         self.looks.append(dict(change.knobs))
         return [
-            one
-            for one in self.findings
-            if not set(settings_for(one) or {"?": 0}) <= set(change.knobs)
+            finding
+            for finding in self.findings
+            if not set(settings_for(finding) or {"?": 0}) <= set(change.knobs)
         ]
 
     def prove(self, before: Change, after: Change, _: Prediction | None) -> Verified:
@@ -117,7 +117,7 @@ def test_what_is_proven_stays_and_what_is_not_is_reverted() -> None:
         ],
     )
     attempts, kept, whole, left, _ = fix(clock.look, clock.prove)
-    assert [(one.code, one.outcome) for one in attempts] == [
+    assert [(attempt.code, attempt.outcome) for attempt in attempts] == [
         ("serial-loader", KEPT),
         ("looped-optimizer", REVERTED),
         ("device-sync", BY_HAND),
@@ -157,7 +157,7 @@ def test_findings_that_a_fix_brings_to_light_are_tried_too() -> None:
         )
 
     attempts, *_ = fix(look, clock.prove)
-    assert [one.code for one in attempts] == ["serial-loader", "untuned-convolution"]
+    assert [attempt.code for attempt in attempts] == ["serial-loader", "untuned-convolution"]
 
 
 def test_a_faster_run_that_computes_something_else_is_reverted() -> None:
@@ -186,7 +186,7 @@ def test_little_promised_and_too_many_are_not_tried() -> None:
         {}, [finding("serial-loader", gain=1.001), finding("looped-optimizer"), finding("gc-pause")]
     )
     attempts, *_ = fix(clock.look, clock.prove, policy=FixPolicy(most=1))
-    assert [one.outcome for one in attempts] == [NOT_TRIED, REVERTED, NOT_TRIED]
+    assert [attempt.outcome for attempt in attempts] == [NOT_TRIED, REVERTED, NOT_TRIED]
     assert "no run would show" in attempts[0].why
     assert "the most" in attempts[2].why
 
@@ -204,7 +204,9 @@ def test_ctrl_c_ends_the_loop_with_what_was_kept() -> None:
 
     done = fix(clock.look, prove)
     assert done.is_interrupted
-    assert [(one.code, one.outcome) for one in done.attempts] == [("serial-loader", KEPT)]
+    assert [(attempt.code, attempt.outcome) for attempt in done.attempts] == [
+        ("serial-loader", KEPT)
+    ]
     assert done.left == ("looped-optimizer", "untuned-convolution")
     assert done.whole is done.attempts[0].verified, "one that was tried alone is the whole"
 
@@ -216,12 +218,14 @@ def test_a_proof_that_was_interrupted_is_the_last() -> None:
     )
 
     def prove(before: Change, after: Change, prediction: Prediction | None) -> Verified:
-        told = clock.prove(before, after, prediction)
-        return replace(told, is_interrupted=True) if "fused_optimizer" in after.knobs else told
+        verified = clock.prove(before, after, prediction)
+        return (
+            replace(verified, is_interrupted=True) if "fused_optimizer" in after.knobs else verified
+        )
 
     done = fix(clock.look, prove)
     assert done.is_interrupted
-    assert [one.outcome for one in done.attempts] == [KEPT, REVERTED]
+    assert [attempt.outcome for attempt in done.attempts] == [KEPT, REVERTED]
     assert len(clock.proofs) == 2
     # Two were tried: the one that stayed was not measured afresh.
     assert done.whole is None
@@ -254,11 +258,11 @@ def test_what_is_kept_and_not_proven_together_is_not_called_faster() -> None:
         "(--max-rounds)."
     )
     both = Fixed(command=("x",), attempts=attempts * 2, kept=kept, whole=proof(NO_GAIN, 1.001))
-    told = (
+    ending = (
         "each proven against what was kept before it; together they are not proven to be faster: "
         "no gain, so it is."
     )
-    assert head_words(both).endswith(told)
+    assert head_words(both).endswith(ending)
     assert "all of them together are faster was not proven" in head_words(replace(both, whole=None))
 
 
@@ -279,7 +283,7 @@ def test_an_action_says_which_value_to_try() -> None:
 
 def test_a_plan_runs_nothing() -> None:
     plan = propose([finding("serial-loader"), finding("device-sync")])
-    assert [one.outcome for one in plan] == [NOT_TRIED, BY_HAND]
+    assert [attempt.outcome for attempt in plan] == [NOT_TRIED, BY_HAND]
     assert all(one.verified is None for one in plan)
 
 

@@ -8,12 +8,8 @@ from pathlib import Path
 
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.bench import (
-    CheckResult,
-    KernelBench,
-    ReferenceResult,
-    SampleResult,
-)
+from stepscope.experiments.kernels.bench import KernelBench
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.worker import Opening, open_bench
 
 FOLDER = Path(__file__).parent

@@ -28,7 +28,7 @@ from stepscope.report.comparison.words import (
 )
 from stepscope.report.document.markdown import MAX_CHARS, to_markdown
 from stepscope.report.document.terminal import show, to_text
-from tests.experiments.test_pairing import Call, pieces
+from tests.experiments.compare.test_pairing import Call, pieces
 
 EVIL = "</script><img src=x onerror=alert(1)>\x1b[31m|`_*\u202e@someone {{7*7}}"
 

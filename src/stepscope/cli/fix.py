@@ -91,7 +91,7 @@ class Options:
     run_folder: Path
     command: str | None
     is_run: bool
-    """Whether fixes are tried, and not only told."""
+    """Whether fixes are tried, and not only listed."""
     most: int
     allows_numerics: bool
     with_check: bool
@@ -128,12 +128,12 @@ def run(arguments: argparse.Namespace) -> int:
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     command = command_of(options.run_folder, options.command)
-    found = diagnose([options.run_folder], _reading_of(options))
-    if not found.facts.ranks:
+    diagnosis = diagnose([options.run_folder], _reading_of(options))
+    if not diagnosis.facts.ranks:
         # That nothing was found would be said of a run that was not looked at.
         raise InputError(
-            f"{options.run_folder}: no step was recorded, so no fault can be told; "
-            f"{found.notes[-1]}"
+            f"{options.run_folder}: no step was recorded, so no fault can be found; "
+            f"{diagnosis.notes[-1]}"
         )
     policy = FixPolicy(
         most=options.most,
@@ -143,14 +143,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not options.is_run:
         plan = fixed(
             masked_words(command),
-            propose(found.findings, _local_ranks(found), policy),
-            found.step.ms,
+            propose(diagnosis.findings, _local_ranks(diagnosis), policy),
+            diagnosis.step.ms,
         )
         _print(plan, options.style)
-        return 0 if any(one.knobs and one.outcome == "not tried" for one in plan.attempts) else 1
+        is_open = any(attempt.knobs and attempt.outcome == "not tried" for attempt in plan.attempts)
+        return 0 if is_open else 1
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
-        result = _Loop(options, command, found, policy, budget).fixed()
+        result = _Loop(options, command, diagnosis, policy, budget).fixed()
     _print(result, options.style)
     if result.is_interrupted:
         return INTERRUPTED_CODE
@@ -180,17 +181,18 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
         if not words:
             raise UsageError("--command is empty; give the command that starts the job, in quotes")
         return words
-    told = read_run(folder).told.get("command")
-    if not isinstance(told, list) or not told or not all(isinstance(word, str) for word in told):
+    recorded = read_run(folder).told.get("command")
+    is_words = isinstance(recorded, list) and all(isinstance(word, str) for word in recorded)
+    if not recorded or not is_words:
         raise InputError(
             f"{folder} does not say which command it was. Give it: --command 'python train.py'"
         )
-    if any(MASK in word for word in told):
+    if any(MASK in word for word in recorded):
         raise UsageError(
             "the run's command had a secret in it, which was not kept. Give it whole: --command "
-            f"'{shlex.join(told)}'"
+            f"'{shlex.join(recorded)}'"
         )
-    return tuple(told)
+    return tuple(recorded)
 
 
 class _Loop:
@@ -200,12 +202,12 @@ class _Loop:
         self,
         options: Options,
         command: tuple[str, ...],
-        found: Diagnosis,
+        diagnosis: Diagnosis,
         policy: FixPolicy,
         budget: Budget,
     ) -> None:
-        self._options, self._command, self._found, self._policy = options, command, found, policy
-        self._budget = budget
+        self._options, self._command, self._diagnosis = options, command, diagnosis
+        self._policy, self._budget = policy, budget
         self._run_s = 0.0
         """What a run of the last proof took."""
         self._num_proofs = 0
@@ -225,13 +227,13 @@ class _Loop:
         attempts, kept, whole, left, is_interrupted = fix(
             self._look,
             self._prove,
-            num_ranks=_local_ranks(self._found),
+            num_ranks=_local_ranks(self._diagnosis),
             policy=self._policy,
-            told=say,
+            say=say,
             room=self._room,
         )
         if is_interrupted:
-            self._notes.append("it was interrupted: what had been proven by then is told")
+            self._notes.append("it was interrupted: what had been proven by then is shown")
         if self._spent is not None:
             self._notes.append(self._spent)
         if (
@@ -248,7 +250,7 @@ class _Loop:
             attempts=attempts,
             kept=kept,
             whole=whole,
-            before_ms=self._found.step.ms,
+            before_ms=self._diagnosis.step.ms,
             left=left,
             notes=tuple(self._notes),
             folder=str(self._folder) if self._count else None,
@@ -273,20 +275,18 @@ class _Loop:
             return None
         why = f"the budget of {total:g} s was spent before it"
         if not self._budget.is_spent:
-            proofs = (
-                "a proof takes" if num_proofs == 1 else "it and a proof of all that is kept take"
-            )
-            why = (
-                f"{left:.0f} s of the budget of {total:g} s were left, and {proofs} about "
-                f"{need:.0f} s"
-            )
+            proofs = "it and a proof of all that is kept take"
+            if num_proofs == 1:
+                proofs = "a proof takes"
+            left_words = f"{left:.0f} s of the budget of {total:g} s were left"
+            why = f"{left_words}, and {proofs} about {need:.0f} s"
         self._spent = self._spent or f"not all was tried: {why}"
         return f"{why}. Give a longer --budget, or fewer --steps"
 
     def _need_s(self, num_proofs: int) -> float:
         """Of proofs that are settled as soon as can be; 0 before the first has shown what a run
         takes."""
-        from stepscope.cli.verify.command import CHECK_RUNS
+        from stepscope.experiments.budget import CHECK_RUNS
         from stepscope.experiments.verify.schedule import FEWEST_ROUNDS, RUNS_A_ROUND
 
         before = CHECK_RUNS if self._options.with_check else 2
@@ -295,7 +295,7 @@ class _Loop:
     def _look(self, change: Change) -> Sequence[Finding]:
         """The recorded run's findings at first; with something kept, those of a new recording."""
         if change.is_none:
-            return self._found.findings
+            return self._diagnosis.findings
         from stepscope.experiments.trials.trial import run_trial
         from stepscope.pipeline.recording import diagnose
 
@@ -314,26 +314,24 @@ class _Loop:
             )
             if trial.is_good:
                 return diagnose([folder], _reading_of(self._options)).findings
-            why = (
-                "it did not end in time"
-                if trial.is_timed_out
-                else f"it ended with exit code {trial.exit_code}"
-            )
+            why = f"it ended with exit code {trial.exit_code}"
+            if trial.is_timed_out:
+                why = "it did not end in time"
         except StepscopeError as problem:
             why = str(problem)
         self._notes.append(
             f"the run with what was kept could not be diagnosed anew ({why}): the first run's "
             "findings were gone on with"
         )
-        return self._found.findings
+        return self._diagnosis.findings
 
     def _prove(self, before: Change, after: Change, prediction: Prediction | None) -> Verified:
         from stepscope.cli.verify.command import prove
-        from stepscope.cli.verify.options import Asked
+        from stepscope.cli.verify.options import Sides
         from stepscope.experiments.budget import Budget
         from stepscope.experiments.verify.experiment import refused
 
-        asked = Asked(
+        sides = Sides(
             commands={"baseline": self._command, "candidate": self._command},
             changes={"baseline": before, "candidate": after},
             codes=(),
@@ -347,29 +345,23 @@ class _Loop:
         left = self._budget.left_s
         budget = Budget(None if left is None else max(0.0, left - kept_s), time.monotonic)
         try:
-            verified = prove(asked, proof, self._next("verify"), prediction, budget)
+            verified = prove(sides, proof, self._next("verify"), prediction, budget)
         except StepscopeError as problem:
             if is_first:
                 raise
             # No run can be started any more, for a full disk it may be: what was kept before is
-            # told all the same.
+            # reported all the same.
             return refused([str(problem)])
         if verified.trials:
             self._run_s = fmean(trial.wall_s for trial in verified.trials)
         return verified
 
 
-def _local_ranks(found: Diagnosis) -> int:
+def _local_ranks(diagnosis: Diagnosis) -> int:
     """Ranks of the job on one machine: they share its cores."""
-    run_facts = found.facts.run
-    return next(
-        (
-            rank.local_ranks
-            for rank in (() if run_facts is None else run_facts.ranks)
-            if rank.local_ranks
-        ),
-        1,
-    )
+    run_facts = diagnosis.facts.run
+    ranks = () if run_facts is None else run_facts.ranks
+    return next((rank.local_ranks for rank in ranks if rank.local_ranks), 1)
 
 
 def _print(result: Fixed, style: str) -> None:

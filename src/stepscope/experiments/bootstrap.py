@@ -27,7 +27,7 @@ DRAWS = 2000
 POWER = 0.8
 """How often the smallest change that a sample could have shown would have been shown."""
 TRIMMED = 0.05
-"""At each end of the sorted steps, as where a run's pace is told: one hiccup in twenty is not its
+"""At each end of the sorted steps, as in a run's pace: one hiccup in twenty is not its
 pace, every fourth wait is."""
 LEAST_STEPS = 3
 LEAST_BLOCKS = 4
@@ -99,9 +99,9 @@ def ratio_over_runs(
     generator = np.random.default_rng(seed)
     sides = [_Side([_clean(steps) for steps in runs], generator, draws) for runs in (before, after)]
     variances = [side.variance for side in sides]
-    known = [variance for variance in variances if variance is not None]
+    measured = [variance for variance in variances if variance is not None]
     errors = [
-        max(known[0] if variance is None else variance, side.within) / side.num
+        max(measured[0] if variance is None else variance, side.within) / side.num
         for variance, side in zip(variances, sides, strict=True)
     ]
     freedom = _welch(errors, [side.num for side in sides])
@@ -124,8 +124,8 @@ def smallest_change(
 
 
 def smallest_shown(interval: Interval, power: float = POWER) -> float:
-    """The smallest true ratio above 1 that an interval this wide would have told from 1, with this
-    probability."""
+    """The smallest true ratio above 1 that an interval this wide would have separated from 1, with
+    this probability."""
     if interval.low <= 0 or not math.isfinite(interval.high):
         return math.inf
     half = (math.log(interval.high) - math.log(interval.low)) / 2
@@ -178,8 +178,8 @@ class _Side:
         self.num = len(runs)
         self.middle = statistics.fmean(logs)
         self.variance = statistics.variance(logs) if len(logs) > 1 else None
-        told = [_spread(steps, generator, few) for steps in runs if len(steps) >= LEAST_STEPS]
-        self.within = statistics.fmean(told) if told else 0.0
+        spreads = [_spread(steps, generator, few) for steps in runs if len(steps) >= LEAST_STEPS]
+        self.within = statistics.fmean(spreads) if spreads else 0.0
 
 
 def _spread(steps: Floats, generator: np.random.Generator, draws: int) -> float:
@@ -206,11 +206,14 @@ def _ratio(
     drawn = _drawn_logs(first, second, middle, np.random.default_rng(seed), draws)
     tails = (1 - level) / 2
     low, high = (float(edge) for edge in np.quantile(drawn, (tails, 1 - tails)))
-    wider, at = _widening(level, min(_num_blocks(first), _num_blocks(second))), math.log(value)
+    wider, log_value = (
+        _widening(level, min(_num_blocks(first), _num_blocks(second))),
+        math.log(value),
+    )
     return Interval(
         value=value,
-        low=math.exp(at - wider * max(at - low, 0.0)),
-        high=math.exp(at + wider * max(high - at, 0.0)),
+        low=math.exp(log_value - wider * max(log_value - low, 0.0)),
+        high=math.exp(log_value + wider * max(high - log_value, 0.0)),
         level=level,
     )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stepscope.experiments.verify.experiment import SpentError
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND
 
 CHECK_RUNS = 3
@@ -26,11 +25,14 @@ LEAST_SEARCH = 3
 LONGER = "Give a longer --budget, or shorter trials by --steps"
 LEAST_RUN_S = 1.0
 """No training starts and times steps in less: with so little left, no run is begun."""
-
-
 END_S, END_SHARE = 2.0, 0.05
 """Of a command's seconds, so many, and no larger share, end its last run and print what came of
 it."""
+
+
+class SpentError(Exception):
+    """There is no time for another run; says what of the budget is gone, and for what there is
+    none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,9 @@ class Division:
 
     def is_over(self, spent_s: float) -> bool:
         """Whether the search has had its time: another run would take what is kept."""
-        return (
-            spent_s + self.run_s > self.total_s - self.kept_s
-            if self.num_rounds
-            else spent_s >= self.total_s
-        )
+        if not self.num_rounds:
+            return spent_s >= self.total_s
+        return spent_s + self.run_s > self.total_s - self.kept_s
 
     @property
     def words(self) -> str:
@@ -99,11 +99,11 @@ def divided(total_s: float, run_s: float, *, is_proven: bool) -> Division:
         for num in range(2, WANTED_ROUNDS + 1)
         if CHECK_RUNS + RUNS_A_ROUND * num <= MOST_SHARE * room
     ]
-    one = 1 if room >= LEAST_SEARCH + CHECK_RUNS + RUNS_A_ROUND else 0
+    least = 1 if room >= LEAST_SEARCH + CHECK_RUNS + RUNS_A_ROUND else 0
     return Division(
         total_s=total_s,
         run_s=run_s,
-        num_rounds=max(fitting, default=one) if is_proven else 0,
+        num_rounds=max(fitting, default=least) if is_proven else 0,
         is_proven=is_proven,
     )
 

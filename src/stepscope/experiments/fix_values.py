@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from stepscope.capture.describe.machine import cpu_quota
+from stepscope.protocol.control_group import cpu_quota
 from stepscope.protocol.settings import RAISED, SETTINGS, Value
 
 MOST_WORKERS = 8
@@ -49,20 +49,15 @@ def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
     """Why these values are tried where there is no run to go by, for each setting of the fix."""
     tried = fixes(code, num_ranks=num_ranks) or {}
     cores = own_cores()
-    here = (
-        f"the {cores} cores that this process may use"
-        if cores > 1
-        else "the one core that this process may use"
-    )
+    what = "one core" if cores == 1 else f"{cores} cores"
+    basis = f"the {what} that this process may use"
     if num_ranks > 1:
-        here += f", shared by {num_ranks} ranks"
+        basis += f", shared by {num_ranks} ranks"
+    serial = f"{basis}, less one for the training process, and {MOST_WORKERS} at most"
     given = {
-        (
-            "serial-loader",
-            "num_workers",
-        ): f"{here}, less one for the training process, and {MOST_WORKERS} at most",
-        ("starved-loader", "num_workers"): f"{here}, between 2 and {2 * MOST_WORKERS}",
-        ("thread-oversubscription", "num_threads"): here,
+        ("serial-loader", "num_workers"): serial,
+        ("starved-loader", "num_workers"): f"{basis}, between 2 and {2 * MOST_WORKERS}",
+        ("thread-oversubscription", "num_threads"): basis,
         ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
         ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",
         ("tiny-buckets", "bucket_cap_mb"): "four times DDP's own, 25",

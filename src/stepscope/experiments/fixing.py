@@ -34,7 +34,7 @@ Prove = Callable[[Change, Change, Prediction | None], Verified]
 """The second change against the first."""
 Room = Callable[[int], "str | None"]
 """Why there is no time for so many proofs more; None where there is."""
-Told = Callable[[str], None]
+Say = Callable[[str], None]
 
 NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
 """`num_workers=4`, as an action names the setting and the value to try."""
@@ -100,14 +100,14 @@ def fix(
     *,
     num_ranks: int = 1,
     policy: FixPolicy | None = None,
-    told: Told = lambda _: None,
+    say: Say = lambda _: None,
     room: Room = lambda _: None,
 ) -> Loop:
     """Every finding once, from the top. After a fix that stays the run is looked at again: findings
     change with it.
 
     Ctrl-C ends it with what was kept by then."""
-    made = _Fixing(look, prove, num_ranks, policy or FixPolicy(), told, room)
+    made = _Fixing(look, prove, num_ranks, policy or FixPolicy(), say, room)
     is_interrupted = False
     try:
         made.go_through()
@@ -115,23 +115,17 @@ def fix(
     except KeyboardInterrupt:
         is_interrupted = True
         made.take_only()
-    tried = {one.code for one in made.attempts}
-    left = tuple(one.code for one in made.findings if one.code not in tried)
+    tried = {attempt.code for attempt in made.attempts}
+    left = tuple(finding.code for finding in made.findings if finding.code not in tried)
     return Loop(tuple(made.attempts), made.kept, made.whole, left, is_interrupted)
 
 
 class _Fixing:
     def __init__(
-        self, look: Look, prove: Prove, num_ranks: int, policy: FixPolicy, told: Told, room: Room
+        self, look: Look, prove: Prove, num_ranks: int, policy: FixPolicy, say: Say, room: Room
     ) -> None:
-        self._look, self._prove, self._num_ranks, self._policy, self._told = (
-            look,
-            prove,
-            num_ranks,
-            policy,
-            told,
-        )
-        self._room = room
+        self._look, self._prove, self._num_ranks, self._policy = look, prove, num_ranks, policy
+        self._say, self._room = say, room
         self.kept = Change()
         self.attempts: list[Attempt] = []
         self.findings: list[Finding] = []
@@ -139,7 +133,7 @@ class _Fixing:
 
     @property
     def _num_tried(self) -> int:
-        return sum(one.verified is not None for one in self.attempts)
+        return sum(attempt.verified is not None for attempt in self.attempts)
 
     def go_through(self) -> None:
         self.findings = list(self._look(self.kept))
@@ -164,17 +158,17 @@ class _Fixing:
             self._try(attempt, trying)
 
     def _next(self) -> Finding | None:
-        seen = {one.code for one in self.attempts}
-        return next((one for one in self.findings if one.code not in seen), None)
+        seen = {attempt.code for attempt in self.attempts}
+        return next((finding for finding in self.findings if finding.code not in seen), None)
 
     def _try(self, attempt: Attempt, trying: Change) -> None:
-        self._told(
+        self._say(
             f"{attempt.code}: trying {_words(attempt)}, predicted {attempt.predicted.value:.2f}x"
         )
         verified = self._prove(self.kept, trying, attempt.predicted)
         tried = _judged(attempt, verified, self._policy)
         self.attempts.append(tried)
-        self._told(f"{attempt.code}: {tried.outcome}: {tried.why}")
+        self._say(f"{attempt.code}: {tried.outcome}: {tried.why}")
         if verified.is_interrupted:
             raise KeyboardInterrupt
         if tried.outcome == KEPT:
@@ -185,14 +179,15 @@ class _Fixing:
     def take_only(self) -> None:
         """What was tried alone and kept is the whole."""
         if self._num_tried == 1:
-            self.whole = next((one.verified for one in self.attempts if one.outcome == KEPT), None)
+            kept = (attempt.verified for attempt in self.attempts if attempt.outcome == KEPT)
+            self.whole = next(kept, None)
 
     def prove_whole(self) -> None:
         self.take_only()
         if self.whole is None and not self.kept.is_none and self._room(1) is None:
             # Of several that were tried the one that stays was chosen for its figure: it is
             # measured afresh.
-            self._told("all that was kept, against the command as it was given")
+            self._say("all that was kept, against the command as it was given")
             self.whole = self._prove(Change(), self.kept, None)
 
 
@@ -218,15 +213,11 @@ def _untried(finding: Finding, knobs: dict[str, Value] | None, policy: FixPolicy
     if knobs is None:
         outcome, why = BY_HAND, "no setting from outside fixes it: it takes a change in the code"
     elif any(SETTINGS[name].changes_numerics for name in knobs) and not policy.allows_numerics:
-        outcome, why = (
-            BY_HAND,
-            "its fix changes what is computed: say --allow-numerics to have it tried",
-        )
+        outcome = BY_HAND
+        why = "its fix changes what is computed: say --allow-numerics to have it tried"
     elif all(name in policy.unable for name in knobs):
-        outcome, why = (
-            BY_HAND,
-            "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs),
-        )
+        outcome = BY_HAND
+        why = "; ".join(f"{name} cannot take effect here: {policy.unable[name]}" for name in knobs)
     return Attempt(
         code=finding.code,
         summary=finding.summary,

@@ -70,7 +70,7 @@ def unable(
     return {} if why is None else {name: f"{NEEDS_GPU[name]}, and {why}" for name in needing}
 
 
-def unable_words(found: Mapping[str, str]) -> tuple[str, ...]:
+def unable_words(reasons: Mapping[str, str]) -> tuple[str, ...]:
     """Each as a refusal, with what to do instead."""
     instead = (
         f"Try it on a machine with a GPU; without one, {', '.join(ON_CPU[:-1])} and {ON_CPU[-1]} "
@@ -78,5 +78,5 @@ def unable_words(found: Mapping[str, str]) -> tuple[str, ...]:
     )
     return tuple(
         f"{name} cannot take effect: {why}. Nothing was run. {instead}"
-        for name, why in found.items()
+        for name, why in reasons.items()
     )

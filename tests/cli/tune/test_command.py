@@ -15,6 +15,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from stepscope.cli.tune import command as tune
+from stepscope.cli.tune.options import CACHE_VARIABLE, options_of
 from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
@@ -92,12 +93,12 @@ def test_the_answer_as_json_keeps_the_schema(
 ) -> None:
     assert searched(tmp_path, "--format", "json", "--cache", str(tmp_path / "tuned.jsonl")) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    jsonschema.validate(told, SCHEMA)
-    assert told["verdict"] == "proven"
-    assert told["winner"]["settings"] == {"num_workers": 3}
-    assert told["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)
-    assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == told
+    tuning = json.loads(out)
+    jsonschema.validate(tuning, SCHEMA)
+    assert tuning["verdict"] == "proven"
+    assert tuning["winner"]["settings"] == {"num_workers": 3}
+    assert tuning["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)
+    assert json.loads((tmp_path / "out" / "tuning.json").read_text()) == tuning
     assert "trial 0: the command as it was given" in err
     kept = TuningCache(tmp_path / "tuned.jsonl").entries()
     assert [entry.settings for entry in kept] == [{"num_workers": 3}]
@@ -231,7 +232,7 @@ def test_a_script_given_as_the_cache_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_cache_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tune.CACHE_VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match="which cache"):
         tune.run(parse("cache", "list"))
 
@@ -276,10 +277,10 @@ def test_sigterm_ends_it_as_ctrl_c_does(
 
     monkeypatch.setattr(trial, "run_trial", run_trial)
     assert searched(tmp_path, "--format", "json") == tune.INTERRUPTED_CODE
-    told = json.loads(capsys.readouterr().out)
+    tuning = json.loads(capsys.readouterr().out)
     # The first run is the baseline; the seven settings come next, and then the proof.
-    assert len(told["trials"]) == min(at - 2, 7)
-    assert "interrupted" in told["because"]
+    assert len(tuning["trials"]) == min(at - 2, 7)
+    assert "interrupted" in tuning["because"]
     assert (tmp_path / "out" / tune.RESULT_FILE).exists()
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -307,9 +308,9 @@ def test_a_knob_that_cannot_take_effect_is_left_out(
         tune.run(parse("--knob", "num_workers=2,3", "--knob", "tf32=on,off", *words))
         == tune.UNPROVEN_CODE
     )
-    told = json.loads(capsys.readouterr().out)
-    assert [knob["name"] for knob in told["knobs"]] == ["num_workers"]
-    assert "tf32 was left out of the search" in told["notes"][0]
+    tuning = json.loads(capsys.readouterr().out)
+    assert [knob["name"] for knob in tuning["knobs"]] == ["num_workers"]
+    assert "tf32 was left out of the search" in tuning["notes"][0]
     with pytest.raises(UsageError, match="nothing to search: tf32 cannot take effect"):
         tune.run(parse("--knob", "tf32=on,off", *words))
 
@@ -335,9 +336,7 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
@@ -351,9 +350,7 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(
-        tune.options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
-    )
+    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3
@@ -389,12 +386,13 @@ def test_a_real_training_is_tuned(tmp_path: Path) -> None:
         "5",
     ]
     ran = subprocess.run(
-        [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out", "--", sys.executable, "train.py"],
+        [sys.executable, "-c", code, *words, "--no-verify", "--format", "json", "--out", "out",
+         "--", sys.executable, "train.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 1, ran.stderr
-    told = json.loads(ran.stdout)
-    assert told["verdict"] == "not proven"
-    assert told["winner"]["settings"] == {"pause": 0.001}
-    assert told["baseline"]["ms"] > 25
-    assert told["winner"]["words"] == ["--pause=0.001 on the command line"]
+    tuning = json.loads(ran.stdout)
+    assert tuning["verdict"] == "not proven"
+    assert tuning["winner"]["settings"] == {"pause": 0.001}
+    assert tuning["baseline"]["ms"] > 25
+    assert tuning["winner"]["words"] == ["--pause=0.001 on the command line"]

@@ -49,22 +49,24 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     cache = tmp_path / "tuned.jsonl"
     code = run(
-        f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1", "--config",
-        "mood=raises,dies,hangs,writes,good", "--config-timeout", "5", "--budget", "60", "--format", "json", "--device", "cpu",
+        f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1",
+        "--config", "mood=raises,dies,hangs,writes,good", "--config-timeout", "5", "--budget", "60",
+        "--format", "json", "--device", "cpu",
         "--no-gradients", "--cache", str(cache),
     )  # fmt: skip
     assert code == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "stepscope.kernel_tuning/1"
-    outcomes = {one["settings"].get("mood", "base"): one for one in told["configs"]}
-    assert {name: one["outcome"] for name, one in outcomes.items()} == {
-        "base": "right", "raises": "failed", "dies": "failed", "hangs": "failed", "writes": "wrong", "good": "right",
+    tuning = json.loads(capsys.readouterr().out)
+    assert tuning["schema"] == "stepscope.kernel_tuning/1"
+    outcomes = {config["settings"].get("mood", "base"): config for config in tuning["configs"]}
+    assert {name: config["outcome"] for name, config in outcomes.items()} == {
+        "base": "right", "raises": "failed", "dies": "failed", "hangs": "failed",
+        "writes": "wrong", "good": "right",
     }  # fmt: skip
     assert "shared memory" in outcomes["raises"]["why"]
     assert "ended with code 11" in outcomes["dies"]["why"]
     assert "longer than" in outcomes["hangs"]["why"]
     assert outcomes["hangs"]["failed_at"]["shapes"] == [[1, 1]]
-    (case,) = told["cases"]
+    (case,) = tuning["cases"]
     assert case["settings"] in ({}, {"mood": "good"})
     assert case["times"][1:5] == [None] * 4
     assert case["floor"]["bytes"] == 2 * 4 * 9 * 4
@@ -73,7 +75,7 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     assert entry.checked
     assert entry.settings == case["settings"]
     assert (entry.key.shapes, entry.key.dtype) == ("4x9", "float32")
-    assert entry.key.versions["torch"] == told["versions"]["torch"]
+    assert entry.key.versions["torch"] == tuning["versions"]["torch"]
 
 
 def test_mistakes_are_told_with_what_to_do() -> None:
@@ -121,10 +123,10 @@ class InThisProcess:
         from stepscope.experiments.kernels import worker as kernel_worker
 
         assert isinstance(request, kernel_worker.Request)
-        told = kernel_worker.answer(self._bench, request)
-        if told.usage:
-            raise UsageError(told.usage)
-        return told
+        reply = kernel_worker.answer(self._bench, request)
+        if reply.usage:
+            raise UsageError(reply.usage)
+        return reply
 
     def close(self) -> None:
         pass
@@ -140,9 +142,10 @@ def made() -> KernelTuning:
         return Timed(ns=us * 1e3, low_ns=us * 990, high_ns=us * 1010, num_samples=22)
 
     return KernelTuning(
-        what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda", versions={"torch": "2.11"}, by="device",
-        caches="warm", has_gradients=False, gradients_checked=True, roofs="datasheet of NVIDIA "
-"H200", tolerance=4.0,
+        what="m:f", reference="m:plain", device="NVIDIA H200", device_kind="cuda",
+        versions={"torch": "2.11"}, by="device",
+        caches="warm", has_gradients=False, gradients_checked=True,
+        roofs="datasheet of NVIDIA H200", tolerance=4.0,
         allowed={"bfloat16": Error(worst=0.016, rms=0.009)},
         tryings=(
             Trying(settings={}, outcome=RIGHT, num_checks=2),
@@ -151,7 +154,10 @@ def made() -> KernelTuning:
         ),
         cases=(
             CaseResult(
-                case=case, floor=Floor(bytes_moved=16_384_000, flops=0.0, ns=3413.0, bound="memory", fits_cache=True),
+                case=case,
+                floor=Floor(
+                    bytes_moved=16_384_000, flops=0.0, ns=3413.0, bound="memory", fits_cache=True
+                ),
                 times=(took(20), took(5), None), reference=took(10), baseline=0, winner=1,
                 gain=Gain(value=4.0, low=3.9, high=4.1, num_pairs=31),
             ),
@@ -182,12 +188,12 @@ def test_markdown_obeys_no_stranger() -> None:
 
 
 def test_json_names_configurations_by_their_place() -> None:
-    told = kernel_tuning_contract(made())
-    (case,) = told["cases"]
-    assert told["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
+    tuning = kernel_tuning_contract(made())
+    (case,) = tuning["cases"]
+    assert tuning["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
     assert case["share_of_floor"] == pytest.approx(3413 / 5000)
     assert case["times"][2] is None
-    json.dumps(told, allow_nan=False)
+    json.dumps(tuning, allow_nan=False)
 
 
 def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:

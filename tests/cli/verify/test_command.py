@@ -16,15 +16,14 @@ import pytest
 
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
-from stepscope.cli.verify.options import measuring_of, options_of, read_asked
+from stepscope.cli.verify.options import measuring_of, options_of, read_sides
 from stepscope.cli.verify.prediction import read_prediction
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.errors import FormatError, InputError, UsageError
-from stepscope.experiments.budget import Budget
+from stepscope.experiments.budget import Budget, SpentError
 from stepscope.experiments.fix_values import fixes
 from stepscope.experiments.trials import trial as trials
-from stepscope.experiments.verify.experiment import SpentError
 from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER
 from stepscope.protocol.settings import SETTINGS
@@ -76,7 +75,7 @@ def conforms(value: Any, schema: dict[str, Any], at: str = "$") -> None:
         "null": type(None),
     }
     if "anyOf" in schema:
-        assert any(_fits(value, one, at) for one in schema["anyOf"]), at
+        assert any(_fits(value, option, at) for option in schema["anyOf"]), at
         return
     if "const" in schema:
         assert value == schema["const"], at
@@ -187,16 +186,16 @@ def test_json_keeps_to_its_schema(
         str(tmp_path / "o"),
     ]
     assert run(*words, "--", sys.executable, "train.py") == 0
-    told = json.loads(capsys.readouterr().out)
-    conforms(told, SCHEMA)
-    assert told["speedup"]["value"] == pytest.approx(1.5, rel=0.01)
-    assert told["speedup"]["low"] < 1.5 < told["speedup"]["high"]
-    assert told["candidate"]["change"]["knobs"] == {"num_workers": 4}
-    assert told["baseline"]["change"]["knobs"] == {}
-    assert told["prediction"]["verdict"] == "too low"
-    assert told["numerics"]["verdict"] == "bit-identical"
-    assert [entry["round"] for entry in told["runs"][:4]] == [None, None, None, 0]
-    assert set(SCHEMA["required"]) == set(told)
+    verification = json.loads(capsys.readouterr().out)
+    conforms(verification, SCHEMA)
+    assert verification["speedup"]["value"] == pytest.approx(1.5, rel=0.01)
+    assert verification["speedup"]["low"] < 1.5 < verification["speedup"]["high"]
+    assert verification["candidate"]["change"]["knobs"] == {"num_workers": 4}
+    assert verification["baseline"]["change"]["knobs"] == {}
+    assert verification["prediction"]["verdict"] == "too low"
+    assert verification["numerics"]["verdict"] == "bit-identical"
+    assert [entry["round"] for entry in verification["runs"][:4]] == [None, None, None, 0]
+    assert set(SCHEMA["required"]) == set(verification)
 
 
 def test_a_code_says_which_values_it_tries_and_why(
@@ -249,7 +248,7 @@ def test_every_code_that_can_be_applied_says_why() -> None:
 
 
 def test_a_value_that_is_given_is_no_bound() -> None:
-    given = read_asked(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    given = read_sides(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
     assert given.changes["candidate"].raised == frozenset()
 
 
@@ -328,9 +327,9 @@ def test_a_gain_that_changes_the_numbers_fails_unless_allowed(
     faked(other)
     words = ["--apply", "amp=bf16", "--check"]
     assert run(*words, "--out", str(tmp_path / "a"), "--", sys.executable, "t.py") == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert "the loss differs from step 5 on" in told
-    assert " after. But the two do not compute the same. The whole" in told, (
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the loss differs from step 5 on" in text
+    assert " after. But the two do not compute the same. The whole" in text, (
         "the verdict itself says it"
     )
     assert (
@@ -370,9 +369,9 @@ def test_a_crash_is_shown_and_leaves_no_verdict(
     assert "Refused: the baseline failed with exit code 3" in printed
     assert "[bold]wrong[/bold]" in printed
     assert "\x1b" not in printed
-    told = json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())
-    conforms(told, SCHEMA)
-    assert told["speedup"] is None
+    verification = json.loads((tmp_path / "o" / verify.RESULT_FILE).read_text())
+    conforms(verification, SCHEMA)
+    assert verification["speedup"] is None
 
 
 @pytest.mark.parametrize("style", ["text", "markdown"])
@@ -453,7 +452,7 @@ def test_markdown_has_a_row_for_each_side(
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_asked(parsed(*words))
+        read_sides(parsed(*words))
 
 
 def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
@@ -547,7 +546,7 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
         "--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py"
     )
     budget = Budget(arguments.budget, lambda: jobs.now_s)
-    runner = verify.Runner(read_asked(arguments), tmp_path, measuring_of(arguments), budget)
+    runner = verify.Runner(read_sides(arguments), tmp_path, measuring_of(arguments), budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
@@ -583,16 +582,16 @@ def test_the_budget_is_for_the_whole_command(
         *words,
     ]
     code = run(*out, "--", "python", "train.py")
-    told = json.loads(capsys.readouterr().out)
+    verification = json.loads(capsys.readouterr().out)
     assert jobs.now_s - 1000.0 <= budget_s
-    assert told["verdict"] in ("gain proven", "not settled")
-    assert code == (0 if told["verdict"] == "gain proven" else 1)
+    assert verification["verdict"] in ("gain proven", "not settled")
+    assert code == (0 if verification["verdict"] == "gain proven" else 1)
     assert jobs.num_ended <= 1, "none is begun after the one that the budget ended"
     if run_s * (len(words) + 10) <= budget_s:
-        assert told["verdict"] == "gain proven", "there was room for two rounds"
-    if told["speedup"] is None:
-        assert "the budget " in told["because"]
-        assert told["so_far"]["baseline"]["steps"] > 0
+        assert verification["verdict"] == "gain proven", "there was room for two rounds"
+    if verification["speedup"] is None:
+        assert "the budget " in verification["because"]
+        assert verification["so_far"]["baseline"]["steps"] > 0
 
 
 def test_a_job_that_never_ends_is_ended_with_the_budget(
@@ -620,12 +619,12 @@ def test_a_job_that_never_ends_is_ended_with_the_budget(
         str(script),
     ]
     assert run(*words) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "not settled"
-    assert told["because"].startswith(
+    verification = json.loads(capsys.readouterr().out)
+    assert verification["verdict"] == "not settled"
+    assert verification["because"].startswith(
         "the budget ended in the midst of a run of the baseline, and no step of a PyTorch optimizer"
     )
-    assert len(told["runs"]) == 1
+    assert len(verification["runs"]) == 1
     assert not members(None, str((out / "00-baseline" / SITE_FOLDER).absolute()).encode())
 
 
@@ -645,9 +644,9 @@ def test_secrets_of_a_command_are_not_written_down(
     )
     written = (out / verify.RESULT_FILE).read_text()
     assert "hush-hush" not in written + capsys.readouterr().out
-    told = json.loads(written)
-    assert told["baseline"]["command"] == "python train.py --token '(masked)'"
-    assert told["candidate"]["change"]["environment"] == {
+    verification = json.loads(written)
+    assert verification["baseline"]["command"] == "python train.py --token '(masked)'"
+    assert verification["candidate"]["change"]["environment"] == {
         "WANDB_API_KEY": "(masked)",
         "OMP_NUM_THREADS": "1",
     }
@@ -678,12 +677,12 @@ def test_a_signal_that_ends_it_leaves_what_was_measured(
             "train.py",
         )
     )
-    told = json.loads(capsys.readouterr().out)
+    verification = json.loads(capsys.readouterr().out)
     assert code == 1
-    assert told["verdict"] == "not settled"
-    assert told["because"] == "it was interrupted after 2 rounds"
-    assert told["speedup"] is not None
-    assert told["rounds"] == 2
+    assert verification["verdict"] == "not settled"
+    assert verification["because"] == "it was interrupted after 2 rounds"
+    assert verification["speedup"] is not None
+    assert verification["rounds"] == 2
 
 
 @pytest.mark.parametrize("words", [[], ["--check"]])
@@ -704,15 +703,22 @@ def test_a_signal_before_the_first_look_leaves_what_was_measured_too(
         verify.run(parsed(*out, *words, "--apply", "num_workers=2", "--", "python", "train.py"))
         == 1
     )
-    told = json.loads(capsys.readouterr().out)
-    conforms(told, SCHEMA)
-    assert (told["verdict"], told["speedup"], told["interrupted"]) == ("not settled", None, True)
-    assert told["so_far"]["baseline"]["steps"] == 20 * told["so_far"]["baseline"]["runs"]
-    assert (told["so_far"]["candidate"] is None) == bool(words), (
+    verification = json.loads(capsys.readouterr().out)
+    conforms(verification, SCHEMA)
+    assert (verification["verdict"], verification["speedup"], verification["interrupted"]) == (
+        "not settled",
+        None,
+        True,
+    )
+    assert (
+        verification["so_far"]["baseline"]["steps"]
+        == 20 * verification["so_far"]["baseline"]["runs"]
+    )
+    assert (verification["so_far"]["candidate"] is None) == bool(words), (
         "--check runs the baseline twice first"
     )
-    assert "the baseline took 20.2\u00a0ms a step (the median of" in told["because"]
-    assert json.loads((tmp_path / "out" / verify.RESULT_FILE).read_text()) == told
+    assert "the baseline took 20.2\u00a0ms a step (the median of" in verification["because"]
+    assert json.loads((tmp_path / "out" / verify.RESULT_FILE).read_text()) == verification
 
 
 def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
@@ -725,10 +731,10 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     out = ["--out", str(tmp_path / "out"), "--format", "json"]
     assert verify.run(parsed(*out, "--apply", "tf32=on", "--", "python", "train.py")) == 2
-    told = json.loads(capsys.readouterr().out)
-    conforms(told, SCHEMA)
-    assert told["verdict"] == "refused"
-    assert "CUDA_VISIBLE_DEVICES hides every GPU" in told["because"]
+    verification = json.loads(capsys.readouterr().out)
+    conforms(verification, SCHEMA)
+    assert verification["verdict"] == "refused"
+    assert "CUDA_VISIBLE_DEVICES hides every GPU" in verification["because"]
     assert not folders
     assert not (tmp_path / "out").exists()
     # With something else beside it, there is a thing to measure; and a GPU may be elsewhere.
@@ -754,26 +760,26 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
 
 
 def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
-    asked = read_asked(arguments)
+    sides = read_sides(arguments)
     return read_prediction(
-        options_of(arguments).predicted, asked.codes, asked.changes["candidate"].knobs
+        options_of(arguments).predicted, sides.codes, sides.changes["candidate"].knobs
     )
 
 
 def test_a_diagnosis_gives_the_prediction(tmp_path: Path) -> None:
     file = tmp_path / "diagnosis.json"
     file.write_text(kept_diagnosis("serial-loader", 1.4, 1.3, 1.6))
-    for place in (file, tmp_path):
+    for path in (file, tmp_path):
         for applied in ("serial-loader", "num_workers=3"):
-            arguments = parsed("--apply", applied, "--from", str(place), "--", "python", "t.py")
-            told = prediction_of(arguments)
-            assert told is not None
-            assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
+            arguments = parsed("--apply", applied, "--from", str(path), "--", "python", "t.py")
+            prediction = prediction_of(arguments)
+            assert prediction is not None
+            assert (prediction.value, prediction.low, prediction.high) == (1.4, 1.3, 1.6)
     own = ["--baseline", "python t.py", "--candidate", "python new.py"]
     arguments = parsed(*own, "--from", str(file), "--finding", "serial-loader")
-    told = prediction_of(arguments)
-    assert told is not None
-    assert (told.value, told.low, told.high) == (1.4, 1.3, 1.6)
+    prediction = prediction_of(arguments)
+    assert prediction is not None
+    assert (prediction.value, prediction.low, prediction.high) == (1.4, 1.3, 1.6)
     for words, problem in (
         (["--from", str(file)], "--finding CODE .*: serial-loader"),
         (["--finding", "serial-loader"], "--from says where it stands"),
@@ -843,11 +849,11 @@ def test_a_real_training_computes_the_same_with_a_worker(
         str(script),
     ]
     arguments = parsed(*words)
-    asked, measuring = read_asked(arguments), measuring_of(arguments)
-    runner = verify.Runner(asked, tmp_path / "o", measuring, Budget(None, time.monotonic))
+    sides, measuring = read_sides(arguments), measuring_of(arguments)
+    runner = verify.Runner(sides, tmp_path / "o", measuring, Budget(None, time.monotonic))
     made, stopped = verify.checked_runs(runner, verify.Progress(2))
     assert stopped is None
-    assert [one.side for one in made] == [BASELINE, BASELINE, CANDIDATE]
+    assert [run.side for run in made] == [BASELINE, BASELINE, CANDIDATE]
     assert made[2].trial.taken == {"num_workers": 1}
     check = check_of(made, None)
     assert check.verdict == "bit-identical"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.counters.rates import CounterRates
-from stepscope.capture.describe.machine import throttle_file
+from stepscope.protocol.control_group import throttle_file
 
 TOP = Path("/")
 SELDOM = 10

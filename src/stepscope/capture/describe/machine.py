@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.describe.peek import ask, attempt
+from stepscope.protocol.control_group import cpu_quota, memory_limit
 
-NO_LIMIT_BYTES = 1 << 60
-"""cgroup v1 says "no limit" by a number near 2**63."""
 MOST_DEVICES = 64
 
 
@@ -52,70 +50,6 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
                 }
             )
     return notes
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Cores' worth of time that the control group grants; None where there is no limit.
-
-    The tightest of all parents counts.
-    """
-    limits = [_words(folder / "cpu.max") for folder in _groups(root, "")]
-    limits += [
-        _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
-        for folder in _groups(root, "cpu")
-    ]
-    quotas = [_quota(words) for words in limits]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes that the control group grants; None where there is no limit."""
-    files = [folder / "memory.max" for folder in _groups(root, "")]
-    files += [folder / "memory.limit_in_bytes" for folder in _groups(root, "memory")]
-    limits = [int(word) for file in files for word in _words(file)[:1] if word.isdecimal()]
-    return min((limit for limit in limits if limit < NO_LIMIT_BYTES), default=None)
-
-
-def throttle_file(root: Path = Path("/")) -> Path | None:
-    """Where the control group counts the times it held this process back."""
-    for controller in ("", "cpu"):
-        for folder in _groups(root, controller):
-            if _words(folder / "cpu.stat") and (
-                _words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us")
-            ):
-                return folder / "cpu.stat"
-    return None
-
-
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and of its parents: v2 for "", else that
-    controller of v1.
-
-    In a container /proc may name the group as the host sees it, which is not there; the top folder
-    then is the container's own.
-    """
-    lines = [word.split(":", 2) for word in _words(root / "proc/self/cgroup")]
-    for path in [line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")]:
-        top = root / "sys/fs/cgroup" / controller
-        inner = top / path.strip("/")
-        while ".." not in inner.parts:
-            yield inner
-            if inner == top or top not in inner.parents:
-                return
-            inner = inner.parent
-
-
-def _quota(words: list[str]) -> float | None:
-    if len(words) < 2 or not words[0].isdecimal() or not words[1].isdecimal() or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").split()
-    except OSError:
-        return []
 
 
 def _ram_bytes(root: Path) -> int:

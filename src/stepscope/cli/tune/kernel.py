@@ -1,7 +1,8 @@
 """What `tune kernel` does: load the user's function, sweep its configurations, print the answer and
 keep the winners.
 
-    stepscope tune kernel kernels.py:softmax --reference kernels.py:plain --shapes 4096x1000 --config BLOCK=1024,2048
+    stepscope tune kernel kernels.py:softmax --reference kernels.py:plain --shapes 4096x1000 \
+        --config BLOCK=1024,2048
 
 The module is the user's own and is imported from the current folder: running it is the point.
 """
@@ -15,7 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.option_types import positive, seconds
 from stepscope.cli.printing import note, print_document, put
+from stepscope.cli.tune.options import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
 
-CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 NO_WINNER = 1
 """The exit code where no configuration was right."""
 
@@ -77,14 +79,14 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cold", action="store_true", help="flush the caches before every call")
     parser.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds,
         default=120.0,
         metavar="S",
         help="seconds for the whole sweep (default: 120)",
     )
     parser.add_argument(
         "--config-timeout",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         metavar="S",
         help="seconds for checking one configuration (default: 60)",
@@ -131,7 +133,7 @@ class Options:
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Mistakes in the options are told before torch is imported."""
+    """Mistakes in the options are reported before torch is imported."""
     from stepscope.experiments.kernels.cases import parse_dtypes, parse_shapes
     from stepscope.experiments.kernels.space import parse_configs, product
     from stepscope.experiments.kernels.tuner import SweepPolicy
@@ -175,12 +177,12 @@ def run_kernel(arguments: argparse.Namespace) -> int:
         # Said before anything is measured; and nothing is ever added to a file that is something
         # else.
         TuningCache(options.cache).refuse_strange()
-    found = tune(options)
-    _print(found, options.style)
+    tuning = tune(options)
+    _print(tuning, options.style)
     if options.cache:
-        num = keep(found, options.cache)
+        num = keep(tuning, options.cache)
         note(f"{num} winners are kept in {options.cache}")
-    return 0 if any(one.winner is not None for one in found.cases) else NO_WINNER
+    return 0 if any(result.winner is not None for result in tuning.cases) else NO_WINNER
 
 
 def tune(options: Options) -> KernelTuning:
@@ -192,31 +194,31 @@ def tune(options: Options) -> KernelTuning:
         described = bench.describe()
         sample_s = 1e-3 if described.kind == "cuda" else 4e-3
         policy = replace(options.policy, sample_s=sample_s)
-        return tune_kernel(bench, _plan(options, described), policy, _told)
+        return tune_kernel(bench, _plan(options, described), policy, _progress)
 
 
-def keep(found: KernelTuning, path: str) -> int:
+def keep(tuning: KernelTuning, path: str) -> int:
     """Every case's winner, checked as it is; says how many."""
     from stepscope.core.experiments.kernel_tuning import shape_words
     from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 
     cache, num = TuningCache(path), 0
-    for one in found.cases:
-        if one.winner is None or (told := one.times[one.winner]) is None:
+    for result in tuning.cases:
+        if result.winner is None or (timed := result.times[result.winner]) is None:
             continue
         key = CacheKey(
-            what=f"kernel {found.what}" + (" with gradients" if found.has_gradients else ""),
-            shapes=shape_words(one.case.shapes),
-            dtype=one.case.dtype,
-            device=found.device,
-            versions=found.versions,
+            what=f"kernel {tuning.what}" + (" with gradients" if tuning.has_gradients else ""),
+            shapes=shape_words(result.case.shapes),
+            dtype=result.case.dtype,
+            device=tuning.device,
+            versions=tuning.versions,
         )
-        before = None if one.baseline is None else one.times[one.baseline]
+        before = None if result.baseline is None else result.times[result.baseline]
         cache.add(
             CacheEntry(
                 key=key,
-                settings=found.tryings[one.winner].settings,
-                ns=told.ns,
+                settings=tuning.tryings[result.winner].settings,
+                ns=timed.ns,
                 baseline_ns=None if before is None else before.ns,
                 checked=True,
             )
@@ -244,20 +246,20 @@ def _plan(options: Options, described: Described) -> Plan:
 
 
 def _configs(
-    described: Described, asked: tuple[Settings, ...] | None
+    described: Described, given: tuple[Settings, ...] | None
 ) -> tuple[tuple[Settings, ...], bool]:
     """What is swept, the baseline first: the function as it is, where it can be called so."""
     from stepscope.errors import UsageError
     from stepscope.experiments.kernels.space import distinct
 
-    found = asked or described.configs or described.autotuned or described.default_options
-    if not found:
+    configs = given or described.configs or described.autotuned or described.default_options
+    if not configs:
         raise UsageError(
             f"{described.name}: nothing to sweep. Give --config NAME=VALUES, or stepscope_configs "
             "beside it"
         )
     if not described.needs_settings:
-        return distinct([{}, *found]), True
+        return distinct([{}, *configs]), True
     if not described.has_reference:
         needed = ", ".join(described.needs_settings)
         raise UsageError(
@@ -265,7 +267,7 @@ def _configs(
             "reference: give --reference, "
             "or stepscope_reference beside it"
         )
-    return tuple(found), False
+    return tuple(configs), False
 
 
 def _cases(options: Options, described: Described) -> tuple[Case, ...]:
@@ -287,35 +289,21 @@ def _cases(options: Options, described: Described) -> tuple[Case, ...]:
     return make_cases(timed, edges, options.dtypes)
 
 
-def _print(found: KernelTuning, style: str) -> None:
+def _print(tuning: KernelTuning, style: str) -> None:
     if style == "json":
         from stepscope.report.kernel_tune.json import kernel_tuning_json
 
-        put(kernel_tuning_json(found) + "\n")
+        put(kernel_tuning_json(tuning) + "\n")
         return
     from stepscope.report.kernel_tune.view import kernel_tuning_document
 
-    print_document(kernel_tuning_document(found), style)
+    print_document(kernel_tuning_document(tuning), style)
 
 
-def _told(what: str) -> None:
+def _progress(what: str) -> None:
     if sys.stderr.isatty():
         note(f"{what} ...")
 
 
-def _seconds(text: str) -> float:
-    return _positive(text, "seconds", 86_400.0)
-
-
 def _factor(text: str) -> float:
-    return _positive(text, "a factor", 1e6)
-
-
-def _positive(text: str, what: str, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: more than 0, at most {most:g}")
-    return value
+    return positive(text, "a factor", 1e6)

@@ -48,14 +48,9 @@ def _other_data(first: Trial, candidate: Trial) -> str:
 def numbers_notes(verified: Verified) -> list[str]:
     """What a gain is worth whose numbers are not known to be the baseline's."""
     if verified.check is None:
-        return [
-            (
-                "whether the two compute the same was not looked at: --check compares losses, "
-                "gradients and parameters"
-            )
-        ]
-    told = (
-        "a gain that computes something else is not taken for one (exit code 1); where that is "
-        "meant, say --allow numerics"
-    )
-    return [told] if verified.check.verdict == DIFFERS else []
+        compares = "--check compares losses, gradients and parameters"
+        return [f"whether the two compute the same was not looked at: {compares}"]
+    if verified.check.verdict != DIFFERS:
+        return []
+    none = "a gain that computes something else is not taken for one (exit code 1)"
+    return [f"{none}; where that is meant, say --allow numerics"]

@@ -1,6 +1,6 @@
 """Prove that a change makes training faster: both sides run for real, in turn, until it is settled.
 
-Give two commands, or one command and what to lay over it:
+Give two commands, or one command and what to apply to it:
   stepscope verify --baseline "python train.py" --candidate "python train_new.py"
   stepscope verify --apply serial-loader -- python train.py
   stepscope verify --apply num_workers=4 -- python train.py
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.run import new_folder
-from stepscope.cli.verify.options import Asked, Measuring, Proof, add_arguments, options_of
+from stepscope.cli.verify.options import Measuring, Proof, Sides, add_arguments, options_of
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 
@@ -37,8 +37,6 @@ RESULT_FILE = "verification.json"
 PROVEN_CODE, UNPROVEN_CODE, REFUSED_CODE = 0, 1, 2
 LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 """For a run that nobody gave a limit: so long at least, and so many times the longest before it."""
-CHECK_RUNS = 3
-"""Of --check: two of the baseline, one of the candidate."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,20 +49,20 @@ def run(arguments: argparse.Namespace) -> int:
         None if arguments.budget is None else for_runs(arguments.budget), time.monotonic
     )
     options = options_of(arguments)
-    asked, proof = options.asked, options.proof
+    sides, proof = options.sides, options.proof
     folder = new_folder(options.out)
-    prediction = read_prediction(options.predicted, asked.codes, asked.changes["candidate"].knobs)
-    check_commands(asked)
+    prediction = read_prediction(options.predicted, sides.codes, sides.changes["candidate"].knobs)
+    check_commands(sides)
     steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.steps
-    if not refused_beforehand(asked):
-        for words in applied_words(asked.codes):
+    if not refused_beforehand(sides):
+        for words in applied_words(sides.codes):
             say(words)
         say(
             f"each run ends after {steps} steps; one that makes none goes on to its end (--timeout)"
         )
     with ended_as_by_hand():
-        verified = prove(asked, proof, folder, prediction, budget)
-    notes = [*verified.notes, *applied_words(asked.codes)]
+        verified = prove(sides, proof, folder, prediction, budget)
+    notes = [*verified.notes, *applied_words(sides.codes)]
     if verified.is_gain and not proof.allows_numerics:
         notes += numbers_notes(verified)
     verified = replace(verified, notes=tuple(notes))
@@ -86,10 +84,10 @@ def exit_code(verified: Verified, may_change_numerics: bool) -> int:
     return PROVEN_CODE if verified.is_gain and not differs else UNPROVEN_CODE
 
 
-def check_commands(asked: Asked) -> None:
-    """Both can be run: a candidate that cannot is told before the baseline has been run for
+def check_commands(sides: Sides) -> None:
+    """Both can be run: a candidate that cannot is reported before the baseline has been run for
     nothing."""
-    for side, command in asked.commands.items():
+    for side, command in sides.commands.items():
         if shutil.which(command[0]) is None:
             raise UsageError(
                 f"{command[0]}, with which the {side} begins, is not a command that can be run "
@@ -130,8 +128,8 @@ def policy_of(proof: Proof) -> VerifyPolicy:
 class Runner:
     """Runs a side's command in a numbered folder of its own."""
 
-    def __init__(self, asked: Asked, folder: Path, measuring: Measuring, budget: Budget) -> None:
-        self._asked, self._folder, self._measuring, self._budget = asked, folder, measuring, budget
+    def __init__(self, sides: Sides, folder: Path, measuring: Measuring, budget: Budget) -> None:
+        self._sides, self._folder, self._measuring, self._budget = sides, folder, measuring, budget
         self._count = 0
         self._longest_s = 0.0
 
@@ -152,9 +150,9 @@ class Runner:
             self._budget.ask(f"another run of the {side}")
         number, self._count = self._count, self._count + 1
         trial = run_trial(
-            self._asked.commands[side],
+            self._sides.commands[side],
             self._folder / f"{number:02d}-{side}",
-            self._asked.changes[side],
+            self._sides.changes[side],
             max_steps=self._measuring.steps,
             warm_up_steps=self._measuring.warm_up_steps,
             timeout_s=self._limit_s(),
@@ -165,36 +163,36 @@ class Runner:
 
 
 def prove(
-    asked: Asked, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget
+    sides: Sides, proof: Proof, folder: Path, prediction: Prediction | None, budget: Budget
 ) -> Verified:
     """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute
     too, where that is asked."""
     from stepscope.cli.verify.check import check_of
+    from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.verify.experiment import hold, refused, verify
     from stepscope.protocol.secrets import masked_words
 
     words: dict[str, str] = {
-        side: shlex.join(masked_words(command)) for side, command in asked.commands.items()
+        side: shlex.join(masked_words(command)) for side, command in sides.commands.items()
     }
     changes: dict[str, Change] = {
         side: replace(change, environment=_masked(change.environment))
-        for side, change in asked.changes.items()
+        for side, change in sides.changes.items()
     }
-    unable = refused_beforehand(asked)
+    unable = refused_beforehand(sides)
     if unable:
         return replace(refused(unable), commands=words, changes=changes)
-    runner = Runner(asked, folder, proof.measuring, budget)
+    runner = Runner(sides, folder, proof.measuring, budget)
     progress = Progress(proof.measuring.max_rounds)
     before, stopped = checked_runs(runner, progress) if proof.with_check else ([], None)
     # The budget is for all runs together, those of --check too.
     policy = replace(policy_of(proof), budget_s=budget.left_s)
     measure = runner.measure if stopped is None else _stopped(stopped)
-    verified = verify(measure, policy, clock=budget.clock, told=progress.told, before=before)
+    verified = verify(measure, policy, clock=budget.clock, on_run=progress.on_run, before=before)
+    is_checked = len(before) == CHECK_RUNS and not verified.refusals
     return replace(
         verified,
-        check=check_of(before, proof.tolerance)
-        if len(before) == CHECK_RUNS and not verified.refusals
-        else None,
+        check=check_of(before, proof.tolerance) if is_checked else None,
         prediction=None if prediction is None else hold(prediction, verified.speedup),
         folder=str(folder),
         commands=words,
@@ -202,23 +200,25 @@ def prove(
     )
 
 
-def refused_beforehand(asked: Asked) -> tuple[str, ...]:
+def refused_beforehand(sides: Sides) -> tuple[str, ...]:
     """Why no run would show anything: of all that the candidate has, nothing can take effect on
     this machine."""
     from stepscope.experiments.preflight import unable, unable_words
 
-    before, after = asked.changes["baseline"], asked.changes["candidate"]
+    before, after = sides.changes["baseline"], sides.changes["candidate"]
     new = [
         name
         for name in after.knobs
         if name not in before.knobs or before.knobs[name] != after.knobs[name]
     ]
     is_other = (
-        asked.commands["baseline"] != asked.commands["candidate"]
+        sides.commands["baseline"] != sides.commands["candidate"]
         or before.environment != after.environment
     )
-    found = unable(new, asked.commands["candidate"], after.environment)
-    return unable_words(found) if new and not is_other and set(found) == set(new) else ()
+    reasons = unable(new, sides.commands["candidate"], after.environment)
+    if not new or is_other or set(reasons) != set(new):
+        return ()
+    return unable_words(reasons)
 
 
 def _masked(environment: Mapping[str, str]) -> dict[str, str]:
@@ -245,9 +245,9 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     """The baseline twice and the candidate once, with what they compute written down; up to the
     first that fails, or to where it was interrupted or the budget ended, and which of the two it
     was."""
-    from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured
-    from stepscope.experiments.bootstrap import pace
-    from stepscope.experiments.verify.experiment import SpentError
+    from stepscope.core.experiments.experiment import BASELINE, CANDIDATE
+    from stepscope.experiments.budget import SpentError
+    from stepscope.experiments.verify.evidence import measured
 
     runs: list[Measured] = []
     for side in (BASELINE, BASELINE, CANDIDATE):
@@ -255,14 +255,9 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
             trial = runner.measure(side, with_numerics=True)
         except (KeyboardInterrupt, SpentError) as stopped:
             return runs, stopped
-        run = Measured(
-            side=side,
-            round=None,
-            trial=trial,
-            pace_ns=pace(trial.step_ns) if trial.step_ns else None,
-        )
+        run = measured(side, trial)
         runs.append(run)
-        progress.told(run, None)
+        progress.on_run(run, None)
         if not trial.is_good:
             break
     return runs, None
@@ -274,33 +269,23 @@ class Progress:
     def __init__(self, max_rounds: int) -> None:
         self._max_rounds = max_rounds
 
-    def told(self, run: Measured, interval: Interval | None) -> None:
+    def on_run(self, run: Measured, interval: Interval | None) -> None:
         from stepscope.report.units import NBSP, short_time
 
-        steps = run.trial.step_ns
-        when = (
-            "before it counts"
-            if run.round is None
-            else f"round {run.round + 1} of at most {self._max_rounds}"
-        )
-        told = (
-            "no step was timed"
-            if not steps
-            else "1 step"
-            if len(steps) == 1
-            else f"{len(steps)} steps"
-        )
+        when = "before it counts"
+        if run.round is not None:
+            when = f"round {run.round + 1} of at most {self._max_rounds}"
+        num = len(run.trial.step_ns)
+        steps = {0: "no step was timed", 1: "1 step"}.get(num, f"{num} steps")
         pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
-        seen = (
-            ""
-            if interval is None or not interval.is_bounded
-            else f" (so far {interval.low:.2f} to {interval.high:.2f})"
-        )
-        say(f"{when}: {run.side}, {told}{pace}{seen}".replace(NBSP, " "))
+        so_far = ""
+        if interval is not None and interval.is_bounded:
+            so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
+        say(f"{when}: {run.side}, {steps}{pace}{so_far}".replace(NBSP, " "))
 
 
 def _keep(verified: Verified, folder: Path) -> None:
-    """What was measured cannot be measured again: a full disk is told, and the report still
+    """What was measured cannot be measured again: a full disk is reported, and the report still
     printed."""
     from stepscope.report.verify.json import verified_json
 

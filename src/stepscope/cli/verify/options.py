@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.option_types import count, positive, seconds
 from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from stepscope.core.experiments.trials import Change, Value
 
 ALLOWABLE = (
-    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters", "seed", "updates", "versions",
+    "batch-size", "batches", "data", "dataset", "device", "model", "numerics", "parameters",
+    "seed", "updates", "versions",
     "world-size",
 )  # fmt: skip
 
@@ -112,21 +114,21 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how long")
     group.add_argument(
         "--steps",
-        type=_count,
+        type=count,
         default=50,
         metavar="N",
         help="timed steps of each run (default: 50)",
     )
     group.add_argument(
         "--warm-up",
-        type=_count,
+        type=count,
         default=10,
         metavar="N",
         help="steps before them that do not count, 5 at least (default: 10)",
     )
     group.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="for the whole command: what runs then is ended (default: none)",
     )
@@ -152,12 +154,12 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         help="what is below it is no gain in practice (1%%)",
     )
     group.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="for each run (default: none)"
+        "--timeout", type=seconds, metavar="SECONDS", help="for each run (default: none)"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Sides:
     """The two sides."""
 
     commands: dict[Side, tuple[str, ...]]
@@ -211,7 +213,7 @@ class Predicted:
 class Options:
     """What the command line says."""
 
-    asked: Asked
+    sides: Sides
     proof: Proof
     predicted: Predicted
     style: str
@@ -232,7 +234,7 @@ def measuring_of(arguments: argparse.Namespace) -> Measuring:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
-        asked=read_asked(arguments),
+        sides=read_sides(arguments),
         proof=Proof(
             measuring=measuring_of(arguments),
             allowed=frozenset(arguments.allow),
@@ -247,8 +249,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
     )
 
 
-def read_asked(arguments: argparse.Namespace) -> Asked:
-    """The sides of these arguments. Mistakes are told before anything runs."""
+def read_sides(arguments: argparse.Namespace) -> Sides:
+    """The sides of these arguments. Mistakes are reported before anything runs."""
     from stepscope.core.experiments.trials import Change
     from stepscope.protocol.settings import RAISED
 
@@ -277,7 +279,7 @@ def read_asked(arguments: argparse.Namespace) -> Asked:
             "the two sides are the same. Say what the candidate has that the baseline has not: "
             "--candidate CMD, --apply CODE, --apply KNOB=VALUE or --candidate-env NAME=VALUE"
         )
-    return Asked(
+    return Sides(
         commands={"baseline": baseline, "candidate": candidate}, changes=changes, codes=codes
     )
 
@@ -297,20 +299,13 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
             except ValueError as problem:
                 raise UsageError(f"--apply {text}: {_near(name, SETTINGS)}{problem}") from None
         else:
-            found = fixes(text)
-            if found is None:
-                can = sorted(
-                    {code for setting in SETTINGS.values() for code in setting.fixes if fixes(code)}
-                )
-                hint = (
-                    f"a setting is given with its value: --apply {text}=..."
-                    if text in SETTINGS
-                    else f"{_near(text, can)}those are: {', '.join(can)}"
-                )
+            settings = fixes(text)
+            if settings is None:
                 raise UsageError(
-                    f"--apply {text}: not a finding whose fix can be set from outside; {hint}"
+                    f"--apply {text}: not a finding whose fix can be set from outside; "
+                    f"{_no_fix_hint(text)}"
                 )
-            new = dict(found)
+            new = dict(settings)
             codes.append(text)
         twice = next((knob for knob in new if knob in knobs and knobs[knob] != new[knob]), None)
         if twice is not None:
@@ -322,10 +317,21 @@ def read_applied(texts: Sequence[str]) -> tuple[dict[str, Value], tuple[str, ...
     return knobs, tuple(codes)
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    """What was likely meant by a word that is not known; empty where it is, or nothing is like
+def _no_fix_hint(text: str) -> str:
+    from stepscope.experiments.fix_values import fixes
+    from stepscope.protocol.settings import SETTINGS
+
+    if text in SETTINGS:
+        return f"a setting is given with its value: --apply {text}=..."
+    codes = {code for setting in SETTINGS.values() for code in setting.fixes}
+    fixable = sorted(code for code in codes if fixes(code))
+    return f"{_near(text, fixable)}those are: {', '.join(fixable)}"
+
+
+def _near(word: str, valid: Iterable[str]) -> str:
+    """What was likely meant by a word that is not valid; empty where it is, or nothing is like
     it."""
-    names = list(known)
+    names = list(valid)
     near = [] if word in names else difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? " if near else ""
 
@@ -360,12 +366,6 @@ def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
     return out
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
-    return int(text)
-
-
 def _rounds(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(
@@ -374,26 +374,12 @@ def _rounds(text: str) -> int:
     return int(text)
 
 
-def _number(text: str, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds above 0")
-
-
 def _ratio(text: str) -> float:
-    return _number(text.removesuffix("x"), "a speedup, such as 1.53")
+    return positive(text.removesuffix("x"), "a speedup, such as 1.53")
 
 
 def _share(text: str) -> float:
-    value = _number(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
+    value = positive(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
         100 if text.endswith("%") else 1
     )
     if value >= 1:

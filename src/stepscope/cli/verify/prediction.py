@@ -43,10 +43,10 @@ def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:
     file = path / DIAGNOSIS_FILE if path.is_dir() else path
     findings = {finding.code: finding for finding in read_diagnosis(file, "--from").findings}
     if len(codes) != 1:
-        known = ", ".join(findings) or "it has none"
+        present = ", ".join(findings) or "it has none"
         raise UsageError(
             "--from needs one finding to look for: --finding CODE (or --apply CODE), one of "
-            f"those in {file}: {known}"
+            f"those in {file}: {present}"
         )
     finding = findings.get(codes[0])
     if finding is None:

@@ -21,7 +21,7 @@ HOWS = ("came", "went", "replaced", "launcher", "precision", "shape", "count", "
 other; count: called more or less often; kernels: other kernels for the same operator; time: nothing
 but its time."""
 PAIRED_BY = ("name", "operator", "kernel", "place", "origin", "module", "optimizer", "none")
-"""What told that work of the two runs belongs together: operator and shapes, operator, kernel,
+"""By what work of the two runs is paired: operator and shapes, operator, kernel,
 standing between the same neighbours, the forward operator it belongs to, the module, or being the
 optimizer's."""
 VERDICTS = ("faster", "slower", "no difference seen", "not told")
@@ -164,7 +164,7 @@ class DeviceChange:
 
     def self_check(self) -> None:
         for side in ("before_ns", "after_ns"):
-            parts = [getattr(one, side) for one in (*self.changed, self.rest, self.overlap)]
+            parts = [getattr(row, side) for row in (*self.changed, self.rest, self.overlap)]
             assert sum(parts) == getattr(self, side), (
                 f"{side}: {sum(parts)} is not {getattr(self, side)}"
             )
@@ -246,7 +246,7 @@ class Comparison:
     notes: tuple[str, ...]
 
     def account(self, by: str) -> Account | None:
-        return next((one for one in self.accounts if one.by == by), None)
+        return next((account for account in self.accounts if account.by == by), None)
 
     def self_check(self) -> None:
         for account in self.accounts:

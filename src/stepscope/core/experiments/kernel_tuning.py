@@ -155,8 +155,8 @@ class CaseResult:
     def share_of_floor(self) -> float | None:
         """Of the floor's speed, what the winner reaches; above 1 where the data never leave the
         cache."""
-        told = None if self.winner is None else self.times[self.winner]
-        return None if told is None or not self.floor.ns else self.floor.ns / told.ns
+        timed = None if self.winner is None else self.times[self.winner]
+        return None if timed is None or not self.floor.ns else self.floor.ns / timed.ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +193,8 @@ class KernelTuning:
         """One configuration for all timed cases: the least geometric mean of its time over each
         case's fastest."""
         sums: dict[int, float] = {}
-        for at, trying in enumerate(self.tryings):
-            times = [result.times[at] for result in self.cases]
-            if trying.outcome == RIGHT and times and all(one is not None for one in times):
-                sums[at] = sum(log(one.ns) for one in times if one is not None)
-        return min(sums, key=lambda at: sums[at]) if sums else None
+        for index, trying in enumerate(self.tryings):
+            times = [timed for result in self.cases if (timed := result.times[index]) is not None]
+            if trying.outcome == RIGHT and times and len(times) == len(self.cases):
+                sums[index] = sum(log(timed.ns) for timed in times)
+        return min(sums, key=lambda index: sums[index]) if sums else None

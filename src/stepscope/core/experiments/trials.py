@@ -97,7 +97,7 @@ class Trial:
     """What steps of another kind (with a save, an evaluation) among those timed add to the mean
     step."""
     on_device: bool = False
-    """Whether the device's own clock told the steps."""
+    """Whether the device's own clock timed the steps."""
     is_cut: bool = False
     """Whether we ended the job after the steps that were asked for."""
     is_timed_out: bool = False

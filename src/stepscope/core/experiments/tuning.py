@@ -25,7 +25,7 @@ BASELINE, DIAGNOSIS, CACHE, SEARCH, AGAIN = "baseline", "diagnosis", "cache", "s
 """Where a setting came from; `again` is a second look at one of the best."""
 
 STEP, SAMPLE = "step", "sample"
-"""What the time is told per."""
+"""What the time is per."""
 
 PROVEN = "proven"
 NOT_PROVEN = "not proven"
@@ -64,7 +64,7 @@ class KnobShown:
     words: str
     """Its range."""
     way: str
-    """How the job was told."""
+    """How the job gets its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

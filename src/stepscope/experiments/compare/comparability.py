@@ -75,12 +75,12 @@ def differences(
 ) -> tuple[Difference, ...]:
     """In what the sides differ. What was not measured on one of them differs in nothing."""
     may = widened(allowed)
-    found = []
+    differing = []
     for term in TERMS:
         first, second = _values(term, baseline), _values(term, candidate)
         if not first or not second or first == second or _is_loose(term, first, baseline):
             continue
-        found.append(
+        differing.append(
             Difference(
                 what=term.name,
                 words=term.words,
@@ -89,7 +89,7 @@ def differences(
                 is_allowed=term.name in may,
             )
         )
-    return tuple(found)
+    return tuple(differing)
 
 
 def loose_terms(baseline: Sequence[Setup]) -> tuple[str, ...]:
@@ -153,8 +153,8 @@ WHY_UNTAKEN = {
 def causes(refused: Sequence[Difference]) -> tuple[Difference, ...]:
     """Those that follow from none of the others: another seed makes other data, and is what is to
     be fixed."""
-    following = {name for one in refused for name in IMPLIED.get(one.what, ())}
-    return tuple(one for one in refused if one.what not in following)
+    following = {name for difference in refused for name in IMPLIED.get(difference.what, ())}
+    return tuple(difference for difference in refused if difference.what not in following)
 
 
 def refusal_words(difference: Difference) -> str:

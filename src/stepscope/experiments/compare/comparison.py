@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.comms_facts import CollectiveRow, CommsFacts
-from stepscope.core.diagnosis import Finding
 from stepscope.core.experiments.comparison import (
-    Changed,
     ComparedRun,
     Comparison,
-    DeviceChange,
     Held,
     RankChange,
     RanksChange,
@@ -24,31 +21,24 @@ from stepscope.experiments.compare.differences import (
     tells_modules,
 )
 from stepscope.experiments.compare.knobs import changed_knobs
-from stepscope.experiments.compare.side import CompareSide, WorkDone
+from stepscope.experiments.compare.predictions import (
+    held_findings,
+    predicted_together,
+    slowed_by_profiler,
+)
+from stepscope.experiments.compare.same_work import growth, unequal, width
+from stepscope.experiments.compare.side import CompareSide
 from stepscope.experiments.compare.speed import (
     Timed,
     alone,
     both_timed,
     bursts,
-    is_host_slowed,
     scaled,
     speedup_of,
     uneven,
     with_odd,
 )
 
-SAME_WORK = 0.02
-"""FLOPs a step within this share of one another are the same work: what is modelled of an operator
-may differ by its kernel."""
-REPLACED_WORK = 0.25
-"""FLOPs further apart than this are other work, whatever was replaced: a fused attention that skips
-what is masked saves less."""
-MOST_ALONE = 0.3
-"""Of the busy time: with more work that has no counterpart, FLOPs that differ are work that
-differs; on both sides, it is another model's."""
-AGREES = 0.15
-"""A range that was predicted and comes within this share of what was measured agrees with it: how
-runs differ by themselves is in no interval over steps."""
 NO_STEPS = (
     "no step was timed in the same way in both: give --step-ms for both, or record both with "
     "`stepscope run`"
@@ -82,7 +72,7 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
             side.parts_ns is not None and side.parts_ns["comms_wait"] is None
             for side in (before, after)
         ):
-            parts = [_waits_as_transfers(one) for one in parts]
+            parts = [_waits_as_transfers(side_parts) for side_parts in parts]
         accounts.append(account("part", _used(parts[0], parts[1]), _used(parts[1], parts[0])))
     device = None
     if pieces[0] is not None and pieces[1] is not None and pieces[0].where == pieces[1].where:
@@ -92,15 +82,16 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
         accounts.append(
             account("collective", _collectives(before.comms), _collectives(after.comms))
         )
-    held = _held(before, after, speedup, profiled=profiled)
-    growth, unit = _growth(before.work, after.work, device)
+    held = held_findings(before, after, speedup, profiled=profiled)
+    ratio, unit = growth(before.work, after.work, device)
+    notes = _notes(before, after, speedup, first, second, held, profiled=profiled)
     made = Comparison(
         before=_run(before, first),
         after=_run(after, second),
         speedup=speedup,
-        throughput=scaled(speedup, growth) if growth is not None else None,
+        throughput=scaled(speedup, ratio) if ratio is not None else None,
         throughput_unit=unit,
-        unequal=_unequal(before, after, device),
+        unequal=unequal(before, after, device),
         accounts=tuple(accounts),
         device=device,
         ranks=_ranks(before, after),
@@ -109,11 +100,9 @@ def compare(before: CompareSide, after: CompareSide) -> Comparison:
             for rank in sorted(set(before.peaks) | set(after.peaks))
         },
         held=held,
-        predicted_together=_together(before, held),
+        predicted_together=predicted_together(before, held),
         knobs=changed_knobs(before.knobs, after.knobs),
-        notes=tuple(
-            dict.fromkeys(_notes(before, after, speedup, first, second, profiled=profiled))
-        ),
+        notes=tuple(dict.fromkeys(notes)),
     )
     made.self_check()
     return made
@@ -131,7 +120,7 @@ def _parts(side: CompareSide, compared: Timed | None) -> dict[str, float]:
 
 
 def _waits_as_transfers(parts: dict[str, float]) -> dict[str, float]:
-    """Where one run's waits are not told from its transfers, those of both are one."""
+    """Where one run's waits are not separated from its transfers, those of both are one."""
     return parts | {
         "comms_transfer": parts["comms_transfer"] + parts["comms_wait"],
         "comms_wait": 0.0,
@@ -150,23 +139,26 @@ def _why_not(before: CompareSide, after: CompareSide) -> str:
         for word, side in (("the first", before), ("the second", after))
         if alone(side) is None and not side.step_ns
     ]
-    return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0]) if lacking else NO_STEPS
+    if not lacking:
+        return NO_STEPS
+    return NO_STEPS_IN.format("either" if len(lacking) > 1 else lacking[0])
 
 
 def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
     steps = compared or alone(side)
+    step_ns, num_steps, source = side.step_ns, 0, "kept"
+    if steps is not None:
+        step_ns, num_steps, source = steps.ns, len(steps.steps), steps.source
+        if not num_steps and source == "kept" and side.kept:
+            num_steps = side.kept.num
+    elif side.step_source == "trace":
+        source = "recorded"
     return ComparedRun(
         label=side.label,
         kind=side.kind,
-        step_ns=side.step_ns if steps is None else steps.ns,
-        num_steps=0
-        if steps is None
-        else len(steps.steps) or (side.kept.num if steps.source == "kept" and side.kept else 0),
-        source=steps.source
-        if steps is not None
-        else "recorded"
-        if side.step_source == "trace"
-        else "kept",
+        step_ns=step_ns,
+        num_steps=num_steps,
+        source=source,
         bound=side.bound,
         num_ranks=side.num_ranks,
         world_size=side.work.world_size,
@@ -179,115 +171,17 @@ def _run(side: CompareSide, compared: Timed | None) -> ComparedRun:
 
 
 def _collectives(comms: CommsFacts | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for row in comms.rows if comms is not None else ():
         if row.ns_per_step is not None:
             name = _collective_name(row)
-            found[name] = found.get(name, 0.0) + row.ns_per_step
-    return found
+            times[name] = times.get(name, 0.0) + row.ns_per_step
+    return times
 
 
 def _collective_name(row: CollectiveRow) -> str:
     size = "" if row.bytes is None else f" {row.bytes / 1e6:.4g} MB"
     return f"{row.op} {row.dtype or ''}{size}".strip() + (f" ({row.group})" if row.group else "")
-
-
-def _is_same_flops(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> bool:
-    """Whether the model's FLOPs are the same, or differ in work that was replaced: no shape changed
-    then, and what is counted of a fused operator is not what is counted of its pieces."""
-    if (
-        not before.all_flops
-        or not after.all_flops
-        or abs(after.all_flops / before.all_flops - 1) <= SAME_WORK
-    ):
-        return True
-    if (
-        device is None
-        or not device.before_ns
-        or abs(after.all_flops / before.all_flops - 1) > REPLACED_WORK
-    ):
-        return False
-    reshaped = sum(one.before_ns for one in device.changed if "shape" in one.how)
-    alone = [
-        sum(share(one) for one in device.changed if one.paired_by == "none")
-        for share in (_before_ns, _after_ns)
-    ]
-    return (
-        reshaped <= SAME_WORK * device.before_ns
-        and alone[0] + alone[1] <= MOST_ALONE * device.before_ns
-    )
-
-
-def _before_ns(one: Changed) -> int:
-    return one.before_ns
-
-
-def _after_ns(one: Changed) -> int:
-    return one.after_ns
-
-
-def _strangers(before: WorkDone, after: WorkDone, device: DeviceChange | None) -> str | None:
-    """Says when much of either run has no counterpart in the other; with the same FLOPs it was only
-    put otherwise."""
-    if device is None or not device.before_ns or not device.after_ns:
-        return None
-    if (
-        before.all_flops
-        and after.all_flops
-        and abs(after.all_flops / before.all_flops - 1) <= SAME_WORK
-    ):
-        return None
-    went = sum(one.before_ns for one in device.changed if one.how == ("went",)) / device.before_ns
-    came = sum(one.after_ns for one in device.changed if one.how == ("came",)) / device.after_ns
-    if min(went, came) < MOST_ALONE:
-        return None
-    return (
-        f"{went:.0%} of the first one's work and {came:.0%} of the second's have no counterpart "
-        "in the other: another model?"
-    )
-
-
-def _growth(
-    before: WorkDone, after: WorkDone, device: DeviceChange | None
-) -> tuple[float | None, str]:
-    """How much more work a step of the second does, where that is known and is not the same."""
-    if before.samples and after.samples:
-        return (
-            after.samples / before.samples if before.samples != after.samples else None
-        ), "samples"
-    if before.all_flops and after.all_flops and not _is_same_flops(before, after, device):
-        return after.all_flops / before.all_flops, "FLOPs"
-    return None, "samples" if before.samples else "FLOPs"
-
-
-def _width(side: CompareSide) -> int | None:
-    return side.work.world_size or side.num_ranks or None
-
-
-def _unequal(
-    before: CompareSide, after: CompareSide, device: DeviceChange | None
-) -> tuple[str, ...]:
-    """Why the two are not the same work."""
-    told = []
-    one, two = before.work, after.work
-    for word, a, b in (
-        ("batch size", one.batch_size, two.batch_size),
-        ("batches a step", one.num_batches, two.num_batches),
-        ("parameters", one.num_parameters, two.num_parameters),
-        ("model", one.model, two.model),
-        ("ranks", _width(before), _width(after)),
-        ("device", before.device_name, after.device_name),
-    ):
-        if a is not None and b is not None and a != b:
-            told.append(
-                f"{word}: {a} -> {b}"
-                if isinstance(a, str) or isinstance(b, str)
-                else f"{word}: {a:g} -> {b:g}"
-            )
-    if one.all_flops and two.all_flops and not _is_same_flops(one, two, device):
-        told.append(f"FLOPs a step: {one.all_flops / 1e12:.3g} -> {two.all_flops / 1e12:.3g} TFLOP")
-    strange = _strangers(one, two, device)
-    return (*told, strange) if strange else tuple(told)
 
 
 def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
@@ -296,16 +190,14 @@ def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
     sides = [{rank.rank: rank for rank in side.ranks} for side in (before, after)]
 
     def own(side: int, rank: int) -> float | None:
-        told = sides[side].get(rank)
-        return (
-            None
-            if told is None or told.step_ns is None or told.wait_ns is None
-            else told.step_ns - told.wait_ns
-        )
+        rank_side = sides[side].get(rank)
+        if rank_side is None or rank_side.step_ns is None or rank_side.wait_ns is None:
+            return None
+        return rank_side.step_ns - rank_side.wait_ns
 
     def wait(side: int, rank: int) -> float | None:
-        told = sides[side].get(rank)
-        return None if told is None else told.wait_ns
+        rank_side = sides[side].get(rank)
+        return None if rank_side is None else rank_side.wait_ns
 
     def spread(side: int) -> float | None:
         values = [value for rank in sides[side] if (value := own(side, rank)) is not None]
@@ -330,94 +222,13 @@ def _ranks(before: CompareSide, after: CompareSide) -> RanksChange | None:
     )
 
 
-def _is_host_slowed(before: CompareSide, after: CompareSide, *, profiled: bool) -> bool:
-    """Whether the ratio is not that of the steps without a profiler: it slows the host, and the
-    device waits for the host."""
-    return profiled and any(
-        is_host_slowed(
-            None if side.parts_ns is None else side.parts_ns["idle_launch"],
-            side.recorded_ns,
-            side.bound,
-        )
-        for side in (before, after)
-    )
-
-
-def _held(
-    before: CompareSide, after: CompareSide, speedup: Speedup, *, profiled: bool
-) -> tuple[Held, ...]:
-    """The first run's findings against the second's, then those that are new."""
-    codes = {finding.code for finding in after.findings}
-    found = []
-    statuses = [_status(finding, codes, before, after) for finding in before.findings]
-    is_told = statuses.count("gone") == 1 and not _is_host_slowed(before, after, profiled=profiled)
-    for finding, status in zip(before.findings, statuses, strict=True):
-        measured = speedup.value if status == "gone" else None
-        found.append(
-            Held(
-                code=finding.code,
-                status=status,
-                predicted=finding.predicted_speedup,
-                predicted_low=finding.predicted_low,
-                predicted_high=finding.predicted_high,
-                measured=measured,
-                agrees=None
-                if measured is None or not is_told
-                else _agrees(finding.predicted_low, finding.predicted_high, speedup),
-            )
-        )
-    old = {finding.code for finding in before.findings}
-    found += [
-        Held(
-            code=finding.code,
-            status="new",
-            predicted=finding.predicted_speedup,
-            predicted_low=finding.predicted_low,
-            predicted_high=finding.predicted_high,
-            measured=None,
-            agrees=None,
-        )
-        for finding in after.findings
-        if finding.code not in old
-    ]
-    return tuple(found)
-
-
-def _status(finding: Finding, codes: set[str], before: CompareSide, after: CompareSide) -> str:
-    if finding.code in codes:
-        return "still there"
-    # What several ranks tell together is not seen in the trace of one.
-    is_blind = (
-        finding.code in after.abstained
-        or not after.is_judged
-        or after.num_missing > before.num_missing
-    )
-    return "not judged" if is_blind else "gone"
-
-
-def _together(before: CompareSide, held: Sequence[Held]) -> float | None:
-    """The ladder has the gain of the first findings at once."""
-    gone = {one.code for one in held if one.status == "gone"}
-    first = {finding.code for finding in before.findings[: len(gone)]}
-    return (
-        before.ladder[len(gone) - 1]
-        if len(gone) > 1 and gone == first and len(before.ladder) >= len(gone)
-        else None
-    )
-
-
-def _agrees(low: float, high: float, speedup: Speedup) -> bool:
-    value = speedup.value or 0.0
-    least, most = speedup.low or value, speedup.high or value
-    return least <= high * (1 + AGREES) and most >= low * (1 - AGREES)
-
-
 def _notes(
     before: CompareSide,
     after: CompareSide,
     speedup: Speedup,
     first: Timed | None,
     second: Timed | None,
+    held: Sequence[Held],
     *,
     profiled: bool,
 ) -> Sequence[str]:
@@ -428,7 +239,7 @@ def _notes(
         for side in (before, after)
         if side.num_ranks == 1 and side.num_missing
     ]
-    if before.num_ranks and after.num_ranks and _width(before) != _width(after):
+    if before.num_ranks and after.num_ranks and width(before) != width(after):
         notes.append(
             "the two are of different widths: --scaling tells how the job scales, and where that "
             "is lost"
@@ -436,37 +247,40 @@ def _notes(
     if profiled:
         notes.append(PROFILED)
     if first is not None and second is not None:
-        told = bursts(first, second, speedup)
-        notes += [*([told] if told else []), *uneven(first, second)]
-        told = with_odd(before, after) if first.steps and second.steps and not profiled else None
-        notes += [told] if told else []
+        burst_note = bursts(first, second, speedup)
+        notes += [*([burst_note] if burst_note else []), *uneven(first, second)]
+        if first.steps and second.steps and not profiled:
+            odd_note = with_odd(before, after)
+            notes += [odd_note] if odd_note else []
         if first.is_mean or second.is_mean:
             notes.append(
                 "a kept diagnosis has the mean of its steps and not their median, so the means of "
                 "both are compared"
             )
-    gone = [
-        one.code for one in _held(before, after, speedup, profiled=profiled) if one.status == "gone"
-    ]
-    if gone and _is_host_slowed(before, after, profiled=profiled):
+    fixed = [finding.code for finding in held if finding.status == "gone"]
+    if fixed and slowed_by_profiler(before, after, profiled=profiled):
         notes.append(NOT_HELD)
-    if len(gone) > 1:
+    if len(fixed) > 1:
         notes.append(
-            f"{len(gone)} findings are gone at once ({', '.join(gone)}): what was measured is of "
+            f"{len(fixed)} findings are gone at once ({', '.join(fixed)}): what was measured is of "
             "all of them together"
         )
-    if (before.pieces is None) != (after.pieces is None):
+    return [*notes, *_not_compared(before, after), ONE_RUN_EACH]
+
+
+def _not_compared(before: CompareSide, after: CompareSide) -> list[str]:
+    """What one of the two lacks."""
+    notes = []
+    first, second = before.pieces, after.pieces
+    if first is not None and second is not None:
+        if tells_modules(first) != tells_modules(second):
+            notes.append(
+                "modules were not compared: only one of the two recorded stacks (with_stack=True "
+                "in the profiler)"
+            )
+    elif first is not second:
         notes.append("operators could not be paired: only one of the two has a table of them")
-    if (
-        before.pieces is not None
-        and after.pieces is not None
-        and tells_modules(before.pieces) != tells_modules(after.pieces)
-    ):
-        notes.append(
-            "modules were not compared: only one of the two recorded stacks (with_stack=True in "
-            "the profiler)"
-        )
     if before.knobs is None or after.knobs is None:
         which = "neither was" if before.knobs is None and after.knobs is None else "only one was"
         notes.append(f"settings were not compared: {which} recorded by `stepscope run`")
-    return [*notes, ONE_RUN_EACH]
+    return notes

@@ -99,31 +99,37 @@ def _by_module(pieces: Pieces) -> dict[str, float]:
 
 def _by_category(pieces: Pieces) -> dict[str, float]:
     return _summed(
-        (one.category, one.share.ns) for kernels in pieces.details for one in kernels.values()
+        (detail.category, detail.share.ns)
+        for kernels in pieces.details
+        for detail in kernels.values()
     )
 
 
 def _by_kernel(pieces: Pieces) -> dict[str, float]:
     return _summed(
-        (plain_name(name), one.share.ns)
+        (plain_name(name), detail.share.ns)
         for kernels in pieces.details
-        for name, one in kernels.items()
+        for name, detail in kernels.items()
     )
 
 
 def _summed(values: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = defaultdict(float)
     for name, ns in values:
-        found[name] += ns
-    return dict(found)
+        totals[name] += ns
+    return dict(totals)
 
 
 def device_change(before: Pieces, after: Pieces) -> DeviceChange:
     """The busy time by pairs of work. Those that did not change are in the rest."""
     least = LEAST_SHARE * max(before.busy_ns, after.busy_ns)
-    differing = list(_alike(_changed(one, before, after) for one in pair(before, after)))
-    differing = [one for one in differing if one.how != ("time",) or abs(one.change_ns) > least]
-    differing.sort(key=lambda one: (-abs(one.change_ns), -one.before_ns, one.name))
+    differing = list(_alike(_changed(changed, before, after) for changed in pair(before, after)))
+    differing = [
+        changed
+        for changed in differing
+        if changed.how != ("time",) or abs(changed.change_ns) > least
+    ]
+    differing.sort(key=lambda changed: (-abs(changed.change_ns), -changed.before_ns, changed.name))
     kept = tuple(differing[:MAX_ROWS])
     totals = round(before.busy_ns), round(after.busy_ns)
     overlap = Row(
@@ -133,8 +139,8 @@ def device_change(before: Pieces, after: Pieces) -> DeviceChange:
     )
     rest = Row(
         name="rest",
-        before_ns=totals[0] - (overlap.before_ns or 0) - sum(one.before_ns for one in kept),
-        after_ns=totals[1] - (overlap.after_ns or 0) - sum(one.after_ns for one in kept),
+        before_ns=totals[0] - (overlap.before_ns or 0) - sum(changed.before_ns for changed in kept),
+        after_ns=totals[1] - (overlap.after_ns or 0) - sum(changed.after_ns for changed in kept),
     )
     return DeviceChange(
         where=before.where,
@@ -149,27 +155,27 @@ def device_change(before: Pieces, after: Pieces) -> DeviceChange:
 
 def _alike(made: Iterable[Changed]) -> Iterable[Changed]:
     """Those that changed, one entry for an operator whose shapes all changed in the same way."""
-    found: dict[tuple[object, ...], list[Changed]] = defaultdict(list)
-    for one in made:
-        if one.how:
-            found[one.name, one.phase, one.how, one.paired_by].append(one)
-    for group in found.values():
-        modules = {one.module for one in group}
+    groups: dict[tuple[object, ...], list[Changed]] = defaultdict(list)
+    for changed in made:
+        if changed.how:
+            groups[changed.name, changed.phase, changed.how, changed.paired_by].append(changed)
+    for group in groups.values():
+        modules = {changed.module for changed in group}
         yield replace(
             group[0],
             module=modules.pop() if len(modules) == 1 else None,
-            before=_together([one.before for one in group]),
-            after=_together([one.after for one in group]),
+            before=_together([changed.before for changed in group]),
+            after=_together([changed.after for changed in group]),
         )
 
 
 def _together(works: Sequence[Work | None]) -> Work | None:
-    known = sorted((work for work in works if work is not None), key=lambda work: -work.ns)
-    if not known:
+    present = sorted((work for work in works if work is not None), key=lambda work: -work.ns)
+    if not present:
         return None
 
     def names(field: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for work in known for name in getattr(work, field)))[
+        return tuple(dict.fromkeys(name for work in present for name in getattr(work, field)))[
             :MAX_NAMES
         ]
 
@@ -178,28 +184,28 @@ def _together(works: Sequence[Work | None]) -> Work | None:
         kernels=names("kernels"),
         shapes=names("shapes"),
         precisions=names("precisions"),
-        count=sum(work.count for work in known),
-        ns=sum(work.ns for work in known),
+        count=sum(work.count for work in present),
+        ns=sum(work.ns for work in present),
     )
 
 
-def _changed(one: Pair, before: Pieces, after: Pieces) -> Changed:
+def _changed(paired: Pair, before: Pieces, after: Pieces) -> Changed:
     # No operator launched a graph's kernels: kernels are counted on both sides, or a call would
     # stand against its kernels.
-    is_by_kernel = one.paired_by == "kernel"
+    is_by_kernel = paired.paired_by == "kernel"
     first, second = (
         _work(shares, pieces, by_kernel=is_by_kernel)
-        for shares, pieces in ((one.before, before), (one.after, after))
+        for shares, pieces in ((paired.before, before), (paired.after, after))
     )
-    sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
+    sorts = _sorts(paired, before, after)
     phases, modules = {sort.phase for sort in sorts}, {sort.module for sort in sorts}
-    how = _how(one, first, second, before, after)
+    how = _how(paired, first, second, before, after)
     return Changed(
-        name=_launched_name(one, before, after) if how == ("launcher",) else _name(first, second),
+        name=_launched_name(sorts) if how == ("launcher",) else _name(first, second),
         phase=_only(phases),
         module=modules.pop() if len(modules) == 1 else None,
         how=how,
-        paired_by=one.paired_by,
+        paired_by=paired.paired_by,
         before=first,
         after=second,
     )
@@ -207,13 +213,20 @@ def _changed(one: Pair, before: Pieces, after: Pieces) -> Changed:
 
 def _only(phases: set[str | None]) -> str | None:
     """The one phase; a graph's kernels do not tell theirs."""
-    known = phases - {None}
-    return known.pop() if len(known) == 1 else None
+    stated = phases - {None}
+    return stated.pop() if len(stated) == 1 else None
 
 
-def _launched_name(one: Pair, before: Pieces, after: Pieces) -> str:
+def _sorts(paired: Pair, before: Pieces, after: Pieces) -> list[Sort]:
+    """Those of both sides."""
+    return [
+        *(before.sorts[sort] for sort in paired.before),
+        *(after.sorts[sort] for sort in paired.after),
+    ]
+
+
+def _launched_name(sorts: Sequence[Sort]) -> str:
     """The operators, which one side names."""
-    sorts = [before.sorts[sort] for sort in one.before] + [after.sorts[sort] for sort in one.after]
     return ", ".join(_few(list(dict.fromkeys(sort.op for sort in sorts if sort.op is not None))))
 
 
@@ -222,9 +235,9 @@ def _name(before: Work | None, after: Work | None) -> str:
     first, second = (
         ", ".join(_few(work.ops)) if work is not None else "" for work in (before, after)
     )
-    return (
-        first if first == second or not second else second if not first else f"{first} -> {second}"
-    )
+    if not first or not second or first == second:
+        return first or second
+    return f"{first} -> {second}"
 
 
 def _few(names: Sequence[str], most: int = 4) -> list[str]:
@@ -241,20 +254,19 @@ def _work(shares: Mapping[int, Share], pieces: Pieces, *, by_kernel: bool) -> Wo
         if pieces.sorts[sort].shapes:
             shapes[pieces.sorts[sort].shapes or ""] += _weight(share.ns)
     kernels, precisions = _details(shares, pieces)
+    count = sum(share.count for share in shares.values())
     return Work(
         ops=tuple(name for name, _ in ops.most_common(MAX_NAMES)),
         kernels=tuple(name for name, _ in kernels.most_common(MAX_NAMES)),
         shapes=tuple(name for name, _ in shapes.most_common(MAX_NAMES)),
         precisions=tuple(name for name, _ in precisions.most_common()),
-        count=_num_kernels(shares, pieces)
-        if by_kernel
-        else sum(share.count for share in shares.values()),
+        count=_num_kernels(shares, pieces) if by_kernel else count,
         ns=round(sum(share.ns for share in shares.values())),
     )
 
 
 def _num_kernels(shares: Mapping[int, Share], pieces: Pieces) -> float:
-    return sum(one.share.count for sort in shares for one in pieces.details[sort].values())
+    return sum(detail.share.count for sort in shares for detail in pieces.details[sort].values())
 
 
 def _weight(ns: float) -> int:
@@ -265,37 +277,37 @@ def _details(shares: Mapping[int, Share], pieces: Pieces) -> tuple[Counter[str],
     kernels: Counter[str] = Counter()
     precisions: Counter[str] = Counter()
     for sort in shares:
-        for name, one in pieces.details[sort].items():
-            kernels[plain_name(name)] += _weight(one.share.ns)
-            if one.precision is not None:
-                precisions[one.precision] += _weight(one.share.ns)
+        for name, detail in pieces.details[sort].items():
+            kernels[plain_name(name)] += _weight(detail.share.ns)
+            if detail.precision is not None:
+                precisions[detail.precision] += _weight(detail.share.ns)
     return kernels, precisions
 
 
 def _how(
-    one: Pair, first: Work | None, second: Work | None, before: Pieces, after: Pieces
+    paired: Pair, first: Work | None, second: Work | None, before: Pieces, after: Pieces
 ) -> tuple[str, ...]:
     """What is different about a pair; empty when nothing is."""
     if second is None:
         return ("went",)
     if first is None:
         return ("came",)
-    if one.paired_by == "kernel":
+    if paired.paired_by == "kernel":
         return ("launcher",)
     if set(first.ops) != set(second.ops):
         return ("replaced",)
-    told: list[str] = []
+    changes: list[str] = []
     if set(first.precisions) != set(second.precisions):
-        told.append("precision")
-    if _shapes(one.before, before.sorts) != _shapes(one.after, after.sorts):
-        told.append("shape")
+        changes.append("precision")
+    if _shapes(paired.before, before.sorts) != _shapes(paired.after, after.sorts):
+        changes.append("shape")
     if abs(first.count - second.count) > 0.01 * max(first.count, second.count):
-        told.append("count")
-    if _lasting(one.before, before.details) != _lasting(one.after, after.details):
-        told.append("kernels")
-    if not told and abs(second.ns - first.ns) > LEAST_TIME * max(first.ns, second.ns):
-        told.append("time")
-    return tuple(told)
+        changes.append("count")
+    if _lasting(paired.before, before.details) != _lasting(paired.after, after.details):
+        changes.append("kernels")
+    if not changes and abs(second.ns - first.ns) > LEAST_TIME * max(first.ns, second.ns):
+        changes.append("time")
+    return tuple(changes)
 
 
 def _shapes(shares: Mapping[int, Share], sorts: Sequence[Sort]) -> set[str | None]:
@@ -306,6 +318,8 @@ def _lasting(shares: Mapping[int, Share], details: Sequence[Mapping[str, Detail]
     """The names of the kernels that matter: one that takes a hundredth of the pair is no change."""
     total = sum(share.ns for share in shares.values())
     spent = _summed(
-        (plain_name(name), one.share.ns) for sort in shares for name, one in details[sort].items()
+        (plain_name(name), detail.share.ns)
+        for sort in shares
+        for name, detail in details[sort].items()
     )
     return {name for name, ns in spent.items() if ns > 0.01 * total}

@@ -31,18 +31,18 @@ def knobs_of_run(run: RunRecord) -> dict[str, str]:
 
 
 def _of_rank(rank: RankRecord) -> dict[str, str]:
-    told = rank.told
+    recorded = rank.told
     knobs: dict[str, str] = {}
     for name in SECTIONS:
-        _flatten(name, told.get(name), knobs)
+        _flatten(name, recorded.get(name), knobs)
     for name in PLAIN:
-        _flatten(name, told.get(name), knobs)
-    loaders = told.get("loaders")
+        _flatten(name, recorded.get(name), knobs)
+    loaders = recorded.get("loaders")
     if isinstance(loaders, list) and loaders:
         _flatten("loader", loaders[0], knobs)
-    _flatten("loader", told.get("loader_iter"), knobs)
+    _flatten("loader", recorded.get("loader_iter"), knobs)
     for name in ("optimizers", "ddp", "grad_scalers", "models"):
-        rows = told.get(name)
+        rows = recorded.get(name)
         if isinstance(rows, list) and rows:
             _flatten(name.removesuffix("s"), rows[0], knobs)
     return {name: value for name, value in knobs.items() if not OWN.search(name)}
@@ -52,12 +52,12 @@ def _flatten(name: str, value: Any, into: dict[str, str], depth: int = 0) -> Non
     """`{"a": {"b": 1}}` as `name.a.b = 1`."""
     if isinstance(value, dict):
         if depth < MOST_DEPTH:
-            for key, one in value.items():
-                _flatten(f"{name}.{str(key)[:80]}", one, into, depth + 1)
+            for key, inner in value.items():
+                _flatten(f"{name}.{str(key)[:80]}", inner, into, depth + 1)
     elif isinstance(value, bool | int | float | str):
         into[name] = str(value)[:MOST_CHARS]
     elif isinstance(value, list) and all(
-        isinstance(one, bool | int | float | str) for one in value
+        isinstance(item, bool | int | float | str) for item in value
     ):
         into[name] = ", ".join(map(str, value))[:MOST_CHARS]
 
@@ -69,7 +69,7 @@ def knobs_of_facts(run: RunFacts) -> dict[str, str]:
         return knobs
     rank = run.ranks[0]
     _flatten("loader", None if rank.loader is None else asdict(rank.loader), knobs)
-    told = {
+    recorded = {
         "threads": rank.threads,
         "flags.cudnn_benchmark": rank.cudnn_benchmark,
         "flags.matmul_tf32": rank.tf32,
@@ -78,7 +78,7 @@ def knobs_of_facts(run: RunFacts) -> dict[str, str]:
         "cores": rank.cores,
         "local_world_size": rank.local_ranks,
     }
-    for name, value in told.items():
+    for name, value in recorded.items():
         _flatten(name, value, knobs)
     _flatten("ddp", None if rank.ddp is None else dict(rank.ddp), knobs)
     return knobs
@@ -87,7 +87,7 @@ def knobs_of_facts(run: RunFacts) -> dict[str, str]:
 def changed_knobs(
     before: Mapping[str, str] | None, after: Mapping[str, str] | None
 ) -> tuple[Knob, ...]:
-    """Those that differ. Nothing is told of a run whose settings were not recorded."""
+    """Those that differ. Nothing is said of a run whose settings were not recorded."""
     if before is None or after is None:
         return ()
     names = sorted(set(before) | set(after), key=lambda name: (_order(name), name))
@@ -112,5 +112,5 @@ def _order(name: str) -> int:
         "versions",
     )
     return next(
-        (place for place, first in enumerate(firsts) if name.startswith(first)), len(firsts)
+        (index for index, first in enumerate(firsts) if name.startswith(first)), len(firsts)
     )

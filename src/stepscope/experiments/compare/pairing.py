@@ -1,9 +1,12 @@
 """Pairs the work of two runs: by operator and shapes, by operator, by its place between work that
 did not change.
 
-    before   mm[8x3]  mul  add  relu  mm[8x4]      ->   mm[8x3] : mm[8x3]     the same operator on the same shapes, as often
-    after    mm[8x3]  triton_poi_fused  mm[8x4]         mm[8x4] : mm[8x4]
-                                                        mul, add, relu : triton_poi_fused     between the same neighbours
+    before   mm[8x3]  mul  add  relu  mm[8x4]
+    after    mm[8x3]  triton_poi_fused  mm[8x4]
+
+    mm[8x3] : mm[8x3]                    the same operator on the same shapes, as often
+    mm[8x4] : mm[8x4]
+    mul, add, relu : triton_poi_fused    between the same neighbours
 
 Every nanosecond of either run is in exactly one pair. A rung of the ladder takes only what those
 above it left.
@@ -112,15 +115,15 @@ class _Ladder:
     def match_places(self) -> None:
         """Pair what stands between the same neighbours in both runs."""
         runs = [self._runs(side) for side in (0, 1)]
-        for place in [place for place in runs[0] if place in runs[1]]:
-            made = Pair(paired_by="place", before=runs[0][place], after=runs[1][place])
-            is_whole_phase = not any(isinstance(end, int) for end in place)
-            if self._is_mostly_the_same(made) or (is_whole_phase and not self._is_fused(made)):
+        for ends in [ends for ends in runs[0] if ends in runs[1]]:
+            paired = Pair(paired_by="place", before=runs[0][ends], after=runs[1][ends])
+            is_whole_phase = not any(isinstance(end, int) for end in ends)
+            if self._is_mostly_the_same(paired) or (is_whole_phase and not self._is_fused(paired)):
                 continue
-            for rest, taken in zip(self._rest, (made.before, made.after), strict=True):
+            for rest, taken in zip(self._rest, (paired.before, paired.after), strict=True):
                 for sort, share in taken.items():
                     _subtract(rest, sort, share)
-            self.pairs.append(made)
+            self.pairs.append(paired)
 
     def match_kernels(self) -> None:
         """Pair operators with kernels that no operator launched (a CUDA graph's), where they have
@@ -142,21 +145,21 @@ class _Ladder:
             )
 
     def _names(self, side: int, sort: int) -> frozenset[str]:
-        known = self._kernels[side]
-        if sort not in known:
-            known[sort] = frozenset(map(plain_name, self._sides[side].details[sort]))
-        return known[sort]
+        kernels = self._kernels[side]
+        if sort not in kernels:
+            kernels[sort] = frozenset(map(plain_name, self._sides[side].details[sort]))
+        return kernels[sort]
 
-    def _is_mostly_the_same(self, made: Pair) -> bool:
+    def _is_mostly_the_same(self, paired: Pair) -> bool:
         """Whether most of both sides is of operators that both have: then they differ in number,
         and nothing was replaced."""
         labels = [
             {(sorts[sort].phase, sorts[sort].label) for sort in shares}
-            for sorts, shares in self._with_sorts(made)
+            for sorts, shares in self._with_sorts(paired)
         ]
         common = labels[0] & labels[1]
         for (sorts, shares), total in zip(
-            self._with_sorts(made), (made.before_ns, made.after_ns), strict=True
+            self._with_sorts(paired), (paired.before_ns, paired.after_ns), strict=True
         ):
             of_common = sum(
                 share.ns
@@ -167,11 +170,11 @@ class _Ladder:
                 return False
         return True
 
-    def _is_fused(self, made: Pair) -> bool:
+    def _is_fused(self, paired: Pair) -> bool:
         """Whether one side is mostly what a compiler makes: with no landmark inside a phase, two
         models would else be paired."""
         for (sorts, shares), total in zip(
-            self._with_sorts(made), (made.before_ns, made.after_ns), strict=True
+            self._with_sorts(paired), (paired.before_ns, paired.after_ns), strict=True
         ):
             if (
                 sum(share.ns for sort, share in shares.items() if FUSED.search(sorts[sort].label))
@@ -226,13 +229,13 @@ class _Ladder:
             waiting.clear()
 
         for sort, ns in pieces.calls:
-            mine, at = pieces.sorts[sort].phase, anchors.get(sort)
+            mine, anchor = pieces.sorts[sort].phase, anchors.get(sort)
             if mine != phase:
                 close(mine)
                 last, phase = mine, mine
-            if at is not None:
-                close(at)
-                last = at
+            if anchor is not None:
+                close(anchor)
+                last = anchor
             elif sort in self._rest[side]:
                 waiting.append((sort, ns))
         close(None)
@@ -245,8 +248,8 @@ class _Groups:
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
-    def join(self, one: tuple[int, int], two: tuple[int, int]) -> None:
-        first, second = self._of.setdefault(one, [one]), self._of.setdefault(two, [two])
+    def join(self, left: tuple[int, int], right: tuple[int, int]) -> None:
+        first, second = self._of.setdefault(left, [left]), self._of.setdefault(right, [right])
         if first is not second:
             first.extend(second)
             self._of.update(dict.fromkeys(second, first))
@@ -276,21 +279,21 @@ def _merged(pairs: Iterable[Pair], before: Pieces, after: Pieces) -> list[Pair]:
     """Pairs alike are one: the same replacement in every layer, one operator that went in all its
     shapes."""
     merged: dict[Hashable, Pair] = {}
-    for number, one in enumerate(pairs):
-        key = (
-            _alike(one, before.sorts, after.sorts) if one.paired_by in ("place", "none") else number
-        )
+    for number, paired in enumerate(pairs):
+        key: Hashable = number
+        if paired.paired_by in ("place", "none"):
+            key = _alike(paired, before.sorts, after.sorts)
         if key in merged:
-            merged[key].add(one)
+            merged[key].add(paired)
         else:
-            merged[key] = one
+            merged[key] = paired
     return list(merged.values())
 
 
-def _alike(one: Pair, before: tuple[Sort, ...], after: tuple[Sort, ...]) -> Hashable:
+def _alike(paired: Pair, before: tuple[Sort, ...], after: tuple[Sort, ...]) -> Hashable:
     def names(
         shares: Mapping[int, Share], sorts: tuple[Sort, ...]
     ) -> frozenset[tuple[str | None, str]]:
         return frozenset((sorts[sort].phase, sorts[sort].label) for sort in shares)
 
-    return one.paired_by, names(one.before, before), names(one.after, after)
+    return paired.paired_by, names(paired.before, before), names(paired.after, after)

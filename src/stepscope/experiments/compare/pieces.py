@@ -103,28 +103,29 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
     if not parts:
         return None
     num = len(parts)
-    found: dict[Sort, int] = {}
+    sorts: dict[Sort, int] = {}
     shares: list[Share] = []
     details: list[dict[str, Detail]] = []
     calls: list[tuple[int, float]] = []
     for part in parts:
-        code = []
+        codes = []
         for sort, share, kernels in zip(part.sorts, part.shares, part.details, strict=True):
-            at = found.setdefault(sort, len(found))
-            if at == len(shares):
+            code = sorts.setdefault(sort, len(sorts))
+            if code == len(shares):
                 shares.append(Share())
                 details.append({})
-            shares[at].add(Share(count=share.count / num, ns=share.ns / num))
-            for name, one in kernels.items():
-                mine = details[at].setdefault(
-                    name, Detail(category=one.category, precision=one.precision, share=Share())
+            shares[code].add(Share(count=share.count / num, ns=share.ns / num))
+            for name, detail in kernels.items():
+                mine = details[code].setdefault(
+                    name,
+                    Detail(category=detail.category, precision=detail.precision, share=Share()),
                 )
-                mine.share.add(Share(count=one.share.count / num, ns=one.share.ns / num))
-            code.append(at)
-        calls += [(code[sort], ns / num) for sort, ns in part.calls]
+                mine.share.add(Share(count=detail.share.count / num, ns=detail.share.ns / num))
+            codes.append(code)
+        calls += [(codes[sort], ns / num) for sort, ns in part.calls]
     return Pieces(
         where=parts[0].where,
-        sorts=tuple(found),
+        sorts=tuple(sorts),
         details=tuple(details),
         calls=tuple(calls),
         each=parts[0].each / num,
@@ -134,55 +135,55 @@ def join(parts: Sequence[Pieces]) -> Pieces | None:
     )
 
 
-def pieces_of(found: RankContext, facts: RankFacts) -> Pieces | None:
+def pieces_of(context: RankContext, facts: RankFacts) -> Pieces | None:
     """One rank's pieces, from its trace; None where no step was measured."""
     num = len(facts.steps.windows)
     if num == 0:
         return None
-    return (
-        _on_device(found, facts, num)
-        if facts.steps.where == "device"
-        else _on_host(found, facts, num)
-    )
+    if facts.steps.where == "device":
+        return _on_device(context, facts, num)
+    return _on_host(context, facts, num)
 
 
-def _on_device(found: RankContext, facts: RankFacts, num: int) -> Pieces:
-    trace, charges = found.trace, found.charges
-    low, high = found.window
+def _on_device(context: RankContext, facts: RankFacts, num: int) -> Pieces:
+    trace, charges = context.trace, context.charges
+    low, high = context.window
     inside = (trace.start_ns[charges.work] >= low) & (trace.start_ns[charges.work] < high)
     work, op, home = charges.work[inside], charges.op[inside], charges.home[inside]
-    launch = found.links.launch[work]
+    launch = context.links.launch[work]
     moment = np.where(launch == NONE, trace.start_ns[work], trace.start_ns[np.maximum(launch, 0)])
     order = np.argsort(moment, kind="stable")
-    kernel_at = {event: place for place, event in enumerate(found.kernels.kernels.tolist())}
+    kernel_at = {event: index for index, event in enumerate(context.kernels.kernels.tolist())}
     rows = zip(
         work[order].tolist(),
         op[order].tolist(),
         home[order].tolist(),
-        np.where(charges.recomputed[inside], RECOMPUTE, step_parts(found, work))[order].tolist(),
-        _modules(found, work)[order].tolist(),
+        np.where(charges.recomputed[inside], RECOMPUTE, step_parts(context, work))[order].tolist(),
+        _modules(context, work)[order].tolist(),
         strict=True,
     )
-    table = _Table(found, num)
+    table = _Table(context, num)
     for event, at, from_op, phase, module in rows:
-        place = kernel_at.get(event)
-        table.add(event, at, from_op, phase, module, place)
+        index = kernel_at.get(event)
+        table.add(event, at, from_op, phase, module, index)
     return table.pieces("device", sum(facts.busy_ns) / num, facts.rank)
 
 
-def _on_host(found: RankContext, facts: RankFacts, num: int) -> Pieces:
+def _on_host(context: RankContext, facts: RankFacts, num: int) -> Pieces:
     """Every operator's own time, without those that it called."""
-    trace, parent = found.trace, found.links.parent
-    low, high = found.cut.host_window
+    trace, parent = context.trace, context.links.parent
+    low, high = context.cut.host_window
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.start_ns >= low) & (trace.start_ns < high))
     own = trace.dur_ns.copy()
     nested = parent[ops] != NONE
     np.subtract.at(own, parent[ops][nested], trace.dur_ns[ops[nested]])
     backward = ancestor_with(parent, ops, matching(trace, BACKWARD_RANGE)) != NONE
     optimizer = ancestor_with(parent, ops, matching(trace, OPTIMIZER_RANGE)) != NONE
-    told = bool(backward.any() or optimizer.any())
-    phase = np.where(optimizer, 2, np.where(backward, 1, 0)) if told else np.full(len(ops), NONE)
-    table = _Table(found, num)
+    has_phases = bool(backward.any() or optimizer.any())
+    phase = (
+        np.where(optimizer, 2, np.where(backward, 1, 0)) if has_phases else np.full(len(ops), NONE)
+    )
+    table = _Table(context, num)
     for event, step_part, ns in zip(
         ops.tolist(), phase.tolist(), np.maximum(own[ops], 0).tolist(), strict=True
     ):
@@ -192,16 +193,16 @@ def _on_host(found: RankContext, facts: RankFacts, num: int) -> Pieces:
     return table.pieces("host", busy / num, facts.rank)
 
 
-def _modules(found: RankContext, work: Int64) -> Int64:
-    stacks = stacks_of(found.trace, found.links)
+def _modules(context: RankContext, work: Int64) -> Int64:
+    stacks = stacks_of(context.trace, context.links)
     return np.full(len(work), NONE, np.int64) if stacks is None else origins(stacks, work).module
 
 
 class _Table:
     """Collects work, call by call."""
 
-    def __init__(self, found: RankContext, num_steps: int) -> None:
-        self._found, self._num = found, num_steps
+    def __init__(self, context: RankContext, num_steps: int) -> None:
+        self._context, self._num = context, num_steps
         self._sorts: dict[Sort, int] = {}
         self._shares: list[Share] = []
         self._details: list[dict[str, Detail]] = []
@@ -214,7 +215,7 @@ class _Table:
     ) -> None:
         """One piece of device work; `kernel` is its place among the kernels, None for a copy or a
         set."""
-        trace, work = self._found.trace, self._found.kernels
+        trace, work = self._context.trace, self._context.kernels
         names = trace.names
         name, ns = names[trace.name[event]], int(trace.dur_ns[event]) / self._num
         own = None if op == NONE else plain_name(names[trace.name[op]])
@@ -225,17 +226,16 @@ class _Table:
             home=plain_name(names[trace.name[home]]) if home not in (NONE, op) else None,
             shapes=None if op == NONE else self._shapes_of(op),
             module=None if module == NONE else MODULE_FRAME.sub("", names[trace.name[module]]),
-            collective=bool(self._found.collective[event]),
+            collective=bool(self._context.collective[event]),
         )
         code = self._code(sort)
         is_first = op == NONE or op not in self._call_of
         self._shares[code].add(Share(count=is_first / self._num, ns=ns))
-        category = "copy" if kernel is None else work.categories[work.category[kernel]]
-        precision = (
-            None
-            if kernel is None or work.precision[kernel] == NONE
-            else work.precisions[work.precision[kernel]]
-        )
+        category, precision = "copy", None
+        if kernel is not None:
+            category = work.categories[work.category[kernel]]
+            if work.precision[kernel] != NONE:
+                precision = work.precisions[work.precision[kernel]]
         detail = self._details[code].setdefault(
             name, Detail(category=category, precision=precision, share=Share())
         )
@@ -244,18 +244,18 @@ class _Table:
             self._call_of[op] = len(self._calls)
             self._calls.append((code, ns))
         else:
-            at = self._call_of[op]
+            call = self._call_of[op]
             # An operator's kernels may be of several sorts (a copy beside a collective): each is
             # then a call of its own.
-            if self._calls[at][0] == code:
-                self._calls[at] = (code, self._calls[at][1] + ns)
+            if self._calls[call][0] == code:
+                self._calls[call] = (code, self._calls[call][1] + ns)
             else:
                 self._shares[code].count += 1 / self._num
                 self._calls.append((code, ns))
 
     def add_op(self, event: int, phase: int, own_ns: int) -> None:
         """One operator of the host."""
-        trace = self._found.trace
+        trace = self._context.trace
         sort = Sort(
             phase=None if phase == NONE else PHASES[phase],
             op=plain_name(trace.names[trace.name[event]]),
@@ -288,7 +288,7 @@ class _Table:
         return code
 
     def _shapes_of(self, op: int) -> str | None:
-        trace = self._found.trace
+        trace = self._context.trace
         detail = int(trace.detail[op])
         if detail not in self._shapes:
             inputs = None if detail == NONE else trace.details[detail]
@@ -301,10 +301,10 @@ class _Table:
 def shapes_words(dims: str) -> str | None:
     """`[[8, 3], [3, 4], []]` as `8x3, 3x4`; None when there is no shape in it."""
     try:
-        told = parse_json(dims)
+        parsed = parse_json(dims)
     except ValueError:
         return None
-    return ", ".join(_shape_words(told if isinstance(told, list) else [])) or None
+    return ", ".join(_shape_words(parsed if isinstance(parsed, list) else [])) or None
 
 
 def _shape_words(dims: Sequence[object]) -> Iterable[str]:

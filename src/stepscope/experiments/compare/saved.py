@@ -25,31 +25,31 @@ from stepscope.experiments.compare.side import (
 
 def side_of_json(text: bytes | str, label: str) -> CompareSide:
     """The kept diagnosis as a side; FormatError where it is none."""
-    told = decode(text, DiagnosisContract, label)
-    refuse_impossible(told, label)
-    run, comms = told.run or None, told.comms or None
-    step_ns = None if told.step.ms is None else told.step.ms * 1e6
-    known = None if run is None or not run.ranks else run.ranks[0]
+    diagnosis = decode(text, DiagnosisContract, label)
+    refuse_impossible(diagnosis, label)
+    run, comms = diagnosis.run or None, diagnosis.comms or None
+    step_ns = _ns(diagnosis.step.ms)
+    rank_record = None if run is None or not run.ranks else run.ranks[0]
     world = None if comms is None else comms.world_size
     work = WorkDone(world_size=world or (len(run.ranks) if run is not None and run.ranks else None))
     return CompareSide(
         label=label,
         kind="diagnosis",
         step_ns=step_ns,
-        step_source=told.step.source,
+        step_source=diagnosis.step.source,
         kept=kept_steps(run),
-        recorded_ns=None if told.step.profiled_ms is None else told.step.profiled_ms * 1e6,
-        parts_ns=_mean_parts(told, step_ns),
-        bound=told.verdict.bound,
-        findings=told.findings,
-        ladder=told.ladder,
-        abstained=frozenset(each.code for each in told.abstentions or ()),
-        is_judged=told.replay is not None,
-        num_ranks=len(told.ranks),
-        ranks=tuple(_rank_side(rank, _parts_ns(rank), comms) for rank in told.ranks),
+        recorded_ns=_ns(diagnosis.step.profiled_ms),
+        parts_ns=_mean_parts(diagnosis, step_ns),
+        bound=diagnosis.verdict.bound,
+        findings=diagnosis.findings,
+        ladder=diagnosis.ladder,
+        abstained=frozenset(abstention.code for abstention in diagnosis.abstentions or ()),
+        is_judged=diagnosis.replay is not None,
+        num_ranks=len(diagnosis.ranks),
+        ranks=tuple(_rank_side(rank, _parts_ns(rank), comms) for rank in diagnosis.ranks),
         late=late_ranks(comms),
         comms=comms,
-        work=work if known is None else with_known(work, known),
+        work=work if rank_record is None else with_known(work, rank_record),
         knobs=None if run is None else knobs_of_facts(run),
         notes=(
             (
@@ -57,7 +57,7 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
                 "or "
                 "kernels to pair"
             ),
-            *side_notes(label, told.notes),
+            *side_notes(label, diagnosis.notes),
         ),
     )
 
@@ -70,11 +70,13 @@ def _ns(ms: float | None) -> float | None:
     return None if ms is None else ms * 1e6
 
 
-def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int | None] | None:
+def _mean_parts(
+    diagnosis: DiagnosisContract, step_ns: float | None
+) -> dict[str, int | None] | None:
     """The mean over ranks, and what it leaves of the step time: as analyses.width_run has it for
     facts."""
-    split = [parts for rank in told.ranks if (parts := _parts_ns(rank)) is not None]
-    if not split or step_ns is None or told.step.profiled_ms is None:
+    split = [parts for rank in diagnosis.ranks if (parts := _parts_ns(rank)) is not None]
+    if not split or step_ns is None or diagnosis.step.profiled_ms is None:
         return None
     mean: dict[str, int | None] = {
         part: round(sum(parts[part] or 0.0 for parts in split) / len(split)) for part in PARTS
@@ -82,17 +84,14 @@ def _mean_parts(told: DiagnosisContract, step_ns: float | None) -> dict[str, int
     if any(parts["comms_wait"] is None for parts in split):
         mean["comms_transfer"] = (mean["comms_transfer"] or 0) + (mean["comms_wait"] or 0)
         mean["comms_wait"] = None
-    profiled = round(told.step.profiled_ms * 1e6)
+    profiled = round(diagnosis.step.profiled_ms * 1e6)
     spread = profiled - sum(ns or 0 for ns in mean.values())
     return mean | {RANK_SPREAD: spread, UNPROFILED: round(step_ns) - profiled}
 
 
 def _rank_side(rank: Rank, parts: Mapping[str, Any] | None, comms: CommsFacts | None) -> RankSide:
-    waits = (
-        None
-        if comms is None
-        else next((one.wait_ns for one in comms.ranks if one.rank == rank.rank), None)
-    )
+    ranks = () if comms is None else comms.ranks
+    waits = next((row.wait_ns for row in ranks if row.rank == rank.rank), None)
     return RankSide(
         rank=rank.rank,
         step_ns=None if parts is None else sum(ns or 0.0 for ns in parts.values()),

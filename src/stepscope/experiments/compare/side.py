@@ -129,10 +129,10 @@ def side_of(
         bound=diagnosis.verdict.bound,
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
-        abstained=frozenset(each.code for each in diagnosis.abstentions),
+        abstained=frozenset(abstention.code for abstention in diagnosis.abstentions),
         is_judged=diagnosis.replay is not None,
         num_ranks=len(facts.ranks) or (len(facts.run.ranks) if facts.run is not None else 0),
-        ranks=tuple(_rank_side(one, facts) for one in facts.ranks),
+        ranks=tuple(_rank_side(rank, facts) for rank in facts.ranks),
         late=late_ranks(facts.comms),
         comms=facts.comms,
         device_name=None if rank is None else rank.device_name,
@@ -172,13 +172,9 @@ kept_steps = _kept
 
 
 def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
-    told = (
-        None
-        if facts.comms is None
-        else next((one for one in facts.comms.ranks if one.rank == rank.rank), None)
-    )
+    ranks = () if facts.comms is None else facts.comms.ranks
+    waits = next((row.wait_ns for row in ranks if row.rank == rank.rank), None)
     parts = rank.typical_parts_ns
-    waits = None if told is None else told.wait_ns
     if (
         waits is None
         and rank.partition is not None
@@ -196,12 +192,12 @@ def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
 def work_done(facts: Facts) -> WorkDone:
     first = facts.run.ranks[0] if facts.run is not None and facts.run.ranks else None
     flops = [rank.roofline.model_flops for rank in facts.ranks]
-    known = [one for one in flops if one is not None]
+    stated = [rank_flops for rank_flops in flops if rank_flops is not None]
     world = None if facts.comms is None else facts.comms.world_size
     done = WorkDone(
         world_size=world
         or (len(facts.run.ranks) if facts.run is not None and facts.run.ranks else None),
-        flops=sum(known) if known and len(known) == len(flops) else None,
+        flops=sum(stated) if stated and len(stated) == len(flops) else None,
         num_read=len(flops) or None,
     )
     return done if first is None else with_known(done, first)
@@ -232,7 +228,7 @@ def pieces_of_facts(facts: Facts) -> Pieces | None:
 
 def _rank_pieces(rank: RankFacts) -> Pieces:
     num = len(rank.steps.windows)
-    found: dict[Sort, Share] = {}
+    shares: dict[Sort, Share] = {}
     details: dict[Sort, dict[str, Detail]] = {}
     rows = [
         (row.op, row.name, row.category, row.precision, row.count, row.total_ns)
@@ -249,18 +245,18 @@ def _rank_pieces(rank: RankFacts) -> Pieces:
             module=None,
         )
         share = Share(count=count / num, ns=ns / num)
-        found.setdefault(sort, Share()).add(share)
-        one = details.setdefault(sort, {}).setdefault(
+        shares.setdefault(sort, Share()).add(share)
+        detail = details.setdefault(sort, {}).setdefault(
             name, Detail(category=category, precision=precision, share=Share())
         )
-        one.share.add(share)
+        detail.share.add(share)
     return Pieces(
         where="device",
-        sorts=tuple(found),
-        details=tuple(details[sort] for sort in found),
+        sorts=tuple(shares),
+        details=tuple(details[sort] for sort in shares),
         calls=(),
         each=1 / num,
-        shares=tuple(found.values()),
+        shares=tuple(shares.values()),
         busy_ns=sum(rank.busy_ns) / num,
         ranks=(rank.rank,),
     )

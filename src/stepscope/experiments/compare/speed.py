@@ -22,13 +22,13 @@ from stepscope.experiments.bootstrap import (
 from stepscope.experiments.compare.side import CompareSide
 
 ENOUGH_STEPS = 8
-"""Steps a side from which an interval is told: the median of fewer lies outside of all of them too
+"""Steps a side from which an interval is given: the median of fewer lies outside of all of them too
 often."""
 Z_KEPT = 1.645
 """A diagnosis keeps nine times in ten of the mean."""
 Z = 1.96
 ODD = 0.05
-"""A ratio of means that steps which save or evaluate move by more than this is told."""
+"""A ratio of means that steps which save or evaluate move by more than this is reported."""
 LAUNCHING = 0.1
 """Of a recorded step: the device waiting for launches longer than this, the step without a profiler
 is another one. The host runs at half to nine tenths of its speed under one."""
@@ -102,7 +102,7 @@ def both_timed(before: CompareSide, after: CompareSide) -> tuple[Timed | None, T
 
 
 def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
-    """A diagnosis keeps the mean of its steps: steps that are compared with it are told by their
+    """A diagnosis keeps the mean of its steps: steps that are compared with it are given by their
     mean too."""
     if {first.source, second.source} != {"kept", "unprofiled"}:
         return first, second
@@ -129,9 +129,7 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
             value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
         )
     smallest = smallest_shown(interval)
-    verdict = (
-        "faster" if interval.low > 1 else "slower" if interval.high < 1 else "no difference seen"
-    )
+    verdict = _verdict(interval.low, interval.high)
     return Speedup(
         value=value,
         low=interval.low,
@@ -186,6 +184,12 @@ def _error(side: Timed) -> float | None:
     return 1.2533 * statistics.stdev(side.steps) / math.sqrt(len(side.steps)) / side.ns
 
 
+def _verdict(low: float, high: float) -> str:
+    if low > 1:
+        return "faster"
+    return "slower" if high < 1 else "no difference seen"
+
+
 def scaled(speedup: Speedup, growth: float) -> Speedup:
     """Of work done in a second, where a step of the second run does `growth` times the work."""
 
@@ -193,10 +197,7 @@ def scaled(speedup: Speedup, growth: float) -> Speedup:
         return None if value is None else value * growth
 
     low, high = times(speedup.low), times(speedup.high)
-    if low is None or high is None:
-        verdict = "not told"
-    else:
-        verdict = "faster" if low > 1 else "slower" if high < 1 else "no difference seen"
+    verdict = "not told" if low is None or high is None else _verdict(low, high)
     return replace(speedup, value=times(speedup.value), low=low, high=high, verdict=verdict)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from stepscope.calibration.device import Device
@@ -27,15 +26,15 @@ from stepscope.experiments.kernels.call import (
     named_tensors,
     poison,
 )
-from stepscope.experiments.kernels.errors import (
-    OutputCheck,
-    compare,
-    judge,
-    rounding,
-    times,
-    widest,
-)
+from stepscope.experiments.kernels.checking import check_outputs
+from stepscope.experiments.kernels.errors import compare, rounding, times, widest
 from stepscope.experiments.kernels.execution import Built, ExecutionSettings, split
+from stepscope.experiments.kernels.results import (
+    CheckResult,
+    ReferenceOutputs,
+    ReferenceResult,
+    SampleResult,
+)
 from stepscope.experiments.kernels.space import Settings
 from stepscope.experiments.kernels.target import Inputs, Target, make_inputs
 from stepscope.experiments.kernels.timer import KernelTimer
@@ -47,53 +46,6 @@ UNKNOWN = 8.0
 """Roundings that a reference is taken to have where nothing more precise can be had to measure its
 error with."""
 LONGEST_WHY = 600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceResult:
-    """What the reference is in one case."""
-
-    problem: str | None
-    """Why the reference cannot be had there."""
-    error: Error | None = None
-    """Of the reference in the case's precision against the more precise one;
-    one rounding at least."""
-    truth: str = ""
-    """The precision of the truth."""
-    is_differentiable: bool = False
-    bytes_moved: int = 0
-    flops: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
-    """One configuration in one case."""
-
-    why: str | None
-    """What was raised, if anything."""
-    is_broken: bool = False
-    """Whether the device was left unusable: this process must end."""
-    output: str = ""
-    error: float | None = None
-    allowed: float | None = None
-    measure: str = ""
-    is_right: bool = False
-    num_checks: int = 0
-    has_gradients: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleResult:
-    ns: float | None
-    why: str | None = None
-    is_broken: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ReferenceOutputs:
-    same: CallResult
-    truth: CallResult
-    size_bytes: int
 
 
 class KernelBench:
@@ -108,7 +60,7 @@ class KernelBench:
         self._gradients = gradients
         self._ways = ExecutionSettings(self._torch, target, device.kind)
         self._timer = KernelTimer(self._torch, device.kind, device.cache_bytes, by=by, cold=cold)
-        self._kept: dict[Case, _ReferenceOutputs] = {}
+        self._kept: dict[Case, ReferenceOutputs] = {}
         self._ready: dict[str, Callable[[], object]] = {}
         self._ready_case: Case | None = None
         self._models: dict[tuple[int, str], Any] = {}
@@ -160,7 +112,8 @@ class KernelBench:
             return CheckResult(why=_words(problem), is_broken=self._is_broken())
         if self._gradients and not called.is_differentiable:
             return CheckResult(why="its outputs carry no gradient, and --gradients asks for them")
-        return self._judged(reference, called, self._inputs(case), allowed)
+        before = named_tensors(self._torch, self._inputs(case), self.target.parameters)
+        return check_outputs(self._torch, reference, called, before, allowed)
 
     def sample(self, settings: Settings | None, case: Case, inner: int) -> SampleResult:
         """One sample; None is the reference.
@@ -191,11 +144,10 @@ class KernelBench:
 
     def _ready_call(self, settings: Settings | None, case: Case) -> Callable[[], object]:
         torch = self._torch
-        built = (
-            self._reference_built(case.dtype)
-            if settings is None
-            else self._built(settings, case.dtype)
-        )
+        if settings is None:
+            built = self._reference_built(case.dtype)
+        else:
+            built = self._built(settings, case.dtype)
         inputs = fresh(torch, self._inputs(case), with_gradients=bool(self._gradients))
         args, named = inputs
         if not self._gradients:
@@ -221,7 +173,7 @@ class KernelBench:
         return forward_and_backward
 
     def _called(
-        self, built: Built, settings: Settings, case: Case, reference: _ReferenceOutputs
+        self, built: Built, settings: Settings, case: Case, reference: ReferenceOutputs
     ) -> CallResult:
         """The last of as many calls as it takes; each has inputs of its own."""
         want = self._gradients is not False
@@ -234,75 +186,7 @@ class KernelBench:
                 self._wait()
         return called
 
-    def _judged(
-        self, reference: _ReferenceOutputs, called: CallResult, before: Inputs, allowed: Error
-    ) -> CheckResult:
-        torch = self._torch
-        checks: list[OutputCheck] = []
-        same = reference.same
-        if set(called.outputs) != set(same.outputs):
-            counts = (
-                f"{len(called.outputs)} tensors came back, {len(same.outputs)} from the reference"
-            )
-            checks.append(OutputCheck(name="output", error=None, problem=counts))
-        else:
-            checks += [
-                compare(torch, name, called.outputs[name], output, reference.truth.outputs[name])
-                for name, output in same.outputs.items()
-            ]
-        if called.is_differentiable:
-            for name, gradient in same.gradients.items():
-                if name in called.gradients:
-                    truth = reference.truth.gradients[name]
-                    checks.append(compare(torch, name, called.gradients[name], gradient, truth))
-                else:
-                    checks.append(OutputCheck(name=name, error=None, problem="is missing"))
-        checks += self._touched(reference, called, before)
-        if not checks:
-            return CheckResult(
-                why="nothing came back and no input changed: there is nothing to compare"
-            )
-        judged = [(check, judge(check, allowed)) for check in checks]
-        worst, (error, limit, measure) = max(judged, key=lambda pair: _share(pair[1]))
-        return CheckResult(
-            why=None,
-            output=worst.name,
-            error=error,
-            allowed=limit,
-            measure=measure,
-            is_right=_share((error, limit, measure)) <= 1,
-            num_checks=len(checks),
-            has_gradients=called.is_differentiable and bool(same.gradients),
-        )
-
-    def _touched(
-        self, reference: _ReferenceOutputs, called: CallResult, before: Inputs
-    ) -> list[OutputCheck]:
-        """Inputs that were written to: by both, they are outputs; by one alone, that is a fault."""
-        torch = self._torch
-        checks = []
-        for name, original in named_tensors(torch, before, self.target.parameters).items():
-            mine, theirs = called.inputs.get(name), reference.same.inputs.get(name)
-            if mine is None or theirs is None:
-                continue
-            is_mine, is_theirs = not _equal(mine, original), not _equal(theirs, original)
-            if is_theirs:
-                checks.append(
-                    compare(
-                        torch, f"{name}, afterwards", mine, theirs, reference.truth.inputs[name]
-                    )
-                )
-            elif is_mine:
-                checks.append(
-                    OutputCheck(
-                        name=name,
-                        error=None,
-                        problem="was written to; the reference leaves it as it is",
-                    )
-                )
-        return checks
-
-    def _reference(self, case: Case) -> _ReferenceOutputs:
+    def _reference(self, case: Case) -> ReferenceOutputs:
         outputs = self._kept.get(case)
         if outputs is not None:
             return outputs
@@ -328,7 +212,7 @@ class KernelBench:
             *truth.outputs.values(),
             *truth.gradients.values(),
         ]
-        outputs = _ReferenceOutputs(
+        outputs = ReferenceOutputs(
             same=same, truth=truth, size_bytes=sum(tensor.nbytes for tensor in tensors)
         )
         while (
@@ -378,7 +262,7 @@ class KernelBench:
             self.target, self._torch, case.shapes, case.dtype, self.device.torch_device, SEED
         )
 
-    def _work(self, case: Case, reference: _ReferenceOutputs) -> tuple[int, float | None]:
+    def _work(self, case: Case, reference: ReferenceOutputs) -> tuple[int, float | None]:
         """Bytes that must move and FLOPs of products, of the call as it is timed."""
         torch = self._torch
         inputs = self._inputs(case)
@@ -420,7 +304,7 @@ class KernelBench:
         return None
 
     @contextlib.contextmanager
-    def _filled(self, settings: Settings, reference: _ReferenceOutputs) -> Iterator[None]:
+    def _filled(self, settings: Settings, reference: ReferenceOutputs) -> Iterator[None]:
         """Memory that nobody wrote to holds NaNs while the block runs."""
         torch = self._torch
         poison(torch, reference.same.outputs | reference.same.gradients)
@@ -430,9 +314,8 @@ class KernelBench:
             return
         is_deterministic = torch.are_deterministic_algorithms_enabled()
         is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        switch = vars(torch._C).get(
-            "_set_deterministic_algorithms", torch.use_deterministic_algorithms
-        )
+        bindings = vars(torch._C)  # noqa: SLF001
+        switch = bindings.get("_set_deterministic_algorithms", torch.use_deterministic_algorithms)
         # Torch's own name for it imports all of its compiler, which takes seconds; with it on,
         # torch.empty fills what it gives.
         switch(True, warn_only=True)
@@ -465,15 +348,6 @@ class KernelBench:
     def _wait(self) -> None:
         if self.device.kind == "cuda":
             self._torch.cuda.synchronize()
-
-
-def _share(judged: tuple[float | None, float | None, str]) -> float:
-    error, allowed, _ = judged
-    return float("inf") if error is None or not allowed else error / allowed
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return bool(((left == right) | ((left != left) & (right != right))).all())
 
 
 def _moved(tensor: Any) -> int:

@@ -21,7 +21,7 @@ import msgspec
 
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings, process_of
 from stepscope.experiments.kernels.worker import Answer, Described, Opening, Request
 from stepscope.process.job import OwnedJob

@@ -2,7 +2,7 @@
 
 Next to the function, or as its attributes, there may be
 
-    stepscope_inputs(shape, dtype, device)   the arguments of one call: a tuple, or a dict of keywords
+    stepscope_inputs(shape, dtype, device)   arguments of one call: a tuple, or a dict of keywords
     stepscope_shapes                         [(1024, 1024), (1000, 7)]: cases to time
     stepscope_edges                          further shapes to check
     stepscope_configs                        {"BLOCK": [64, 128]}, or a list of configurations

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Protocol
 
 from stepscope.core.experiments.kernel_tuning import Case, Gain, Timed
-from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, is_different, timed
+from stepscope.experiments.kernels.results import SampleResult
 from stepscope.experiments.kernels.space import Settings
 
 SCREEN_ROUNDS, LEAST_SCREEN = 7, 2

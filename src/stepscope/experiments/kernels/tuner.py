@@ -25,9 +25,9 @@ from stepscope.core.experiments.kernel_tuning import (
 )
 from stepscope.core.hardware import Roofs
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 from stepscope.experiments.kernels.space import Settings
 from stepscope.experiments.kernels.timing import REFERENCE, Race
 from stepscope.experiments.kernels.worker import Described

@@ -18,12 +18,8 @@ import msgspec
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import (
-    CheckResult,
-    KernelBench,
-    ReferenceResult,
-    SampleResult,
-)
+from stepscope.experiments.kernels.bench import KernelBench
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +109,14 @@ def describe(bench: KernelBench) -> Described:
     machine = describe_machine(device)
     spec = spec_of(machine)
     declared = target.declared
-    configs = (
-        declared_configs(declared["configs"], "stepscope_configs")
-        if "configs" in declared
-        else None
-    )
+    configs = shapes = edges = None
+    if "configs" in declared:
+        swept = declared_configs(declared["configs"], "stepscope_configs")
+        configs = tuple(dict(config) for config in swept)
+    if "shapes" in declared:
+        shapes = declared_shapes(declared["shapes"], "stepscope_shapes")
+    if declared.get("edges"):
+        edges = declared_shapes(declared["edges"], "stepscope_edges")
     return Described(
         name=target.name,
         is_module=target.is_module,
@@ -125,13 +124,9 @@ def describe(bench: KernelBench) -> Described:
         has_reference=target.reference is not None or target.is_module,
         has_inputs="inputs" in declared,
         needs_settings=target.unset,
-        shapes=declared_shapes(declared["shapes"], "stepscope_shapes")
-        if "shapes" in declared
-        else None,
-        edges=declared_shapes(declared["edges"], "stepscope_edges")
-        if declared.get("edges")
-        else None,
-        configs=None if configs is None else tuple(dict(config) for config in configs),
+        shapes=shapes,
+        edges=edges,
+        configs=configs,
         autotuned=tuple(dict(config) for config in autotune_configs(target)),
         default_options=tuple(dict(config) for config in default_options_of(bench)),
         device=machine.device,

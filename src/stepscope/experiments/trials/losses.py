@@ -34,31 +34,31 @@ def _of_rank(rank: RankRecord) -> dict[int, list[float]]:
     ends = sorted(
         (end, row["step"] or 0) for row in rank.rows if (end := row["end_ns"]) is not None
     )
-    found: dict[int, list[float]] = {}
+    by_step: dict[int, list[float]] = {}
     if not ends:
-        return found
+        return by_step
     first = next((row for row in rank.rows if row["end_ns"] == ends[0][0]), rank.rows[0])
     # The step before the first row is the one that made the folder; its end is that row's
     # beginning.
     ends.insert(0, (ends[0][0] - (first["dur_ns"] or 0), ends[0][1] - 1))
     for at_ns, loss in zip(times, losses, strict=False):
-        place = bisect_left(ends, (at_ns, -1))
-        step = ends[place][1] if place < len(ends) else ends[-1][1] + 1
-        found.setdefault(step, []).append(loss)
-    if last is not None and not found:
+        index = bisect_left(ends, (at_ns, -1))
+        step = ends[index][1] if index < len(ends) else ends[-1][1] + 1
+        by_step.setdefault(step, []).append(loss)
+    if last is not None and not by_step:
         # Of a graph that is replayed, the last replay's loss alone is known.
-        found[ends[-1][1]] = [last]
-    return found
+        by_step[ends[-1][1]] = [last]
+    return by_step
 
 
 def _read(path: Path) -> tuple[list[int], list[float], float | None]:
     """What the file says; nothing where it is not there, or not ours."""
     try:
         with path.open("rb") as file:
-            told = json.loads(file.read(MAX_BYTES))
-        times = [int(value) for value in told["ns"]]
-        losses = [float(value) for value in told["loss"]]
-        last = None if told["last"] is None else float(told["last"])
+            stored = json.loads(file.read(MAX_BYTES))
+        times = [int(value) for value in stored["ns"]]
+        losses = [float(value) for value in stored["loss"]]
+        last = None if stored["last"] is None else float(stored["last"])
     except (OSError, ValueError, TypeError, KeyError, OverflowError):
         return [], [], None
     return times, losses, last

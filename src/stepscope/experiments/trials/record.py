@@ -35,7 +35,7 @@ from stepscope.readers.run_folder.values import Row, sound_object
 
 TAIL_CHARS = 4_000
 LEAST_MEASURED = 0.5
-"""Share of the steps that the device's clock must have told before it is believed for all."""
+"""Share of the steps that the device's clock must have timed before it is believed for all."""
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|out of memory|DefaultCPUAllocator: can't allocate "
     r"memory|std::bad_alloc|^MemoryError|ENOMEM"
@@ -50,16 +50,16 @@ def trial_of(
     run: RunRecord, change: Change, ended: Ended, skipped: int, max_steps: int | None = None
 ) -> Trial:
     rank, steps, on_device = median_rank(run, skipped)
-    is_cut = ended.is_stopped or any((one.folder / ENDED_FILE).exists() for one in run.ranks)
+    is_cut = ended.is_stopped or any((each.folder / ENDED_FILE).exists() for each in run.ranks)
     tail = _tail(run.path / STDERR_FILE)
     is_oom, oom_note = _memory(ended, tail, is_cut=is_cut)
     taken, refusals = _taken(run, change)
     notes = [*run.notes, *refusals, *([oom_note] if oom_note else []), *_stock_notes(run, skipped)]
     notes += _short_notes(run, skipped) if not steps else []
     notes += [
-        f"rank {one.rank}: the capture switched itself off: {one.problem}"
-        for one in run.ranks
-        if one.problem
+        f"rank {failed.rank}: the capture switched itself off: {failed.problem}"
+        for failed in run.ranks
+        if failed.problem
     ]
     first = run.ranks[0] if run.ranks else None
     return Trial(
@@ -84,12 +84,12 @@ def trial_of(
 
 def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[int, ...], bool]:
     """The rank of the middle pace (the faster one of two), its steps, and whether the device's
-    clock told them."""
-    told = [(rank, *timed_steps(rank.rows, skipped + stock_of(rank))) for rank in run.ranks]
-    if not any(steps for _, steps, _ in told):
+    clock timed them."""
+    timed = [(rank, *timed_steps(rank.rows, skipped + stock_of(rank))) for rank in run.ranks]
+    if not any(steps for _, steps, _ in timed):
         # A short job: better its stock than nothing; the notes say so.
-        told = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
-    paced = sorted((one for one in told if one[1]), key=lambda one: statistics.median(one[1]))
+        timed = [(rank, *timed_steps(rank.rows, skipped)) for rank in run.ranks]
+    paced = sorted((row for row in timed if row[1]), key=lambda row: statistics.median(row[1]))
     return paced[(len(paced) - 1) // 2] if paced else (None, (), False)
 
 
@@ -117,16 +117,14 @@ def _short_notes(run: RunRecord, skipped: int) -> list[str]:
     if not 0 < made <= skipped:
         return []
     # The first row begins where the first step ended.
-    much = (
-        "give a lower --warm-up, or a job that goes on for longer"
-        if skipped > FIRST_STEPS
-        else "give a longer job"
-    )
-    return [f"{made + 1} steps were seen, and the first {skipped + 1} do not count: {much}"]
+    remedy = "give a longer job"
+    if skipped > FIRST_STEPS:
+        remedy = "give a lower --warm-up, or a job that goes on for longer"
+    return [f"{made + 1} steps were seen, and the first {skipped + 1} do not count: {remedy}"]
 
 
 def timed_steps(rows: Sequence[Row], skipped: int) -> tuple[tuple[int, ...], bool]:
-    """The usual timed steps after the warm-up, in order, and whether the device's clock told
+    """The usual timed steps after the warm-up, in order, and whether the device's clock timed
     them."""
     timed = unprofiled.before_recording([row for row in rows if (row["step"] or 0) > skipped])
     usual = unprofiled.usual_rows(timed)
@@ -157,26 +155,22 @@ def _length(row: Row) -> int | None:
 def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
-    told, equal = first.told, _object(first.folder / EQUAL_FILE)
-    loaders = _dicts(told.get("loaders"))
+    recorded, equal = first.told, _object(first.folder / EQUAL_FILE)
+    loaders = _dicts(recorded.get("loaders"))
     # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
-    alone = loaders[0] if len(loaders) == 1 else _dict(told.get("loader_iter"))
-    loader = next((one for one in loaders if one.get("is_feeding")), alone)
-    model = next(iter(_dicts(told.get("models"))), {})
-    machine = _dict(told.get("machine"))
+    alone = loaders[0] if len(loaders) == 1 else _dict(recorded.get("loader_iter"))
+    loader = next((loader for loader in loaders if loader.get("is_feeding")), alone)
+    model = next(iter(_dicts(recorded.get("models"))), {})
+    machine = _dict(recorded.get("machine"))
     devices = _dicts(machine.get("devices"))
-    usual = (
-        []
-        if paced is None
-        else unprofiled.usual_rows([row for row in paced.rows if row["state"] == 0])
-    )
+    rows = [] if paced is None else [row for row in paced.rows if row["state"] == 0]
+    usual = unprofiled.usual_rows(rows)
+    num_batches = statistics.fmean([row["num_batches"] or 0 for row in usual] or [0])
     return Setup(
-        world_size=_int(told.get("world_size")),
+        world_size=_int(recorded.get("world_size")),
         batch_size=_int(loader.get("batch_size")),
         # Where no loader was seen to give any, batches were not measured: the job feeds itself.
-        num_batches=statistics.fmean(row["num_batches"] or 0 for row in usual) or None
-        if usual
-        else None,
+        num_batches=num_batches or None,
         seed=_int(equal.get("seed")),
         data=_text(equal.get("data")),
         ends_with=_ends_with(usual),
@@ -186,7 +180,7 @@ def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
         device=_text(devices[0].get("name")) if devices else _text(machine.get("cpu_name")),
         versions={
             str(name): str(value)
-            for name, value in _dict(told.get("versions")).items()
+            for name, value in _dict(recorded.get("versions")).items()
             if value is not None
         },
     )
@@ -235,7 +229,7 @@ def _numerics(path: Path) -> tuple[NumericRow, ...]:
 
 
 def _computed(value: object) -> float | None:
-    """A number that a step computed; one that is not finite is told as text (`nan`, `inf`), for
+    """A number that a step computed; one that is not finite is written as text (`nan`, `inf`), for
     JSON has no word for it."""
     try:
         return float(value) if isinstance(value, int | float | str) else None
@@ -250,13 +244,8 @@ def _memory(ended: Ended, tail: str, *, is_cut: bool) -> tuple[bool, str | None]
     if OUT_OF_MEMORY.search(tail):
         return True, None
     if ended.exit_code == KILLED or "exitcode: -9" in tail or "Signal 9 (SIGKILL)" in tail:
-        return (
-            True,
-            (
-                "a process was killed from outside, most likely by the kernel for want of memory: "
-                "that is a guess"
-            ),
-        )
+        why = "a process was killed from outside, most likely by the kernel for want of memory"
+        return True, f"{why}: that is a guess"
     return False, None
 
 
@@ -279,7 +268,7 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _int(value: Any) -> int | None:

@@ -47,15 +47,7 @@ def run_trial(
     from stepscope import __version__
 
     words = [*command, *change.arguments]
-    if not words or shutil.which(words[0]) is None:
-        raise UsageError(
-            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it "
-            "spelled right, and on PATH?"
-        )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(
-            f"{folder} is there already and not empty: a trial needs a folder of its own"
-        )
+    _check_start(words, folder)
     knobs = _checked(change.knobs)
     skipped = max(warm_up_steps, FIRST_STEPS)
     options = _options(skipped, max_steps, with_numerics=with_numerics, profile=profile)
@@ -64,7 +56,7 @@ def run_trial(
         options = replace(options, sample_s=CALL_S)
     watcher = _Watcher(folder, skipped, on_steps)
     try:
-        told = prepare(folder, words, options, __version__, knobs)
+        run_info = prepare(folder, words, options, __version__, knobs)
         given = {**os.environ, **environment_of(knobs), **change.environment}
         with (folder / STDOUT_FILE).open("wb") as out, (folder / STDERR_FILE).open("wb") as err:
             ended = run_owned(
@@ -78,12 +70,24 @@ def run_trial(
     except OSError as problem:
         raise UsageError(f"the trial in {folder} could not be started: {problem}") from None
     try:
-        finish(folder, told, ended.exit_code)
+        finish(folder, run_info, ended.exit_code)
     except OSError as problem:
         raise UsageError(
-            f"what the trial in {folder} told could not be written: {problem}"
+            f"what the trial in {folder} recorded could not be written: {problem}"
         ) from None
     return trial_of(read_run(folder), change, ended, skipped, max_steps)
+
+
+def _check_start(words: Sequence[str], folder: Path) -> None:
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"{words[0] if words else 'nothing'} is not a command that can be run here. Is it "
+            "spelled right, and on PATH?"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            f"{folder} is there already and not empty: a trial needs a folder of its own"
+        )
 
 
 def steps_of(folder: Path, warm_up_steps: int = 0) -> tuple[int, ...]:

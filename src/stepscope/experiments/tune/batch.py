@@ -37,7 +37,7 @@ def check_batch(knobs: Sequence[Knob], free: Collection[str]) -> None:
             "accumulation x ranks), and with it "
             "another training. Give the accumulation too, so that it stays: --knob "
             f"{ACCUMULATION}=1..16 "
-            f'--as {ACCUMULATION}="--accum={{}}"; or say --free batch, and times are told per '
+            f'--as {ACCUMULATION}="--accum={{}}"; or say --free batch, and times are given per '
             "sample"
         )
     if names[ACCUMULATION].way.kind == HOOK:
@@ -49,7 +49,7 @@ def check_batch(knobs: Sequence[Knob], free: Collection[str]) -> None:
 
 
 def is_per_sample(space: Space, free: Collection[str]) -> bool:
-    """Whether times are told per sample: where the batch may change."""
+    """Whether times are given per sample: where the batch may change."""
     return FREE_BATCH in free or any(knob.name == BATCH for knob in space.knobs)
 
 
@@ -57,7 +57,7 @@ def settled_space(
     space: Space, setup: Setup, free: Collection[str], effective: int | None
 ) -> Space:
     """The space with its batch sizes brought to those that can keep the effective batch, now that
-    the baseline has told it."""
+    the baseline has shown it."""
     names = {knob.name: knob for knob in space.knobs}
     if FREE_BATCH in free or BATCH not in names:
         return space
@@ -109,8 +109,8 @@ def _total(setup: Setup, effective: int | None) -> int:
 def samples_of(
     settings: Settings, seen: Setup | None, given: Setup, effective: int | None
 ) -> float | None:
-    """Samples a step on all ranks: as the trial itself told, or as its settings make it; None where
-    neither is known."""
+    """Samples a step on all ranks: as the trial itself shows, or as its settings make it; None
+    where neither is known."""
     if seen is not None and seen.samples:
         return seen.samples
     size, times = settings.get(BATCH), settings.get(ACCUMULATION, given.num_batches or 1)

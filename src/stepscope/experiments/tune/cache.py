@@ -1,12 +1,13 @@
 """What tuning found, kept: settings by what was tuned, its shapes, its dtype, the device and the
 versions of the software.
 
-    {"v": 1, "what": "t.py", "shapes": "batch=32", "dtype": "float32", "device": "NVIDIA H200", "versions": {"torch": "2.8"},
-     "settings": {"num_workers": 4}, "ns": 3.19e7, "baseline_ns": 6.55e7, "at": "2026-01-31T12:00+00:00", "checked": true}
+    {"v": 1, "what": "t.py", "shapes": "batch=32", "dtype": "float32", "device": "NVIDIA H200",
+     "versions": {"torch": "2.8"}, "settings": {"num_workers": 4}, "ns": 3.19e7,
+     "baseline_ns": 6.55e7, "at": "2026-01-31T12:00+00:00", "checked": true}
 
 A local cache is a file of such lines; one behind a URL is a folder with an object for each. What
 was found with other versions is never given as an answer: `find` passes it over, and `near` lists
-it as a place to start from. Of two records of one key the one that was checked is believed, then
+it as a setting to start from. Of two records of one key the one that was checked is believed, then
 the newer. Files come from strangers: lines that are not such records are counted and left.
 """
 
@@ -53,11 +54,11 @@ class CacheKey:
     @property
     def digest(self) -> str:
         """A short name that is the same for equal keys."""
-        text = json_text([*self.place, sorted(self.versions.items())])
+        text = json_text([*self.without_versions, sorted(self.versions.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
-    def place(self) -> tuple[str, str, str, str]:
+    def without_versions(self) -> tuple[str, str, str, str]:
         """The key without the versions."""
         return (self.what, self.shapes, self.dtype, self.device)
 
@@ -123,24 +124,26 @@ class TuningCache:
     there too."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self._place = storage.where(path)
+        self._location = storage.location_of(path)
 
     def __str__(self) -> str:
-        return storage.name_of(self._place)
+        return storage.name_of(self._location)
 
     def refuse_strange(self) -> None:
         """Says, before anything is added, when the file is something else than a cache."""
-        _read_own(self._place)
+        _read_own(self._location)
 
     def find(self, key: CacheKey) -> CacheEntry | None:
         """What was found for this very key, with these very versions."""
         return self._read()[0].get(key.digest)
 
     def near(self, key: CacheKey) -> list[CacheEntry]:
-        """What was found for the same thing with other versions, newest first: a place to start
+        """What was found for the same thing with other versions, newest first: a setting to start
         from, never an answer."""
         others = [
-            e for e in self.entries() if e.key.place == key.place and e.key.digest != key.digest
+            entry
+            for entry in self.entries()
+            if entry.key.without_versions == key.without_versions and entry.key.digest != key.digest
         ]
         return sorted(others, key=lambda entry: entry.weight[1], reverse=True)
 
@@ -153,9 +156,9 @@ class TuningCache:
                 f"a tuned setting for {entry.key.what!r} cannot be kept: a name, a value or a "
                 "time of it is out of bounds"
             )
-        before = self.find(entry.key) if isinstance(self._place, str) else None
+        before = self.find(entry.key) if isinstance(self._location, str) else None
         if before is None or entry.weight >= before.weight:
-            storage.put(self._place, entry.key.digest, line)
+            storage.put(self._location, entry.key.digest, line)
 
     def entries(self) -> list[CacheEntry]:
         """Every key's believed record, oldest first."""
@@ -167,34 +170,34 @@ class TuningCache:
 
     def forget(self, keys: Iterable[CacheKey]) -> int:
         """Takes the records of these keys away; says how many there were."""
-        gone = {key.digest for key in keys}
-        if isinstance(self._place, str):
-            known = gone & set(self._read()[0])
-            for digest in known:
-                storage.take_away(self._place, digest)
-            return len(known)
-        with storage.locked(self._place):
+        digests = {key.digest for key in keys}
+        if isinstance(self._location, str):
+            present = digests & set(self._read()[0])
+            for digest in present:
+                storage.take_away(self._location, digest)
+            return len(present)
+        with storage.locked(self._location):
             entries, _ = self._read()
-            kept = [entry for digest, entry in entries.items() if digest not in gone]
+            kept = [entry for digest, entry in entries.items() if digest not in digests]
             if len(kept) < len(entries):
-                storage.write_all(self._place, _file(kept))
+                storage.write_all(self._location, _file(kept))
         return len(entries) - len(kept)
 
     def export_to(self, path: str | PathLike[str]) -> Imported:
         """Puts every believed record into one file, there or behind a URL. A cache that is there is
         added to; any other file is refused. Which of two records is believed is as everywhere."""
-        place = storage.where(path)
-        _read_own(place)
-        with nullcontext() if isinstance(place, str) else storage.locked(place):
-            data, theirs, unread = _read_own(place)
+        location = storage.location_of(path)
+        _read_own(location)
+        with nullcontext() if isinstance(location, str) else storage.locked(location):
+            data, theirs, unread = _read_own(location)
             ours, _ = self._read()
             better = _better(ours, theirs)
-            if isinstance(place, str) and storage.is_folder(place):
+            if isinstance(location, str) and storage.is_folder(location):
                 for entry in better.values():
-                    storage.put(place, entry.key.digest, _encode(entry))
+                    storage.put(location, entry.key.digest, _encode(entry))
             elif better or not theirs:
                 end = b"" if not data or data.endswith(b"\n") else b"\n"
-                storage.write_all(place, data + end + _file(better.values()))
+                storage.write_all(location, data + end + _file(better.values()))
         replaced = len(set(better) & set(theirs))
         return Imported(
             added=len(better) - replaced,
@@ -206,14 +209,14 @@ class TuningCache:
     def import_from(self, path: str | PathLike[str]) -> Imported:
         """Takes another cache's records in; of two for one key the checked one is believed, then
         the newer."""
-        place = storage.where(path)
-        data = storage.read_all(place)
+        location = storage.location_of(path)
+        data = storage.read_all(location)
         if data is None:
-            raise InputError(f"cannot read {storage.name_of(place)}: there is no such file")
+            raise InputError(f"cannot read {storage.name_of(location)}: there is no such file")
         theirs, refused = _parse(data)
         if refused and not theirs:
             raise InputError(
-                f"{storage.name_of(place)} holds no tuned settings of this version: {refused} "
+                f"{storage.name_of(location)} holds no tuned settings of this version: {refused} "
                 "lines could not be read"
             )
         ours, _ = self._read()
@@ -229,37 +232,34 @@ class TuningCache:
         )
 
     def _read(self) -> tuple[dict[str, CacheEntry], int]:
-        data = storage.read_all(self._place)
+        data = storage.read_all(self._location)
         return ({}, 0) if data is None else _parse(data)
 
 
-def _read_own(place: storage.Where) -> tuple[bytes, dict[str, CacheEntry], int]:
+def _read_own(location: storage.Location) -> tuple[bytes, dict[str, CacheEntry], int]:
     """A cache that is to be added to, or nothing; what is something else is refused."""
-    data = storage.read_all(place) or b""
+    data = storage.read_all(location) or b""
     theirs, unread = _parse(data)
     if unread and not theirs:
-        told = (
-            f"{storage.name_of(place)} is there already and is no tuning cache: it was left as it "
-            "is. Give another name"
+        raise InputError(
+            f"{storage.name_of(location)} is there already and is no tuning cache: it was left as "
+            "it is. Give another name"
         )
-        raise InputError(told)
     return data, theirs, unread
 
 
-def _better(
-    new: Mapping[str, CacheEntry], known: Mapping[str, CacheEntry]
-) -> dict[str, CacheEntry]:
+def _better(new: Mapping[str, CacheEntry], held: Mapping[str, CacheEntry]) -> dict[str, CacheEntry]:
     """The new records that are believed over the known ones."""
     return {
         digest: entry
         for digest, entry in new.items()
-        if digest not in known or entry.weight > known[digest].weight
+        if digest not in held or entry.weight > held[digest].weight
     }
 
 
 def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:
     """The believed record of every key, and the number of lines that are none."""
-    found: dict[str, CacheEntry] = {}
+    entries: dict[str, CacheEntry] = {}
     unread = 0
     for line in data.split(b"\n"):
         if not line.strip():
@@ -269,14 +269,14 @@ def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:
             unread += 1
             continue
         digest = entry.key.digest
-        if digest not in found and len(found) >= MAX_ENTRIES:
+        if digest not in entries and len(entries) >= MAX_ENTRIES:
             raise InputError(
                 f"more than {MAX_ENTRIES} tuned settings in one file: take some away with "
                 "`stepscope tune cache forget`"
             )
-        if digest not in found or entry.weight >= found[digest].weight:
-            found[digest] = entry
-    return found, unread
+        if digest not in entries or entry.weight >= entries[digest].weight:
+            entries[digest] = entry
+    return entries, unread
 
 
 def _file(entries: Iterable[CacheEntry]) -> bytes:
@@ -285,14 +285,15 @@ def _file(entries: Iterable[CacheEntry]) -> bytes:
 
 def _encode(entry: CacheEntry) -> bytes:
     key = entry.key
-    told = {
-        "v": FORMAT, "what": key.what, "shapes": key.shapes, "dtype": key.dtype, "device": key.device,
-        "versions": dict(key.versions), "settings": dict(entry.settings), "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
+    record = {
+        "v": FORMAT, "what": key.what, "shapes": key.shapes, "dtype": key.dtype,
+        "device": key.device, "versions": dict(key.versions), "settings": dict(entry.settings),
+        "ns": float(entry.ns), "baseline_ns": entry.baseline_ns,
         "at": entry.at, "checked": entry.checked,
     }  # fmt: skip
     # Half characters, which a path may hold and JSON may not, are written as escapes and refused
     # when read.
-    return json_text(told).encode()
+    return json_text(record).encode()
 
 
 def _decode(line: bytes) -> CacheEntry | None:

@@ -24,8 +24,8 @@ def first_settings(space: Space, num_trials: int) -> list[dict[str, Value]]:
     points = {knob.name: spread(knob) for knob in knobs}
     far = [{**base, name: values[-1]} for name, values in points.items()]
     middles = [{**base, name: values[1]} for name, values in points.items() if len(values) > 2]
-    found = [space.completed(settings) for settings in (base, *far, *middles)]
-    return found[: max(1, math.floor(MOST_SHARE * num_trials))]
+    designed = [space.completed(settings) for settings in (base, *far, *middles)]
+    return designed[: max(1, math.floor(MOST_SHARE * num_trials))]
 
 
 def spread(knob: Knob) -> list[Value]:

@@ -17,7 +17,7 @@ import msgspec
 
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.tune.workers import Crowd, host_of
+from stepscope.experiments.tune.workers import Workers, host_of
 
 FINAL = "final"
 """Attribute of what is no trial but the proof of the winner: its name."""
@@ -47,9 +47,9 @@ class Settled:
 class Final:
     """The proof of a study."""
 
-    def __init__(self, optuna: Any, study: Any, crowd: Crowd) -> None:
-        self._optuna, self._study, self._crowd = optuna, study, crowd
-        self._since = len(study.get_trials(deepcopy=False)) if crowd.is_shared else 0
+    def __init__(self, optuna: Any, study: Any, workers: Workers) -> None:
+        self._optuna, self._study, self._workers = optuna, study, workers
+        self._since = len(study.get_trials(deepcopy=False)) if workers.is_shared else 0
         """What was proven before this process began is not about its trials."""
         self._name: str | None = None
 
@@ -59,13 +59,13 @@ class Final:
     ) -> Iterator[Settled | None]:
         """Gives what another process proved of the same best setting; None when it is this one's
         turn to prove it."""
-        if not self._crowd.is_shared:
+        if not self._workers.is_shared:
             yield None
             return
         number, name = self._enter()
         key = PULSE + name
         try:
-            with self._crowd.pulse(lambda mark: self._study.set_user_attr(key, dict(mark))):
+            with self._workers.pulse(lambda mark: self._study.set_user_attr(key, dict(mark))):
                 yield self._awaited(number, is_same, wait)
         finally:
             self._name = None
@@ -77,19 +77,18 @@ class Final:
         if self._name is not None:
             self._study.set_user_attr(
                 RESULT + self._name,
-                msgspec.to_builtins(_slim(replace(settled, host=self._crowd.host))),
+                msgspec.to_builtins(_slim(replace(settled, host=self._workers.host))),
             )
 
     def _enter(self) -> tuple[int, str]:
-        self._name = name = str(self._crowd.mark()["id"])
-        self._study.set_user_attr(PULSE + name, self._crowd.mark())
+        self._name = name = str(self._workers.mark()["id"])
+        self._study.set_user_attr(PULSE + name, self._workers.mark())
         # With its name from the first moment on: nobody takes it for a trial.
         self._study.add_trial(
             self._optuna.trial.create_trial(state=self._states.RUNNING, user_attrs={FINAL: name})
         )
-        return next(
-            trial.number for trial in self._running() if trial.user_attrs[FINAL] == name
-        ), name
+        numbers = (trial.number for trial in self._running() if trial.user_attrs[FINAL] == name)
+        return next(numbers), name
 
     def _awaited(
         self, number: int, is_same: Callable[[Mapping[str, Value]], bool], wait: Wait
@@ -99,12 +98,13 @@ class Final:
             marks = {trial.number: self._mark(trial) for trial in self._running()}
             before = [
                 mark
-                for one, mark in marks.items()
-                if one < number and not self._crowd.is_gone(one, mark)
+                for other, mark in marks.items()
+                if other < number and not self._workers.is_gone(other, mark)
             ]
-            told = next((one for one in self._results() if is_same(one.best)), None)
-            if told is not None or not before:
-                return told
+            results = (settled for settled in self._results() if is_same(settled.best))
+            result = next(results, None)
+            if result is not None or not before:
+                return result
             wait(host_of(before[0]))
 
     def _results(self) -> list[Settled]:
@@ -112,8 +112,8 @@ class Final:
         ended = self._study.get_trials(deepcopy=False)[self._since :]
         names = [trial.user_attrs[FINAL] for trial in ended if FINAL in trial.user_attrs]
         attributes = self._study.user_attrs
-        found = (_settled(attributes.get(f"{RESULT}{name}")) for name in names)
-        return [one for one in found if one is not None]
+        results = (_settled(attributes.get(f"{RESULT}{name}")) for name in names)
+        return [settled for settled in results if settled is not None]
 
     def _running(self) -> list[Any]:
         running = self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,))
@@ -138,9 +138,9 @@ def _slim(settled: Settled) -> Settled:
     return replace(settled, verified=replace(settled.verified, runs=runs))
 
 
-def _settled(told: Any) -> Settled | None:
+def _settled(stored: Any) -> Settled | None:
     """A result out of the storage, which others write to."""
     try:
-        return msgspec.convert(told, Settled) if isinstance(told, dict) else None
+        return msgspec.convert(stored, Settled) if isinstance(stored, dict) else None
     except msgspec.ValidationError:
         return None

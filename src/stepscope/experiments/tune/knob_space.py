@@ -1,4 +1,4 @@
-"""The knobs of a search: what each may be, and how the job is told.
+"""The knobs of a search: what each may be, and how the job gets it.
 
     num_workers=0..16            whole numbers
     bucket_cap_mb=1..250:log     as many tries from 1 to 10 as from 10 to 100
@@ -40,7 +40,7 @@ _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How the job is told a knob's value."""
+    """How the job gets a knob's value."""
 
     kind: str = HOOK
     template: str = ""
@@ -93,7 +93,8 @@ class Knob:
             return ",".join(shown(value) for value in self.choices)
         assert self.low is not None and self.high is not None
         step = "" if self.step in (None, 1) else f":step={shown(self.step or 1)}"
-        return f"{self._number(self.low)}..{self._number(self.high)}{':log' if self.is_log else ''}{step}"
+        log = ":log" if self.is_log else ""
+        return f"{self._number(self.low)}..{self._number(self.high)}{log}{step}"
 
     def _number(self, value: float) -> str:
         return str(int(value)) if self.is_whole else repr(float(value))
@@ -106,7 +107,7 @@ class Knob:
             return None
         values = self.values
         if values is not None:
-            return min(values, key=lambda one: abs(float(one) - float(value)))
+            return min(values, key=lambda other: abs(float(other) - float(value)))
         assert self.low is not None and self.high is not None
         inside = min(max(float(value), self.low), self.high)
         return round(inside) if self.is_whole else inside
@@ -228,24 +229,16 @@ def change_of(knobs: Sequence[Knob], settings: Settings) -> Change:
 
 def shown(value: Value) -> str:
     """A value as it is given on the command line."""
-    return (
-        ("on" if value else "off")
-        if isinstance(value, bool)
-        else f"{value:.6g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _plain(value: Value) -> str:
-    """A value as a script is told it. A float is written so that it is read back the same."""
-    return (
-        ("1" if value else "0")
-        if isinstance(value, bool)
-        else repr(value)
-        if isinstance(value, float)
-        else str(value)
-    )
+    """A value as a script gets it. A float is written so that it is read back the same."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
@@ -259,7 +252,7 @@ def parse_ways(texts: Sequence[str]) -> dict[str, Way]:
                 "or --as OMP=env:OMP_NUM_THREADS"
             )
         if name in ways:
-            raise UsageError(f"--as {name} is given twice: a knob is told to the script in one way")
+            raise UsageError(f"--as {name} is given twice: a knob reaches the script in one way")
         ways[name] = _way(name, template)
     return ways
 
@@ -320,20 +313,22 @@ def _knob(name: str, text: str, way: Way | None) -> Knob:
             f"It can set: {', '.join(SETTINGS)}"
         )
     setting = None if way is not None else setting
-    found = _RANGE.fullmatch(text)
-    if found is None and ".." not in text:
+    match = _RANGE.fullmatch(text)
+    if match is None and ".." not in text:
         fields: dict[str, Any] = {"choices": _listed(name, text, setting)}
     else:
-        fields = _ranged(name, text, found, setting)
-    usual = None if setting is None else own_cores() if name == "num_threads" else setting.usual
+        fields = _ranged(name, text, match, setting)
+    usual = None
+    if setting is not None:
+        usual = own_cores() if name == "num_threads" else setting.usual
     return Knob(name=name, way=way or Way(), usual=usual, **fields)
 
 
-def _ranged(name: str, text: str, found: re.Match[str] | None, setting: Any) -> dict[str, Any]:
-    if found is None:
+def _ranged(name: str, text: str, match: re.Match[str] | None, setting: Any) -> dict[str, Any]:
+    if match is None:
         raise UsageError(f"--knob {name}={text}: {_meant(name, text)}{FORMS}")
-    low, high, is_log, step = float(found[1]), float(found[2]), False, None
-    for mark in found[3].split(":")[1:]:
+    low, high, is_log, step = float(match[1]), float(match[2]), False, None
+    for mark in match[3].split(":")[1:]:
         if mark == "log":
             is_log = True
         elif mark.startswith("step=") and re.fullmatch(_NUMBER, mark[5:]) and float(mark[5:]) > 0:
@@ -345,7 +340,7 @@ def _ranged(name: str, text: str, found: re.Match[str] | None, setting: Any) -> 
             )
     is_whole = not any(
         mark in part
-        for part in (found[1], found[2], str(step)[:-2] if step else "")
+        for part in (match[1], match[2], str(step)[:-2] if step else "")
         for mark in ".eE"
     )
     if setting is not None:
@@ -358,13 +353,13 @@ def _ranged(name: str, text: str, found: re.Match[str] | None, setting: Any) -> 
     if low > high:
         raise UsageError(
             f"--knob {name}={text}: the first number is the larger. Did you mean "
-            f"{name}={found[2]}..{found[1]}{found[3]}?"
+            f"{name}={match[2]}..{match[1]}{match[3]}?"
         )
     if is_log and low <= 0:
         least = "1" if is_whole else "0.001"
         raise UsageError(
             f"--knob {name}={text}: a range with :log starts above 0. Did you mean "
-            f"{name}={least}..{found[2]}:log?"
+            f"{name}={least}..{match[2]}:log?"
         )
     if is_log and step is not None:
         raise UsageError(

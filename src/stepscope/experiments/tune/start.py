@@ -12,7 +12,7 @@ from stepscope.core.experiments.tuning import CACHE, DIAGNOSIS, Tuning
 from stepscope.experiments.tune.batch import changes_batch
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
 from stepscope.experiments.tune.knob_space import Knob
-from stepscope.experiments.tune.tuner import Start
+from stepscope.experiments.tune.policy import Start
 from stepscope.experiments.verify.numerics_check import IDENTICAL, ROUNDING
 
 MAX_NEAR = 3
@@ -28,21 +28,18 @@ def from_findings(codes: Sequence[str], num_ranks: int) -> list[Start]:
     """The fixes of all findings together, then each by itself, most costly first."""
     from stepscope.experiments.fix_values import fixes
 
-    each: list[Mapping[str, Value]] = [
-        found for code in codes if (found := fixes(code, num_ranks=max(1, num_ranks)))
-    ]
+    proposed = [fixes(code, num_ranks=max(1, num_ranks)) for code in codes]
+    alone: list[Mapping[str, Value]] = [settings for settings in proposed if settings]
     together: dict[str, Value] = {}
-    for settings in each:
+    for settings in alone:
         together = {**settings, **together}
-    return [
-        Start(settings=one, origin=DIAGNOSIS)
-        for one in (*([together] if len(each) > 1 else []), *each)
-    ]
+    starts = [together, *alone] if len(alone) > 1 else alone
+    return [Start(settings=settings, origin=DIAGNOSIS) for settings in starts]
 
 
 def key_of(what: str, knobs: Sequence[Knob], setup: Setup) -> CacheKey:
     """Where a search of this command keeps what it finds: the job, its size and the machine, as the
-    baseline told them."""
+    baseline shows them."""
     sizes = {
         "batch": None if setup.samples is None else f"{setup.samples:g}",
         "ranks": setup.world_size,
@@ -70,7 +67,7 @@ class Remembered:
 
 def from_cache(cache: TuningCache, key: CacheKey) -> Remembered:
     """The settings to try first. What was found with other versions is said aloud, and is no more
-    than a place to start."""
+    than a setting to start from."""
     starts: list[Start] = []
     notes: list[str] = []
     same = cache.find(key)
@@ -107,7 +104,7 @@ def keep(cache: TuningCache, key: CacheKey, tuning: Tuning) -> bool:
     is_same = tuning.check is not None and tuning.check.verdict in (IDENTICAL, ROUNDING)
     seen = () if tuning.verified is None else tuning.verified.differences
     is_other = changes_batch(tuning.winner.settings, tuning.setup) or any(
-        one.what == "data" for one in seen
+        difference.what == "data" for difference in seen
     )
     cache.add(
         CacheEntry(

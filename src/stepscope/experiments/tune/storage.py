@@ -16,43 +16,45 @@ from typing import Any
 
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import open_regular
-from stepscope.readers.remote import URL, as_path, find_remote, shown
+from stepscope.readers.remote import as_path, find_remote, shown
 
 MAX_BYTES = 64 << 20
 """A file of records beyond this is no cache of ours: a record takes less than a kilobyte."""
 MAX_FILES = 100_000
 """Objects in one folder behind a URL."""
-Where = Path | str
+Location = Path | str
 """A local path, or a URL as it stands."""
 
 
-def where(text: str | os.PathLike[str]) -> Where:
-    """The place that these words name."""
+def location_of(text: str | os.PathLike[str]) -> Location:
+    """The location that these words name."""
     return as_path(os.fspath(text))
 
 
-def name_of(place: Where) -> str:
-    """The place as messages may have it."""
-    return shown(place) if isinstance(place, str) else str(place)
+def name_of(location: Location) -> str:
+    """The location as messages may have it."""
+    return shown(location) if isinstance(location, str) else str(location)
 
 
-def read_all(place: Where) -> bytes | None:
+def read_all(location: Location) -> bytes | None:
     """The bytes of a file, or of every file of a folder behind a URL, one after the other; None
     when there is nothing."""
     try:
-        if isinstance(place, str):
-            return _read_remote(place)
-        if not place.exists():
+        if isinstance(location, str):
+            return _read_remote(location)
+        if not location.exists():
             return None
-        if not place.is_file():
-            raise InputError(f"{place} is not a file. Name a file, such as tuned.jsonl")
-        with open_regular(place) as file:
+        if not location.is_file():
+            raise InputError(f"{location} is not a file. Name a file, such as tuned.jsonl")
+        with open_regular(location) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as problem:
-        raise InputError(f"cannot read {name_of(place)}: {problem.strerror or problem}") from None
-    return _bounded(data, place)
+        raise InputError(
+            f"cannot read {name_of(location)}: {problem.strerror or problem}"
+        ) from None
+    return _bounded(data, location)
 
 
 def _read_remote(url: str) -> bytes:
@@ -67,48 +69,48 @@ def _read_remote(url: str) -> bytes:
     return _bounded(b"\n".join(pieces), url)
 
 
-def _bounded(data: bytes, place: Where) -> bytes:
+def _bounded(data: bytes, location: Location) -> bytes:
     if len(data) > MAX_BYTES:
-        raise _too_big(place)
+        raise _too_big(location)
     return data
 
 
-def _too_big(place: Where) -> InputError:
+def _too_big(location: Location) -> InputError:
     return InputError(
-        f"{name_of(place)} holds more than {MAX_BYTES >> 20} MiB: too much for a file of tuned "
+        f"{name_of(location)} holds more than {MAX_BYTES >> 20} MiB: too much for a file of tuned "
         "settings"
     )
 
 
-def write_all(place: Where, data: bytes) -> None:
+def write_all(location: Location, data: bytes) -> None:
     """Puts the file there whole, or not at all."""
-    with _in_words(place):
-        if isinstance(place, str):
-            system, path = _writable(place)
+    with _in_words(location):
+        if isinstance(location, str):
+            system, path = _writable(location)
             system.pipe_file(path, data)
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        location.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{location.name}.", dir=location.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             os.chmod(name, 0o644 & ~_umask())
-            os.replace(name, place)
+            os.replace(name, location)
         except BaseException:
             with suppress(OSError):
                 os.unlink(name)
             raise
 
 
-def put(place: Where, name: str, line: bytes) -> None:
+def put(location: Location, name: str, line: bytes) -> None:
     """Adds one record: at the end of a local file, or as the object `name` of a folder behind a
     URL."""
-    with _in_words(place):
-        if isinstance(place, str):
-            system, path = _writable(place)
+    with _in_words(location):
+        if isinstance(location, str):
+            system, path = _writable(location)
             system.pipe_file(f"{str(path).rstrip('/')}/{name}.json", line + b"\n")
             return
-        with locked(place), place.open("ab+") as file:
+        with locked(location), location.open("ab+") as file:
             # What another writer left half done must not spoil this record too.
             file.seek(0, os.SEEK_END)
             if file.tell():
@@ -132,16 +134,16 @@ def take_away(url: str, name: str) -> None:
 
 
 @contextmanager
-def locked(place: Path) -> Iterator[None]:
-    """No other process that asks has the file meanwhile. Where the system has no such locks,
+def locked(location: Path) -> Iterator[None]:
+    """No other process that asks has the file meanwhile. Location the system has no such locks,
     nothing is held."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    location.parent.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # pragma: no cover - not on this system
         yield
         return
-    with (place.parent / f".{place.name}.lock").open("ab") as file:
+    with (location.parent / f".{location.name}.lock").open("ab") as file:
         with suppress(OSError):
             # Some network disks have no locks.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -170,17 +172,15 @@ def _writable(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _in_words(place: Where) -> Iterator[None]:
+def _in_words(location: Location) -> Iterator[None]:
     try:
         yield
     except NotImplementedError:
         raise InputError(
-            f"{name_of(place)} cannot be written to. Give a folder of an object store, or a local "
-            "file"
+            f"{name_of(location)} cannot be written to. Give a folder of an object store, or a "
+            "local file"
         ) from None
     except OSError as problem:
-        raise InputError(f"cannot write {name_of(place)}: {problem.strerror or problem}") from None
-
-
-def is_url(text: str) -> bool:
-    return URL.match(text) is not None
+        raise InputError(
+            f"cannot write {name_of(location)}: {problem.strerror or problem}"
+        ) from None

@@ -11,87 +11,49 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stepscope.core.experiments.trials import Change, Setup, Trial, Value
+from stepscope.core.experiments.trials import Change, Trial, Value
 from stepscope.core.experiments.tuning import (
     AGAIN,
     BASELINE,
     FAILED,
     MEASURED,
     OUT_OF_MEMORY,
-    PRUNED,
-    SAMPLE,
     SEARCH,
-    STEP,
     UNEQUAL,
     Tried,
 )
 from stepscope.errors import InputError, UsageError
-from stepscope.experiments.bootstrap import pace, pace_variance
 from stepscope.experiments.budget import Division, divided, for_runs
-from stepscope.experiments.tune.batch import FREE_BATCH, is_per_sample, samples_of, settled_space
+from stepscope.experiments.tune.batch import settled_space
 from stepscope.experiments.tune.design import first_settings
-from stepscope.experiments.tune.knob_space import HOOK, Settings, Space, shown
-from stepscope.experiments.tune.study import Asked, Study, import_optuna
+from stepscope.experiments.tune.judging import TrialJudge, Watcher
+from stepscope.experiments.tune.knob_space import HOOK, Space
+from stepscope.experiments.tune.parameters import import_optuna
+from stepscope.experiments.tune.policy import Measure, Say, Start, TunePolicy
+from stepscope.experiments.tune.study import AskedTrial, Study
 from stepscope.experiments.tune.study_storage import hidden
-from stepscope.experiments.verify.experiment import NO_STEPS
+from stepscope.experiments.tune.words import settings_words
 from stepscope.experiments.verify.loss_check import check_loss
 
-OnSteps = Callable[[Sequence[int]], bool]
-Measure = Callable[[Change, "OnSteps | None"], Trial]
-Say = Callable[[str], None]
-
-LEAST_STEPS = 3
-"""Timed steps that a trial must have to count."""
-LEAST_TO_PRUNE = 8
-"""Timed steps before a trial may be ended for being slow."""
 CLEARLY = 1.10
 """Times the best: a trial is ended when even the low end of its pace is above."""
 CLOSE = 1.04
 """Times the best: settings this near are looked at again, the noise of a short trial may have put
 them in a wrong order."""
+MAX_AGAIN, TRIALS_AN_AGAIN = 3, 15
+"""Trials kept for a second look at the best: so many at most, one for so many trials."""
 MAX_CRASHES = 3
 """In a row from the first, with nothing measured: then it is not the settings."""
-LEAST_TO_BURY = 2
-"""Trials in which a knob must not have taken hold before it is taken for dead."""
-SAMPLES_APART = 0.02
-"""Share by which the samples a step may differ: the last batch of an epoch is often smaller."""
-MAX_WHY = 300
+LEAST_INEFFECTIVE = 2
+"""Trials in which a knob must not have taken hold before it counts as ineffective."""
 MAX_IDLE = 3
 WAIT_S = 1.0
 """Between two looks at what other processes are at."""
 MACHINES_APART = 1.10
 """Ratio of two machines' baselines above which their trials are not the same experiment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunePolicy:
-    """How long to search, and what may change."""
-
-    num_trials: int = 20
-    """In the whole study, the baseline apart."""
-    budget_s: float | None = None
-    """Of the search and the proof together."""
-    is_proven: bool = False
-    """Whether a check and a proof follow, for which a part of the budget is kept."""
-    seed: int | None = None
-    storage: str | None = None
-    name: str = "stepscope-tune"
-    free: frozenset[str] = frozenset()
-    """What need not stay equal: batch, numerics."""
-    effective_batch: int | None = None
-    """Samples a step on all ranks, where the capture cannot see it."""
-    prune: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """A setting to try early, and where it came from."""
-
-    settings: Mapping[str, Value]
-    origin: str
 
 
 @dataclass(slots=True)
@@ -121,12 +83,8 @@ class Search:
     """Times in a row that nothing was to be had, though settings are left."""
 
     @property
-    def per(self) -> str:
-        return SAMPLE if is_per_sample(self.space, self.policy.free) else STEP
-
-    @property
-    def given_setup(self) -> Setup:
-        return Setup() if self.given is None else self.given.setup
+    def judge(self) -> TrialJudge:
+        return TrialJudge(space=self.space, policy=self.policy, host=self.host, baseline=self.given)
 
     def run(self, starts: Callable[[Trial], Sequence[Start]] = lambda _given: ()) -> None:
         """Measures the baseline, then searches. Ctrl-C ends it; what was measured stays."""
@@ -152,12 +110,12 @@ class Search:
             for start in starts(self.given):
                 filled = self.space.filled(start.settings)
                 if filled is not None and self.study.suggest(filled, start.origin):
-                    self.say(f"first in line, from the {start.origin}: {words_of(filled)}")
+                    self.say(f"first in line, from the {start.origin}: {settings_words(filled)}")
             for settings in first_settings(self.space, self.policy.num_trials):
                 self.study.suggest(settings, SEARCH)
             while self._is_wanted(self.study):
                 try:
-                    self._one(self.study)
+                    self._make_trial(self.study)
                 except UsageError as problem:
                     # A disk that is full, a command that has gone: what was measured until then is
                     # shown.
@@ -199,16 +157,9 @@ class Search:
         """What a run takes here: the mean of the baseline's and the best trial's, which are those
         of a proof."""
         assert self.baseline is not None
-        made = (
-            []
-            if self.study is None
-            else [
-                one
-                for one in self.study.trials()
-                if one.state == MEASURED and one.host == self.host
-            ]
-        )
-        best = min(made, key=lambda one: one.ns or math.inf, default=self.baseline)
+        trials = [] if self.study is None else self.study.trials()
+        made = [tried for tried in trials if tried.state == MEASURED and tried.host == self.host]
+        best = min(made, key=lambda tried: tried.ns or math.inf, default=self.baseline)
         return (self.baseline.wall_s + best.wall_s) / 2
 
     def ranked(self) -> list[tuple[dict[str, Value], float]]:
@@ -216,28 +167,28 @@ class Search:
         are taken together."""
         if self.study is None:
             return []
-        looks: dict[str, list[Tried]] = {}
+        settings: dict[str, dict[str, Value]] = {}
+        times: dict[str, list[float]] = {}
         for tried in self.study.trials():
             if tried.state == MEASURED and tried.ns is not None:
-                looks.setdefault(self.study.same(tried.settings), []).append(tried)
-        found = [
-            (dict(many[0].settings), statistics.geometric_mean([one.ns or 0.0 for one in many]))
-            for many in looks.values()
-        ]
-        return sorted(found, key=lambda pair: pair[1])
+                key = self.study.same(tried.settings)
+                settings.setdefault(key, dict(tried.settings))
+                times.setdefault(key, []).append(tried.ns)
+        ranked = [(settings[key], statistics.geometric_mean(times[key])) for key in times]
+        return sorted(ranked, key=lambda pair: pair[1])
 
     def _measure_baseline(self) -> None:
         self.say("trial 0: the command as it was given")
         trial = self.measure(Change(), None)
         self.given = trial
-        self.baseline = self._judged(trial, {}, 0, BASELINE, None)
+        self.baseline = self.judge.tried(trial, {}, number=0, origin=BASELINE)
         if self.baseline.state != MEASURED:
-            more = "".join(f". {capital(note)}" for note in trial.notes)
+            more = "".join(f". {note[:1].upper()}{note[1:]}" for note in trial.notes)
             where = f" (its output is kept in {trial.folder})" if trial.folder else ""
-            why = (
+            raise InputError(
                 f"the command as it was given cannot be measured: {self.baseline.why}{where}{more}"
+                ". Nothing was searched"
             )
-            raise InputError(f"{why}. Nothing was searched")
         if any(not math.isfinite(loss.loss) for loss in trial.losses):
             self.note(check_loss([trial], [trial]).because.partition("; ")[0])
         self.say(self._words(self.baseline))
@@ -245,16 +196,14 @@ class Search:
     def _compare_machines(self, study: Study) -> None:
         assert self.baseline is not None and self.baseline.ns is not None
         all_hosts = study.say_baseline(self.host, self.baseline.ns)
-        slow, fast = (
-            max(all_hosts, key=lambda host: all_hosts[host]),
-            min(all_hosts, key=lambda host: all_hosts[host]),
-        )
-        if all_hosts[slow] > all_hosts[fast] * MACHINES_APART:
+        slow = max(all_hosts, key=lambda host: all_hosts[host])
+        fast = min(all_hosts, key=lambda host: all_hosts[host])
+        ratio = all_hosts[slow] / all_hosts[fast]
+        if ratio > MACHINES_APART:
             self.notes.append(
-                "the machines of this search are not alike: the baseline takes "
-                f"{all_hosts[slow] / all_hosts[fast]:.2f}x as long "
-                f"on {slow} as on {fast}, so their trials are not comparable. Use one storage for "
-                "machines of one kind"
+                f"the machines of this search are not alike: the baseline takes {ratio:.2f}x as "
+                f"long on {slow} as on {fast}, so their trials are not comparable. Use one "
+                "storage for machines of one kind"
             )
 
     def _is_wanted(self, study: Study) -> bool:
@@ -273,7 +222,7 @@ class Search:
             self.ended = division.ended_words
         return not self.ended
 
-    def _one(self, study: Study) -> None:
+    def _make_trial(self, study: Study) -> None:
         self._look_around(study)
         self._learn(study)
         asked = None
@@ -286,9 +235,8 @@ class Search:
         if asked is None:
             # Where settings are left after all, another process has just left one that it was at.
             self._num_idle += 1
-            self.ended = (
-                "" if study.num_open() and self._num_idle <= MAX_IDLE else "every setting was tried"
-            )
+            if not study.num_open() or self._num_idle > MAX_IDLE:
+                self.ended = "every setting was tried"
             return
         self._is_waiting, self._num_idle = False, 0
         try:
@@ -303,25 +251,17 @@ class Search:
 
     def _look_around(self, study: Study) -> None:
         """Whether other processes are there still, and where."""
-        for gone in study.bury():
-            what = (
-                "had no setting yet"
-                if gone.settings is None
-                else f"was at {words_of(gone.settings)}"
-            )
-            then = (
-                ""
-                if gone.settings is None
-                else ", which is tried again"
-                if gone.is_in_line
-                else ", which is left alone now"
-            )
-            self.note(f"nothing was heard any more of a process on {gone.host}: it {what}{then}")
-        if any(study.crowd.is_beside(mark) for mark in study.others()):
+        for lost in study.close_lost():
+            what = "had no setting yet"
+            if lost.settings is not None:
+                then = "is tried again" if lost.is_in_line else "is left alone now"
+                what = f"was at {settings_words(lost.settings)}, which {then}"
+            self.note(f"nothing was heard any more of a process on {lost.host}: it {what}")
+        if any(study.workers.is_on_this_host(mark) for mark in study.others()):
             self.note(
                 f"another process of this search runs on {self.host} too: they share its cores, "
-                "and trials that run at the same "
-                "time disturb each other. One process a machine measures better"
+                "and trials that run at the same time disturb each other. One process a machine "
+                "measures better"
             )
 
     def _wait(self, study: Study) -> None:
@@ -344,197 +284,73 @@ class Search:
 
     def _look_again(self, study: Study) -> None:
         """Towards the end, puts those that are as good as the best in line once more."""
-        left = self.policy.num_trials - study.num_claimed()
-        if left > num_again(self.policy.num_trials):
+        num_again = min(MAX_AGAIN, self.policy.num_trials // TRIALS_AN_AGAIN)
+        if self.policy.num_trials - study.num_claimed() > num_again:
             return
         ranked = self.ranked()
-        for settings, ns in ranked[: num_again(self.policy.num_trials)]:
-            if (
-                len(ranked) > 1
-                and ranked[1][1] <= ranked[0][1] * CLOSE >= ns
-                and study.num_looks(settings) == 1
-            ):
+        close = [settings for settings, ns in ranked if ns <= ranked[0][1] * CLOSE]
+        if len(close) < 2:
+            return
+        for settings in close[:num_again]:
+            if study.num_looks(settings) == 1:
                 study.suggest(settings, AGAIN)
                 return
 
-    def _try(self, study: Study, asked: Asked) -> Tried:
+    def _try(self, study: Study, asked: AskedTrial) -> Tried:
         watcher = self._watcher(study, asked)
         trial = self.measure(self.space.change(asked.settings), watcher)
-        return self._judged(
+        return self.judge.tried(
             trial,
             asked.settings,
-            asked.number,
-            asked.origin,
-            None if watcher is None else watcher.words,
+            number=asked.number,
+            origin=asked.origin,
+            pruned=None if watcher is None else watcher.words,
         )
 
-    def _watcher(self, study: Study, asked: Asked) -> Watcher | None:
+    def _watcher(self, study: Study, asked: AskedTrial) -> Watcher | None:
         """Ends the trial when it is clearly slower than the best, or than the baseline; a second
         look is never ended."""
         if not self.policy.prune or asked.origin == AGAIN:
             return None
         assert self.baseline is not None and self.baseline.ns is not None
         best = min([self.baseline.ns, *(ns for _, ns in self.ranked()[:1])])
-        unit = (
-            samples_of(asked.settings, None, self.given_setup, self.policy.effective_batch)
-            if self.per == SAMPLE
-            else 1.0
-        )
-        return Watcher(study.watch(asked, best * CLEARLY), best, unit or 1.0)
+        samples = self.judge.samples(asked.settings) or 1.0
+        return Watcher(study.watch(asked, best * CLEARLY), best, samples)
 
     def _learn(self, study: Study) -> None:
         """A knob that never takes hold, whatever the others are, makes no settings different."""
         trials = [tried for tried in study.trials() if tried.num_steps and tried.state != FAILED]
-        dead = set()
+        ineffective = set()
         for knob in self.space.knobs:
             turned = [
                 tried for tried in trials if tried.settings.get(knob.name, knob.usual) != knob.usual
             ]
             if (
                 knob.way.kind == HOOK
-                and len(turned) >= LEAST_TO_BURY
+                and len(turned) >= LEAST_INEFFECTIVE
                 and all(knob.name in tried.not_taken for tried in turned)
             ):
-                dead.add(knob.name)
-        for name in sorted(dead - study.dead):
+                ineffective.add(knob.name)
+        for name in sorted(ineffective - study.ineffective):
             self.note(
                 f"{name} never took hold in the job, so settings that differ in it alone were "
                 "taken as one"
             )
-        study.dead = frozenset(dead)
-
-    def _judged(
-        self, trial: Trial, settings: Settings, number: int, origin: str, pruned: str | None
-    ) -> Tried:
-        """What a trial says of its setting."""
-        steps = trial.step_ns
-        known = pace(steps) if len(steps) >= LEAST_STEPS else None
-        samples = (
-            samples_of(settings, trial.setup, self.given_setup, self.policy.effective_batch)
-            if self.per == SAMPLE
-            else 1.0
-        )
-        state, why = self._state(trial, samples, pruned)
-        return Tried(
-            number=number,
-            settings=dict(settings),
-            state=state,
-            ns=None
-            if known is None or not samples or state not in (MEASURED, PRUNED)
-            else known / samples,
-            step_ns=known,
-            num_steps=len(steps),
-            wall_s=trial.wall_s,
-            why=why,
-            origin=origin,
-            host=self.host,
-            # A job that ended before its first step had no time to take anything.
-            not_taken=tuple(name for name, count in trial.taken.items() if count == 0)
-            if steps
-            else (),
-        )
-
-    def _state(self, trial: Trial, samples: float | None, pruned: str | None) -> tuple[str, str]:
-        if trial.is_out_of_memory:
-            return OUT_OF_MEMORY, last_words(trial.tail) or "memory ran out"
-        if pruned:
-            return PRUNED, pruned
-        if trial.is_timed_out and len(trial.step_ns) < LEAST_STEPS:
-            return FAILED, f"it had not timed {LEAST_STEPS} steps after {trial.wall_s:.0f} s"
-        if trial.exit_code == 0 and not trial.step_ns:
-            return FAILED, f"it {NO_STEPS}"
-        if not (trial.is_good or trial.is_timed_out):
-            told = last_words(trial.tail)
-            return FAILED, f"exit code {trial.exit_code}" + (f": {told}" if told else "")
-        if len(trial.step_ns) < LEAST_STEPS:
-            return FAILED, f"only {len(trial.step_ns)} steps were timed"
-        if samples is None:
-            return (
-                UNEQUAL,
-                "how many samples a step takes was not seen. Say it with --effective-batch N",
-            )
-        return self._terms(trial)
-
-    def _terms(self, trial: Trial) -> tuple[str, str]:
-        """Whether a step is still the same work."""
-        loss = None if self.given is None else check_loss([self.given], [trial])
-        if loss is not None and loss.is_fault:
-            return FAILED, loss.because.replace("the candidate's", "its")
-        now, before = trial.setup.samples, self.given_setup.samples
-        if (
-            now is None
-            or before is None
-            or FREE_BATCH in self.policy.free
-            or abs(now - before) <= SAMPLES_APART * before
-        ):
-            return MEASURED, ""
-        return (
-            UNEQUAL,
-            (
-                f"{now:g} samples a step where the baseline has {before:g}. Pin it, or say --free "
-                "batch"
-            ),
-        )
+        study.ineffective = frozenset(ineffective)
 
     def _words(self, tried: Tried) -> str:
         """A line of progress."""
-        head = (
-            ""
-            if tried.origin == BASELINE
-            else f"trial {tried.number}: {words_of(tried.settings)}: "
-        )
+        is_baseline = tried.origin == BASELINE
+        head = ""
+        if not is_baseline:
+            head = f"trial {tried.number}: {settings_words(tried.settings)}: "
         if tried.ns is None:
             return f"{head}{tried.state}: {tried.why}"
-        best = self.ranked()[:1]
-        base = self.baseline.ns if self.baseline is not None else None
-        gain = (
-            ""
-            if base is None or tried.origin == BASELINE
-            else f", {base / tried.ns:.2f}x of the baseline's speed"
-        )
-        is_best = bool(best) and tried.state == MEASURED and tried.ns <= best[0][1] * (1 + 1e-9)
-        mark = " (best so far)" if is_best and (base is None or tried.ns < base) else ""
-        return f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.per}{gain}{mark}"
-
-
-def words_of(settings: Settings) -> str:
-    """`num_workers=4 compile_mode=off`."""
-    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
-
-
-def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def last_words(tail: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return lines[-1][:MAX_WHY] if lines else ""
-
-
-def num_again(num_trials: int) -> int:
-    """Trials kept for a second look at the best."""
-    return min(3, num_trials // 15)
-
-
-class Watcher:
-    """Hears a trial's steps while it runs."""
-
-    def __init__(self, hear: Callable[[float, int], bool], best_ns: float, unit: float) -> None:
-        self._hear = hear
-        self._best_ns = best_ns
-        self._unit = unit
-        self.words: str | None = None
-        """Why the trial was ended, if it was."""
-
-    def __call__(self, steps: Sequence[int]) -> bool:
-        if len(steps) < LEAST_TO_PRUNE:
-            return True
-        now = pace(steps)
-        low = now * math.exp(-2 * math.sqrt(pace_variance(steps, draws=50)))
-        if self._hear(low / self._unit, len(steps)):
-            return True
-        self.words = (
-            f"after {len(steps)} steps {now / self._unit / self._best_ns:.2f}x as long as the best"
-        )
-        return False
+        words = f"{head}{tried.state}, {tried.ns / 1e6:.3g} ms a {self.judge.per}"
+        if is_baseline:
+            return words
+        assert self.baseline is not None and self.baseline.ns is not None
+        words += f", {self.baseline.ns / tried.ns:.2f}x of the baseline's speed"
+        best = min((ns for _, ns in self.ranked()), default=0.0)
+        is_best = tried.state == MEASURED and tried.ns <= best * (1 + 1e-9)
+        return f"{words} (best so far)" if is_best and tried.ns < self.baseline.ns else words

@@ -1,4 +1,4 @@
-"""A setting as words to put in the code."""
+"""A setting as words: to name it, and to put it in the code."""
 
 from __future__ import annotations
 
@@ -50,6 +50,19 @@ SWITCHES: Mapping[tuple[str, Value], str] = {
     ("gc", "freeze"): "gc.collect() and gc.freeze() after the first step",
 }
 
+MAX_LINE = 300
+
+
+def settings_words(settings: Settings) -> str:
+    """`num_workers=4 compile_mode=off`."""
+    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+
+
+def last_line(tail: str) -> str:
+    """The last line of a job's output that says something."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return lines[-1][:MAX_LINE] if lines else ""
+
 
 def winner_words(
     space: Space, settings: Settings, dead: frozenset[str] = frozenset()
@@ -66,15 +79,13 @@ def winner_words(
 def knob_words(knob: Knob, value: Value) -> str:
     """`num_workers=4 in DataLoader(...)`."""
     if knob.way.kind == ENVIRONMENT:
-        told = change_of([knob], {knob.name: value}).environment
-        return " ".join(f"{name}={text}" for name, text in told.items()) + " in the environment"
+        variables = change_of([knob], {knob.name: value}).environment
+        words = " ".join(f"{name}={text}" for name, text in variables.items())
+        return f"{words} in the environment"
     if knob.way.kind != HOOK:
-        words = change_of([knob], {knob.name: value}).arguments
-        return (
-            f"{' '.join(words)} on the command line"
-            if words
-            else f"no {knob.way.template} on the command line"
-        )
+        arguments = change_of([knob], {knob.name: value}).arguments
+        words = " ".join(arguments) if arguments else f"no {knob.way.template}"
+        return f"{words} on the command line"
     name, plain = knob.name, repr(value) if isinstance(value, bool | float) else str(value)
     if name in LOADER:
         return f"{name}={plain} in DataLoader(...)"

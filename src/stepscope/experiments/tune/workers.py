@@ -28,8 +28,8 @@ lock that was left takes to be broken."""
 Mark = Mapping[str, Any]
 
 
-class Crowd:
-    """Who is at work on a study, this process among them."""
+class Workers:
+    """The processes at work on a study, this one among them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Crowd:
     def is_mine(self, mark: object) -> bool:
         return isinstance(mark, dict) and mark.get("id") == self._who["id"]
 
-    def is_beside(self, mark: object) -> bool:
+    def is_on_this_host(self, mark: object) -> bool:
         """Whether it is another process on this very machine."""
         return isinstance(mark, dict) and mark.get("host") == self.host and not self.is_mine(mark)
 
@@ -68,7 +68,7 @@ class Crowd:
 
     @contextmanager
     def pulse(self, tell: Callable[[Mark], object]) -> Iterator[None]:
-        """As long as this lasts, others are told that it is being worked on."""
+        """As long as this lasts, others see that it is being worked on."""
         if not self.is_shared:
             yield
             return

@@ -90,28 +90,18 @@ def _verdict(
     first, second = sides
     if second.num_not_finite and not first.num_not_finite:
         beyond = "" if (second.not_finite_step or 0) <= horizon else f", in {horizon + 1} steps"
-        return (
-            LOSS_NOT_FINITE,
-            (
-                f"the candidate's loss {_not_finite_words(after)} while the baseline's "
-                f"{_course(first)}{beyond}"
-            ),
-        )
+        why = f"the candidate's loss {_not_finite_words(after)} while the baseline's"
+        return LOSS_NOT_FINITE, f"{why} {_course(first)}{beyond}"
     if any(run.ends_not_finite for run in after):
         also = f"; the baseline's {_not_finite_words(before)}" if first.num_not_finite else ""
         return LOSS_NOT_FINITE, f"the candidate's loss {_not_finite_words(after)}{also}"
     if first.num_not_finite:
-        also = (
-            f"the candidate's {_not_finite_words(after)}"
-            if second.num_not_finite
-            else f"the candidate's {_course(second)}"
-        )
-        return LOSS_BASELINE, f"the baseline's own loss {_not_finite_words(before)}; {also}"
+        also = _not_finite_words(after) if second.num_not_finite else _course(second)
+        why = f"the baseline's own loss {_not_finite_words(before)}"
+        return LOSS_BASELINE, f"{why}; the candidate's {also}"
     if len(before) >= LEAST_RUNS and _is_growing(before, after, horizon):
-        return (
-            LOSS_GROWS,
-            f"the candidate's loss {_course(second)} while the baseline's {_course(first)}",
-        )
+        why = f"the candidate's loss {_course(second)} while the baseline's {_course(first)}"
+        return LOSS_GROWS, why
     return LOSS_SOUND, f"the candidate's loss {_course(second)}, the baseline's {_course(first)}"
 
 
@@ -120,18 +110,16 @@ def _is_growing(before: Sequence[_Run], after: Sequence[_Run], horizon: int) -> 
     baseline ends, both by more than the noise: how far the baseline's runs end apart, how far steps
     within them do, and a share of the loss."""
     pairs = [(run.first(), run.last(horizon)) for run in before]
-    known = [(first, last) for first, last in pairs if first is not None and last is not None]
-    start, end = (
-        _median([run.first() for run in after]),
-        _median([run.last(horizon) for run in after]),
-    )
-    if not known or start is None or end is None:
+    finite = [(first, last) for first, last in pairs if first is not None and last is not None]
+    start = _median([run.first() for run in after])
+    end = _median([run.last(horizon) for run in after])
+    if not finite or start is None or end is None:
         return False
-    ends = [last for _, last in known]
+    ends = [last for _, last in finite]
     within = statistics.median([_spread(run.tail(horizon)) for run in before])
     share = LEAST_RISE * max(abs(start), abs(statistics.median(ends)))
     noise = NOISE_TIMES * max(max(ends) - min(ends), within, share)
-    own = max(0.0, *(last - first for first, last in known))
+    own = max(0.0, *(last - first for first, last in finite))
     return end - start > max(noise, OWN_RISE * own) and end - max(ends) > noise
 
 
@@ -152,9 +140,8 @@ def _course(side: SideLoss) -> str:
         return "is not known"
     if f"{side.first:.3g}" == f"{side.last:.3g}":
         return f"stays at {side.last:.3g}"
-    return (
-        f"{'falls' if side.last < side.first else 'grows'} from {side.first:.3g} to {side.last:.3g}"
-    )
+    how = "falls" if side.last < side.first else "grows"
+    return f"{how} from {side.first:.3g} to {side.last:.3g}"
 
 
 def _not_finite_words(runs: Sequence[_Run]) -> str:
@@ -176,10 +163,10 @@ def _not_finite_words(runs: Sequence[_Run]) -> str:
 
 def _median(values: Sequence[float | None]) -> float | None:
     """None where there is none, or one is not finite."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values) or not all(map(math.isfinite, known)):
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite or len(finite) < len(values):
         return None
-    return statistics.median(known)
+    return statistics.median(finite)
 
 
 def _spread(values: Sequence[float]) -> float:

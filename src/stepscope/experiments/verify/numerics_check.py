@@ -76,67 +76,44 @@ class _Quantity:
 
 
 def _verdict(quantities: Sequence[_Quantity], same_bits: bool, compared: int) -> tuple[str, str]:
-    told = [one for one in quantities if one.gap.largest is not None]
-    if not told and not compared:
+    seen = [quantity for quantity in quantities if quantity.gap.largest is not None]
+    if not seen and not compared:
         return UNKNOWN, "neither losses nor gradients nor parameters of a common step were seen"
-    if all(one.gap.largest == 0 for one in told) and same_bits:
-        return IDENTICAL, _same_words(told, compared)
-    beyond = [one for one in told if one.gap.first_step is not None]
+    if all(quantity.gap.largest == 0 for quantity in seen) and same_bits:
+        return IDENTICAL, _same_words(seen, compared)
+    beyond = [quantity for quantity in seen if quantity.gap.first_step is not None]
     if not beyond:
-        if not told:
-            return (
-                DIFFERS,
-                (
-                    "the parameters' bits differ, and neither losses nor norms were seen that say "
-                    "by "
-                    "how much"
-                ),
-            )
-        return ROUNDING, _furthest([one.gap for one in told])
-    worse = [one for one in beyond if not _is_noise(one.gap, one.floor)]
-    loose = [one for one in beyond if (one.floor.largest or 0.0) > MOST_NOISE]
+        if not seen:
+            unknown = "neither losses nor norms were seen that say by how much"
+            return DIFFERS, f"the parameters' bits differ, and {unknown}"
+        return ROUNDING, _furthest([quantity.gap for quantity in seen])
+    worse = [quantity for quantity in beyond if not _is_noise(quantity.gap, quantity.floor)]
+    loose = [quantity for quantity in beyond if (quantity.floor.largest or 0.0) > MOST_NOISE]
     if not worse and loose:
         apart = f"two runs of the baseline are {_apart(loose[0].floor)} themselves"
-        return (
-            UNKNOWN,
-            f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told",
-        )
+        why = f"{apart} in the {loose[0].words}: the job is not seeded, and nothing can be told"
+        return UNKNOWN, why
     if not worse:
-        return (
-            NOISE,
-            (
-                f"the {beyond[0].words} is {_apart(beyond[0].gap)}; two runs of the baseline are "
-                f"{_apart(beyond[0].floor)}"
-            ),
-        )
-    first = min(worse, key=lambda one: one.gap.first_step or 0)
-    noise = (
-        ""
-        if first.floor.largest is None
-        else f"; two runs of the baseline are {_apart(first.floor)}"
-    )
-    return (
-        DIFFERS,
-        (
-            f"the {first.words} differs from step {first.gap.first_step} on: "
-            f"{_apart(first.gap)}{noise}"
-        ),
-    )
+        noisy = beyond[0]
+        why = f"the {noisy.words} is {_apart(noisy.gap)}"
+        return NOISE, f"{why}; two runs of the baseline are {_apart(noisy.floor)}"
+    first = min(worse, key=lambda quantity: quantity.gap.first_step or 0)
+    why = f"the {first.words} differs from step {first.gap.first_step} on: {_apart(first.gap)}"
+    if first.floor.largest is not None:
+        why += f"; two runs of the baseline are {_apart(first.floor)}"
+    return DIFFERS, why
 
 
-def _same_words(told: Sequence[_Quantity], compared: int) -> str:
+def _same_words(quantities: Sequence[_Quantity], compared: int) -> str:
     """Parameters' bits are looked at after fewer steps than losses are."""
-    named = " and ".join(f"every {one.words}" for one in told)
-    num = max((one.gap.num for one in told), default=0)
-    at = "the one step" if num == 1 else f"each of the {num} steps"
-    bits = (
-        ""
-        if not compared
-        else f"every parameter's bits after {'one' if compared == 1 else compared}"
-    )
+    named = " and ".join(f"every {quantity.words}" for quantity in quantities)
+    num = max((quantity.gap.num for quantity in quantities), default=0)
+    steps = "the one step" if num == 1 else f"each of the {num} steps"
+    bits = f"every parameter's bits after {'one' if compared == 1 else compared}"
     if not named:
         return f"{bits} {'step' if compared == 1 else 'steps'} are the same"
-    return f"{named} agree at {at} compared{f', and {bits} of them' if bits else ''}"
+    agreement = f"{named} agree at {steps} compared"
+    return f"{agreement}, and {bits} of them" if compared else agreement
 
 
 def _is_noise(gap: Gap, floor: Gap) -> bool:
@@ -145,8 +122,8 @@ def _is_noise(gap: Gap, floor: Gap) -> bool:
     return gap.largest <= NOISE_FACTOR * floor.largest
 
 
-def _furthest(told: Sequence[Gap]) -> str:
-    largest = max(told, key=lambda gap: gap.largest or 0.0)
+def _furthest(gaps: Sequence[Gap]) -> str:
+    largest = max(gaps, key=lambda gap: gap.largest or 0.0)
     if not largest.largest:
         return (
             "every loss and norm compared is the same to the last bit, some parameters' bits are "
@@ -204,10 +181,10 @@ def _digests(first: Rows, second: Rows) -> tuple[int, int]:
 
 def _is_repeated(baseline: Rows, again: Rows, loss: Gap, norm: Gap) -> bool | None:
     equal, compared = _digests(baseline, again)
-    told = [gap.largest for gap in (loss, norm) if gap.largest is not None]
-    if not told and not compared:
+    distances = [gap.largest for gap in (loss, norm) if gap.largest is not None]
+    if not distances and not compared:
         return None
-    return equal == compared and all(largest == 0 for largest in told)
+    return equal == compared and all(largest == 0 for largest in distances)
 
 
 def _loss(row: NumericRow) -> float | None:

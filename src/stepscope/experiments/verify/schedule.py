@@ -57,9 +57,9 @@ class VerifyPolicy:
     """Runs of each side before the first that counts: they fill caches, and tell whether the sides
     are on equal terms."""
     allowed: frozenset[str] = frozenset()
-    """What may differ between the sides; names are those of equal_terms.TERMS."""
+    """What may differ between the sides; names are those of comparability.TERMS."""
     per_sample: bool = False
-    """Whether times are told per sample, as they must be where the batch size differs."""
+    """Whether times are given per sample, as they must be where the batch size differs."""
 
 
 def order(round_number: int) -> tuple[Side, Side, Side, Side]:
@@ -76,12 +76,12 @@ def looks(policy: VerifyPolicy) -> tuple[int, ...]:
     >>> looks(VerifyPolicy(max_rounds=10))
     (2, 3, 4, 6, 9, 10)
     """
-    out = []
-    at = min(max(FEWEST_ROUNDS, policy.min_rounds), policy.max_rounds)
-    while at < policy.max_rounds:
-        out.append(at)
-        at = at + max(1, at // 2)
-    return (*out, policy.max_rounds)
+    rounds = []
+    num = min(max(FEWEST_ROUNDS, policy.min_rounds), policy.max_rounds)
+    while num < policy.max_rounds:
+        rounds.append(num)
+        num += max(1, num // 2)
+    return (*rounds, policy.max_rounds)
 
 
 def share_of_errors(

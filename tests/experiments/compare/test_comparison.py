@@ -24,7 +24,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.comparison.words import step_words
 from stepscope.report.json import to_json
-from tests.experiments.test_pairing import pieces
+from tests.experiments.compare.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import SHARED, needs_shared
 
@@ -33,7 +33,7 @@ MS = 1_000_000
 
 def side(label: str, steps: Sequence[float] = (), **more: object) -> CompareSide:
     """A run of these unprofiled steps, in ms."""
-    known = CompareSide(
+    made = CompareSide(
         label=label,
         kind="run",
         step_ns=statistics.median(steps) * MS if steps else None,
@@ -42,7 +42,7 @@ def side(label: str, steps: Sequence[float] = (), **more: object) -> CompareSide
         knobs={},
         is_judged=True,
     )
-    return replace(known, **more)  # type: ignore[arg-type]
+    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def noisy(middle: float, num: int, seed: int, spread: float = 0.02) -> list[float]:
@@ -69,35 +69,40 @@ def test_a_speedup_is_before_over_after_and_its_interval_mostly_holds_the_truth(
     holds = 0
     for seed in range(20):
         before, after = noisy(20, 80, seed), noisy(10, 60, seed + 100)
-        found = compare(side("a", before), side("b", after)).speedup
-        assert found.value == pytest.approx(
+        speedup = compare(side("a", before), side("b", after)).speedup
+        assert speedup.value == pytest.approx(
             statistics.median(before) / statistics.median(after), rel=1e-6
         )
-        assert found.verdict == "faster"
-        low, high, smallest = found.low or 0.0, found.high or 0.0, found.smallest or 0.0
-        assert 1.9 < low < (found.value or 0.0) < high < 2.1
+        assert speedup.verdict == "faster"
+        low, high, smallest = speedup.low or 0.0, speedup.high or 0.0, speedup.smallest or 0.0
+        assert 1.9 < low < (speedup.value or 0.0) < high < 2.1
         assert 1 < smallest < 1.05
         holds += low < 2.0 < high
     assert holds >= 16
 
 
 def test_a_slower_run_is_under_one() -> None:
-    found = compare(side("a", noisy(10, 60, 1)), side("b", noisy(12, 60, 2))).speedup
-    assert (found.high or 9) < 1
-    assert found.verdict == "slower"
+    speedup = compare(side("a", noisy(10, 60, 1)), side("b", noisy(12, 60, 2))).speedup
+    assert (speedup.high or 9) < 1
+    assert speedup.verdict == "slower"
 
 
 def test_the_same_run_twice_is_no_difference_seen() -> None:
-    found = compare(side("a", noisy(10, 60, 3)), side("b", noisy(10, 60, 4))).speedup
-    assert (found.low or 9) < 1 < (found.high or 0)
-    assert found.verdict == "no difference seen"
+    speedup = compare(side("a", noisy(10, 60, 3)), side("b", noisy(10, 60, 4))).speedup
+    assert (speedup.low or 9) < 1 < (speedup.high or 0)
+    assert speedup.verdict == "no difference seen"
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 7])
 def test_few_steps_give_no_interval(num: int) -> None:
-    found = compare(side("a", noisy(20, num, 1)), side("b", noisy(10, 50, 2))).speedup
-    assert (found.low, found.high, found.smallest, found.verdict) == (None, None, None, "not told")
-    assert f"{num} step" in found.why
+    speedup = compare(side("a", noisy(20, num, 1)), side("b", noisy(10, 50, 2))).speedup
+    assert (speedup.low, speedup.high, speedup.smallest, speedup.verdict) == (
+        None,
+        None,
+        None,
+        "not told",
+    )
+    assert f"{num} step" in speedup.why
 
 
 def test_given_step_times_have_a_ratio_and_no_interval() -> None:
@@ -105,18 +110,18 @@ def test_given_step_times_have_a_ratio_and_no_interval() -> None:
         side(name, step_ns=ms * MS, step_source="given", unprofiled=())
         for name, ms in (("a", 30.0), ("b", 12.0))
     )
-    found = compare(a, b).speedup
-    assert found.value == 2.5
-    assert found.low is None
-    assert "given" in found.why
+    speedup = compare(a, b).speedup
+    assert speedup.value == 2.5
+    assert speedup.low is None
+    assert "given" in speedup.why
 
 
 def test_profiled_and_unprofiled_steps_are_never_compared() -> None:
     unprofiled = side("a", noisy(10, 50, 1))
     recorded = side("b", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
-    found = compare(unprofiled, recorded)
-    assert found.speedup.value is None
-    assert found.speedup.verdict == "not told"
+    comparison = compare(unprofiled, recorded)
+    assert comparison.speedup.value is None
+    assert comparison.speedup.verdict == "not told"
     both = compare(replace(unprofiled, recorded=(24 * MS,) * 10), recorded)
     assert both.speedup.value == 2.0
     assert both.before.source == "recorded"
@@ -125,9 +130,9 @@ def test_profiled_and_unprofiled_steps_are_never_compared() -> None:
 
 def test_a_burst_that_the_median_does_not_see_is_told() -> None:
     bursty = [10.0, 10.0, 10.0, 40.0] * 20
-    found = compare(side("a", bursty), side("b", noisy(10, 80, 5, spread=0.001)))
-    assert found.speedup.value == pytest.approx(1.0, rel=0.01)
-    assert any("bursts" in note for note in found.notes)
+    comparison = compare(side("a", bursty), side("b", noisy(10, 80, 5, spread=0.001)))
+    assert comparison.speedup.value == pytest.approx(1.0, rel=0.01)
+    assert any("bursts" in note for note in comparison.notes)
 
 
 def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
@@ -148,14 +153,16 @@ def test_a_median_that_is_not_the_pace_is_told_whatever_the_interval() -> None:
 
 def test_a_side_that_stands_alone_is_told_as_it_was_timed() -> None:
     timed, empty = side("a", noisy(2.6, 20, 1)), side("b", step_source="trace")
-    found = compare(timed, empty)
-    assert found.speedup.value is None
-    assert "no step of the second was timed" in found.speedup.why
-    assert (found.before.source, found.before.num_steps) == ("unprofiled", 20)
-    assert found.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
-    assert found.after.step_ns is None
+    comparison = compare(timed, empty)
+    assert comparison.speedup.value is None
+    assert "no step of the second was timed" in comparison.speedup.why
+    assert (comparison.before.source, comparison.before.num_steps) == ("unprofiled", 20)
+    assert comparison.before.step_ns == pytest.approx(2.6 * MS, rel=0.02)
+    assert comparison.after.step_ns is None
     assert (
-        step_words(found.before).replace("\u00a0", " ").endswith("no profiler, median of 20 steps")
+        step_words(comparison.before)
+        .replace("\u00a0", " ")
+        .endswith("no profiler, median of 20 steps")
     )
     recorded = compare(
         empty, side("c", recorded=(12 * MS,) * 10, recorded_ns=12 * MS, step_source="trace")
@@ -191,9 +198,9 @@ def test_the_parts_sum_to_the_step_that_is_compared() -> None:
     recorded = side(
         "b", recorded=(5 * MS,) * 10, step_source="trace", parts_ns=parts | {"compute": 5 * MS}
     )
-    found = compare(timed, recorded)
-    assert found.before.source == "recorded"
-    account = found.account("part")
+    comparison = compare(timed, recorded)
+    assert comparison.before.source == "recorded"
+    account = comparison.account("part")
     assert account is not None
     assert (account.before_ns, account.after_ns) == (7 * MS, 5 * MS)
     assert [row.name for row in account.rows] == ["compute"]
@@ -209,21 +216,21 @@ def test_waits_that_one_run_does_not_tell_are_compared_with_the_transfers() -> N
         "a", [10.0] * 10, parts_ns=parts | {"comms_wait": 4 * MS, "comms_transfer": 6 * MS}
     )
     whole = side("b", [10.0] * 10, parts_ns=parts | {"comms_wait": None, "comms_transfer": 10 * MS})
-    for found in (compare(split, whole), compare(whole, split)):
-        account = found.account("part")
+    for comparison in (compare(split, whole), compare(whole, split)):
+        account = comparison.account("part")
         assert account is not None
         assert [(row.name, row.change_ns) for row in account.rows] == [("comms_transfer", 0)]
 
 
 def test_stacks_of_one_run_alone_are_told_of() -> None:
     plain = pieces([("forward aten::mm[1]", "gemm", 50)])
-    told = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
+    named = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
     steps = noisy(10, 20, 1)
-    notes = compare(side("a", steps, pieces=told), side("b", steps, pieces=plain)).notes
+    notes = compare(side("a", steps, pieces=named), side("b", steps, pieces=plain)).notes
     assert any(note.startswith("modules were not compared") for note in notes)
     assert not any(
         "modules" in note
-        for note in compare(side("a", steps, pieces=told), side("b", steps, pieces=told)).notes
+        for note in compare(side("a", steps, pieces=named), side("b", steps, pieces=named)).notes
     )
 
 
@@ -236,36 +243,36 @@ def test_one_run_each_points_to_verify() -> None:
 
 def test_another_batch_size_is_no_speedup_and_samples_in_a_second_are_compared() -> None:
     work = WorkDone(world_size=2, batch_size=8, num_batches=1.0)
-    found = compare(
+    comparison = compare(
         side("a", noisy(10, 60, 1), work=work),
         side("b", noisy(15, 60, 2), work=replace(work, batch_size=16)),
     )
-    assert found.unequal == ("batch size: 8 -> 16",)
-    assert found.speedup.verdict == "slower"
-    assert found.throughput is not None
-    assert found.throughput.value == pytest.approx((found.speedup.value or 0) * 2)
-    assert found.throughput.verdict == "faster"
+    assert comparison.unequal == ("batch size: 8 -> 16",)
+    assert comparison.speedup.verdict == "slower"
+    assert comparison.throughput is not None
+    assert comparison.throughput.value == pytest.approx((comparison.speedup.value or 0) * 2)
+    assert comparison.throughput.verdict == "faster"
 
 
 def test_the_same_batch_is_the_same_work() -> None:
     work = WorkDone(world_size=1, batch_size=8, num_batches=1.0, flops=1e12)
-    found = compare(
+    comparison = compare(
         side("a", noisy(10, 20, 1), work=work),
         side("b", noisy(10, 20, 2), work=replace(work, flops=1.01e12)),
     )
-    assert found.unequal == ()
-    assert found.throughput is None
+    assert comparison.unequal == ()
+    assert comparison.throughput is None
 
 
 def test_flops_tell_where_no_batch_is_known() -> None:
-    found = compare(
+    comparison = compare(
         side("a", noisy(10, 20, 1), work=WorkDone(flops=1e12)),
         side("b", noisy(10, 20, 2), work=WorkDone(flops=3e12)),
     )
-    assert found.throughput_unit == "FLOPs"
-    assert found.throughput is not None
-    assert found.throughput.value == pytest.approx(3 * (found.speedup.value or 0))
-    assert found.unequal
+    assert comparison.throughput_unit == "FLOPs"
+    assert comparison.throughput is not None
+    assert comparison.throughput.value == pytest.approx(3 * (comparison.speedup.value or 0))
+    assert comparison.unequal
 
 
 def test_a_prediction_is_held_against_what_it_gave() -> None:
@@ -280,8 +287,8 @@ def test_a_prediction_is_held_against_what_it_gave() -> None:
         findings=(finding("stays", 1.4), finding("fresh", 1.1)),
         abstained=frozenset({"blind"}),
     )
-    held = {one.code: one for one in compare(a, b).held}
-    assert {code: one.status for code, one in held.items()} == {
+    held = {row.code: row for row in compare(a, b).held}
+    assert {code: row.status for code, row in held.items()} == {
         "gone-one": "gone", "stays": "still there", "blind": "not judged", "fresh": "new"
     }  # fmt: skip
     assert held["gone-one"].measured == pytest.approx(2.0, rel=0.05)
@@ -300,12 +307,12 @@ def test_a_prediction_is_not_held_against_steps_that_the_profiler_slowed() -> No
         findings=(finding("gone-one", 2.0),),
     )
     fixed = side("b", recorded=(81 * MS,) * 10, step_source="trace", bound="host")
-    found = compare(slow, fixed)
-    assert found.held[0].status == "gone"
-    assert found.held[0].agrees is None
-    assert any("whether what was predicted held is not told" in note for note in found.notes)
+    comparison = compare(slow, fixed)
+    assert comparison.held[0].status == "gone"
+    assert comparison.held[0].agrees is None
+    assert any("whether what was predicted held is not told" in note for note in comparison.notes)
     slow, fixed = (
-        replace(one, bound="memory", recorded_ns=float(one.recorded[0])) for one in (slow, fixed)
+        replace(each, bound="memory", recorded_ns=float(each.recorded[0])) for each in (slow, fixed)
     )
     parts = dict.fromkeys(SCALING_PARTS, 0)
     waiting = replace(fixed, parts_ns=parts | {"compute": 71 * MS, "idle_launch": 10 * MS})
@@ -326,23 +333,23 @@ def test_a_run_with_fewer_of_its_ranks_is_the_same_work_and_fixed_nothing() -> N
         work=WorkDone(world_size=4, flops=4e12, num_read=4),
         findings=(finding("late-rank"),),
     )
-    one = side(
+    single = side(
         "b", noisy(10, 20, 2), num_ranks=1, work=WorkDone(world_size=4, flops=1e12, num_read=1)
     )
-    found = compare(whole, one)
-    assert found.unequal == ()
-    assert found.throughput is None
-    assert found.held[0].status == "not judged"
-    assert "b: 1 of its 4 ranks was read: its parts are that rank's" in found.notes
-    assert compare(one, whole).unequal == ()
+    comparison = compare(whole, single)
+    assert comparison.unequal == ()
+    assert comparison.throughput is None
+    assert comparison.held[0].status == "not judged"
+    assert "b: 1 of its 4 ranks was read: its parts are that rank's" in comparison.notes
+    assert compare(single, whole).unequal == ()
 
 
 def test_runs_of_other_widths_point_to_scaling() -> None:
-    two, four = (
+    narrow, four = (
         side(str(n), noisy(10, 20, n), num_ranks=n, work=WorkDone(world_size=n)) for n in (2, 4)
     )
-    assert any("--scaling" in note for note in compare(two, four).notes)
-    assert not any("--scaling" in note for note in compare(two, two).notes)
+    assert any("--scaling" in note for note in compare(narrow, four).notes)
+    assert not any("--scaling" in note for note in compare(narrow, narrow).notes)
 
 
 def test_findings_gone_at_once_are_held_together() -> None:
@@ -352,10 +359,10 @@ def test_findings_gone_at_once_are_held_together() -> None:
         findings=(finding("one", 1.6), finding("two", 1.3)),
         ladder=(1.6, 1.95),
     )
-    found = compare(a, side("b", noisy(10, 20, 2)))
-    assert found.predicted_together == 1.95
-    assert all(one.agrees is None for one in found.held)
-    assert any("2 findings are gone at once" in note for note in found.notes)
+    comparison = compare(a, side("b", noisy(10, 20, 2)))
+    assert comparison.predicted_together == 1.95
+    assert all(row.agrees is None for row in comparison.held)
+    assert any("2 findings are gone at once" in note for note in comparison.notes)
 
 
 def test_a_run_that_was_not_judged_fixed_nothing() -> None:
@@ -366,11 +373,11 @@ def test_a_run_that_was_not_judged_fixed_nothing() -> None:
 def recorded_run(folder: Path, dur_ms: float, workers: int, **notes: object) -> Path:
     run = write_run(folder, command=["python", "train.py", "--workers", str(workers)])
     loader = {"is_feeding": True, "num_workers": workers, "batch_size": 32}
-    told = {
+    recorded = {
         "flags": {"matmul_tf32": False},
         "environment": {"OMP_NUM_THREADS": "8", "MASTER_PORT": str(29500 + workers)},
     }
-    rank = write_rank(run, 0, loaders=[loader], **(told | notes))
+    rank = write_rank(run, 0, loaders=[loader], **(recorded | notes))
     chance = random.Random(workers)
     add_steps(
         rank, [row(step, dur_ms=dur_ms * (1 + 0.01 * chance.random())) for step in range(5, 65)]
@@ -386,30 +393,32 @@ def run_side(path: Path) -> CompareSide:
 def test_run_folders_are_compared_by_their_timed_steps_and_settings(tmp_path: Path) -> None:
     a = recorded_run(tmp_path / "a", 20.0, 0)
     b = recorded_run(tmp_path / "b", 10.0, 4, flags={"matmul_tf32": True})
-    found = compare(run_side(a), run_side(b))
-    assert (found.before.source, found.before.num_steps) == ("unprofiled", 60)
-    assert found.speedup.value == pytest.approx(2.0, rel=0.02)
-    assert found.speedup.verdict == "faster"
-    told = {knob.name: (knob.before, knob.after) for knob in found.knobs}
-    assert told["loader.num_workers"] == ("0", "4")
-    assert told["flags.matmul_tf32"] == ("False", "True")
-    assert "environment.MASTER_PORT" not in told
-    assert "environment.OMP_NUM_THREADS" not in told
-    assert found.before.samples == 32
-    assert found.unequal == ()
+    comparison = compare(run_side(a), run_side(b))
+    assert (comparison.before.source, comparison.before.num_steps) == ("unprofiled", 60)
+    assert comparison.speedup.value == pytest.approx(2.0, rel=0.02)
+    assert comparison.speedup.verdict == "faster"
+    knobs = {knob.name: (knob.before, knob.after) for knob in comparison.knobs}
+    assert knobs["loader.num_workers"] == ("0", "4")
+    assert knobs["flags.matmul_tf32"] == ("False", "True")
+    assert "environment.MASTER_PORT" not in knobs
+    assert "environment.OMP_NUM_THREADS" not in knobs
+    assert comparison.before.samples == 32
+    assert comparison.unequal == ()
 
 
 def test_a_kept_diagnosis_of_a_run_has_the_interval_of_its_mean(tmp_path: Path) -> None:
     paths = [recorded_run(tmp_path / name, ms, 2) for name, ms in (("a", 20.0), ("b", 10.0))]
     texts = [to_json(diagnose([str(path)], Options(use_cache=False, jobs=1))) for path in paths]
-    found = compare(*(side_of_json(text, name) for text, name in zip(texts, "ab", strict=True)))
-    assert found.before.source == "kept"
-    assert found.speedup.value == pytest.approx(2.0, rel=0.02)
+    comparison = compare(
+        *(side_of_json(text, name) for text, name in zip(texts, "ab", strict=True))
+    )
+    assert comparison.before.source == "kept"
+    assert comparison.speedup.value == pytest.approx(2.0, rel=0.02)
     assert (
         1.9
-        < (found.speedup.low or 0)
-        < (found.speedup.value or 0)
-        < (found.speedup.high or 0)
+        < (comparison.speedup.low or 0)
+        < (comparison.speedup.value or 0)
+        < (comparison.speedup.high or 0)
         < 2.1
     )
 
@@ -426,18 +435,20 @@ def test_a_run_and_its_own_kept_diagnosis_show_no_difference(tmp_path: Path) -> 
             for step in range(5, 125)
         ],
     )
-    told = to_json(diagnose([str(run)], Options(use_cache=False, jobs=1)))
+    text = to_json(diagnose([str(run)], Options(use_cache=False, jobs=1)))
     for sides in (
-        (run_side(run), side_of_json(told, "kept")),
-        (side_of_json(told, "kept"), run_side(run)),
+        (run_side(run), side_of_json(text, "kept")),
+        (side_of_json(text, "kept"), run_side(run)),
     ):
-        found = compare(*sides)
+        comparison = compare(*sides)
         # Of 120 steps 40 are long, and the longest and shortest six are left out.
         mean = (34 * 40.2e6 + 74 * 10.05e6) / 108
-        assert found.speedup.value == pytest.approx(1.0, rel=0.01)
-        assert found.speedup.verdict == "no difference seen"
-        assert [found.before.step_ns, found.after.step_ns] == pytest.approx([mean, mean], rel=0.01)
-        assert any("means of both" in note for note in found.notes)
+        assert comparison.speedup.value == pytest.approx(1.0, rel=0.01)
+        assert comparison.speedup.verdict == "no difference seen"
+        assert [comparison.before.step_ns, comparison.after.step_ns] == pytest.approx(
+            [mean, mean], rel=0.01
+        )
+        assert any("means of both" in note for note in comparison.notes)
 
 
 @pytest.mark.parametrize("seldom", [100, 5])
@@ -458,13 +469,13 @@ def test_steps_that_save_are_told_of_beside_the_ratio(seldom: int, tmp_path: Pat
         add_steps(rank, rows)
         return run
 
-    found = compare(run_side(saved("a", 5)), run_side(saved("b", seldom)))
-    assert found.speedup.value == pytest.approx(1.0, rel=0.02)
-    told = [note for note in found.notes if "save or evaluate" in note]
+    comparison = compare(run_side(saved("a", 5)), run_side(saved("b", seldom)))
+    assert comparison.speedup.value == pytest.approx(1.0, rel=0.02)
+    notes = [note for note in comparison.notes if "save or evaluate" in note]
     if seldom == 5:
-        assert told == []
+        assert notes == []
     else:
-        assert "instead of 28.1 ms: 2.79x" in told[0]
+        assert "instead of 28.1 ms: 2.79x" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -497,9 +508,9 @@ def lab_pair(name: str) -> Comparison:
             [path], Options(step_ms=TRUTH[name][f"{which}_ms"], use_cache=False, jobs=1)
         ) as recording:
             sides.append(read_side(recording, which))
-    found = compare(*sides)
-    found.self_check()
-    return found
+    comparison = compare(*sides)
+    comparison.self_check()
+    return comparison
 
 
 # What the lab's planted fault must be seen as: the part that changed most, and operators at the
@@ -516,33 +527,33 @@ LAB = {
 @pytest.mark.parametrize("name", LAB)
 def test_the_planted_fault_is_what_changed(name: str) -> None:
     part, ops, how = LAB[name]
-    found = lab_pair(name)
-    assert found.speedup.value == pytest.approx(TRUTH[name]["speedup"], rel=0.01)
-    account = found.account("part")
+    comparison = lab_pair(name)
+    assert comparison.speedup.value == pytest.approx(TRUTH[name]["speedup"], rel=0.01)
+    account = comparison.account("part")
     assert account is not None
     assert account.rows[0].name == part
     assert account.after_ns - account.before_ns == round(
         (TRUTH[name]["fixed_ms"] - TRUTH[name]["slow_ms"]) * MS
     )
-    assert found.device is not None
-    first = found.device.changed[0]
+    assert comparison.device is not None
+    first = comparison.device.changed[0]
     assert how in first.how
     assert first.before is not None
     assert ops & set(first.before.ops)
-    gone = {one.code: one for one in found.held if one.status == "gone"}
-    cause = next(gone[code] for code in TRUTH[name]["causes"] if code in gone)
+    fixed = {row.code: row for row in comparison.held if row.status == "gone"}
+    cause = next(fixed[code] for code in TRUTH[name]["causes"] if code in fixed)
     assert cause.agrees is True
-    assert found.unequal == ()
+    assert comparison.unequal == ()
 
 
 @needs_shared
 def test_another_model_is_not_the_same_work() -> None:
     names = ("nchw.fixed", "launch_tiny.slow")
     sides = [run_side(SHARED / "lab" / "single" / f"{name}.pt.trace.json.gz") for name in names]
-    found = compare(*sides)
-    found.self_check()
-    assert any(why.startswith("FLOPs a step") for why in found.unequal)
-    assert found.throughput_unit == "FLOPs"
+    comparison = compare(*sides)
+    comparison.self_check()
+    assert any(why.startswith("FLOPs a step") for why in comparison.unequal)
+    assert comparison.throughput_unit == "FLOPs"
 
 
 def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
@@ -554,8 +565,8 @@ def test_work_without_counterparts_on_both_sides_is_another_models() -> None:
     )
     second = pieces([("forward aten::mm[2]", "gemm", 800), ("optimizer aten::add[1]", "add", 100)])
     steps = noisy(10, 20, 1)
-    found = compare(side("a", steps, pieces=first), side("b", steps, pieces=second))
-    assert found.unequal == (
+    comparison = compare(side("a", steps, pieces=first), side("b", steps, pieces=second))
+    assert comparison.unequal == (
         (
             "90% of the first one's work and 89% of the second's have no counterpart in the other: "
             "another model?"
@@ -579,19 +590,21 @@ def test_a_trace_against_itself_shows_no_change_at_all() -> None:
         [SHARED / "lab" / "single" / "nchw.fixed.pt.trace.json.gz"],
         Options(use_cache=False, jobs=1),
     ) as recording:
-        told, again = recording.diagnosis, read_side(recording, "again")
-    found = compare(again, again)
-    assert found.device is not None
-    assert found.device.changed == ()
+        diagnosis, again = recording.diagnosis, read_side(recording, "again")
+    comparison = compare(again, again)
+    assert comparison.device is not None
+    assert comparison.device.changed == ()
     assert all(
-        row.change_ns == 0 for account in found.accounts for row in (*account.rows, account.rest)
+        row.change_ns == 0
+        for account in comparison.accounts
+        for row in (*account.rows, account.rest)
     )
-    assert {one.status for one in found.held} <= {"still there", "not judged"}
-    assert found.speedup.value == 1.0
+    assert {finding.status for finding in comparison.held} <= {"still there", "not judged"}
+    assert comparison.speedup.value == 1.0
     # What the facts alone keep gives the same busy time, by operators without shapes.
-    kept = compare(side_of("kept", told), side_of("kept", told))
+    kept = compare(side_of("kept", diagnosis), side_of("kept", diagnosis))
     assert kept.device is not None
-    assert kept.device.before_ns == found.device.before_ns
+    assert kept.device.before_ns == comparison.device.before_ns
 
 
 def test_a_run_that_failed_is_told_so(tmp_path: Path) -> None:

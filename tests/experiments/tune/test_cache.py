@@ -36,9 +36,9 @@ def test_what_was_kept_comes_back_with_its_types(tmp_path: Path) -> None:
     cache = TuningCache(tmp_path / "new" / "tuned.jsonl")
     assert cache.find(KEY) is None
     cache.add(ENTRY)
-    found = cache.find(replace(KEY, versions={"python": "3.12", "torch": "2.8"}))
-    assert found == ENTRY
-    assert {name: type(value) for name, value in found.settings.items()} == {
+    entry = cache.find(replace(KEY, versions={"python": "3.12", "torch": "2.8"}))
+    assert entry == ENTRY
+    assert {name: type(value) for name, value in entry.settings.items()} == {
         "num_workers": int,
         "pin": bool,
         "lr": float,
@@ -93,8 +93,10 @@ def test_forgetting_leaves_the_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        {"ns": -1.0}, {"ns": 0}, {"ns": "1"}, {"v": 2}, {"settings": {"a": [1]}}, {"settings": {"a": None}}, {"at": "yesterday"},
-        {"what": "x" * 5000}, {"settings": {str(i): i for i in range(300)}}, {"versions": {"torch": 2}},
+        {"ns": -1.0}, {"ns": 0}, {"ns": "1"}, {"v": 2}, {"settings": {"a": [1]}},
+        {"settings": {"a": None}}, {"at": "yesterday"},
+        {"what": "x" * 5000}, {"settings": {str(i): i for i in range(300)}},
+        {"versions": {"torch": 2}},
         {"settings": {"a": 10**30}}, {"checked": "yes"},
     ],
 )  # fmt: skip
@@ -179,9 +181,9 @@ def test_an_export_adds_to_a_cache_that_is_there(tmp_path: Path) -> None:
     third = mine.export_to(tmp_path / "shared.jsonl")
     assert (third.added, third.replaced, third.kept) == (0, 0, 1)
     assert {entry.key.digest for entry in shared.entries()} == {KEY.digest, OTHER.key.digest}
-    found = shared.find(KEY)
-    assert found is not None
-    assert found.ns == 3.0
+    winner = shared.find(KEY)
+    assert winner is not None
+    assert winner.ns == 3.0
     assert "a line of another version" in (tmp_path / "shared.jsonl").read_text()
 
 

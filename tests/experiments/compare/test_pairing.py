@@ -70,10 +70,11 @@ def pieces(
 
 
 def changes(before: Pieces, after: Pieces) -> dict[str, tuple[tuple[str, ...], str, int, int]]:
-    found = device_change(before, after)
-    found.self_check()
+    difference = device_change(before, after)
+    difference.self_check()
     return {
-        one.name: (one.how, one.paired_by, one.before_ns, one.after_ns) for one in found.changed
+        changed.name: (changed.how, changed.paired_by, changed.before_ns, changed.after_ns)
+        for changed in difference.changed
     }
 
 
@@ -135,17 +136,18 @@ def test_the_same_work_in_fewer_calls_is_a_count_and_no_replacement() -> None:
     step = ("optimizer aten::_fused_adamw_[]", "adam", 70.0)
     micro = [("forward aten::mm[1x4]", "gemm_s", 10.0), ("forward aten::gelu[1x4]", "gelu", 2.0)]
     whole = [("forward aten::mm[8x4]", "gemm_l", 30.0), ("forward aten::gelu[8x4]", "gelu", 9.0)]
-    found = changes(pieces([*micro * 8, step]), pieces([*whole, step]))
-    assert found["aten::mm"] == (("shape", "count", "kernels"), "operator", 80, 30)
-    assert found["aten::gelu"] == (("shape", "count"), "operator", 16, 9)
+    rows = changes(pieces([*micro * 8, step]), pieces([*whole, step]))
+    assert rows["aten::mm"] == (("shape", "count", "kernels"), "operator", 80, 30)
+    assert rows["aten::gelu"] == (("shape", "count"), "operator", 16, 9)
 
 
 def test_kernels_of_a_graph_are_paired_with_the_operators_that_launched_them_before() -> None:
     before = pieces([("forward aten::mm[4]", "gemm", 50), ("backward aten::mm[5]", "gemm_t", 60)])
     after = pieces([("- ", "gemm", 55), ("- ", "gemm_t", 61)])
-    found = device_change(before, after)
+    difference = device_change(before, after)
     assert {
-        (one.name, one.phase, one.how, one.before_ns, one.after_ns) for one in found.changed
+        (changed.name, changed.phase, changed.how, changed.before_ns, changed.after_ns)
+        for changed in difference.changed
     } == {
         ("aten::mm", "forward", ("launcher",), 50, 55),
         ("aten::mm", "backward", ("launcher",), 60, 61),
@@ -156,12 +158,12 @@ def test_work_of_a_graph_is_counted_in_kernels_on_both_sides() -> None:
     # One call of the operator ran two kernels; the graph has them without it.
     split = pieces([("forward aten::mm[4]", "gemm", 50), ("forward aten::mm[4]", "splitk", 5)])
     before = replace(split, shares=(Share(count=1, ns=55),), calls=((0, 55),))
-    found = device_change(before, pieces([("- ", "gemm", 50), ("- ", "splitk", 5)]))
-    (one,) = found.changed
-    assert one.how == ("launcher",)
-    assert one.before is not None
-    assert one.after is not None
-    assert (one.before.count, one.after.count) == (2, 2)
+    difference = device_change(before, pieces([("- ", "gemm", 50), ("- ", "splitk", 5)]))
+    (changed,) = difference.changed
+    assert changed.how == ("launcher",)
+    assert changed.before is not None
+    assert changed.after is not None
+    assert (changed.before.count, changed.after.count) == (2, 2)
 
 
 def test_two_models_with_one_optimizer_are_not_paired_as_a_replacement() -> None:
@@ -195,7 +197,7 @@ def test_a_batch_that_grew_pairs_each_product_with_its_own() -> None:
     after = pieces(
         [("forward aten::mm[16x3]", "gemm", 20), ("forward aten::mm[16x5]", "gemm", 2000)]
     )
-    sides = {(round(one.before_ns), round(one.after_ns)) for one in pair(before, after)}
+    sides = {(round(paired.before_ns), round(paired.after_ns)) for paired in pair(before, after)}
     assert sides == {(10, 20), (1000, 2000)}
 
 
@@ -241,20 +243,20 @@ def test_every_nanosecond_is_in_exactly_one_pair_and_accounts_sum(
     before, after = pieces(first, busy=busy), pieces(second)
     made = pair(before, after)
     assert math.isclose(
-        sum(one.before_ns for one in made), sum(ns for _, _, ns in first), abs_tol=1e-3
+        sum(paired.before_ns for paired in made), sum(ns for _, _, ns in first), abs_tol=1e-3
     )
     assert math.isclose(
-        sum(one.after_ns for one in made), sum(ns for _, _, ns in second), abs_tol=1e-3
+        sum(paired.after_ns for paired in made), sum(ns for _, _, ns in second), abs_tol=1e-3
     )
     for calls, side in ((first, "before"), (second, "after")):
-        counted = sum(share.count for one in made for share in getattr(one, side).values())
+        counted = sum(share.count for paired in made for share in getattr(paired, side).values())
         assert math.isclose(counted, len(calls), abs_tol=1e-6)
     change = device_change(before, after)
     change.self_check()
     assert change.before_ns == busy
-    for one in device_accounts(before, after):
-        one.self_check()
-        assert (one.before_ns, one.after_ns) == (busy, round(after.busy_ns))
+    for rows in device_accounts(before, after):
+        rows.self_check()
+        assert (rows.before_ns, rows.after_ns) == (busy, round(after.busy_ns))
 
 
 def test_an_account_keeps_the_largest_changes_and_its_rest_has_the_others() -> None:
@@ -269,9 +271,9 @@ def test_an_account_keeps_the_largest_changes_and_its_rest_has_the_others() -> N
 
 def test_modules_are_compared_only_where_both_runs_tell_them() -> None:
     plain = pieces([("forward aten::mm[1]", "gemm", 50)])
-    told = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
-    assert [one.by for one in device_accounts(told, plain)] == ["phase", "category", "kernel"]
-    assert [one.by for one in device_accounts(told, told)] == [
+    named = replace(plain, sorts=tuple(replace(sort, module="layers.0") for sort in plain.sorts))
+    assert [rows.by for rows in device_accounts(named, plain)] == ["phase", "category", "kernel"]
+    assert [rows.by for rows in device_accounts(named, named)] == [
         "phase",
         "category",
         "kernel",
@@ -280,11 +282,11 @@ def test_modules_are_compared_only_where_both_runs_tell_them() -> None:
 
 
 def test_the_mean_over_ranks_is_a_mean() -> None:
-    one, two = (
+    first, second = (
         pieces([("forward aten::mm[1]", "gemm", 100)]),
         pieces([("forward aten::mm[1]", "gemm", 300)]),
     )
-    both = join([one, two])
+    both = join([first, second])
     assert both is not None
     assert [(share.count, share.ns) for share in both.shares] == [(1.0, 200.0)]
     assert both.busy_ns == 200

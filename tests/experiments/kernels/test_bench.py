@@ -9,9 +9,10 @@ import torch
 
 from stepscope.core.experiments.kernel_tuning import Error
 from stepscope.errors import UsageError
-from stepscope.experiments.kernels.bench import CheckResult, KernelBench
+from stepscope.experiments.kernels.bench import KernelBench
 from stepscope.experiments.kernels.call import direction_like
 from stepscope.experiments.kernels.errors import compare, judge, rounding, times
+from stepscope.experiments.kernels.results import CheckResult
 from tests.kernels.running import bench_of, case
 
 
@@ -32,7 +33,7 @@ def test_errors_are_what_numpy_computes() -> None:
     generator = np.random.default_rng(0)
     truth = generator.normal(size=(50, 40))
     given = truth.astype(np.float32) * np.float32(1 + 1e-5)
-    found = compare(
+    check = compare(
         torch,
         "output",
         torch.from_numpy(given),
@@ -40,9 +41,9 @@ def test_errors_are_what_numpy_computes() -> None:
         torch.from_numpy(truth),
     )
     off, scale = np.abs(given.astype(np.float64) - truth), np.sqrt((truth**2).mean())
-    assert found.error is not None
-    assert found.error.worst == pytest.approx((off / (np.abs(truth) + scale)).max(), rel=1e-9)
-    assert found.error.rms == pytest.approx(np.sqrt((off**2).mean()) / scale, rel=1e-9)
+    assert check.error is not None
+    assert check.error.worst == pytest.approx((off / (np.abs(truth) + scale)).max(), rel=1e-9)
+    assert check.error.rms == pytest.approx(np.sqrt((off**2).mean()) / scale, rel=1e-9)
 
 
 def test_a_small_fault_everywhere_is_seen_by_the_rms_alone() -> None:
@@ -78,10 +79,10 @@ def test_infinities_and_nans_must_stand_where_the_reference_has_them() -> None:
 def test_a_right_kernel_passes_in_every_precision(dtype: str) -> None:
     bench = bench_of("blocked:softmax", reference="blocked:plain")
     for shape in ((1, 1), (13, 7), (64, 1000)):
-        found = checked(bench, {"BLOCK": 16}, shape, dtype=dtype)
-        assert found.is_right, found
-        assert found.has_gradients
-        assert found.num_checks == 2
+        check = checked(bench, {"BLOCK": 16}, shape, dtype=dtype)
+        assert check.is_right, check
+        assert check.has_gradients
+        assert check.num_checks == 2
 
 
 def test_a_mask_that_is_wrong_fails_only_where_the_block_does_not_divide() -> None:
@@ -124,12 +125,12 @@ def test_a_kernel_that_writes_to_its_input_is_wrong_where_the_reference_does_not
 
 def test_what_a_kernel_raises_is_an_answer() -> None:
     bench = bench_of("blocked:moody", reference="blocked:plain")
-    found = checked(bench, {"mood": "raises"}, (4, 9))
-    assert found.why is not None
-    assert "shared memory" in found.why
-    told = bench.sample({"mood": "raises"}, case((4, 9)), 1)
-    assert told.ns is None
-    assert told.why is not None
+    check = checked(bench, {"mood": "raises"}, (4, 9))
+    assert check.why is not None
+    assert "shared memory" in check.why
+    sample = bench.sample({"mood": "raises"}, case((4, 9)), 1)
+    assert sample.ns is None
+    assert sample.why is not None
     assert (bench.sample({"mood": "good"}, case((4, 9)), 3).ns or 0) > 0
 
 
@@ -137,9 +138,9 @@ def test_bytes_and_flops_of_a_product_are_those_of_its_tensors() -> None:
     bench = bench_of(
         "blocked:matmul", reference="blocked:plain_matmul", settings=("SPLIT",), gradients=False
     )
-    told = bench.refer(case((30, 20), (20, 50)))
-    assert told.bytes_moved == 4 * (30 * 20 + 20 * 50 + 30 * 50)
-    assert told.flops == 2 * 30 * 20 * 50
+    reference = bench.refer(case((30, 20), (20, 50)))
+    assert reference.bytes_moved == 4 * (30 * 20 + 20 * 50 + 30 * 50)
+    assert reference.flops == 2 * 30 * 20 * 50
     assert checked(bench, {"SPLIT": 7}, (30, 20), (20, 50)).is_right
 
 
@@ -153,10 +154,10 @@ def test_a_reference_that_cannot_take_a_shape_says_so() -> None:
 def test_a_module_is_checked_in_ways_that_change_nothing_but_speed() -> None:
     bench = bench_of("blocked:Small")
     for settings in ({"channels_last": True}, {"backend": "eager"}, {"mode": "eager"}):
-        found = checked(bench, dict(settings), (2, 3, 16, 16))
-        assert found.is_right, found
+        check = checked(bench, dict(settings), (2, 3, 16, 16))
+        assert check.is_right, check
         # One output, the image's gradient, two weights and two biases.
-        assert found.num_checks == 6
+        assert check.num_checks == 6
     assert (bench.sample({"channels_last": True}, case((2, 3, 16, 16)), 1).ns or 0) > 0
 
 
@@ -167,6 +168,6 @@ def test_settings_that_nothing_takes_are_refused_with_what_there_is() -> None:
 
 
 def test_gradients_follow_one_direction_in_every_precision() -> None:
-    one = direction_like(torch, torch.zeros(50, dtype=torch.float64), 3)
+    direction = direction_like(torch, torch.zeros(50, dtype=torch.float64), 3)
     other = direction_like(torch, torch.zeros(50, dtype=torch.bfloat16), 3)
-    assert torch.equal(one, other.double())
+    assert torch.equal(direction, other.double())

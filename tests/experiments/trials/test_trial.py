@@ -47,7 +47,9 @@ for step, (x, y) in enumerate(loader):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    sys.stdout.write(json.dumps([step, len(x), loader.num_workers, optimizer.defaults["fused"], torch.get_num_threads()]) + "\\n")
+    fused = optimizer.defaults["fused"]
+    row = [step, len(x), loader.num_workers, fused, torch.get_num_threads()]
+    sys.stdout.write(json.dumps(row) + "\\n")
 """
 
 
@@ -282,20 +284,20 @@ def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
 
     def timed(step: int) -> Row:
         is_saved = step in (15, 25, 35)
-        told: Row = {
+        values: Row = {
             "step": step,
             "dur_ns": 500 if is_saved else 100,
             "device_ns": None,
             "state": 0,
         }
-        return told | {"num_batches": 1, "num_backwards": 1, "save_ns": 300 if is_saved else 0}
+        return values | {"num_batches": 1, "num_backwards": 1, "save_ns": 300 if is_saved else 0}
 
     rows = [timed(step) for step in range(1, 41)]
     steps, _ = timed_steps(rows, 10)
     assert steps == (100,) * 27
     assert odd_ns(rows, 10, 20, steps) == pytest.approx((18 * 100 + 2 * 500) / 20 - 100)
     assert odd_ns(rows, 10, None, steps) == pytest.approx((27 * 100 + 3 * 500) / 30 - 100)
-    assert odd_ns([one for one in rows if not one["save_ns"]], 10, 20, steps) == 0
+    assert odd_ns([row for row in rows if not row["save_ns"]], 10, 20, steps) == 0
 
 
 @pytest.mark.parametrize(("given", "told"), [(0, None), (2, 2.0)])

@@ -47,8 +47,8 @@ def test_words_of_shapes_read_back(shapes: tuple[tuple[int, ...], ...]) -> None:
 
 
 def test_declared_shapes_may_be_numbers_tuples_and_words() -> None:
-    told = [(4, 5), 7, ((2, 3), (3, 4)), "8x9"]
-    assert declared_shapes(told, "stepscope_shapes") == (
+    declared = [(4, 5), 7, ((2, 3), (3, 4)), "8x9"]
+    assert declared_shapes(declared, "stepscope_shapes") == (
         ((4, 5),),
         ((7,),),
         ((2, 3), (3, 4)),
@@ -107,6 +107,6 @@ def test_declared_configs_may_be_axes_or_a_list() -> None:
 
 def test_process_wide_settings_have_a_process_of_their_own() -> None:
     ways = default_options(on_gpu=True, has_compiler=True, has_conv=True, has_products=True)
-    assert {process_of(one) for one in ways} == {(), ("cudnn_benchmark",), ("tunable_op",)}
+    assert {process_of(way) for way in ways} == {(), ("cudnn_benchmark",), ("tunable_op",)}
     without = default_options(on_gpu=False, has_compiler=False, has_conv=False, has_products=False)
     assert without == ({"backend": "aot_eager"},)

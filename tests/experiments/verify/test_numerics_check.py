@@ -57,7 +57,7 @@ def test_the_same_bits_are_called_so() -> None:
 
 def test_bits_of_parameters_are_counted_by_themselves() -> None:
     """They are looked at after a few steps only."""
-    few = [replace(one, parameters=one.parameters if one.step % 5 == 0 else None) for one in BASE]
+    few = [replace(row, parameters=row.parameters if row.step % 5 == 0 else None) for row in BASE]
     same = (
         "every loss and every gradient norm and every parameters' norm agree at each of the 20 "
         "steps compared"
@@ -66,9 +66,9 @@ def test_bits_of_parameters_are_counted_by_themselves() -> None:
         check_numerics(few, few, few).because
         == f"{same}, and every parameter's bits after 4 of them"
     )
-    none = [replace(one, parameters=None) for one in BASE]
+    none = [replace(row, parameters=None) for row in BASE]
     assert check_numerics(none, none, none).because == same
-    alone = [replace(one, loss=None, grad_norm=None, parameter_norm=None) for one in BASE[:1]]
+    alone = [replace(row, loss=None, grad_norm=None, parameter_norm=None) for row in BASE[:1]]
     assert (
         check_numerics(alone, alone, alone).because
         == "every parameter's bits after one step are the same"

@@ -28,9 +28,10 @@ from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.batch import check_batch
 from stepscope.experiments.tune.cache import TuningCache
 from stepscope.experiments.tune.knob_space import Space, parse_knobs, parse_ways
+from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
 from stepscope.experiments.tune.proof import ProofPolicy, concluded
 from stepscope.experiments.tune.start import from_cache, from_findings, keep, key_of
-from stepscope.experiments.tune.tuner import OnSteps, Search, Start, TunePolicy
+from stepscope.experiments.tune.tuner import Search
 
 pytest.importorskip("optuna")
 
@@ -99,23 +100,23 @@ def proven(search: Search, numerics: Any = None, **policy: Any) -> Tuning:
 def test_the_best_setting_is_found_named_and_proven() -> None:
     measure = Clocked(loader_clock)
     search = searched(space("num_workers=0..8", "num_threads=1..4"), measure)
-    found = proven(search)
+    result = proven(search)
     assert measure.changes[0].is_none
-    assert found.verdict == PROVEN
-    assert found.winner is not None
-    assert found.winner.settings == {"num_workers": 5, "num_threads": 2}
-    assert "num_workers=5 in DataLoader(...)" in found.winner.words
-    assert found.verified is not None
-    assert found.verified.speedup is not None
-    assert found.verified.speedup.low < 45 / 20 < found.verified.speedup.high
+    assert result.verdict == PROVEN
+    assert result.winner is not None
+    assert result.winner.settings == {"num_workers": 5, "num_threads": 2}
+    assert "num_workers=5 in DataLoader(...)" in result.winner.words
+    assert result.verified is not None
+    assert result.verified.speedup is not None
+    assert result.verified.speedup.low < 45 / 20 < result.verified.speedup.high
 
 
 def test_importance_is_told_where_enough_was_measured() -> None:
     where = space("num_workers=0..8", "num_threads=1..4")
-    found = proven(searched(where, Clocked(loader_clock), num_trials=16, prune=False), skip=True)
-    assert found.importance is not None
-    assert sum(found.importance.values()) == pytest.approx(1)
-    assert found.importance["num_workers"] > 0
+    result = proven(searched(where, Clocked(loader_clock), num_trials=16, prune=False), skip=True)
+    assert result.importance is not None
+    assert sum(result.importance.values()) == pytest.approx(1)
+    assert result.importance["num_workers"] > 0
     assert (
         proven(searched(where, Clocked(loader_clock), num_trials=3), skip=True).importance is None
     )
@@ -177,14 +178,14 @@ def test_memory_that_runs_out_is_a_boundary() -> None:
         space("batch_size=16..80:step=16"), measure, num_trials=20, free=frozenset({"batch"})
     )
     assert search.study is not None
-    states = {int(one.settings["batch_size"]): one.state for one in search.study.trials()}
+    states = {int(made.settings["batch_size"]): made.state for made in search.study.trials()}
     assert OUT_OF_MEMORY in states.values()
     smallest = min(size for size, state in states.items() if state == OUT_OF_MEMORY)
     asked = tried[1:]
     after = asked[asked.index(smallest) + 1 :]
     assert all(size < smallest for size in after)
     assert search.ranked()[0][0] == {"batch_size": 32}
-    assert search.per == "sample"
+    assert search.judge.per == "sample"
     # 13.2 ms for 32 samples.
     assert search.ranked()[0][1] == pytest.approx(13.2e6 / 32, rel=0.02)
 
@@ -315,7 +316,7 @@ def test_a_knob_of_jobs_that_ran_out_of_memory_at_once_is_not_taken_for_dead() -
     assert search.study is not None
     assert [tried.state for tried in search.study.trials()].count(OUT_OF_MEMORY) == 2
     assert all(not tried.not_taken for tried in search.study.trials())
-    assert not search.study.dead
+    assert not search.study.ineffective
 
 
 def test_a_job_that_times_no_step_is_told_what_a_step_is() -> None:
@@ -334,11 +335,11 @@ def test_what_was_measured_survives_an_interruption() -> None:
         return measure(change, on_steps)
 
     search = searched(space("num_workers=0..8"), interrupted)
-    found = proven(search)
+    result = proven(search)
     assert search.is_interrupted
-    assert len(found.trials) == 3
-    assert found.verdict == NOT_PROVEN
-    assert "interrupted" in found.because
+    assert len(result.trials) == 3
+    assert result.verdict == NOT_PROVEN
+    assert "interrupted" in result.because
 
 
 def test_a_lucky_trial_is_not_proven() -> None:
@@ -348,10 +349,10 @@ def test_a_lucky_trial_is_not_proven() -> None:
         return trial(change, 8 if is_lucky else 10, on_steps, seed=lucky.count)  # type: ignore[attr-defined]
 
     lucky.count = 0  # type: ignore[attr-defined]
-    found = proven(searched(space("num_workers=0..3"), lucky, num_trials=4))
-    assert found.winner is not None
-    assert found.winner.settings == {"num_workers": 2}
-    assert found.verdict == NOT_PROVEN
+    result = proven(searched(space("num_workers=0..3"), lucky, num_trials=4))
+    assert result.winner is not None
+    assert result.winner.settings == {"num_workers": 2}
+    assert result.verdict == NOT_PROVEN
 
 
 def test_two_machines_share_the_trials(tmp_path: Path) -> None:
@@ -379,9 +380,13 @@ def test_a_setting_that_is_claimed_is_not_tried_elsewhere(tmp_path: Path) -> Non
     where, storage = space("num_workers=0..2"), str(tmp_path / "trials.journal")
     studies = [Study(where, name="one", storage=storage, seed=0) for _ in range(2)]
     asked = [studies[i % 2].ask() for i in range(3)]
-    assert sorted(one.settings["num_workers"] for one in asked if one is not None) == [0, 1, 2]
+    assert sorted(trial.settings["num_workers"] for trial in asked if trial is not None) == [
+        0,
+        1,
+        2,
+    ]
     assert studies[0].ask() is None
-    studies[1].give_up(next(one for one in asked if one is not None))
+    studies[1].give_up(next(trial for trial in asked if trial is not None))
     assert studies[0].ask() is not None
 
 
@@ -428,16 +433,16 @@ def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Pa
 
 def test_the_cache_is_a_place_to_start_and_never_an_answer(tmp_path: Path) -> None:
     where, cache = space("num_workers=0..8"), TuningCache(tmp_path / "tuned.jsonl")
-    found = proven(searched(where, Clocked(loader_clock)))
+    result = proven(searched(where, Clocked(loader_clock)))
     old = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.7"}))
     new = key_of("train.py", where.knobs, Setup(device="cpu", versions={"torch": "2.8"}))
-    assert keep(cache, old, found)
-    known = from_cache(cache, new)
-    assert [start.origin for start in known.starts] == [CACHE]
-    assert "torch 2.7, here 2.8" in known.notes[0]
-    assert "not taken over" in known.notes[0]
+    assert keep(cache, old, result)
+    earlier = from_cache(cache, new)
+    assert [start.origin for start in earlier.starts] == [CACHE]
+    assert "torch 2.7, here 2.8" in earlier.notes[0]
+    assert "not taken over" in earlier.notes[0]
     measure = Clocked(loader_clock)
-    searched(where, measure, starts=known.starts)
+    searched(where, measure, starts=earlier.starts)
     assert measure.changes[0].is_none
     assert measure.changes[1].knobs == {"num_workers": 5}
 
@@ -450,18 +455,20 @@ def landscape(seed: int) -> Clock:
     gain, cores = draw.uniform(0.3, 0.9), draw.choice([2, 3, 4])
 
     def clock(change: Change) -> float:
-        told = {
+        settings = {
             "num_workers": 0,
             "num_threads": 2,
             "prefetch_factor": 4,
             "fused_optimizer": False,
             **change.knobs,
         }
-        workers, threads = int(told["num_workers"]), int(told["num_threads"])
+        workers, threads = int(settings["num_workers"]), int(settings["num_threads"])
         beyond = max(0.0, workers * load / (model + load) + threads - cores)
         step = model / (1 + (min(threads, cores) - 1) * gain) * (1 + 0.15 * beyond)
-        step += optimizer * (0.4 if told["fused_optimizer"] else 1)
-        loading = load / max(1, min(workers, cores)) * (1.06 if told["prefetch_factor"] == 1 else 1)
+        step += optimizer * (0.4 if settings["fused_optimizer"] else 1)
+        loading = (
+            load / max(1, min(workers, cores)) * (1.06 if settings["prefetch_factor"] == 1 else 1)
+        )
         return step + load if workers == 0 else max(loading, step) + 0.6 * workers
 
     return clock

@@ -19,7 +19,8 @@ from stepscope.experiments.compare.comparability import (
 )
 
 SETUP = Setup(
-    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc", ends_with="an optimizer's step", num_parameters=1000,
+    world_size=2, batch_size=32, num_batches=1.0, seed=1, data="abc",
+    ends_with="an optimizer's step", num_parameters=1000,
     model="GPT", dataset="Texts", device="cpu", versions={"torch": "2.13.0"},
 )  # fmt: skip
 OTHER: dict[str, tuple[str, Any]] = {
@@ -46,14 +47,16 @@ def test_every_term_can_be_allowed_and_is_tried_here() -> None:
 def test_a_difference_is_seen_named_and_may_be_allowed(name: str) -> None:
     field, value = OTHER[name]
     other = replace(SETUP, **{field: value})
-    found = differences([SETUP, SETUP], [other, other])
-    assert [one.what for one in found] == [name]
-    assert not found[0].is_allowed
-    words = refusal_words(found[0])
+    differing = differences([SETUP, SETUP], [other, other])
+    assert [difference.what for difference in differing] == [name]
+    assert not differing[0].is_allowed
+    words = refusal_words(differing[0])
     assert f"--allow {name}" in words
     shown = value["torch"] if isinstance(value, dict) else str(value)
     assert shown in words
-    assert all(one.is_allowed for one in differences([SETUP, SETUP], [other, other], [name]))
+    assert all(
+        difference.is_allowed for difference in differences([SETUP, SETUP], [other, other], [name])
+    )
 
 
 def test_equal_sides_differ_in_nothing_nor_does_what_was_not_measured() -> None:
@@ -74,17 +77,21 @@ def test_an_unseeded_baseline_cannot_be_held_to_its_data() -> None:
 
 def test_another_batch_size_brings_other_batches() -> None:
     other = replace(SETUP, batch_size=64, data="xyz")
-    assert all(one.is_allowed for one in differences([SETUP, SETUP], [other], ["batch-size"]))
+    assert all(
+        difference.is_allowed for difference in differences([SETUP, SETUP], [other], ["batch-size"])
+    )
     refused = [
-        one.what for one in differences([SETUP, SETUP], [other], ["data"]) if not one.is_allowed
+        difference.what
+        for difference in differences([SETUP, SETUP], [other], ["data"])
+        if not difference.is_allowed
     ]
     assert refused == ["batch-size"]
 
 
 def test_what_follows_from_another_difference_is_not_told_beside_it() -> None:
     seeded = differences([SETUP, SETUP], [replace(SETUP, seed=2, data="xyz", model="Bert")])
-    assert [one.what for one in seeded] == ["model", "seed", "data"]
-    assert [one.what for one in causes(seeded)] == ["model", "seed"]
+    assert [difference.what for difference in seeded] == ["model", "seed", "data"]
+    assert [difference.what for difference in causes(seeded)] == ["model", "seed"]
     data = differences([SETUP, SETUP], [replace(SETUP, data="xyz")])
     assert causes(data) == data
 

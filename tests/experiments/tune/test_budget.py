@@ -10,8 +10,9 @@ import pytest
 from stepscope.core.experiments.trials import Change, NumericRow, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning
 from stepscope.experiments.budget import divided
-from stepscope.experiments.tune.tuner import OnSteps, Search, TunePolicy
-from tests.experiments.test_tune import proven, space, trial
+from stepscope.experiments.tune.policy import OnSteps, TunePolicy
+from stepscope.experiments.tune.tuner import Search
+from tests.experiments.tune.test_tuner import proven, space, trial
 
 pytest.importorskip("optuna")
 
@@ -99,53 +100,54 @@ def test_search_check_and_proof_together_keep_to_the_budget(
     budget_s: float, num_runs: int, said: str | None
 ) -> None:
     machine = Machine()
-    found = machine.tuned(budget_s)
+    tuning = machine.tuned(budget_s)
     assert machine.num_runs == num_runs
     assert machine.now_s < budget_s + RUN_S, "but for the run that was under way"
-    assert found.wall_s == machine.now_s
-    assert found.winner is not None, "what was measured is told"
-    assert found.verdict == (PROVEN if said is None else NOT_PROVEN)
-    assert said is None or said in found.because
+    assert tuning.wall_s == machine.now_s
+    assert tuning.winner is not None, "what was measured is told"
+    assert tuning.verdict == (PROVEN if said is None else NOT_PROVEN)
+    assert said is None or said in tuning.because
 
 
 def test_the_runs_of_the_check_are_the_rehearsal_of_the_proof() -> None:
-    found = Machine().tuned(100)
-    assert found.verified is not None
-    assert [(run.side, run.round) for run in found.verified.runs] == [
-        ("baseline", None), ("candidate", None), ("baseline", 0), ("candidate", 0), ("candidate", 0), ("baseline", 0)
+    tuning = Machine().tuned(100)
+    assert tuning.verified is not None
+    assert [(run.side, run.round) for run in tuning.verified.runs] == [
+        ("baseline", None), ("candidate", None), ("baseline", 0), ("candidate", 0),
+        ("candidate", 0), ("baseline", 0),
     ]  # fmt: skip
 
 
 def test_a_proof_whose_runs_grow_longer_is_left_when_the_time_is_gone() -> None:
     machine = Machine(slow_from=7, slow_s=30)
-    found = machine.tuned(140)
+    tuning = machine.tuned(140)
     assert (machine.num_runs, machine.now_s) == (9, 150), "the last began at 120"
-    assert found.verdict == NOT_PROVEN
-    assert "the budget was spent before the proof was at its end" in found.because
-    assert "--budget" in found.because
-    assert found.verified is not None, "what its runs gave is told"
-    assert [run.round for run in found.verified.runs] == [None, None, 0, 0, 0]
-    assert "until then the baseline took 20" in found.because
+    assert tuning.verdict == NOT_PROVEN
+    assert "the budget was spent before the proof was at its end" in tuning.because
+    assert "--budget" in tuning.because
+    assert tuning.verified is not None, "what its runs gave is told"
+    assert [run.round for run in tuning.verified.runs] == [None, None, 0, 0, 0]
+    assert "until then the baseline took 20" in tuning.because
 
 
 def test_a_proof_that_ran_out_of_time_is_left_to_the_next_process(tmp_path: Path) -> None:
     storage = str(tmp_path / "trials.journal")
     assert Machine(slow_from=7, slow_s=30).tuned(140, storage).verdict == NOT_PROVEN
-    found = Machine().tuned(10_000, storage)
-    assert found.verdict == PROVEN
-    assert not any("for all that share the storage" in note for note in found.notes)
+    tuning = Machine().tuned(10_000, storage)
+    assert tuning.verdict == PROVEN
+    assert not any("for all that share the storage" in note for note in tuning.notes)
 
 
 def test_a_round_that_was_ended_in_time_is_looked_at_when_the_next_one_is_not() -> None:
     """Two rounds fit by what a run took; in the second one runs grow longer. The first is evidence
     all the same."""
     machine = Machine(slow_from=11, slow_s=35)
-    found = machine.tuned(150)
+    tuning = machine.tuned(150)
     assert (machine.num_runs, machine.now_s) == (12, 170)
-    assert found.verified is not None
-    assert [run.round for run in found.verified.runs] == [None, None, 0, 0, 0, 0, 1, 1]
-    assert (found.verified.num_rounds, found.verified.num_looks) == (1, 1)
-    assert found.verdict == PROVEN
+    assert tuning.verified is not None
+    assert [run.round for run in tuning.verified.runs] == [None, None, 0, 0, 0, 0, 1, 1]
+    assert (tuning.verified.num_rounds, tuning.verified.num_looks) == (1, 1)
+    assert tuning.verdict == PROVEN
 
 
 @pytest.mark.parametrize(
@@ -188,11 +190,11 @@ def test_the_search_leaves_off_where_another_run_would_take_what_is_kept() -> No
         "of the budget of 135 s, 70 s are kept for the check and the proof: 3 runs to compare "
         "what is computed and one round of 4"
     )
-    assert any(words in one for one in said)
-    found = proven(search, machine.measure, budget_s=135 - machine.now_s)
-    assert found.spent is not None
-    assert (found.spent.kept_s, found.spent.search_s, found.spent.proof_s) == (70, 60, 70)
-    assert found.verdict == PROVEN
+    assert any(words in line for line in said)
+    tuning = proven(search, machine.measure, budget_s=135 - machine.now_s)
+    assert tuning.spent is not None
+    assert (tuning.spent.kept_s, tuning.spent.search_s, tuning.spent.proof_s) == (70, 60, 70)
+    assert tuning.verdict == PROVEN
 
 
 def test_runs_that_turn_out_shorter_leave_more_to_the_search() -> None:
@@ -260,25 +262,25 @@ def test_a_run_that_would_pass_the_end_of_the_budget_is_ended(
 ) -> None:
     """Whichever run grows longer, or never ends: of the search, of the check or of the proof."""
     machine = Ended(slow_from, slow_s)
-    found = machine.tuned(budget_s)
+    tuning = machine.tuned(budget_s)
     assert machine.now_s <= budget_s
-    assert found.verdict in (PROVEN, NOT_PROVEN, "nothing faster", "not measured")
+    assert tuning.verdict in (PROVEN, NOT_PROVEN, "nothing faster", "not measured")
 
 
 def test_a_trial_that_never_ends_leaves_the_proof_its_time() -> None:
     """The second setting hangs: the first is checked and proven all the same."""
     machine = Ended(slow_from=3, slow_s=1e9)
-    was = machine.measure
+    measure_before = machine.measure
 
     def measure(change: Change, on_steps: OnSteps | None = None) -> Trial:
-        made = was(change, on_steps)
+        made = measure_before(change, on_steps)
         machine.slow_from = 999
         return made
 
-    machine.measure = lambda change, on_steps=None: (
-        measure(change, on_steps) if machine.num_runs == 2 else was(change, on_steps)
-    )  # type: ignore[method-assign]
-    found = machine.tuned(140)
+    machine.measure = lambda change, on_steps=None: (  # type: ignore[method-assign]
+        measure(change, on_steps) if machine.num_runs == 2 else measure_before(change, on_steps)
+    )
+    tuning = machine.tuned(140)
     assert machine.num_ended == 1
     assert machine.now_s <= 140
-    assert found.verdict == PROVEN
+    assert tuning.verdict == PROVEN

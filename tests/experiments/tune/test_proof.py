@@ -14,10 +14,10 @@ from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, REFUSED, Tuning
 from stepscope.experiments.tune.cache import TuningCache
 from stepscope.experiments.tune.knob_space import Space
+from stepscope.experiments.tune.policy import OnSteps
 from stepscope.experiments.tune.start import keep, key_of
-from stepscope.experiments.tune.tuner import OnSteps
 from stepscope.experiments.verify.numerics_check import NOISE
-from tests.experiments.test_tune import Clocked, proven, searched, space, trial
+from tests.experiments.tune.test_tuner import Clocked, proven, searched, space, trial
 
 pytest.importorskip("optuna")
 
@@ -47,10 +47,10 @@ def test_a_setting_that_computes_something_else_is_passed_over() -> None:
 
     where = space("amp=off,bf16", "num_workers=0,1,2")
     numerics = numerics_of(lambda change: change.knobs.get("amp") == "bf16")
-    found = proven(searched(where, Clocked(clock)), numerics)
-    assert found.verdict == REFUSED
-    assert isinstance(found.check, NumericsCheck)
-    assert "--free numerics" in found.because
+    tuning = proven(searched(where, Clocked(clock)), numerics)
+    assert tuning.verdict == REFUSED
+    assert isinstance(tuning.check, NumericsCheck)
+    assert "--free numerics" in tuning.because
     free = proven(searched(where, Clocked(clock), free=frozenset({"numerics"})), numerics)
     assert free.verdict == PROVEN
     assert free.winner is not None
@@ -67,8 +67,8 @@ def seen_by(rows: Any, **more: Any) -> Any:
 
     def numerics(change: Change) -> Trial:
         asked.append(change)
-        told = {name: make(change) for name, make in more.items()}
-        return trial(change, 10, **{"numerics": rows(change).numerics, **told})
+        values = {name: make(change) for name, make in more.items()}
+        return trial(change, 10, **{"numerics": rows(change).numerics, **values})
 
     return numerics, asked
 
@@ -94,11 +94,11 @@ def test_a_setting_that_fails_while_it_is_checked_is_passed_over(
         return trial(change, 10, **failure) if change.knobs.get("amp") == "bf16" else same(change)
 
     where = space("amp=off,bf16", "num_workers=0,1")
-    found = proven(searched(where, Clocked(amp_clock), prune=False), numerics)
-    assert found.verdict == PROVEN
-    assert found.winner is not None
-    assert found.winner.settings == {"amp": "off", "num_workers": 1}
-    passed = [note for note in found.notes if "was passed over" in note]
+    tuning = proven(searched(where, Clocked(amp_clock), prune=False), numerics)
+    assert tuning.verdict == PROVEN
+    assert tuning.winner is not None
+    assert tuning.winner.settings == {"amp": "off", "num_workers": 1}
+    passed = [note for note in tuning.notes if "was passed over" in note]
     assert len(passed) == 2
     assert all("amp=bf16" in note and said in note for note in passed)
     # What need not be equal must run all the same.
@@ -121,10 +121,10 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
             else same(change)
         )
 
-    found = proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock)), numerics)
-    assert found.verdict == NOT_PROVEN
-    assert "the baseline failed with exit code 1: disk full" in found.because
-    assert found.verified is None
+    tuning = proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock)), numerics)
+    assert tuning.verdict == NOT_PROVEN
+    assert "the baseline failed with exit code 1: disk full" in tuning.because
+    assert tuning.verified is None
     assert count == [2]
     count[0] = 0
     free = proven(
@@ -135,19 +135,19 @@ def test_a_baseline_that_fails_while_it_is_checked_proves_nothing() -> None:
     assert any("disk full" in note for note in free.notes)
 
 
-def checked(tmp_path: Path, found: Tuning) -> bool:
+def checked(tmp_path: Path, tuning: Tuning) -> bool:
     cache = TuningCache(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl")
-    assert keep(cache, key_of("train.py", (), Setup()), found)
+    assert keep(cache, key_of("train.py", (), Setup()), tuning)
     return cache.entries()[0].checked
 
 
 def test_what_was_not_shown_to_be_the_same_is_kept_as_unchecked(tmp_path: Path) -> None:
-    def found(numerics: Any) -> Tuning:
+    def tuning_with(numerics: Any) -> Tuning:
         return proven(searched(space("num_workers=0,1,2"), Clocked(amp_clock)), numerics)
 
-    same = found(numerics_of(lambda _change: False))
+    same = tuning_with(numerics_of(lambda _change: False))
     assert checked(tmp_path, same)
-    unknown = found(lambda change: trial(change, 10))
+    unknown = tuning_with(lambda change: trial(change, 10))
     assert unknown.verdict == PROVEN
     assert any("could not be compared" in note for note in unknown.notes)
     assert not checked(tmp_path, unknown)
@@ -159,7 +159,7 @@ def test_what_was_not_shown_to_be_the_same_is_kept_as_unchecked(tmp_path: Path) 
         )
         return trial(change, 10, numerics=(row,))
 
-    noise = found(restless)
+    noise = tuning_with(restless)
     assert noise.check is not None
     assert noise.check.verdict == NOISE
     assert not checked(tmp_path, noise)
@@ -178,24 +178,24 @@ def test_the_other_knobs_of_a_new_batch_are_checked_at_the_old_one(tmp_path: Pat
 
     both = space("batch_size=8,32", "amp=off,bf16")
     other, asked = seen_by(numerics_of(lambda change: change.knobs.get("amp") == "bf16"))
-    found = tuned(both, other)
+    tuning = tuned(both, other)
     assert all("batch_size" not in change.knobs for change in asked[2:3])
     assert asked[2].knobs == {"amp": "bf16"}
-    assert found.winner is not None
-    assert found.winner.settings == {"batch_size": 32, "amp": "off"}
+    assert tuning.winner is not None
+    assert tuning.winner.settings == {"batch_size": 32, "amp": "off"}
     assert any(
         "batch_size=32 amp=bf16 was passed over" in note and "the loss differs" in note
-        for note in found.notes
+        for note in tuning.notes
     )
-    assert not checked(tmp_path, found)
+    assert not checked(tmp_path, tuning)
     same, asked = seen_by(numerics_of(lambda _change: False))
-    found = tuned(both, same)
-    assert found.winner is not None
-    assert found.winner.settings == {"batch_size": 32, "amp": "bf16"}
-    assert found.check is not None
-    assert found.check.because.startswith("amp=bf16 by itself")
+    tuning = tuned(both, same)
+    assert tuning.winner is not None
+    assert tuning.winner.settings == {"batch_size": 32, "amp": "bf16"}
+    assert tuning.check is not None
+    assert tuning.check.because.startswith("amp=bf16 by itself")
     assert [change.knobs for change in asked] == [{}, {}, {"amp": "bf16"}]
-    assert not checked(tmp_path, found)
+    assert not checked(tmp_path, tuning)
     nothing, asked = seen_by(numerics_of(lambda _change: True))
     alone = tuned(space("batch_size=8,32"), nothing)
     assert alone.verdict == PROVEN
@@ -217,10 +217,10 @@ def test_workers_that_draw_other_numbers_are_no_other_computation(tmp_path: Path
     numerics, asked = seen_by(
         numerics_of(lambda change: bool(change.knobs.get("num_workers"))), setup=random_data
     )
-    found = proven(searched(space("num_workers=0,1,2"), measure), numerics)
-    assert found.verdict == PROVEN
-    assert any("draws other random numbers" in note for note in found.notes)
-    assert not checked(tmp_path, found)
+    tuning = proven(searched(space("num_workers=0,1,2"), measure), numerics)
+    assert tuning.verdict == PROVEN
+    assert any("draws other random numbers" in note for note in tuning.notes)
+    assert not checked(tmp_path, tuning)
     # Auxiliary another knob, that one is held to what the baseline computes.
     numerics, asked = seen_by(numerics_of(lambda change: not change.is_none), setup=random_data)
     refused = proven(searched(space("num_workers=2", "amp=bf16"), measure), numerics)
@@ -233,13 +233,13 @@ def test_a_proof_that_is_refused_names_the_options_of_tune() -> None:
         return trial(change, 6 if change.arguments else 10, on_steps, setup=random_data(change))
 
     where = space("seed=1", ways=("seed=--seed={}",))
-    found = proven(searched(where, measure), numerics_of(lambda _change: False))
-    assert found.verdict == NOT_PROVEN
-    assert "the data of the first batches differs" in found.because
-    assert "--free numerics" in found.because
-    assert "--allow" not in found.because
-    assert found.verified is not None
-    assert not any("--allow" in words for words in found.verified.refusals)
+    tuning = proven(searched(where, measure), numerics_of(lambda _change: False))
+    assert tuning.verdict == NOT_PROVEN
+    assert "the data of the first batches differs" in tuning.because
+    assert "--free numerics" in tuning.because
+    assert "--allow" not in tuning.because
+    assert tuning.verified is not None
+    assert not any("--allow" in words for words in tuning.verified.refusals)
     free = proven(
         searched(where, measure, free=frozenset({"numerics"})), numerics_of(lambda _change: False)
     )

@@ -19,11 +19,11 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_device_settings_of_a_gpu_are_named_with_their_reason(tmp_path: Path) -> None:
-    found = unable(["tf32", "num_workers"], PYTHON, {}, tmp_path)
-    assert found == {
+    reasons = unable(["tf32", "num_workers"], PYTHON, {}, tmp_path)
+    assert reasons == {
         "tf32": "TF32 is a mode of a GPU's matrix units, and this machine has no CUDA device"
     }
-    (words,) = unable_words(found)
+    (words,) = unable_words(reasons)
     assert words.startswith(
         "tf32 cannot take effect: TF32 is a mode of a GPU's matrix units, and this machine has no "
         "CUDA device."

@@ -18,11 +18,13 @@ import pytest
 from stepscope.core.experiments.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Settled
-from stepscope.experiments.tune.study import MAX_GONE, Study
+from stepscope.experiments.tune.policy import TunePolicy
+from stepscope.experiments.tune.study import Study
 from stepscope.experiments.tune.study_storage import opened_study
-from stepscope.experiments.tune.tuner import Search, TunePolicy
-from stepscope.experiments.tune.workers import GONE_S, Crowd
-from tests.experiments.test_tune import Clocked, loader_clock, proven, space
+from stepscope.experiments.tune.study_trials import MAX_LOST
+from stepscope.experiments.tune.tuner import Search
+from stepscope.experiments.tune.workers import GONE_S, Workers
+from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 
 pytest.importorskip("optuna")
 
@@ -70,8 +72,9 @@ def measured(settings: Any, ns: float = 1e7, host: str = "a") -> Tried:
 
 WORKER = """
 import json, sys, time
-from stepscope.experiments.tune.tuner import Search, TunePolicy
-from tests.experiments.test_tune import Clocked, loader_clock, proven, space
+from stepscope.experiments.tune.policy import TunePolicy
+from stepscope.experiments.tune.tuner import Search
+from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
 made = Clocked(loader_clock)
 search = Search(
     space("num_workers=1,2"), made, TunePolicy(num_trials=2, storage=sys.argv[1]), host=sys.argv[2],
@@ -79,10 +82,11 @@ search = Search(
 print("ready", flush=True)
 sys.stdin.readline()
 search.run()
-found = proven(search)
+tuning = proven(search)
 print(json.dumps({
-    "runs": len(made.changes), "winner": dict(found.winner.settings), "verdict": found.verdict, "notes": list(found.notes),
-    "gain": found.verified.speedup.value, "trials": [[tried.settings["num_workers"], tried.host] for tried in found.trials],
+    "runs": len(made.changes), "winner": dict(tuning.winner.settings), "verdict": tuning.verdict,
+    "notes": list(tuning.notes), "gain": tuning.verified.speedup.value,
+    "trials": [[tried.settings["num_workers"], tried.host] for tried in tuning.trials],
 }))
 """
 
@@ -96,26 +100,26 @@ def test_two_processes_at_once_share_the_trials_and_one_of_them_proves(tmp_path:
         "text": True,
     }
     both = [subprocess.Popen([*words, host], **pipes) for host in "ab"]
-    for one in both:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in both:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    said = [one.communicate(timeout=120) for one in both]
-    assert [one.returncode for one in both] == [0, 0], said
-    told = [json.loads(out) for out, _ in said]
-    assert told[0]["trials"] == told[1]["trials"]
-    assert sorted(workers for workers, _ in told[0]["trials"]) == [1, 2], "each setting once"
-    assert told[0]["winner"] == told[1]["winner"] == {"num_workers": 2}
-    assert told[0]["gain"] == told[1]["gain"], "one proof"
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    results = [json.loads(out) for out, _ in outputs]
+    assert results[0]["trials"] == results[1]["trials"]
+    assert sorted(workers for workers, _ in results[0]["trials"]) == [1, 2], "each setting once"
+    assert results[0]["winner"] == results[1]["winner"] == {"num_workers": 2}
+    assert results[0]["gain"] == results[1]["gain"], "one proof"
     # A baseline for each, two trials, and the ten runs of one proof.
-    assert told[0]["runs"] + told[1]["runs"] == 2 + 2 + 10
+    assert results[0]["runs"] + results[1]["runs"] == 2 + 2 + 10
     assert (
         sum(
-            any("was checked and proven by the process on" in note for note in one["notes"])
-            for one in told
+            any("was checked and proven by the process on" in note for note in result["notes"])
+            for result in results
         )
         == 1
     )
@@ -125,8 +129,9 @@ def test_the_setting_of_a_killed_process_is_tried_by_another(tmp_path: Path) -> 
     storage = str(tmp_path / "trials.journal")
     dies = (
         "import os, signal, sys\n"
-        "from stepscope.experiments.tune.tuner import Search, TunePolicy\n"
-        "from tests.experiments.test_tune import Clocked, loader_clock, space\n"
+        "from stepscope.experiments.tune.policy import TunePolicy\n"
+        "from stepscope.experiments.tune.tuner import Search\n"
+        "from tests.experiments.tune.test_tuner import Clocked, loader_clock, space\n"
         "made = Clocked(loader_clock)\n"
         "def measure(change, on_steps):\n"
         "    return made(change, on_steps) if change.is_none else os.kill(os.getpid(), "
@@ -250,11 +255,11 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
     pair = Pair(tmp_path, "num_workers=0,1")
     asked = pair.first.ask()
     assert asked is not None
-    assert pair.second.bury() == []
+    assert pair.second.close_lost() == []
     pair.clock.now_s += GONE_S + 1
-    (gone,) = pair.second.bury()
-    assert (gone.settings, gone.host, gone.is_in_line) == (asked.settings, "a", True)
-    assert pair.second.bury() == []
+    (lost,) = pair.second.close_lost()
+    assert (lost.settings, lost.host, lost.is_in_line) == (asked.settings, "a", True)
+    assert pair.second.close_lost() == []
     assert pair.first.watch(asked, 1e6)(1e7, 8), "nothing is said of a trial that was closed"
     pair.first.tell(asked, measured(asked.settings, 5e6))
     assert [(tried.settings, tried.ns) for tried in pair.second.trials()] == [(asked.settings, 5e6)]
@@ -262,32 +267,34 @@ def test_what_a_process_measured_that_was_taken_for_gone_is_kept(tmp_path: Path)
 
 def test_a_beat_keeps_a_claim(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "num_workers=0,1")
-    pair.first.crowd = Crowd(True, "a", beat_s=0.001)
+    pair.first.workers = Workers(True, "a", beat_s=0.001)
     eye = Study(space("num_workers=0,1"), name="one", storage=pair.storage, clock=Time())
     asked = pair.first.ask()
     assert asked is not None
-    assert pair.second.bury() == []
+    assert pair.second.close_lost() == []
     pair.clock.now_s += GONE_S + 1
     (before,) = eye.others()
     with pair.first.at_work(asked):
         while eye.others() == [before]:
             pass
-    assert pair.second.bury() == [], "its mark has changed since it was last looked at"
+    assert pair.second.close_lost() == [], "its mark has changed since it was last looked at"
 
 
 def test_a_setting_with_which_two_processes_were_lost_is_left_alone(tmp_path: Path) -> None:
     pair = Pair(tmp_path, "num_workers=0,1")
     lost = []
-    for number in range(MAX_GONE):
+    for number in range(MAX_LOST):
         other = Study(
             space("num_workers=0,1"), name="one", storage=pair.storage, host=f"lost {number}"
         )
         asked = other.ask()
         assert asked is not None
         lost.append(asked.settings)
-        pair.first.bury()
+        pair.first.close_lost()
         pair.clock.now_s += GONE_S + 1
-        assert [gone.is_in_line for gone in pair.first.bury()] == [number + 1 < MAX_GONE]
+        assert [lost_trial.is_in_line for lost_trial in pair.first.close_lost()] == [
+            number + 1 < MAX_LOST
+        ]
     assert lost[0] == lost[1]
     asked = pair.first.ask()
     assert asked is not None
@@ -301,8 +308,8 @@ def at_the_end(study: Study, waits: list[str], give_up_after: int = 3) -> Iterat
         if len(waits) >= give_up_after:
             raise TimeoutError
 
-    with study.final.turn(lambda best: best == {"num_workers": 2}, wait) as told:
-        yield told
+    with study.final.turn(lambda best: best == {"num_workers": 2}, wait) as taken:
+        yield taken
 
 
 def test_one_proves_and_the_other_takes_it_over(tmp_path: Path) -> None:
@@ -320,19 +327,23 @@ def test_one_proves_and_the_other_takes_it_over(tmp_path: Path) -> None:
             pass
         assert waits == ["a"] * 3
         pair.first.final.keep(settled)
-        with at_the_end(pair.second, waits) as told:
-            assert (told.settings, told.verdict, told.host) == ({"num_workers": 2}, "proven", "a")
+        with at_the_end(pair.second, waits) as taken:
+            assert (taken.settings, taken.verdict, taken.host) == (
+                {"num_workers": 2},
+                "proven",
+                "a",
+            )
     late = Study(space("num_workers=0..7"), name="one", storage=pair.storage, host="late")
-    with at_the_end(late, waits) as told:
-        assert told is None, "a proof from before it began is not about its trials"
+    with at_the_end(late, waits) as taken:
+        assert taken is None, "a proof from before it began is not about its trials"
 
 
 def test_a_proof_that_was_broken_off_is_left_to_the_next(tmp_path: Path) -> None:
     pair, waits = Pair(tmp_path, "num_workers=0..7"), list[str]()
     with at_the_end(pair.first, waits):
         pass
-    with at_the_end(pair.second, waits) as told:
-        assert told is None
+    with at_the_end(pair.second, waits) as taken:
+        assert taken is None
     # One whose process is gone does not come out of the line by itself.
     hung = Study(space("num_workers=0..7"), name="one", storage=pair.storage, host="hung")
     hung.final._enter()
@@ -340,8 +351,8 @@ def test_a_proof_that_was_broken_off_is_left_to_the_next(tmp_path: Path) -> None
     def wait(_host: str) -> None:
         pair.clock.now_s += GONE_S / 2
 
-    with pair.second.final.turn(lambda _best: True, wait) as told:
-        assert told is None
+    with pair.second.final.turn(lambda _best: True, wait) as taken:
+        assert taken is None
     assert GONE_S < pair.clock.now_s <= 2 * GONE_S
 
 

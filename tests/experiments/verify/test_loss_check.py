@@ -58,45 +58,45 @@ def runs(
 
 def test_a_loss_that_is_nan_from_a_step_on_is_told_with_the_step() -> None:
     after = runs(lambda step: math.nan if step >= 12 else falling(step))
-    told = check_loss(runs(falling), after)
-    assert (told.verdict, told.is_fault) == (LOSS_NOT_FINITE, True)
+    check = check_loss(runs(falling), after)
+    assert (check.verdict, check.is_fault) == (LOSS_NOT_FINITE, True)
     assert (
-        told.because
+        check.because
         == "the candidate's loss is NaN from step 12 on while the baseline's falls from 3.1 to 2.44"
     )
-    assert (told.candidate.not_finite_step, told.candidate.num_not_finite) == (12, 3)
-    assert told.candidate.last is None
+    assert (check.candidate.not_finite_step, check.candidate.num_not_finite) == (12, 3)
+    assert check.candidate.last is None
 
 
 def test_one_run_and_one_step_that_is_infinite_are_enough() -> None:
     after = [*runs(falling, 2), *runs(lambda step: math.inf if step == 30 else falling(step), 1)]
-    told = check_loss(runs(falling), after)
-    assert told.verdict == LOSS_NOT_FINITE
+    check = check_loss(runs(falling), after)
+    assert check.verdict == LOSS_NOT_FINITE
     assert (
-        "is infinite at step 30, and not finite at 1 of 60 steps (in 1 of 3 runs)" in told.because
+        "is infinite at step 30, and not finite at 1 of 60 steps (in 1 of 3 runs)" in check.because
     )
 
 
 def test_a_loss_that_grows_is_told_with_both_courses() -> None:
-    told = check_loss(runs(falling), runs(lambda step: 3.1 * 1.1**step))
-    assert (told.verdict, told.is_fault) == (LOSS_GROWS, True)
+    check = check_loss(runs(falling), runs(lambda step: 3.1 * 1.1**step))
+    assert (check.verdict, check.is_fault) == (LOSS_GROWS, True)
     assert (
-        told.because
+        check.because
         == "the candidate's loss grows from 3.1 to 645 while the baseline's falls from 3.1 to 2.44"
     )
 
 
 def test_an_update_that_is_too_large_shows_from_the_second_step_on() -> None:
     """Adam's first step may take the loss to its height at once, from where it falls."""
-    told = check_loss(runs(falling), runs(lambda step: 3.1 if step == 0 else 150 - step))
-    assert told.verdict == LOSS_GROWS
+    check = check_loss(runs(falling), runs(lambda step: 3.1 if step == 0 else 150 - step))
+    assert check.verdict == LOSS_GROWS
 
 
 def test_growth_at_the_very_end_is_seen() -> None:
-    told = check_loss(
+    check = check_loss(
         runs(falling), runs(lambda step: falling(step) if step < 56 else 10.0 ** (step - 55))
     )
-    assert told.verdict == LOSS_GROWS
+    assert check.verdict == LOSS_GROWS
 
 
 @pytest.mark.parametrize("between", [0.0, 0.3])
@@ -138,33 +138,33 @@ def test_what_differs_and_does_not_grow_is_sound(course: Course) -> None:
 
 def test_a_baseline_that_is_not_finite_is_not_the_candidates_fault() -> None:
     broken = runs(lambda step: math.nan if step > 4 else 3.0)
-    told = check_loss(broken, runs(falling))
-    assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
-    assert told.because.startswith(
+    check = check_loss(broken, runs(falling))
+    assert (check.verdict, check.is_fault) == (LOSS_BASELINE, False)
+    assert check.because.startswith(
         "the baseline's own loss is NaN from step 5 on; the candidate's "
     )
 
 
 def test_a_scaler_that_looks_for_its_scale_is_not_the_candidates_fault() -> None:
     scaled = runs(lambda step: math.inf if step < 3 else falling(step))
-    told = check_loss(scaled, scaled)
-    assert (told.verdict, told.is_fault) == (LOSS_BASELINE, False)
+    check = check_loss(scaled, scaled)
+    assert (check.verdict, check.is_fault) == (LOSS_BASELINE, False)
 
 
 def test_a_candidate_that_ends_without_a_loss_is_no_gain_whatever_the_baseline_does() -> None:
     broken = runs(lambda step: math.nan if step > 4 else 3.0)
-    told = check_loss(broken, broken)
-    assert (told.verdict, told.is_fault) == (LOSS_NOT_FINITE, True)
+    check = check_loss(broken, broken)
+    assert (check.verdict, check.is_fault) == (LOSS_NOT_FINITE, True)
     assert (
-        told.because
+        check.because
         == "the candidate's loss is NaN from step 5 on; the baseline's is NaN from step 5 on"
     )
 
 
 def test_a_job_whose_loss_is_not_seen_is_said_to_be_so() -> None:
-    told = check_loss(runs(falling), [trial([])])
-    assert told.verdict == LOSS_UNSEEN
-    assert "no loss of the candidate was seen" in told.because
+    check = check_loss(runs(falling), [trial([])])
+    assert check.verdict == LOSS_UNSEEN
+    assert "no loss of the candidate was seen" in check.because
 
 
 def test_more_steps_of_one_side_are_not_compared() -> None:
@@ -183,11 +183,11 @@ def test_a_faster_candidate_that_diverges_is_no_gain(course: Course) -> None:
     def measure(side: Side) -> Trial:
         return trial([courses[side](step) for step in range(STEPS)], times[side])
 
-    told = verify(measure, VerifyPolicy())
-    assert (told.verdict, told.is_gain, told.speedup) == ("diverges", False, None)
-    assert told.because.startswith("the candidate's loss ")
-    assert told.loss is not None
-    assert told.because == told.loss.because
+    verified = verify(measure, VerifyPolicy())
+    assert (verified.verdict, verified.is_gain, verified.speedup) == ("diverges", False, None)
+    assert verified.because.startswith("the candidate's loss ")
+    assert verified.loss is not None
+    assert verified.because == verified.loss.because
     courses["candidate"] = falling
     assert verify(measure, VerifyPolicy()).verdict == PROVEN
 
@@ -196,8 +196,8 @@ def test_a_job_that_is_nan_anyway_proves_nothing() -> None:
     def measure(side: Side) -> Trial:
         return trial([3.0, math.nan, math.nan], 20.0 if side == "baseline" else 10.0)
 
-    told = verify(measure, VerifyPolicy())
-    assert (told.verdict, told.is_gain) == ("diverges", False)
+    verified = verify(measure, VerifyPolicy())
+    assert (verified.verdict, verified.is_gain) == ("diverges", False)
 
 
 def test_a_gain_over_a_baseline_that_is_nan_says_so() -> None:
@@ -205,7 +205,7 @@ def test_a_gain_over_a_baseline_that_is_nan_says_so() -> None:
         after = math.nan if side == "baseline" else 2.9
         return trial([3.0, after, after], 20.0 if side == "baseline" else 10.0)
 
-    told = verify(measure, VerifyPolicy())
-    assert told.verdict == PROVEN
-    assert told.loss is not None
-    assert told.loss.verdict == LOSS_BASELINE
+    verified = verify(measure, VerifyPolicy())
+    assert verified.verdict == PROVEN
+    assert verified.loss is not None
+    assert verified.loss.verdict == LOSS_BASELINE

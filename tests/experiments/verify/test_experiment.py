@@ -67,18 +67,18 @@ def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:
             raise UsageError("the trial could not be started: no space left on device")
         return lab.measure(side)
 
-    told = verify(
+    verified = verify(
         measure,
         VerifyPolicy(max_rounds=4, num_rehearsals=0, precision=1e-9, threshold=1e-9),
         clock=lab.clock,
     )
-    assert told.verdict == UNSETTLED
+    assert verified.verdict == UNSETTLED
     assert (
-        told.because
+        verified.because
         == "it could not go on: the trial could not be started: no space left on device"
     )
-    assert told.speedup is not None
-    assert len(told.runs) == 10
+    assert verified.speedup is not None
+    assert len(verified.runs) == 10
     with pytest.raises(UsageError):
         verify(_cannot, SHORT)
 
@@ -155,10 +155,10 @@ def test_rounds_are_abba_then_turned_round() -> None:
     ]
     assert letters == ["ABBA", "BAAB", "BAAB", "ABBA"]
     drift = [i**2 for i in range(16)]
-    told = dict.fromkeys("AB", 0)
+    totals = dict.fromkeys("AB", 0)
     for value, letter in zip(drift, "".join(letters), strict=True):
-        told[letter] += value
-    assert told["A"] == told["B"], "a drift in a curve weighs on both sides alike"
+        totals[letter] += value
+    assert totals["A"] == totals["B"], "a drift in a curve weighs on both sides alike"
 
 
 def test_the_errors_of_all_looks_sum_to_what_is_allowed() -> None:
@@ -209,67 +209,70 @@ def test_what_an_interval_settles(
 def test_nothing_is_proven_of_two_sides_that_are_the_same(machine: Machine) -> None:
     """80 experiments on each of five machines, stopped as they like: at most one in twenty may
     claim a difference."""
-    told = outcomes(80, 1.0, machine, SHORT)
-    verdicts = Counter(one.verdict for one in told)
+    results = outcomes(80, 1.0, machine, SHORT)
+    verdicts = Counter(result.verdict for result in results)
     assert verdicts[PROVEN] + verdicts[WORSE] <= 6, (
         "4 expected at most; 7 or more come by chance once in ten such tests of 5 %"
     )
     covered = sum(
-        one.speedup is not None and one.speedup.low <= 1 <= one.speedup.high for one in told
+        result.speedup is not None and result.speedup.low <= 1 <= result.speedup.high
+        for result in results
     )
     assert covered >= 74
 
 
 def test_over_all_machines_false_gains_are_rarer_than_one_in_twenty() -> None:
-    told = [
-        one
+    results = [
+        result
         for m in (quiet, heavy, bimodal, warming, swinging)
-        for one in outcomes(80, 1.0, m, SHORT)
+        for result in outcomes(80, 1.0, m, SHORT)
     ]
-    assert sum(one.verdict in (PROVEN, WORSE) for one in told) / len(told) <= 0.05
-    assert len({one.verdict for one in told}) > 1
+    assert sum(result.verdict in (PROVEN, WORSE) for result in results) / len(results) <= 0.05
+    assert len({result.verdict for result in results}) > 1
 
 
 @pytest.mark.parametrize(("gain", "least"), [(1.10, 28), (1.05, 20)])
 def test_a_real_gain_is_proven_and_soon(gain: float, least: int) -> None:
-    told = outcomes(30, gain, quiet, VerifyPolicy())
-    assert sum(one.verdict == PROVEN for one in told) >= least
-    assert np.mean([one.num_rounds for one in told]) <= (3.5 if gain == 1.10 else 6)
+    results = outcomes(30, gain, quiet, VerifyPolicy())
+    assert sum(result.verdict == PROVEN for result in results) >= least
+    assert np.mean([result.num_rounds for result in results]) <= (3.5 if gain == 1.10 else 6)
 
 
 def test_a_loss_is_called_worse() -> None:
-    told = outcomes(20, 1 / 1.15, quiet, VerifyPolicy())
-    assert Counter(one.verdict for one in told)[WORSE] >= 18
+    results = outcomes(20, 1 / 1.15, quiet, VerifyPolicy())
+    assert Counter(result.verdict for result in results)[WORSE] >= 18
 
 
 def test_a_budget_ends_it_and_what_could_have_been_shown_is_said() -> None:
     lab = Lab(1, 1.0, bimodal)
-    told = verify(lab.measure, VerifyPolicy(budget_s=130), clock=lab.clock)
-    assert told.verdict == UNSETTLED
-    assert told.num_rounds == 2, "10 runs take 100 s, a third round would end at 140"
-    assert told.wall_s == 100
-    assert told.smallest is not None
-    assert told.smallest > 1.02
-    assert "the budget ended" in told.because
+    verified = verify(lab.measure, VerifyPolicy(budget_s=130), clock=lab.clock)
+    assert verified.verdict == UNSETTLED
+    assert verified.num_rounds == 2, "10 runs take 100 s, a third round would end at 140"
+    assert verified.wall_s == 100
+    assert verified.smallest is not None
+    assert verified.smallest > 1.02
+    assert "the budget ended" in verified.because
 
 
 def test_a_budget_with_no_room_for_a_round_tells_what_was_measured() -> None:
     lab = Lab(1, 1.5)
-    told = verify(lab.measure, VerifyPolicy(budget_s=55), clock=lab.clock)
-    assert (told.verdict, told.speedup, told.num_rounds) == (UNSETTLED, None, 0)
-    assert [run.side for run in told.runs] == [BASELINE, CANDIDATE], (
+    verified = verify(lab.measure, VerifyPolicy(budget_s=55), clock=lab.clock)
+    assert (verified.verdict, verified.speedup, verified.num_rounds) == (UNSETTLED, None, 0)
+    assert [run.side for run in verified.runs] == [BASELINE, CANDIDATE], (
         "a round of 40 s does not fit in the 35 that are left"
     )
     assert (
         "no room for a first round (4 runs of about 10 s: give a longer --budget, or fewer "
         "--steps), before"
-    ) in told.because
-    assert "nothing is proven by that" in told.because
-    assert {side: (one.num_runs, one.num_steps) for side, one in told.so_far.items()} == {
+    ) in verified.because
+    assert "nothing is proven by that" in verified.because
+    assert {
+        side: (summary.num_runs, summary.num_steps) for side, summary in verified.so_far.items()
+    } == {
         BASELINE: (1, 12),
         CANDIDATE: (1, 12),
     }
-    assert told.so_far[BASELINE].median_ns == np.median(told.runs[0].trial.step_ns)
+    assert verified.so_far[BASELINE].median_ns == np.median(verified.runs[0].trial.step_ns)
     assert verify(lab.measure, VerifyPolicy(budget_s=70), clock=lab.clock).num_rounds == 1
 
 
@@ -285,10 +288,10 @@ def test_an_interruption_before_the_first_look_tells_what_was_measured(at: int, 
             raise KeyboardInterrupt
         return lab.measure(side)
 
-    told = verify(measure, VerifyPolicy(), clock=lab.clock)
-    assert (told.verdict, told.speedup, told.is_interrupted) == (UNSETTLED, None, True)
-    assert told.because.startswith(said)
-    assert sum(one.num_runs for one in told.so_far.values()) == at
+    verified = verify(measure, VerifyPolicy(), clock=lab.clock)
+    assert (verified.verdict, verified.speedup, verified.is_interrupted) == (UNSETTLED, None, True)
+    assert verified.because.startswith(said)
+    assert sum(summary.num_runs for summary in verified.so_far.values()) == at
     with pytest.raises(KeyboardInterrupt):
         verify(lambda _side: (_ for _ in ()).throw(KeyboardInterrupt), VerifyPolicy())
 
@@ -301,10 +304,10 @@ def test_a_run_that_the_budget_ended_is_no_failure_where_it_timed_steps() -> Non
         lab.now_s += 50
         return replace(made, is_cut=False, exit_code=143, is_timed_out=True)
 
-    told = verify(measure, VerifyPolicy(budget_s=60), clock=lab.clock)
-    assert told.verdict == UNSETTLED
-    assert told.because.startswith("the budget ended in the midst of a run of the baseline")
-    assert "of the candidate nothing was measured" in told.because
+    verified = verify(measure, VerifyPolicy(budget_s=60), clock=lab.clock)
+    assert verified.verdict == UNSETTLED
+    assert verified.because.startswith("the budget ended in the midst of a run of the baseline")
+    assert "of the candidate nothing was measured" in verified.because
     assert verify(measure, VerifyPolicy(budget_s=6000), clock=lab.clock).verdict == REFUSED, (
         "that was --timeout"
     )
@@ -320,32 +323,32 @@ def test_rehearsals_come_first_and_do_not_count() -> None:
             trial([next(slow, None) or ns for ns in made.step_ns]) if len(lab.sides) == 1 else made
         )
 
-    told = verify(measure, VerifyPolicy())
-    assert told.verdict == PROVEN
-    assert told.speedup is not None
-    assert told.speedup.low < 1.3 < told.speedup.high
-    assert [run.round for run in told.runs[:3]] == [None, None, 0]
-    assert told.baseline.num_runs == told.num_rounds * 2
+    verified = verify(measure, VerifyPolicy())
+    assert verified.verdict == PROVEN
+    assert verified.speedup is not None
+    assert verified.speedup.low < 1.3 < verified.speedup.high
+    assert [run.round for run in verified.runs[:3]] == [None, None, 0]
+    assert verified.baseline.num_runs == verified.num_rounds * 2
 
 
 def test_a_failed_run_ends_it_with_its_last_words() -> None:
     broken = trial(
         [], exit_code=1, is_cut=False, tail="ValueError: no such thing", folder="runs/03"
     )
-    told = verify(lambda side: broken if side != BASELINE else trial([1e6] * 9), VerifyPolicy())
-    assert told.verdict == REFUSED
-    assert told.speedup is None
-    assert "the candidate failed with exit code 1" in told.because
-    assert "runs/03" in told.because
-    assert told.tail == "ValueError: no such thing"
-    assert len(told.runs) == 2
+    verified = verify(lambda side: broken if side != BASELINE else trial([1e6] * 9), VerifyPolicy())
+    assert verified.verdict == REFUSED
+    assert verified.speedup is None
+    assert "the candidate failed with exit code 1" in verified.because
+    assert "runs/03" in verified.because
+    assert verified.tail == "ValueError: no such thing"
+    assert len(verified.runs) == 2
 
 
 def test_a_run_without_steps_says_what_it_knows_of_that() -> None:
     note = "no process that uses torch let the capture in"
-    told = verify(lambda _: trial([], is_cut=False, notes=(note,), setup=Setup()), SHORT)
-    assert told.verdict == REFUSED
-    assert told.notes == (note,)
+    verified = verify(lambda _: trial([], is_cut=False, notes=(note,), setup=Setup()), SHORT)
+    assert verified.verdict == REFUSED
+    assert verified.notes == (note,)
     hung = verify(
         lambda _: trial([], is_cut=False, is_timed_out=True, exit_code=143, setup=Setup()), SHORT
     )
@@ -386,15 +389,15 @@ def test_other_data_are_refused_once_the_baseline_has_repeated_itself() -> None:
         made = lab.measure(side)
         return made if side == BASELINE else replace(made, setup=replace(SETUP, data="shuffled"))
 
-    told = verify(measure, VerifyPolicy())
-    assert told.verdict == REFUSED
-    assert len(told.runs) == 3
-    assert "--allow data" in told.because
+    verified = verify(measure, VerifyPolicy())
+    assert verified.verdict == REFUSED
+    assert len(verified.runs) == 3
+    assert "--allow data" in verified.because
 
 
 def test_a_knob_that_never_took_hold_is_refused() -> None:
     change = Change(knobs={"num_workers": 4})
-    told = verify(
+    verified = verify(
         lambda side: (
             trial([1e6] * 9)
             if side == BASELINE
@@ -402,7 +405,7 @@ def test_a_knob_that_never_took_hold_is_refused() -> None:
         ),
         VerifyPolicy(),
     )
-    assert told.refusals == ("num_workers did not take effect: no DataLoader was made",)
+    assert verified.refusals == ("num_workers did not take effect: no DataLoader was made",)
 
 
 def test_rare_long_steps_may_take_a_gain_back() -> None:
@@ -412,9 +415,9 @@ def test_rare_long_steps_may_take_a_gain_back() -> None:
         made = lab.measure(side)
         return made if side == BASELINE else trial([*made.step_ns[:-1], 30 * made.step_ns[-1]])
 
-    told = verify(measure, VerifyPolicy())
-    assert told.verdict == UNSETTLED
-    assert "rare long steps take the gain back" in told.because
+    verified = verify(measure, VerifyPolicy())
+    assert verified.verdict == UNSETTLED
+    assert "rare long steps take the gain back" in verified.because
 
 
 def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
@@ -429,11 +432,11 @@ def test_rare_long_steps_may_be_where_the_gain_lies() -> None:
             else trial([long[0], *made.step_ns[1:30], long[1], *made.step_ns[31:]])
         )
 
-    told = verify(measure, VerifyPolicy())
-    assert told.verdict == PROVEN
-    assert "the rare long ones" in told.because
-    assert told.speedup is not None
-    assert told.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
+    verified = verify(measure, VerifyPolicy())
+    assert verified.verdict == PROVEN
+    assert "the rare long ones" in verified.because
+    assert verified.speedup is not None
+    assert verified.speedup.value == pytest.approx((58 + 40) / 60, rel=0.1)
 
 
 def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_too() -> None:
@@ -448,12 +451,12 @@ def test_a_gain_of_all_steps_is_not_laid_to_rare_ones_where_usual_steps_have_it_
             [level * (8 + step if side == BASELINE else 12 + step / 2) for step in range(6, 26)]
         )
 
-    told = verify(measure, VerifyPolicy(max_rounds=2))
-    assert (told.verdict, told.is_by_mean) == (PROVEN, True)
-    assert told.because.startswith(
+    verified = verify(measure, VerifyPolicy(max_rounds=2))
+    assert (verified.verdict, verified.is_by_mean) == (PROVEN, True)
+    assert verified.because.startswith(
         "with every step counted the whole interval lies above 1; usual steps alone give 1.17x"
     )
-    assert "rare" not in told.because
+    assert "rare" not in verified.because
 
 
 @pytest.mark.parametrize("saved", [BASELINE, CANDIDATE])
@@ -465,19 +468,21 @@ def test_steps_that_save_are_a_part_of_the_time(saved: Side) -> None:
     def measure(side: Side) -> Trial:
         return replace(lab.measure(side), odd_ns=5e6 if side == saved else 0.0)
 
-    told = verify(measure, VerifyPolicy())
+    verified = verify(measure, VerifyPolicy())
     if saved == BASELINE:
-        assert told.verdict == PROVEN
-        assert told.is_by_mean
-        assert told.speedup is not None
-        assert told.speedup.value == pytest.approx(1.5, rel=0.1)
-        assert told.because.startswith("usual steps alone give 0.98x")
+        assert verified.verdict == PROVEN
+        assert verified.is_by_mean
+        assert verified.speedup is not None
+        assert verified.speedup.value == pytest.approx(1.5, rel=0.1)
+        assert verified.because.startswith("usual steps alone give 0.98x")
     else:
-        assert told.verdict not in (PROVEN, WORSE)
-        assert any("the ratio of mean step times is 0.6" in note for note in told.notes)
-    assert told.baseline.mean_ns is not None
-    assert told.candidate.mean_ns is not None
-    assert abs(told.baseline.mean_ns - told.candidate.mean_ns) == pytest.approx(5e6, rel=0.2)
+        assert verified.verdict not in (PROVEN, WORSE)
+        assert any("the ratio of mean step times is 0.6" in note for note in verified.notes)
+    assert verified.baseline.mean_ns is not None
+    assert verified.candidate.mean_ns is not None
+    assert abs(verified.baseline.mean_ns - verified.candidate.mean_ns) == pytest.approx(
+        5e6, rel=0.2
+    )
 
 
 def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
@@ -486,9 +491,9 @@ def test_a_faster_pace_with_saves_that_take_it_back_is_no_gain() -> None:
     def measure(side: Side) -> Trial:
         return replace(lab.measure(side), odd_ns=3e6 if side == CANDIDATE else 0.0)
 
-    told = verify(measure, VerifyPolicy(max_rounds=3))
-    assert told.verdict == UNSETTLED
-    assert "take the gain back" in told.because
+    verified = verify(measure, VerifyPolicy(max_rounds=3))
+    assert verified.verdict == UNSETTLED
+    assert "take the gain back" in verified.because
 
 
 def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
@@ -501,9 +506,9 @@ def test_no_gain_is_not_said_where_saves_leave_it_open() -> None:
         is_second = lab.sides.count(side) % 2
         return replace(made, odd_ns=6e6 * is_second if side == BASELINE else 2e6 * (1 - is_second))
 
-    told = verify(measure, VerifyPolicy(max_rounds=4))
-    assert told.verdict == UNSETTLED
-    assert "which is not sure" in told.because
+    verified = verify(measure, VerifyPolicy(max_rounds=4))
+    assert verified.verdict == UNSETTLED
+    assert "which is not sure" in verified.because
 
 
 def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
@@ -518,9 +523,9 @@ def test_a_gain_that_ends_with_the_stock_of_batches_is_none() -> None:
             else trial([*(ns // 8 for ns in made.step_ns[:40]), *made.step_ns[40:]])
         )
 
-    told = verify(measure, VerifyPolicy(max_rounds=4))
-    assert told.verdict == UNSETTLED
-    assert "the last third" in told.because
+    verified = verify(measure, VerifyPolicy(max_rounds=4))
+    assert verified.verdict == UNSETTLED
+    assert "the last third" in verified.because
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG
+from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG, KernelTuning
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.bench import SampleResult
 from stepscope.experiments.kernels.choice import gain, timed
+from stepscope.experiments.kernels.results import SampleResult
 from stepscope.experiments.kernels.timing import Race, RaceResult
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
@@ -38,16 +38,16 @@ def raced(bench: Scripted, names: list[str], *, has_reference: bool = False) -> 
 
 
 def test_the_fastest_wins_with_its_gain_over_the_baseline() -> None:
-    found = raced(
+    race = raced(
         Scripted({"base": 200.0, "a": 150.0, "b": 100.0, "reference": 120.0}),
         ["base", "a", "b"],
         has_reference=True,
     )
-    assert found.winner == 2
-    assert found.gain is not None
-    assert found.gain.value == pytest.approx(2.0)
-    assert found.times[-1].ns == 120.0
-    assert found.ties == ()
+    assert race.winner == 2
+    assert race.gain is not None
+    assert race.gain.value == pytest.approx(2.0)
+    assert race.times[-1].ns == 120.0
+    assert race.ties == ()
 
 
 class Drifting(Scripted):
@@ -61,9 +61,9 @@ def test_a_device_that_slows_down_does_not_choose_the_winner() -> None:
     names = [f"c{at}" for at in range(12)]
     times = {"base": 110.0, **{name: 110.0 - at for at, name in enumerate(names)}}
     for order in (["base", *names], ["base", *reversed(names)]):
-        found = raced(Drifting(times), order)
-        assert found.winner is not None
-        assert order[found.winner] in ("c11", "c10")
+        race = raced(Drifting(times), order)
+        assert race.winner is not None
+        assert order[race.winner] in ("c11", "c10")
 
 
 class Noisy(Scripted):
@@ -95,29 +95,29 @@ class Breaking(Scripted):
     """One that fails after some samples."""
 
     def sample(self, settings, case, inner, limit_s):  # type: ignore[no-untyped-def]
-        told = super().sample(settings, case, inner, limit_s)
+        sample = super().sample(settings, case, inner, limit_s)
         return (
             SampleResult(ns=None, why="its process ended")
             if self.log.count("b") > 5 and settings == {"k": "b"}
-            else told
+            else sample
         )
 
 
 def test_one_that_fails_while_it_is_timed_cannot_win() -> None:
-    found = raced(Breaking({"base": 200.0, "a": 150.0, "b": 100.0}), ["base", "a", "b"])
-    assert found.winner == 1
-    assert found.failed == {2: "its process ended"}
+    race = raced(Breaking({"base": 200.0, "a": 150.0, "b": 100.0}), ["base", "a", "b"])
+    assert race.winner == 1
+    assert race.failed == {2: "its process ended"}
 
 
 def test_intervals_of_a_gain_are_order_statistics() -> None:
     """Of six pairs the least and the largest ratio are a 96.9 % interval; five have none."""
     ratios = [1.1, 1.3, 1.2, 1.6, 1.4, 1.5]
-    found = gain([ratio * 10 for ratio in ratios], [10.0] * 6)
-    assert (found.low, found.value, found.high) == pytest.approx((1.1, 1.35, 1.6))
+    interval = gain([ratio * 10 for ratio in ratios], [10.0] * 6)
+    assert (interval.low, interval.value, interval.high) == pytest.approx((1.1, 1.35, 1.6))
     assert gain([11.0] * 5, [10.0] * 5).low == 0
-    told = timed([float(at) for at in range(1, 12)])
-    assert told is not None
-    assert (told.low_ns, told.ns, told.high_ns) == (2.0, 6.0, 10.0)
+    time = timed([float(ns) for ns in range(1, 12)])
+    assert time is not None
+    assert (time.low_ns, time.ns, time.high_ns) == (2.0, 6.0, 10.0)
 
 
 def swept(
@@ -126,10 +126,12 @@ def swept(
     *,
     now: Callable[[], float] | None = None,
     budget_s: float = 100.0,
-):  # type: ignore[no-untyped-def]
+) -> KernelTuning:
     described = Described(
-        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False, needs_settings=(), shapes=None,
-        edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu", cache_bytes=10, spec=None,
+        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False,
+        needs_settings=(), shapes=None,
+        edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu",
+        cache_bytes=10, spec=None,
         versions={"torch": "2"}, is_interpreted=False, allows_tf32=False,
     )  # fmt: skip
     plan = Plan(
@@ -152,13 +154,13 @@ def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
         ("fast",),
         ("broken",),
     )
-    found = swept(bench, ["base", "fast", "good", "broken"])
-    assert [one.outcome for one in found.tryings] == [RIGHT, WRONG, RIGHT, FAILED]
+    tuning = swept(bench, ["base", "fast", "good", "broken"])
+    assert [trying.outcome for trying in tuning.tryings] == [RIGHT, WRONG, RIGHT, FAILED]
     assert "fast" not in bench.log
     assert "broken" not in bench.log
-    assert [one.winner for one in found.cases] == [2, 2]
-    assert found.overall == 2
-    wrong = found.tryings[1].worst
+    assert [result.winner for result in tuning.cases] == [2, 2]
+    assert tuning.overall == 2
+    wrong = tuning.tryings[1].worst
     assert wrong is not None
     assert (wrong.error, wrong.case.words) == (0.5, "1x1 float32")
     assert bench.checked.count("fast") == 3
@@ -167,18 +169,19 @@ def test_what_is_wrong_is_never_timed_and_never_wins() -> None:
 
 def test_a_spent_budget_leaves_the_rest_untried_and_says_so() -> None:
     seconds = iter(range(100_000))
-    found = swept(Scripted(dict.fromkeys(["base", "a", "b", "c", "reference"], 5.0)), ["base", "a", "b", "c"],
-                  now=lambda: float(next(seconds)), budget_s=14.0)  # fmt: skip
-    outcomes = [one.outcome for one in found.tryings]
+    names = ["base", "a", "b", "c"]
+    bench = Scripted(dict.fromkeys([*names, "reference"], 5.0))
+    tuning = swept(bench, names, now=lambda: float(next(seconds)), budget_s=14.0)
+    outcomes = [trying.outcome for trying in tuning.tryings]
     assert outcomes[0] == RIGHT
     assert outcomes[-1] == NOT_TRIED
-    assert any("not tried" in note for note in found.notes)
-    assert found.cases[0].winner == 0
+    assert any("not tried" in note for note in tuning.notes)
+    assert tuning.cases[0].winner == 0
 
 
 def test_a_sweep_in_which_all_are_wrong_has_no_winner() -> None:
-    found = swept(
+    tuning = swept(
         Scripted({"base": 1.0, "a": 2.0, "reference": 3.0}, wrong=("base", "a")), ["base", "a"]
     )
-    assert [one.winner for one in found.cases] == [None, None]
-    assert found.overall is None
+    assert [result.winner for result in tuning.cases] == [None, None]
+    assert tuning.overall is None

@@ -46,7 +46,7 @@ def test_autotuned_kernels_take_one_configuration_at_a_time() -> None:
     assert error is not None
     assert bench.check({"BLOCK": 32}, where, times(error, 4)).is_right
     (kernel,) = bench.target.autotuned
-    assert [one.kwargs for one in kernel.configs] == [{"BLOCK": 32}]
+    assert [config.kwargs for config in kernel.configs] == [{"BLOCK": 32}]
     bench.refer(case((3, 3)))
     assert len(kernel.configs) == 2
 
@@ -56,23 +56,24 @@ def test_the_example_of_the_documentation_is_told_right_from_wrong(tmp_path: Pat
     example = tmp_path / "softmax_of_docs.py"
     example.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], encoding="utf-8")
     bench = open_bench(Opening(target=f"{example}:softmax", device="cpu"))
-    told = describe(bench)
-    assert told.shapes == (((64, 1000),),)
-    assert told.configs is not None
-    assert len(told.configs) == 6
+    described = describe(bench)
+    assert described.shapes == (((64, 1000),),)
+    assert described.configs is not None
+    assert len(described.configs) == 6
     where = case((64, 1000))
     error = bench.refer(where).error
     assert error is not None
-    found = {
-        str(one["BLOCK"]): bench.check(one, where, times(error, 4)) for one in told.configs[::2]
+    checks = {
+        str(config["BLOCK"]): bench.check(config, where, times(error, 4))
+        for config in described.configs[::2]
     }
-    assert {name: one.is_right for name, one in found.items()} == {
+    assert {name: check.is_right for name, check in checks.items()} == {
         "512": False,
         "1024": True,
         "2048": True,
     }
     shown = re.findall(r"in (\d+) of (\d+) elements", text)
-    assert shown == re.findall(r"in (\d+) of (\d+) elements", found["512"].measure)
+    assert shown == re.findall(r"in (\d+) of (\d+) elements", checks["512"].measure)
 
 
 def test_a_bare_kernel_is_refused_with_what_to_give_instead() -> None:
