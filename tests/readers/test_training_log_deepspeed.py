@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.training_log import CLOCK, SUM, TOLD
+from stepscope.core.recordings.training_log import CLOCK, SUM, STATED
 from stepscope.readers.frameworks.deepspeed_tables import size_of
 from tests.readers.test_training_log import megatron, only, read_texts
 from tests.recordings import texts_of
@@ -100,7 +100,7 @@ def test_the_pipeline_engine_tells_its_step(tmp_path: Path) -> None:
         for at, seconds in zip(range(10, 60, 10), (9.0, 0.443, 0.445, 0.447, 0.444), strict=True)
     ]
     log = only(tmp_path, "\n".join(lines))
-    assert (log.step_ns, log.step_source, log.num_steps) == (444_500_000, TOLD, 40)
+    assert (log.step_ns, log.step_source, log.num_steps) == (444_500_000, STATED, 40)
     assert (log.first_loss, log.last_loss) == (2.9, 2.5)
 
 

@@ -14,8 +14,8 @@ from statistics import median
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.recording import Recording
 
-TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
-SURENESS = (TOLD, CLOCK, RATE, SUM)
+STATED, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
+SURENESS = (STATED, CLOCK, RATE, SUM)
 """How a step's time is known, the surest first: the log tells it step by step; its lines' own
 times, or its progress bar's; a mean over the whole run, first steps and all; the sum of the phases
 it times, outside of which there may be more."""
