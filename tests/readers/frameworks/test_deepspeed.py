@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.recordings.training_log import CLOCK, SUM, STATED
 from stepscope.readers.frameworks.deepspeed_tables import size_of
-from tests.readers.test_training_log import megatron, only, read_texts
+from tests.readers.frameworks.test_log import megatron, only, read_texts
 from tests.recordings import texts_of
 
 
