@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.training_log import CLOCK, SUM, STATED
+from stepscope.core.recordings.training_log import CLOCK, STATED, SUM
 from stepscope.readers.frameworks.deepspeed_tables import size_of
 from tests.readers.frameworks.test_log import megatron, only, read_texts
 from tests.recordings import texts_of
@@ -105,12 +105,12 @@ def test_the_pipeline_engine_tells_its_step(tmp_path: Path) -> None:
 
 
 HEADER = (
-    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total Latency(ms)': <20}{'Avg Latency(ms)': <20}"
-    f"{'tput_avg (Gbps)': <20}{'busbw_avg (Gbps)': <20}"
+    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total Latency(ms)': <20}"
+    f"{'Avg Latency(ms)': <20}{'tput_avg (Gbps)': <20}{'busbw_avg (Gbps)': <20}"
 )
 STRAGGLER = (
-    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total comm lat(ms)': <20}{'Total straggler(ms)': <20}"
-    f"{'Avg comm lat(ms)': <20}{'Avg straggler(ms)': <20}"
+    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total comm lat(ms)': <20}"
+    f"{'Total straggler(ms)': <20}{'Avg comm lat(ms)': <20}{'Avg straggler(ms)': <20}"
 )
 
 

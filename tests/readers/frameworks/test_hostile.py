@@ -15,9 +15,9 @@ from stepscope.readers.frameworks import lines as training_lines
 from stepscope.readers.frameworks import series
 from stepscope.readers.frameworks.log import FRAMEWORKS, is_mine, read
 from stepscope.readers.source import Source
-from tests.readers.frameworks.test_log import MEGATRON, megatron, nanotron, read_texts, titan
 from tests.readers.frameworks.test_bars import ADVANCED, ROWS, TRAINER, table
 from tests.readers.frameworks.test_deepspeed import BREAKDOWN, COMMS, FLOPS, progress, speed
+from tests.readers.frameworks.test_log import MEGATRON, megatron, nanotron, read_texts, titan
 from tests.recordings import texts_of
 
 EVERYTHING = "\n".join(

@@ -423,5 +423,5 @@ def test_the_list_of_formats_finds_it() -> None:
 def test_a_log_that_never_reaches_a_step_says_so(tmp_path: Path) -> None:
     text = "[rank0]:[titan] 2026-01-01 12:00:00,123 - root - INFO - Starting job: Llama 3\n"
     assert is_mine(text.encode(), "job.log")
-    with pytest.raises(FormatError, match="none of them tells a step"):
+    with pytest.raises(FormatError, match="none of them is about a step"):
         read_texts(tmp_path, text)

@@ -67,7 +67,7 @@ def read(sources: Sequence[Source]) -> TrainingLog:
             f"{log.step_ns / 1e6:.4g} ms in {log.path}" for log in run.surest[:4] if log.step_ns
         )
         notes.append(
-            f"the logs tell different step times ({times}): are they of one run? None of them was "
+            f"the logs state different step times ({times}): are they of one run? None of them was "
             "taken; name one alone"
         )
     return TrainingLog(recordings=tuple(_by_framework(logs, notes)))
@@ -79,13 +79,13 @@ def _by_framework(
     """One for each framework; the notes on files stand in the first."""
     names = list(dict.fromkeys(log.framework for log in logs))
     for name in names:
-        mine = tuple(log for log in logs if log.framework == name)
-        own = dict.fromkeys(note for log in mine for note in log.notes)
+        own_logs = tuple(log for log in logs if log.framework == name)
+        own_notes = dict.fromkeys(note for log in own_logs for note in log.notes)
         yield TrainingRecording(
             format="training-log",
-            paths=tuple(log.path for log in mine),
-            notes=(*(notes if name == names[0] else ()), *own),
-            logs=mine,
+            paths=tuple(log.path for log in own_logs),
+            notes=(*(notes if name == names[0] else ()), *own_notes),
+            logs=own_logs,
         )
 
 
@@ -118,7 +118,7 @@ def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
     names = ", ".join(framework.NAME for framework in FRAMEWORKS)
     why = f"; {problem}" if problem else ""
     return FormatError(
-        f"{source.label} has {num_lines} lines, and none of them tells a step or a phase as "
+        f"{source.label} has {num_lines} lines, and none of them is about a step or a phase as "
         f"{names} write them{why}."
         " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's "
         "output file), and name that."

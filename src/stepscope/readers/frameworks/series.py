@@ -191,11 +191,11 @@ class Phases:
 
     def phases(self, micro: str | None = None) -> tuple[Phase, ...]:
         """The longest first; `micro` is how the name of a micro-batch's timer ends."""
-        made = []
+        phases = []
         for name, kept in self.samples.items():
             settled = _settled(kept)
             least = [ns for _, ns in settled if ns is not None]
-            made.append(
+            phases.append(
                 Phase(
                     name=name,
                     ns=round(median(ns for ns, _ in settled)),
@@ -203,7 +203,7 @@ class Phases:
                     is_micro=micro is not None and name.endswith(micro),
                 )
             )
-        return tuple(sorted(made, key=lambda phase: (phase.is_micro, -phase.ns, phase.name)))
+        return tuple(sorted(phases, key=lambda phase: (phase.is_micro, -phase.ns, phase.name)))
 
 
 def _settled(kept: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:

@@ -27,7 +27,7 @@ from stepscope.readers.text_lines import TextLines
 REASONS = ("DVCCTR", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 HINT = (
     "Record with dcgmi dmon -e 1001,1002,1004,1005,155,100 > dcgm.txt, or keep what the exporter "
-    "tells: while sleep 1; do curl -s localhost:9400/metrics; done > dcgm.txt"
+    "serves: while sleep 1; do curl -s localhost:9400/metrics; done > dcgm.txt"
 )
 
 DMON_START = re.compile(rb"(?:^|\n)[ \t]*#[ \t]*Entity[ \t]+[A-Z]")
