@@ -34,30 +34,29 @@ from tests.nsys_files import write_export
 from tests.planner.test_config_json import LLAMA
 from tests.readers import (
     test_chakra,
-    test_dcgm,
     test_dynamo_counters,
-    test_hardware_file,
-    test_host_profile,
-    test_job_log,
-    test_memory_stats,
-    test_memory_timeline,
     test_miopen_find_db,
     test_ncu_csv,
     test_ncu_rep,
     test_nsys_stats,
-    test_nvidia_smi,
-    test_nvidia_topo,
-    test_perf_text,
     test_perfetto_trace,
-    test_rocm_smi,
     test_rocprof_compute,
     test_rocprof_csv,
     test_rocprofv3_json,
     test_torch_logs,
     test_torch_trace,
-    test_training_log_bars,
-    test_training_log_deepspeed,
-    test_training_log_hostile,
+)
+from tests.readers.frameworks import test_bars, test_deepspeed, test_hostile
+from tests.readers.host import test_profile
+from tests.readers.job_log import test_log as test_job_log
+from tests.readers.memory import test_stats, test_timeline
+from tests.readers.system import (
+    test_dcgm,
+    test_hardware_file,
+    test_nvidia_smi,
+    test_nvidia_topo,
+    test_perf_text,
+    test_rocm_smi,
 )
 from tests.shared_data import DEMO, SHARED
 
@@ -261,9 +260,9 @@ def _memory() -> Iterator[tuple[str, str, bytes]]:
         "snapshot.pickle",
         memory_snapshots.pickled(memory_snapshots.training(3).snapshot()),
     )
-    yield "memory-stats", "stats.json", json.dumps(test_memory_stats.FLAT).encode()
-    yield "memory-stats", "nested.json", json.dumps([test_memory_stats.NESTED] * 2).encode()
-    yield "memory-timeline", "memory.raw.json", json.dumps(test_memory_timeline.ROWS).encode()
+    yield "memory-stats", "stats.json", json.dumps(test_stats.FLAT).encode()
+    yield "memory-stats", "nested.json", json.dumps([test_stats.NESTED] * 2).encode()
+    yield "memory-timeline", "memory.raw.json", json.dumps(test_timeline.ROWS).encode()
     times, sizes = [5000, 6000, 7000], [[0, 1000, 0, 0, 0, 300, 0, 0, 0]] * 3
     yield "memory-timeline", "memory.json", json.dumps([times, sizes]).encode()
 
@@ -305,7 +304,7 @@ def _system() -> Iterator[tuple[str, str, bytes]]:
     )
     for name in ("STAT", "STAT_CSV", "INTERVALS", "INTERVALS_CSV", "SCRIPT"):
         yield "perf", f"{name.lower()}.txt", getattr(test_perf_text, name).encode()
-    yield "host-profile", "stacks.txt", test_host_profile.RAW.encode()
+    yield "host-profile", "stacks.txt", test_profile.RAW.encode()
     yield from _host_profiles()
     yield "topology", "topo.txt", test_nvidia_topo.NVIDIA.encode()
     yield "topology", "rocm.txt", test_nvidia_topo.ROCM.encode()
@@ -333,7 +332,7 @@ def _host_profiles() -> Iterator[tuple[str, str, bytes]]:
     yield (
         "host-profile",
         "speedscope.json",
-        json.dumps(test_host_profile.speedscope(sampled, evented)).encode(),
+        json.dumps(test_profile.speedscope(sampled, evented)).encode(),
     )
     leaf = {"function": "forward", "file_path": "nn.py", "line_no": 9, "time": 1.5, "children": []}
     root = {
@@ -369,14 +368,12 @@ def _host_profiles() -> Iterator[tuple[str, str, bytes]]:
 
 
 def _logs() -> Iterator[tuple[str, str, bytes]]:
-    yield "training-log", "everything.log", test_training_log_hostile.EVERYTHING
-    yield "training-log", "trainer.log", test_training_log_bars.TRAINER.encode()
+    yield "training-log", "everything.log", test_hostile.EVERYTHING
+    yield "training-log", "trainer.log", test_bars.TRAINER.encode()
     yield (
         "training-log",
         "deepspeed.log",
-        "\n".join(
-            [*test_training_log_deepspeed.BREAKDOWN, *test_training_log_deepspeed.COMMS]
-        ).encode(),
+        "\n".join([*test_deepspeed.BREAKDOWN, *test_deepspeed.COMMS]).encode(),
     )
     half = test_chakra.HALF
     types = ["Tensor(c10::Half)"] * 2

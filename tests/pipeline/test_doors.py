@@ -20,7 +20,7 @@ from stepscope.report.json import to_json
 from tests.builders import step_events, trace_text
 from tests.format_samples import BESIDES, Sample, samples
 from tests.live_runs import add_steps, row, write_rank, write_run
-from tests.readers import test_hardware_file
+from tests.readers.system import test_hardware_file
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 

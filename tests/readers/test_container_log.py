@@ -18,7 +18,7 @@ from stepscope.readers.inputs import find_sources
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from tests.readers.test_formats import MEGATRON, NCCL
-from tests.readers.test_job_log import NEW_OOM
+from tests.readers.job_log.test_log import NEW_OOM
 from tests.readers.test_torch_logs import recompile
 
 TIME = "2026-11-16T08:00:00.931087621Z"

@@ -17,7 +17,7 @@ from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
 from tests.readers.test_formats import MEGATRON, NCCL
-from tests.readers.test_job_log import NEW_OOM
+from tests.readers.job_log.test_log import NEW_OOM
 from tests.readers.test_torch_logs import broken, recompile
 
 PRINTS = "".join(

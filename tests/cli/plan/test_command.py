@@ -22,7 +22,7 @@ from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.optimizers import OPTIMIZERS
 from stepscope.planner.rows import predict
-from tests.readers.test_hardware_file import told as hardware_told
+from tests.readers.system.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 pytestmark = pytest.mark.usefixtures("measured_once")

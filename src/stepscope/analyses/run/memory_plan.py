@@ -51,7 +51,7 @@ def compare_with_plan(
 ) -> tuple[PlanRow, ...]:
     """Part by part, then what a plan has no name for, then all;
     empty where no recording says what holds its peak."""
-    record = report.told
+    record = report.detailed
     if record is None or record.held is None:
         return ()
     planned = dict(

@@ -139,7 +139,7 @@ def notes_of(
     from stepscope.report.plan.words import gib
     from stepscope.report.units import percent
 
-    told = report.told
+    told = report.detailed
     if told is None or told.held is None:
         return [
             "what the memory was used for is not recorded: a memory snapshot with stacks tells it"

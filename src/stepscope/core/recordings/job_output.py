@@ -1,7 +1,7 @@
 """What PyTorch itself said in a job's output: warnings that bear on speed, memory that ran out,
 collectives that hung.
 
-None is "not told". Bytes are as PyTorch prints them, in GiB and MiB with two digits.
+None is "not written". Bytes are as PyTorch prints them, in GiB and MiB with two digits.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Said:
     """Where it stands first, from 1."""
     num: int
     ranks: tuple[int, ...] = ()
-    """Those whose lines tell it; a line need not tell its rank."""
+    """Those whose lines name it; a line need not name its rank."""
     numbers: tuple[int, ...] = ()
     """Those in it, in the order of the wording: workers that are made and workers that are
     advised."""
@@ -140,7 +140,7 @@ class Hang:
     behind: tuple[int, ...] = ()
     """Ranks of the same group that had not even enqueued it."""
     group: str | None = None
-    """As it is written; None where the lines do not tell it."""
+    """As it is written; None where the lines do not say it."""
     elements: int | None = None
     """Of its input."""
 

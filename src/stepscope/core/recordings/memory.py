@@ -41,7 +41,7 @@ makes on its way; a workspace is a library's own."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A place in the code that holds bytes at the peak."""
+    """A source location that holds bytes at the peak."""
 
     frame: str
     """`forward (train.py:35)`, or a node of autograd; a stranger's text."""
@@ -64,7 +64,7 @@ class LiveTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step, as its optimizer tells it."""
+    """One step, as its optimizer shows it."""
 
     floor_bytes: int
     """The least that tensors held."""
@@ -81,7 +81,7 @@ class MemoryRecord:
     label: str
     device: int | None = None
     peak_bytes: int
-    """The most that tensors held at once, in the allocator's own blocks where it tells them."""
+    """The most that tensors held at once, in the allocator's own blocks where they are recorded."""
     held_bytes: int | None = None
     """When the recording ended."""
     reserved_bytes: int | None = None
@@ -104,7 +104,7 @@ class MemoryRecord:
     largest_free_bytes: int | None = None
     """One block, at the peak: nothing larger is served without asking the driver."""
     split_bytes: int | None = None
-    """The most, ever, of free blocks beside used ones: these cannot be given back."""
+    """The most, ever, of free blocks between used ones: these cannot be given back."""
     pool_bytes: int | None = None
     """Of what was reserved at the end: in pools of their own, those of CUDA graphs and of
     torch.cuda.MemPool."""
@@ -179,7 +179,7 @@ class MemoryReport:
         """With the device's memory from the machine's own monitor, where a record does not know it.
 
         Monitors number devices otherwise than a process does that sees some of them alone: sizes
-        that differ tell nothing.
+        that differ say nothing.
         """
         devices = () if system is None else system.devices
         sizes = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
@@ -200,7 +200,7 @@ class MemoryReport:
         )
 
     @property
-    def told(self) -> MemoryRecord | None:
+    def detailed(self) -> MemoryRecord | None:
         """The record with the highest peak of those that say what holds it."""
         return max(
             (record for record in self.records if record.held),

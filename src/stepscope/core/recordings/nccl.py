@@ -29,7 +29,7 @@ class NcclRing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclTree:
-    """One rank's place in the tree of one channel."""
+    """One rank's position in the tree of one channel."""
 
     communicator: str | None
     channel: int
@@ -40,7 +40,7 @@ class NcclTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclCommunicator:
-    """A group of ranks. What no line told is None."""
+    """A group of ranks. What no line says is None."""
 
     id: str | None
     """NCCL's commId, the same on every rank; None where the version does not write it."""
@@ -48,7 +48,7 @@ class NcclCommunicator:
     ranks: tuple[int, ...]
     """Those that wrote into these logs."""
     num_complete: int
-    """How many of them told the end of their initialisation."""
+    """How many of them reported the end of their initialisation."""
     num_nodes: int | None = None
     num_channels: int | None = None
     num_p2p_channels: int | None = None

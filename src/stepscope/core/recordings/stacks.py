@@ -20,7 +20,7 @@ class Stood:
 
     pid: int
     rank: int | None
-    """None where its environment does not tell."""
+    """None where its environment does not say."""
     stacks: tuple[tuple[Frame, ...], ...]
     """Of the thread that trains, a stack for each look; the innermost call first."""
     cpu_share: float | None
@@ -36,7 +36,7 @@ class Standing:
     pid: int
     rank: int | None
     state: str
-    """hung: in one place and using no CPU; slow: in one place and using CPU; running; or
+    """hung: at one source location and using no CPU; slow: at one and using CPU; running; or
     unknown."""
     where: tuple[Frame, ...]
     """The innermost calls of the training code itself, the innermost first."""
@@ -51,7 +51,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All ranks, and what their places mean together."""
+    """All ranks, and what their source locations mean together."""
 
     ranks: tuple[Standing, ...]
     summary: str

@@ -20,7 +20,7 @@ CHOSEN = ("applications_clocks_setting", "sync_boost", "display_clock_setting")
 IDLE = "gpu_idle"
 REASONS = (*POWER, *HEAT, *FAULT, *CHOSEN, IDLE)
 """Why a clock is below its highest, in the words of NVIDIA's driver. The violations are what dmon
-tells, and what other vendors' monitors do: held down by power or by heat, and no more is known."""
+writes, and what other vendors' monitors do: held down by power or by heat, and no more is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +79,21 @@ class DeviceSeries:
     dram_active_share: Spread | None = None
     """DCGM 1005."""
     throttled: Mapping[str, float] | None = None
-    """By reason, share of the samples at work (of all, where its use was not recorded) that told
+    """By reason, share of the samples at work (of all, where its use was not recorded) that named
     it; empty: none did; None: not recorded, or never at work."""
 
     @property
     def used_share(self) -> float | None:
         """How busy the run kept it, at the median; None where that was not recorded, and for a
         device that nobody used."""
-        told = self.busy_run_share or self.busy_share
-        return None if told is None or not self.num_working else told.median
+        share = self.busy_run_share or self.busy_share
+        return None if share is None or not self.num_working else share.median
 
     @property
     def label(self) -> str:
-        where = "" if self.host is None else f"{self.host} "
-        return f"{where}device{'' if self.index is None else f' {self.index}'}"
+        host = "" if self.host is None else f"{self.host} "
+        index = "" if self.index is None else f" {self.index}"
+        return f"{host}device{index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class HotSpot:
     name: str
     file: str | None = None
     line: int | None = None
-    """Where the function, or the sampled line of it, stands: as the tool tells it."""
+    """Where the function, or the sampled line of it, stands: as the tool writes it."""
     self_share: float
     """Of the samples (or the time): it was the innermost call."""
     total_share: float
@@ -111,10 +112,10 @@ class HotSpot:
 
     @property
     def label(self) -> str:
-        place = (
-            "" if not self.file else f" ({self.file}{'' if self.line is None else f':{self.line}'})"
-        )
-        return f"{self.name}{place}"
+        if not self.file:
+            return self.name
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.name} ({self.file}{line})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ class HostThread:
     """Of all that was sampled."""
     gil_wait_share: float | None = None
     """Of its own samples, that stand in the wait for the interpreter's lock; None where no native
-    frames tell it."""
+    frames show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class HostStacks:
     """Where threads stood in one recording."""
 
     tool: str
-    """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing tells."""
+    """py-spy, pyinstrument, viztracer, perf, or speedscope where nothing names it."""
     path: str
     unit: str
     """Of `amount`: "samples" or "seconds"."""
@@ -160,9 +161,9 @@ class HostStacks:
     page_read_share: float | None = None
     """Of the samples, that it read a file's page from the disk or waited for one."""
     num_cores: int | None = None
-    """Cores that samples were taken on; None where they were not told."""
+    """Cores that samples were taken on; None where they were not recorded."""
     busy_cores: float | None = None
-    """Cores that were busy on average, where the recording tells time and period."""
+    """Cores that were busy on average, where the recording has time and period."""
     even_threads: int | None = None
     """Threads with at least half of an even share: those that all want to run."""
     span_s: float | None = None
@@ -213,7 +214,7 @@ class HostCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLinks:
-    """One device's place on its machine."""
+    """How one device is connected in its machine."""
 
     name: str
     """As the tool calls it: GPU0."""
@@ -237,12 +238,12 @@ class Topology:
     @property
     def pairs(self) -> Mapping[tuple[str, str], str]:
         """Each pair of devices once, with its link."""
-        place = {device.name: at for at, device in enumerate(self.devices)}
+        index = {device.name: i for i, device in enumerate(self.devices)}
         return {
             (device.name, peer): kind
             for device in self.devices
             for peer, kind in device.peers.items()
-            if peer in place and place[device.name] < place[peer]
+            if peer in index and index[device.name] < index[peer]
         }
 
 
@@ -255,7 +256,7 @@ class MeasuredRates:
     is_hardware: bool = False
     """Of `stepscope calibrate`, which a diagnosis can judge by."""
     made: str = ""
-    """When and by what, as such a file tells it."""
+    """When and by what, as such a file has it."""
     products: tuple[tuple[str, int, float], ...] = ()
     """Precision, size and TFLOP/s of products of square matrices."""
     copies: tuple[tuple[str, float], ...] = ()

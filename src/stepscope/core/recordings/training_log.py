@@ -1,8 +1,8 @@
 """What a framework wrote about its own steps: their time, the phases in it, and the figures it
 reckons from them.
 
-None is "not told". Figures keep the framework's own convention, which is named beside them: two of
-them may differ in what a FLOP of the model is, and in whether a rate is of the job or of one
+None is "not written". Figures keep the framework's own convention, which is named with them: two
+of them may differ in what a FLOP of the model is, and in whether a rate is of the job or of one
 device.
 """
 
@@ -14,9 +14,9 @@ from statistics import median
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.recording import Recording
 
-TOLD, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
-SURENESS = (TOLD, CLOCK, RATE, SUM)
-"""How a step's time is known, the surest first: the log tells it step by step; its lines' own
+STATED, CLOCK, RATE, SUM = "told", "clock", "rate", "sum"
+SURENESS = (STATED, CLOCK, RATE, SUM)
+"""How a step's time is known, the surest first: the log states it step by step; its lines' own
 times, or its progress bar's; a mean over the whole run, first steps and all; the sum of the phases
 it times, outside of which there may be more."""
 APART = 0.1
@@ -40,7 +40,7 @@ class Phase:
     name: str
     """As it is written: strangers' text."""
     ns: int
-    """For one step, the median of the lines; of the slowest rank, where the log tells several."""
+    """For one step, the median of the lines; of the slowest rank, where the log has several."""
     least_ns: int | None = None
     """Of the fastest rank."""
     is_micro: bool = False
@@ -89,7 +89,7 @@ class FrameworkLog:
     framework: str
     path: str
     step_ns: int | None = None
-    """Of the steady steps; None where the log does not clearly tell the time of an optimizer
+    """Of the steady steps; None where the log does not clearly state the time of an optimizer
     step."""
     step_source: str | None = None
     """Of SURENESS."""
@@ -109,13 +109,13 @@ class FrameworkLog:
     mfu: Figure | None = None
     """Of 1."""
     memory_bytes: Figure | None = None
-    """The most that any line tells."""
+    """The most that any line states."""
     first_loss: float | None = None
     last_loss: float | None = None
     global_batch: int | None = None
     world_size: int | None = None
     ranks: tuple[int, ...] = ()
-    """Those that wrote into it, where the lines tell them."""
+    """Those that wrote into it, where the lines name them."""
     remarks: tuple[tuple[str, str], ...] = ()
     """Words and what they are, of this framework alone."""
     notes: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ class TrainingLog:
 
     @property
     def step_ns(self) -> int | None:
-        """The run's; None where nothing tells it, and where two logs contradict one another."""
+        """The run's; None where nothing states it, and where two logs contradict one another."""
         times = [log.step_ns for log in self.surest if log.step_ns is not None]
         if not times or self.is_contradictory:
             return None

@@ -1,8 +1,8 @@
 """DeepSpeed's two tables: what its comms logger counted, and its flops profiler's summary.
 
-    Comm. Op            Message Size        Count               Total Latency(ms)   Avg Latency(ms)     tput_avg (Gbps)     ...
+    Comm. Op     Message Size    Count    Total Latency(ms)    Avg Latency(ms)    tput_avg (Gbps)...
     broadcast
-                        98.25 MB            1                   8317.12             8317.12             0.20                0.19
+                 98.25 MB        1        8317.12              8317.12            0.20           ...
 
 The comms logger waits for each collective, and its latency has the wait for later ranks in it; with
 show_straggler a second table takes that apart. The flops profiler measures one step, with hooks on
@@ -12,14 +12,13 @@ every module.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepscope.core.recordings.training_log import Figure, LoggedCollective
 from stepscope.protocol.untrusted import finite
 from stepscope.readers.frameworks.lines import NUMBER, ns_of_ms, number
 
 MAX_ROWS = 1024
-MAX_OPS = 128
 MAX_GAP = 2
 """Lines of others inside a table after which it has ended: ranks write into one file."""
 
@@ -33,7 +32,7 @@ ROW = re.compile(
     rf"?[KMGTPEZY]?B)\s+(\d{{1,15}})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s+({NUMBER})\s*$"
 )
 SIZE = re.compile(r"([\d.]{1,20}) ?([KMGTPEZY]?)B")
-POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6, "Z": 7, "Y": 8}
+POWERS = {letter: 1024.0**power for power, letter in enumerate(("", *"KMGTPEZY"))}
 
 FLOPS = re.compile(r"^(?:\[\w{1,20}\]:\s?)?([a-zA-Z][^:]{1,90}):\s{2,80}(\S.{0,60}?)\s*$")
 UNIT = re.compile(rf"({NUMBER}) ?([TGMKmu]?)(FLOPS|MACs|s)?\s*$")
@@ -52,32 +51,20 @@ SHOWN = (
 
 def size_of(text: str) -> int | None:
     """`98.25 MB` in bytes: DeepSpeed's MB are of 1024 x 1024."""
-    found = SIZE.fullmatch(text.strip())
-    value = number(found[1]) if found else None
-    return (
-        round(value * 1024 ** POWERS[found[2]])
-        if found and value is not None and value < 1e9
-        else None
-    )
-
-
-@dataclass(slots=True)
-class _Counted:
-    num: int
-    total_ns: int
-    mean_ns: int
-    algbw: float | None = None
-    busbw: float | None = None
-    straggler_ns: int | None = None
+    match = SIZE.fullmatch(text.strip())
+    value = number(match[1]) if match else None
+    if match is None or value is None or value >= 1e9:
+        return None
+    return round(value * POWERS[match[2]])
 
 
 @dataclass(slots=True)
 class CommsTable:
     """The last table of its kind: a later one counts from the run's beginning too."""
 
-    table: list[tuple[tuple[str, str], _Counted]] = field(default_factory=list)
+    table: list[LoggedCollective] = field(default_factory=list)
     """Two sizes of an operation may be written alike: they are rounded."""
-    counted: dict[tuple[str, str], _Counted] = field(default_factory=dict)
+    counted: dict[tuple[str, str], LoggedCollective] = field(default_factory=dict)
     """From single lines, where the logger is verbose."""
     mode: str | None = None
     op: str | None = None
@@ -85,8 +72,8 @@ class CommsTable:
     num_left_out: int = 0
 
     def take(self, line: str) -> bool:
-        if "Comm. Op" in line and (found := HEADER.search(line)):
-            self.mode = "straggler" if "comm lat" in found[1] else "summary"
+        if "Comm. Op" in line and (header := HEADER.search(line)):
+            self.mode = "straggler" if "comm lat" in header[1] else "summary"
             if self.mode == "summary":
                 self.table.clear()
             self.op, self.gap = None, 0
@@ -106,57 +93,45 @@ class CommsTable:
             self.mode = None
         return False
 
-    def _take_row(self, op: str, row: re.Match[str]) -> None:
-        key, total, third = (op, row[1]), ns_of_ms(row[3]), ns_of_ms(row[4])
+    def _take_row(self, op: str, match: re.Match[str]) -> None:
+        size, total, third = match[1], ns_of_ms(match[3]), ns_of_ms(match[4])
         if self.mode == "straggler":
-            twin = next(
-                (row for name, row in self.table if name == key and row.straggler_ns is None), None
-            )
-            if twin is not None:
-                twin.straggler_ns = third
+            for index, row in enumerate(self.table):
+                if (row.op, row.size, row.straggler_ns) == (op, size, None):
+                    self.table[index] = replace(row, straggler_ns=third)
+                    return
         elif total is not None and third is not None:
+            row = _collective(op, size, int(match[2]), total, third)
+            row = replace(row, algbw_gbit_s=number(match[5]), busbw_gbit_s=number(match[6]))
             if len(self.table) < MAX_ROWS:
-                self.table.append(
-                    (key, _Counted(int(row[2]), total, third, number(row[5]), number(row[6])))
-                )
+                self.table.append(row)
             else:
                 self.num_left_out += 1
 
     def count(self, op: str, size: str, ns: int) -> None:
         """One collective, of a line of its own."""
-        row = self.counted.get((op, size))
-        if row is None and len(self.counted) >= MAX_ROWS:
+        row = self.counted.get((op, size)) or _collective(op, size, 0, 0, 0)
+        if not row.num and len(self.counted) >= MAX_ROWS:
             self.num_left_out += 1
-        elif row is None:
-            self.counted[(op, size)] = _Counted(1, ns, ns)
-        else:
-            row.num, row.total_ns = row.num + 1, row.total_ns + ns
-            row.mean_ns = row.total_ns // row.num
+            return
+        num, total_ns = row.num + 1, row.total_ns + ns
+        self.counted[op, size] = _collective(op, size, num, total_ns, total_ns // num)
 
     def rows(self) -> tuple[LoggedCollective, ...]:
         """The longest first."""
-        made = [
-            LoggedCollective(
-                op=op,
-                size=size,
-                size_bytes=size_of(size),
-                num=row.num,
-                total_ns=row.total_ns,
-                mean_ns=row.mean_ns,
-                algbw_gbit_s=row.algbw,
-                busbw_gbit_s=row.busbw,
-                straggler_ns=row.straggler_ns,
-            )
-            for (op, size), row in (self.table or list(self.counted.items()))
-        ]
-        return tuple(sorted(made, key=lambda row: (-row.total_ns, row.op, row.size)))
+        rows = self.table or list(self.counted.values())
+        return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.op, row.size)))
 
     def notes(self) -> tuple[str, ...]:
-        return (
-            (f"{self.num_left_out} further row(s) of the comms logger were left out",)
-            if self.num_left_out
-            else ()
-        )
+        if not self.num_left_out:
+            return ()
+        return (f"{self.num_left_out} further row(s) of the comms logger were left out",)
+
+
+def _collective(op: str, size: str, num: int, total_ns: int, mean_ns: int) -> LoggedCollective:
+    return LoggedCollective(
+        op=op, size=size, size_bytes=size_of(size), num=num, total_ns=total_ns, mean_ns=mean_ns
+    )
 
 
 @dataclass(slots=True)
@@ -176,10 +151,10 @@ class FlopsBlock:
         if "Aggregated Profile" in line or "Detailed Profile" in line:
             self.is_open = False
             return True
-        found = FLOPS.match(line)
-        if found is not None and len(self.figures) < 64:
-            self.figures[found[1].strip()] = found[2]
-        return found is not None
+        match = FLOPS.match(line)
+        if match is not None and len(self.figures) < 64:
+            self.figures[match[1].strip()] = match[2]
+        return match is not None
 
     @property
     def world_size(self) -> int | None:
@@ -195,14 +170,10 @@ class FlopsBlock:
 
     def tflops(self) -> Figure | None:
         for name, value in self.figures.items():
-            found = UNIT.match(value)
-            if (
-                name.startswith("FLOPS per GPU = ")
-                and name.endswith("iter latency")
-                and found
-                and found[3] == "FLOPS"
-            ):
-                tera = finite(float(found[1]) * FACTORS[found[2]] / 1e12)
+            is_whole_step = name.startswith("FLOPS per GPU = ") and name.endswith("iter latency")
+            match = UNIT.match(value) if is_whole_step else None
+            if match and match[3] == "FLOPS":
+                tera = finite(float(match[1]) * FACTORS[match[2]] / 1e12)
                 words = f"TFLOP/s of one GPU, of the step that was profiled: {name[16:]}"
                 return None if tera is None else Figure(value=tera, convention=words)
         return None

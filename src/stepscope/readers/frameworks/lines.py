@@ -66,23 +66,25 @@ def _text(line: bytes) -> str:
 def number(text: str) -> float | None:
     """The number that a text begins with (thousands may be apart); None where there is none, or no
     finite one."""
-    found = FIRST_NUMBER.match(text.replace(",", ""))
-    return finite_text(found[1]) if found else None
+    match = FIRST_NUMBER.match(text.replace(",", ""))
+    return finite_text(match[1]) if match else None
 
 
-def whole(text: str) -> int | None:
-    value = number(text)
+def whole_number(value: float | None) -> int | None:
     return int(value) if value is not None and 0 <= value < 2**53 else None
 
 
-def ns_of_ms(text: str) -> int | None:
-    """Milliseconds as nanoseconds; None where it is no time that a step takes."""
-    value = number(text)
+def whole(text: str) -> int | None:
+    return whole_number(number(text))
+
+
+def milliseconds_to_ns(value: float | None) -> int | None:
+    """None where it is no time that a step takes."""
     return round(value * 1e6) if value is not None and 0 <= value <= MAX_MS else None
 
 
-def positive_ns(text: str) -> int | None:
-    return ns_of_ms(text) or None
+def ns_of_ms(text: str) -> int | None:
+    return milliseconds_to_ns(number(text))
 
 
 def fields(text: str) -> Iterator[tuple[str, str]]:
@@ -96,36 +98,34 @@ def fields(text: str) -> Iterator[tuple[str, str]]:
 def seconds_of(text: str, end: int | None = None) -> float | None:
     """The time of day, with its date, that a line begins with; in seconds since some day long
     ago."""
-    found = STAMP.search(text[:160] if end is None else text[:end])
-    if found is None:
+    match = STAMP.search(text[:160] if end is None else text[:end])
+    if match is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
     try:
         days = date(year, month, day).toordinal()
     except ValueError:
         return None
-    return days * 86400.0 + hour * 3600 + minute * 60 + second + float(f"0.{found[7]}")
+    return days * 86400.0 + hour * 3600 + minute * 60 + second + float(f"0.{match[7]}")
 
 
 def rank_of(text: str, end: int) -> int | None:
-    """The rank that a line's prefix names."""
-    found = None
-    for found in RANK.finditer(text[:end]):  # noqa: B007 - the last one, which stands nearest
-        pass
-    return int(found[1]) if found is not None and int(found[1]) < MAX_RANKS else None
+    """The rank that a line's prefix names: the nearest, where there are several."""
+    ranks = RANK.findall(text[:end])
+    return int(ranks[-1]) if ranks and int(ranks[-1]) < MAX_RANKS else None
 
 
 def bars(line: str) -> Iterator[tuple[str, int, int, int]]:
     """Every progress bar in a line: its name, where it stands, of how many, and the seconds
-    gone."""
+    passed."""
     end = 0
-    for found in BAR.finditer(line):
-        gone = _bar_seconds(found["gone"])
-        if gone is not None:
-            name = line[max(end, found.start() - MAX_BAR_NAME) : found.start()].strip()
-            yield name, int(found["at"]), int(found["of"]), gone
-        closed = line.find("]", found.end(), found.end() + MAX_BAR_REST)
-        end = closed + 1 if closed >= 0 else found.end()
+    for match in BAR.finditer(line):
+        seconds = _bar_seconds(match["gone"])
+        if seconds is not None:
+            name = line[max(end, match.start() - MAX_BAR_NAME) : match.start()].strip()
+            yield name, int(match["at"]), int(match["of"]), seconds
+        closed = line.find("]", match.end(), match.end() + MAX_BAR_REST)
+        end = closed + 1 if closed >= 0 else match.end()
 
 
 def _bar_seconds(text: str) -> int | None:

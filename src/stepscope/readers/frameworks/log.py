@@ -1,9 +1,8 @@
-"""What frameworks write about their own steps, out of a job's output: one module for each of them
-(`training_megatron.py`, ...).
+"""What frameworks write about their own steps, out of a job's output: one module for each of them.
 
 A file may hold several frameworks' lines (Megatron's and DeepSpeed's, the Trainer's and
 DeepSpeed's), anything else between, several ranks, colours, and progress bars that rewrite
-themselves. Each framework's draft sees the lines that have one of its marks.
+themselves. Each framework's parser sees the lines that have one of its marks.
 """
 
 from __future__ import annotations
@@ -11,43 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from types import ModuleType
-from typing import Protocol
 
 from stepscope.core.recordings.training_log import FrameworkLog, TrainingLog, TrainingRecording
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.container_log import opened
-from stepscope.readers.frameworks import deepspeed as training_deepspeed
-from stepscope.readers.frameworks import huggingface as training_huggingface
-from stepscope.readers.frameworks import lightning as training_lightning
-from stepscope.readers.frameworks import megatron as training_megatron
-from stepscope.readers.frameworks import nanotron as training_nanotron
-from stepscope.readers.frameworks import torchtitan as training_torchtitan
+from stepscope.readers.frameworks.deepspeed import DeepSpeedParser
+from stepscope.readers.frameworks.huggingface import HuggingFaceParser
+from stepscope.readers.frameworks.lightning import LightningParser
 from stepscope.readers.frameworks.lines import batches, text_lines
+from stepscope.readers.frameworks.megatron import MegatronParser
+from stepscope.readers.frameworks.nanotron import NanotronParser
+from stepscope.readers.frameworks.parser import FrameworkParser
+from stepscope.readers.frameworks.torchtitan import TorchtitanParser
 from stepscope.readers.source import Source
 
-FRAMEWORKS = (
-    training_megatron,
-    training_torchtitan,
-    training_deepspeed,
-    training_lightning,
-    training_huggingface,
-    training_nanotron,
+FRAMEWORKS: tuple[type[FrameworkParser], ...] = (
+    MegatronParser,
+    TorchtitanParser,
+    DeepSpeedParser,
+    LightningParser,
+    HuggingFaceParser,
+    NanotronParser,
 )
 JSON_START = re.compile(rb"[\s\xef\xbb\xbf]*(?:\{\s*\"|\[\s*[\[{\"])")
 NOT_A_LOG = (".md", ".rst", ".py", ".ipynb", ".html")
 """Words and programs about logs quote their lines."""
-
-
-class Drafted(Protocol):
-    """What is gathered of one framework."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    def take(self, line: str) -> None: ...
-
-    def finished(self, path: str) -> FrameworkLog | None: ...
 
 
 def is_mine(head: bytes, name: str) -> bool:
@@ -62,28 +49,25 @@ def may_be_log(head: bytes, name: str) -> bool:
 
 def is_in(text: bytes) -> bool:
     """Whether a line of a framework's is somewhere in a text."""
-    return any(_has_mark(each, text) and each.SIGN.search(text) is not None for each in FRAMEWORKS)
-
-
-def _has_mark(framework: ModuleType, text: bytes) -> bool:
-    return any(mark in text for mark in framework.SIGN_MARKS)
+    return any(
+        any(mark in text for mark in framework.SIGN_MARKS) and framework.SIGN.search(text)
+        for framework in FRAMEWORKS
+    )
 
 
 def read(sources: Sequence[Source]) -> TrainingLog:
-    """All logs. A file in which nothing is told of a step is an error, in words."""
+    """All logs. A file that says nothing about a step is an error, in words."""
     logs: list[FrameworkLog] = []
     notes: list[str] = []
     for source in sources:
-        logs += _read_one(source, notes)
-    together = TrainingLog(recordings=tuple(_by_framework(logs, notes)))
-    if together.is_contradictory:
+        logs += _read_file(source, notes)
+    run = TrainingLog(recordings=tuple(_by_framework(logs, notes)))
+    if run.is_contradictory:
         times = ", ".join(
-            f"{log.step_ns / 1e6:.4g} ms in {log.path}"
-            for log in together.surest[:4]
-            if log.step_ns
+            f"{log.step_ns / 1e6:.4g} ms in {log.path}" for log in run.surest[:4] if log.step_ns
         )
         notes.append(
-            f"the logs tell different step times ({times}): are they of one run? None of them was "
+            f"the logs state different step times ({times}): are they of one run? None of them was "
             "taken; name one alone"
         )
     return TrainingLog(recordings=tuple(_by_framework(logs, notes)))
@@ -95,54 +79,46 @@ def _by_framework(
     """One for each framework; the notes on files stand in the first."""
     names = list(dict.fromkeys(log.framework for log in logs))
     for name in names:
-        mine = tuple(log for log in logs if log.framework == name)
-        own = dict.fromkeys(note for log in mine for note in log.notes)
+        own_logs = tuple(log for log in logs if log.framework == name)
+        own_notes = dict.fromkeys(note for log in own_logs for note in log.notes)
         yield TrainingRecording(
             format="training-log",
-            paths=tuple(log.path for log in mine),
-            notes=(*(notes if name == names[0] else ()), *own),
-            logs=mine,
+            paths=tuple(log.path for log in own_logs),
+            notes=(*(notes if name == names[0] else ()), *own_notes),
+            logs=own_logs,
         )
 
 
-def _read_one(source: Source, notes: list[str]) -> list[FrameworkLog]:
+def _read_file(source: Source, notes: list[str]) -> list[FrameworkLog]:
     stream = opened(source)
-    drafts: list[tuple[tuple[str, ...], Drafted]] = [
-        (framework.MARKS, framework.Draft()) for framework in FRAMEWORKS
-    ]
+    parsers = [framework() for framework in FRAMEWORKS]
     num_cut = num_lines = 0
     with closing(stream.blocks()) as blocks:
         for batch in batches(text_lines(blocks)):
             num_lines += len(batch)
             num_cut += sum(not is_whole for _, is_whole in batch)
             text = "\n".join(line for line, _ in batch)
-            # One without a mark in any of these lines has nothing to open it.
-            called = [
-                (marks, draft)
-                for marks, draft in drafts
-                if draft.is_open or any(mark in text for mark in marks)
-            ]
+            # A parser without a mark in any of these lines has nothing to open it.
+            called = [parser for parser in parsers if parser.wants(text)]
             for line, _ in batch if called else ():
-                for marks, draft in called:
-                    if draft.is_open or any(mark in line for mark in marks):
-                        draft.take(line)
+                for parser in called:
+                    if parser.wants(line):
+                        parser.take(line)
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
     if num_cut:
         notes.append(f"{source.label}: the ends of {num_cut} very long line(s) were left out")
-    found = [
-        log for log in (draft.finished(source.label) for _, draft in drafts) if log is not None
-    ]
-    if not found:
+    logs = [log for parser in parsers if (log := parser.finished(source.label)) is not None]
+    if not logs:
         raise _nothing(source, num_lines, stream.problem)
-    return found
+    return logs
 
 
 def _nothing(source: Source, num_lines: int, problem: str | None) -> InputError:
     names = ", ".join(framework.NAME for framework in FRAMEWORKS)
     why = f"; {problem}" if problem else ""
     return FormatError(
-        f"{source.label} has {num_lines} lines, and none of them tells a step or a phase as "
+        f"{source.label} has {num_lines} lines, and none of them is about a step or a phase as "
         f"{names} write them{why}."
         " Keep the whole output of the job, of the rank that logs (torchrun --tee 3, or srun's "
         "output file), and name that."

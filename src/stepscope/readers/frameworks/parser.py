@@ -1,237 +1,192 @@
-"""What is gathered of one framework's lines, bounded, and the steady step in it."""
+"""The parser of a framework's lines, driven by its table: kinds of lines, the metrics in a line
+about a step, and the convention of each figure."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, TypeAlias
 
-from stepscope.core.recordings.training_log import LoggedStep, Phase
+from stepscope.core.recordings.training_log import CLOCK, STATED, Figure, FrameworkLog
+from stepscope.readers.frameworks.lines import (
+    fields,
+    milliseconds_to_ns,
+    number,
+    rank_of,
+    seconds_of,
+    whole,
+    whole_number,
+)
+from stepscope.readers.frameworks.series import Clocks, FigureSamples, Phases, Series
 
-MAX_STEPS = 4096
-"""Lines about steps that are kept: the last ones."""
-MAX_SAMPLES = 512
-"""Of one phase."""
-MAX_PHASES = 64
 MAX_RANKS_KEPT = 4096
-MAX_CLOCKS = 64
-FIRST_SHARE = 10
-"""A tenth of the lines is left out at the beginning, and at most as many lines: there steps warm
-up."""
-LEAST_STEPS = 3
-"""Steps from which a time is told."""
-LEAST_MEAN_STEPS = 50
-"""Steps from which the mean over a whole run is its pace: a first step that takes five times as
-long moves it by less than a tenth."""
-FINE = 20
-"""How many times a clock's resolution a stretch must last: then its length is known to a
-twentieth."""
+MAX_FACT = 200
+MAX_COUNT = 10**9
+STEP_MS, LOSS = "step_ms", "loss"
+MEMORY = "memory_bytes"
+OF_JOB = "of the job, as it is written"
+MOST_RESERVED = "most reserved by the allocator, of the ranks that wrote it"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line: a step's number, its time, and how many steps that is the mean of."""
-
-    step: int
-    ns: int | None
-    num: int
-    loss: float | None
-    run: int = 0
-    """How often the steps had begun anew before it."""
+LineKind: TypeAlias = tuple[str, re.Pattern[str], Callable[[Any, str, re.Match[str]], None]]
+"""What is in every such line (it is sought faster than the pattern), its pattern, and the method
+that takes it."""
 
 
-@dataclass(slots=True)
-class Series:
-    """The lines about steps, in order."""
+class FrameworkParser:
+    """What is gathered of one framework. A subclass is its table, and functions for what is its
+    alone."""
 
-    entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
-    num: int = 0
-    first_step: int | None = None
-    first_loss: float | None = None
-    last_loss: float | None = None
+    NAME: ClassVar[str]
+    SIGN: ClassVar[re.Pattern[bytes]]
+    """A line of the framework's, with its numbers."""
+    SIGN_MARKS: ClassVar[tuple[bytes, ...]]
+    """One of them is in whatever SIGN matches: they are sought faster."""
+    LINES: ClassVar[tuple[LineKind, ...]] = ()
+    MARKS: ClassVar[tuple[str, ...]] = ()
+    """Of further lines that `take` must see."""
+    METRICS: ClassVar[Mapping[str, str]] = {}
+    """What the numbers in a line about a step are, by their name as it is written, with its unit or
+    without: STEP_MS, LOSS, a figure of FrameworkLog, a count, or else a fact."""
+    COUNTS: ClassVar[tuple[str, ...]] = ()
+    """What of METRICS is added up over the lines."""
+    CONVENTIONS: ClassVar[Mapping[str, str]] = {}
+    """Of each figure that is gathered."""
+    STEP_SOURCE: ClassVar[str] = STATED
+    RESOLUTION_S: ClassVar[float] = 0.001
+    MICRO: ClassVar[str | None] = None
+    """How the name of a micro-batch's timer ends."""
 
-    def add(self, step: int, ns: int | None, loss: float | None) -> None:
-        last = self.entries[-1] if self.entries else None
-        if last is not None and last.step == step:
-            # Another rank's word on the same step: the others wait for the slowest.
-            if ns is not None and ns > (last.ns or 0):
-                self.entries[-1] = replace(last, ns=ns)
-            return
-        num = step - last.step if last is not None and step > last.step else 1
-        run = 0 if last is None else last.run + (step < last.step)
-        self.entries.append(Entry(step, ns, num, loss, run))
-        self.num += 1
-        self.first_step = step if self.first_step is None else self.first_step
-        if loss is not None:
-            self.first_loss = loss if self.first_loss is None else self.first_loss
-            self.last_loss = loss
+    def __init__(self) -> None:
+        self.series = Series()
+        self.clocks = Clocks(self.RESOLUTION_S)
+        self.phases = Phases()
+        self.figures = {name: FigureSamples() for name in self.CONVENTIONS}
+        self.facts: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        self.ranks: set[int] = set()
 
     @property
-    def last_step(self) -> int | None:
-        return self.entries[-1].step if self.entries else None
+    def is_open(self) -> bool:
+        """Inside a table, whose lines have no mark of their own."""
+        return False
 
-    def steady(self) -> tuple[int | None, int]:
-        """The median of the steps after the first ones, and how many steps it is of; of the last
-        run, where several are there."""
-        chosen = self._last_run() or list(self.entries)
-        timed = [entry for entry in chosen if entry.ns is not None]
-        has_first = self.num == len(self.entries) or len(chosen) < len(self.entries)
-        if has_first and len(timed) == len(chosen) and len(timed) > 1:
-            skipped = max(1, min(FIRST_SHARE, len(timed) // FIRST_SHARE))
-            # Megatron writes a line for the first step, and has that step in its next line too,
-            # whose interval is one shorter.
-            skipped += skipped == 1 and len(timed) > 2 and timed[1].num < timed[2].num
-            timed = timed[skipped:]
-        num = sum(entry.num for entry in timed)
-        times = [entry.ns for entry in timed if entry.ns is not None]
-        return (round(median(times)), num) if num >= LEAST_STEPS else (None, 0)
+    def wants(self, text: str) -> bool:
+        """Whether some line in a text is one to take."""
+        return (
+            self.is_open
+            or any(mark in text for mark, _, _ in self.LINES)
+            or any(mark in text for mark in self.MARKS)
+        )
 
-    def _last_run(self) -> list[Entry]:
-        """The lines since the steps last began anew; empty where they are too few for a time, or
-        the lines of several writers."""
-        run = self.entries[-1].run if self.entries else 0
-        found = [entry for entry in self.entries if entry.run == run]
-        return found if run and len(found) > LEAST_STEPS else []
+    def take(self, line: str) -> None:
+        for mark, pattern, take in self.LINES:
+            if mark in line and (match := pattern.search(line)):
+                take(self, line, match)
+                return
+
+    def take_facts(self, _line: str, match: re.Match[str]) -> None:
+        """A line whose named groups are facts."""
+        for name, text in match.groupdict().items():
+            if text is not None:
+                self.facts[name] = text.strip()[:MAX_FACT]
+
+    def take_step(self, line: str, match: re.Match[str]) -> None:
+        """A line about a step: its pattern has the groups `step`, perhaps `loss`, and `rest` where
+        the metrics do not stand behind it."""
+        groups = match.groupdict()
+        ns, loss = None, number(groups.get("loss", ""))
+        for name, text in self.pairs(groups.get("rest", line[match.end() :])):
+            field = self.METRICS.get(name) or self.METRICS.get(name.partition(" (")[0], "")
+            value = self.number(text)
+            if field == STEP_MS:
+                ns = milliseconds_to_ns(value) or None
+            elif field == LOSS:
+                loss = value if loss is None else loss
+            elif field in self.COUNTS:
+                self.counts[field] += min(whole_number(value) or 0, MAX_COUNT)
+            elif field in self.figures:
+                self.figures[field].add(value)
+            elif field:
+                self.facts[field] = text
+        if self.STEP_SOURCE == CLOCK:
+            self.add_clock(None, line, match)
+        elif ns is None:
+            return
+        self.add_rank(line, match.start())
+        self.series.add(int(groups["step"]), ns, loss)
+
+    def pairs(self, text: str) -> Iterable[tuple[str, str]]:
+        """Names and values of the metrics in a line."""
+        return fields(text)
+
+    def number(self, text: str) -> float | None:
+        """A number as this framework writes it."""
+        return number(text)
+
+    def add_clock(self, kind: str | None, line: str, match: re.Match[str]) -> None:
+        """The time at which a line about a step was written."""
+        rank, seconds = self.add_rank(line, match.start()), seconds_of(line, match.start())
+        if seconds is not None:
+            self.clocks.add((kind, rank), int(match["step"]), seconds)
+
+    def add_rank(self, line: str, end: int) -> int | None:
+        rank = rank_of(line, end)
+        if rank is not None and len(self.ranks) < MAX_RANKS_KEPT:
+            self.ranks.add(rank)
+        return rank
+
+    def count(self, name: str) -> int | None:
+        """A fact that is a whole number."""
+        return whole(self.facts.get(name, ""))
+
+    def figure(self, name: str) -> Figure | None:
+        samples = self.figures.get(name)
+        if samples is None:
+            return None
+        value = samples.most if name == MEMORY else samples.steady()
+        return None if value is None else Figure(value=value, convention=self.CONVENTIONS[name])
+
+    def is_empty(self) -> bool:
+        return not self.series.num
+
+    def step_time(self) -> tuple[int | None, int, str | None]:
+        """Of the steady steps, of how many it is, and how it is known."""
+        times = self.clocks if self.STEP_SOURCE == CLOCK else self.series
+        return (*times.steady(), self.STEP_SOURCE)
+
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        return ()
 
     def notes(self) -> tuple[str, ...]:
-        found = self._last_run()
-        if not found or len(found) == len(self.entries):
-            return ()
-        return (
-            (
-                f"the steps begin anew at step {found[0].step}: the step time is of the "
-                f"{len(found)} "
-                "lines from there on"
-            ),
+        return self.series.notes() if self.STEP_SOURCE == STATED else ()
+
+    def finished(self, path: str) -> FrameworkLog | None:
+        if self.is_empty():
+            return None
+        step_ns, num, source = self.step_time()
+        return FrameworkLog(
+            framework=self.NAME,
+            path=path,
+            step_ns=step_ns,
+            step_source=None if step_ns is None else source,
+            num_steps=num,
+            first_step=self.series.first_step,
+            last_step=self.series.last_step,
+            steps=self.series.logged(),
+            num_lines=self.series.num,
+            phases=self.phases.phases(self.MICRO),
+            tokens_per_s=self.figure("tokens_per_s"),
+            samples_per_s=self.figure("samples_per_s"),
+            tflops=self.figure("tflops"),
+            mfu=self.figure("mfu"),
+            memory_bytes=self.figure(MEMORY),
+            first_loss=self.series.first_loss,
+            last_loss=self.series.last_loss,
+            global_batch=self.count("global_batch"),
+            world_size=self.count("world_size"),
+            ranks=tuple(sorted(self.ranks)),
+            remarks=self.remarks(),
+            notes=self.notes(),
         )
-
-    def logged(self) -> tuple[LoggedStep, ...]:
-        return tuple(
-            LoggedStep(step=entry.step, ns=entry.ns, loss=entry.loss) for entry in self.entries
-        )
-
-
-@dataclass(slots=True)
-class Clock:
-    """Steps and the times at which their lines were written: a stretch between two of them tells
-    what a step takes."""
-
-    resolution_s: float
-    lengths: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
-    """Seconds for a step, and the steps of the stretch."""
-    num_points: int = 0
-    last: tuple[int, float] | None = None
-    _anchor: tuple[int, float] | None = None
-
-    def add(self, step: int, seconds: float) -> None:
-        if self.last is not None and step == self.last[0]:
-            return
-        self.num_points += 1
-        went_back = self.last is not None and (step < self.last[0] or seconds < self.last[1])
-        self.last = (step, seconds)
-        # What comes before the first line, or the first after a restart, is not one stretch of
-        # steps.
-        if self._anchor is None or went_back:
-            self._anchor = (step, seconds) if went_back or self.num_points > 1 else None
-            return
-        num, length = step - self._anchor[0], seconds - self._anchor[1]
-        if length >= FINE * self.resolution_s:
-            self.lengths.append((length / num, num))
-            self._anchor = (step, seconds)
-
-    def steady(self) -> tuple[int | None, int]:
-        """The median stretch, by steps: an evaluation or a save makes one stretch longer, not the
-        median."""
-        num = sum(count for _, count in self.lengths)
-        if num < LEAST_STEPS:
-            return None, 0
-        ordered, so_far = sorted(self.lengths), 0
-        for length, count in ordered:
-            so_far += count
-            if 2 * so_far >= num:
-                return round(length * 1e9) or None, num
-        raise AssertionError("unreachable: the counts add up to num")
-
-
-@dataclass(slots=True)
-class Clocks:
-    """A clock for each writer."""
-
-    resolution_s: float
-    by_key: dict[object, Clock] = field(default_factory=dict)
-
-    def add(self, key: object, step: int, seconds: float) -> None:
-        clock = self.by_key.get(key)
-        if clock is None:
-            if len(self.by_key) >= MAX_CLOCKS:
-                return
-            clock = self.by_key[key] = Clock(self.resolution_s)
-        clock.add(step, seconds)
-
-    def steady(self) -> tuple[int | None, int]:
-        """Of the writer whose steps are slowest: the others wait for it, or write a line less
-        often."""
-        times = [
-            told
-            for told in (clock.steady() for clock in self.by_key.values())
-            if told[0] is not None
-        ]
-        return max(times, key=lambda told: told[0] or 0, default=(None, 0))
-
-
-@dataclass(slots=True)
-class Phases:
-    samples: dict[str, deque[tuple[int, int | None]]] = field(default_factory=dict)
-    num_left_out: int = 0
-
-    def add(self, name: str, ns: int, least_ns: int | None = None) -> None:
-        kept = self.samples.get(name)
-        if kept is None:
-            if len(self.samples) >= MAX_PHASES:
-                self.num_left_out += 1
-                return
-            kept = self.samples[name] = deque(maxlen=MAX_SAMPLES)
-        kept.append((ns, least_ns))
-
-    def median_ns(self, name: str) -> int | None:
-        kept = self.samples.get(name)
-        return round(median(ns for ns, _ in _settled(kept))) if kept else None
-
-    def phases(self, micro: str | None = None) -> tuple[Phase, ...]:
-        """The longest first; `micro` is how the name of a micro-batch's timer ends."""
-        made = []
-        for name, kept in self.samples.items():
-            settled = _settled(kept)
-            least = [ns for _, ns in settled if ns is not None]
-            made.append(
-                Phase(
-                    name=name,
-                    ns=round(median(ns for ns, _ in settled)),
-                    least_ns=round(median(least)) if least else None,
-                    is_micro=micro is not None and name.endswith(micro),
-                )
-            )
-        return tuple(sorted(made, key=lambda phase: (phase.is_micro, -phase.ns, phase.name)))
-
-
-def _settled(kept: Sequence[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
-    """Without the first, where there are others."""
-    return list(kept)[1:] if len(kept) > 1 else list(kept)
-
-
-@dataclass(slots=True)
-class Most:
-    """The last values of a figure, and the most of them."""
-
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
-    most: float | None = None
-
-    def add(self, value: float | None) -> None:
-        if value is not None:
-            self.values.append(value)
-            self.most = value if self.most is None else max(self.most, value)
-
-    def steady(self) -> float | None:
-        kept = list(self.values)[1:] or list(self.values)
-        return float(median(kept)) if kept else None

@@ -4,7 +4,7 @@ and viztracer files.
     thread (13662): worker-0;Thread.run (threading.py:982);collate (data.py:41) 81
 
 Each becomes one HostStacks: functions by their share of the samples, or of the time where the file
-tells time.
+has time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ from functools import lru_cache
 from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_json import Profile, read_json
-from stepscope.readers.host.profile_stacks import Call, StackCounts, StackTally, is_native, placed
+from stepscope.readers.host.profile_stacks import (
+    Call,
+    StackCounts,
+    StackTally,
+    is_native,
+    parse_location,
+)
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
 COLLAPSED = re.compile(rb"[^\n;]{1,2000}(?:;[^\n;]{1,2000}){0,2000} \d{1,15}\r?")
-PLACE = re.compile(rb"\([^()\n]{1,500}:\d{1,9}\)(?=[; ])")
+LOCATION = re.compile(rb"\([^()\n]{1,500}:\d{1,9}\)(?=[; ])")
 OUTER = re.compile(r"(?:thread|process) ")
 SPEEDSCOPE = re.compile(
     rb'[\s\xef\xbb\xbf]*\{.{0,65000}?"\$schema"\s*:\s*"https?://www\.speedscope\.app/file-format-schema',
@@ -37,7 +43,7 @@ MAX_LINES = 2_000_000
 """Of collapsed stacks: each is a stack of its own, and equal ones were put together by the tool."""
 NATIVE_NOTE = (
     "compiled code was not recorded: a function's own share may be an operator or a wait it calls "
-    "(py-spy record --native tells)"
+    "(py-spy record --native shows it)"
 )
 
 
@@ -65,12 +71,12 @@ def _is_collapsed(head: bytes) -> bool:
     whole = [
         line for line in (lines[:-1] if len(lines) > 1 else lines)[:SNIFFED_LINES] if line.strip()
     ]
-    if not whole and PLACE.search(head) and b";" in head and b"\x00" not in head:
+    if not whole and LOCATION.search(head) and b";" in head and b"\x00" not in head:
         return True  # a first line longer than all that is looked at
     return (
         bool(whole)
         and all(COLLAPSED.fullmatch(line) for line in whole)
-        and any(PLACE.search(line) for line in whole)
+        and any(LOCATION.search(line) for line in whole)
     )
 
 
@@ -122,7 +128,7 @@ def _collapsed(lines: TextLines) -> Profile:
 
 @lru_cache(maxsize=65_536)
 def _call(text: str) -> Call:
-    name, file, line = placed(text)
+    name, file, line = parse_location(text)
     is_compiled = is_native(name, file) or (
         file is not None and line is None and not file.startswith("<")
     )

@@ -19,7 +19,7 @@ from stepscope.readers.host.profile_stacks import (
     StackCounts,
     StackTally,
     is_native,
-    placed,
+    parse_location,
 )
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -148,7 +148,7 @@ def _from_speedscope(file: _Speedscope) -> Profile:
                 else [1.0] * len(profile.samples)
             )
             for sample, weight in zip(profile.samples, weights, strict=True):
-                if _is_weight(weight) and all(0 <= at < len(calls) for at in sample):
+                if _is_weight(weight) and all(0 <= index < len(calls) for index in sample):
                     counts.add(_named(calls, sample), weight * scale, thread)
                 else:
                     num_bad += 1
@@ -183,8 +183,8 @@ def _add_events(
     return num_bad
 
 
-def _named(calls: Sequence[Call], places: Iterable[int]) -> tuple[Call, ...]:
-    return tuple(calls[at] for at in places if calls[at].name not in OWN)
+def _named(calls: Sequence[Call], indices: Iterable[int]) -> tuple[Call, ...]:
+    return tuple(calls[index] for index in indices if calls[index].name not in OWN)
 
 
 def _call(frame: _Frame) -> Call:
@@ -200,9 +200,9 @@ def _from_pyinstrument(file: _Pyinstrument) -> Profile:
     for stack, seconds in file.frame_records or ():
         if _is_weight(seconds):
             threads = [
-                one
-                for one in (name.split("\x00") for name in stack[:1])
-                if one[1:2] == ["<thread>"]
+                parts
+                for parts in (name.split("\x00") for name in stack[:1])
+                if parts[1:2] == ["<thread>"]
             ]
             thread = threads[0][0] if threads else None
             counts.add(tuple(_identified(name) for name in stack[bool(threads) :]), seconds, thread)
@@ -237,17 +237,17 @@ def _from_viztracer(file: _Viztracer) -> Profile:
     tally = StackTally()
     counts = StackCounts(tally)
     names = {
-        (one.pid, one.tid): _thread_name(one)
-        for one in file.events
-        if one.ph == "M" and one.name == "thread_name"
+        (event.pid, event.tid): _thread_name(event)
+        for event in file.events
+        if event.ph == "M" and event.name == "thread_name"
     }
     by_thread: dict[tuple[int | str, int | str], list[_Function]] = {}
     num_bad = 0
-    for one in file.events:
-        if one.ph == "X" and _is_weight(one.dur) and math.isfinite(one.ts):
-            by_thread.setdefault((one.pid, one.tid), []).append(one)
+    for event in file.events:
+        if event.ph == "X" and _is_weight(event.dur) and math.isfinite(event.ts):
+            by_thread.setdefault((event.pid, event.tid), []).append(event)
         else:
-            num_bad += one.ph == "X"
+            num_bad += event.ph == "X"
     for key, events in by_thread.items():
         thread = f"{names.get(key) or 'thread'} ({key[1]})"[:300] if len(by_thread) > 1 else None
         _add_nested(counts, events, thread)
@@ -258,27 +258,27 @@ def _from_viztracer(file: _Viztracer) -> Profile:
 
 def _add_nested(counts: StackCounts, events: list[_Function], thread: str | None) -> None:
     """Calls that lie in one another: a call's time is its own but for what lies in it."""
-    events.sort(key=lambda one: (one.ts, -one.dur))
+    events.sort(key=lambda event: (event.ts, -event.dur))
     open_calls: list[tuple[float, tuple[Call, ...]]] = []
-    known: dict[str, Call] = {}
-    for one in events:
-        while open_calls and open_calls[-1][0] <= one.ts:
+    call_by_name: dict[str, Call] = {}
+    for event in events:
+        while open_calls and open_calls[-1][0] <= event.ts:
             open_calls.pop()
         end, above = open_calls[-1] if open_calls else (math.inf, ())
-        call = known.get(one.name)
+        call = call_by_name.get(event.name)
         if call is None:
-            call = known[one.name] = _placed(one.name)
-        seconds = (min(one.ts + one.dur, end) - one.ts) * 1e-6
+            call = call_by_name[event.name] = _placed(event.name)
+        seconds = (min(event.ts + event.dur, end) - event.ts) * 1e-6
         stack = (*above, call)[-MAX_DEPTH:]
         counts.add(stack, seconds, thread)
         if above:
             counts.add(above, -seconds, thread)
-        open_calls.append((min(one.ts + one.dur, end), stack))
+        open_calls.append((min(event.ts + event.dur, end), stack))
 
 
 def _placed(name: str) -> Call:
-    """A function of Python has its place in its name; one of C has none."""
-    function, file, line = placed(name)
+    """A function of Python has its file and line in its name; one of C has none."""
+    function, file, line = parse_location(name)
     return (
         Call(name[:300], BUILT_IN, None, is_native=True)
         if line is None
@@ -286,12 +286,12 @@ def _placed(name: str) -> Call:
     )
 
 
-def _thread_name(one: _Function) -> str:
+def _thread_name(event: _Function) -> str:
     try:
-        told = decode_json(bytes(one.args), dict[str, str])
+        arguments = decode_json(bytes(event.args), dict[str, str])
     except ValueError:
         return ""
-    return told.get("name", "")
+    return arguments.get("name", "")
 
 
 def _is_weight(value: float) -> bool:

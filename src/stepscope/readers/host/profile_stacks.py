@@ -146,12 +146,14 @@ class StackTally:
             self.gil_waits[name] = self.gil_waits.get(name, 0.0) + weight
         runs = not calls[-1].is_native
         self.interpreter += weight if runs else 0.0
-        mine = next((call for call in reversed(calls) if is_training(call)), None)
-        if mine is not None:
-            sums = self._sums(mine)
+        innermost = next((call for call in reversed(calls) if is_training(call)), None)
+        if innermost is not None:
+            sums = self._sums(innermost)
             sums.training += weight
             sums.training_own += (
-                weight if runs and not any(call.is_native for call in _below(calls, mine)) else 0.0
+                weight
+                if runs and not any(call.is_native for call in _below(calls, innermost))
+                else 0.0
             )
 
     def _sums(self, call: Call) -> _Sums:
@@ -170,35 +172,35 @@ class StackTally:
         )
 
     def notes(self, label: str) -> list[str]:
-        told = []
+        notes = []
         if self.num_deep:
-            told.append(
+            notes.append(
                 f"{label}: {self.num_deep:,} stack(s) deeper than {MAX_DEPTH} calls were cut at "
                 "their outer end"
             )
         if self.is_full:
-            told.append(
+            notes.append(
                 f"{label}: functions after the first {MAX_FUNCTIONS:,} were counted together"
             )
-        return told
+        return notes
 
     def hot_spots(self) -> tuple[HotSpot, ...]:
         """The hottest by their own share and by the whole of it."""
         items = [(key, sums) for key, sums in self.functions.items() if key[0] != OTHERS]
-        by_own = sorted(items, key=lambda one: -one[1].own)[:SHOWN]
-        by_whole = sorted(items, key=lambda one: -one[1].whole)[:SHOWN]
+        by_own = sorted(items, key=lambda item: -item[1].own)[:SHOWN]
+        by_whole = sorted(items, key=lambda item: -item[1].whole)[:SHOWN]
         chosen = dict([*by_own, *by_whole])
         return tuple(self._spot(key, sums, sums.own, sums.whole) for key, sums in chosen.items())
 
     def training_spots(self) -> tuple[HotSpot, ...]:
         items = sorted(
-            (one for one in self.functions.items() if one[1].training),
-            key=lambda one: -one[1].training,
+            (item for item in self.functions.items() if item[1].training),
+            key=lambda item: -item[1].training,
         )[:SHOWN]
         return tuple(self._spot(key, sums, sums.training_own, sums.training) for key, sums in items)
 
     def _spot(self, key: tuple[str, str | None], sums: _Sums, own: float, whole: float) -> HotSpot:
-        line = max(sums.lines, key=lambda at: sums.lines[at]) if sums.lines else None
+        line = max(sums.lines, key=lambda number: sums.lines[number]) if sums.lines else None
         amount = self.amount or 1.0
         return HotSpot(
             name=key[0],
@@ -219,7 +221,7 @@ class StackTally:
                 if self.has_waits and weight
                 else None,
             )
-            for name, weight in sorted(self.threads.items(), key=lambda one: -one[1])[:SHOWN]
+            for name, weight in sorted(self.threads.items(), key=lambda item: -item[1])[:SHOWN]
         )
 
     def even_threads(self) -> int | None:
@@ -230,7 +232,7 @@ class StackTally:
         return sum(weight >= least for weight in self.threads.values())
 
     def stacks(self, *, tool: str, path: str, unit: str) -> HostStacks:
-        """What every profiler tells; the reader adds what only it knows."""
+        """What every profiler has; the reader adds what only it knows."""
         waits, amount = sum(self.gil_waits.values()), self.amount
         return HostStacks(
             tool=tool,
@@ -271,7 +273,7 @@ class StackCounts:
 @lru_cache(maxsize=65_536)
 def is_training(call: Call) -> bool:
     """Python that is neither the interpreter's nor an installed library's, as far as its path
-    tells."""
+    shows."""
     file = call.file
     if call.is_native or not file or file.startswith("<") or INSTALLED.search(file):
         return False
@@ -288,15 +290,15 @@ def waits_for_gil(calls: Sequence[Call]) -> bool:
     right below a call of Python. A lock of Python's own waits on a semaphore, and has its C
     function between.
     """
-    for place in range(len(calls) - 1, max(len(calls) - 6, -1), -1):
-        call = calls[place]
+    for index in range(len(calls) - 1, max(len(calls) - 6, -1), -1):
+        call = calls[index]
         if not call.is_native:
             return False
         if call.name in GIL_CALLS:
             return True
         if WAITS.match(call.name):
-            return place > 0 and (
-                not calls[place - 1].is_native or calls[place - 1].name in GIL_CALLS
+            return index > 0 and (
+                not calls[index - 1].is_native or calls[index - 1].name in GIL_CALLS
             )
     return False
 
@@ -305,17 +307,17 @@ def is_native(name: str, file: str | None) -> bool:
     return name.startswith("0x") or (file is not None and NATIVE_FILE.search(file) is not None)
 
 
-def placed(text: str) -> tuple[str, str | None, int | None]:
-    """`name (file:line)` in its parts; file or line are None where they are not told."""
-    name, space, place = text[:-1].rpartition(" (") if text.endswith(")") else (text, "", "")
+def parse_location(text: str) -> tuple[str, str | None, int | None]:
+    """`name (file:line)` in its parts; file or line are None where they are not there."""
+    name, space, location = text[:-1].rpartition(" (") if text.endswith(")") else (text, "", "")
     if not space or not name:
         return text[:MAX_NAME], None, None
-    file, colon, line = place.rpartition(":")
+    file, colon, line = location.rpartition(":")
     if colon and file and line.isascii() and line.isdigit() and len(line) < 10:
         return name[:MAX_NAME], file, int(line)
-    return name[:MAX_NAME], place, None
+    return name[:MAX_NAME], location, None
 
 
-def _below(calls: Sequence[Call], mine: Call) -> Sequence[Call]:
-    place = max(at for at, call in enumerate(calls) if call == mine)
-    return calls[place + 1 :]
+def _below(calls: Sequence[Call], outer: Call) -> Sequence[Call]:
+    index = max(position for position, call in enumerate(calls) if call == outer)
+    return calls[index + 1 :]

@@ -19,23 +19,25 @@ def training_stack(text: str | bytes, pid: int) -> tuple[Frame, ...]:
         threads = None
     if not isinstance(threads, list):
         raise FormatError(
-            f"py-spy told no stacks of process {pid}. Is it version 0.4 or later? (py-spy "
+            f"py-spy gave no stacks of process {pid}. Is it version 0.4 or later? (py-spy "
             "--version)"
         )
-    known = [thread for thread in threads if isinstance(thread, dict)]
-    chosen = [thread for thread in known if thread.get("os_thread_id") == pid]
+    stacks = [thread for thread in threads if isinstance(thread, dict)]
+    chosen = [thread for thread in stacks if thread.get("os_thread_id") == pid]
     chosen = (
-        chosen or [thread for thread in known if thread.get("thread_name") == "MainThread"] or known
+        chosen
+        or [thread for thread in stacks if thread.get("thread_name") == "MainThread"]
+        or stacks
     )
     frames = chosen[0].get("frames") if chosen else None
     return tuple(map(_frame, frames[:MOST_FRAMES])) if isinstance(frames, list) else ()
 
 
-def _frame(told: Any) -> Frame:
-    told = told if isinstance(told, dict) else {}
-    line = told.get("line")
+def _frame(frame: Any) -> Frame:
+    frame = frame if isinstance(frame, dict) else {}
+    line = frame.get("line")
     return Frame(
-        name=str(told.get("name") or "?"),
-        file=str(told.get("filename") or told.get("short_filename") or "?"),
+        name=str(frame.get("name") or "?"),
+        file=str(frame.get("filename") or frame.get("short_filename") or "?"),
         line=line if isinstance(line, int) else 0,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stepscope.core.recordings import job_output as said
+from stepscope.core.recordings import job_output
 
 MAX_TEXT = 300
 
@@ -22,7 +22,7 @@ class Wording:
     pattern: re.Pattern[str]
     means: str
     is_one: bool = False
-    """Said of so many sizes that all of them are told as the first."""
+    """Written for so many sizes that all of them are counted as the first."""
 
 
 def _wording(
@@ -46,59 +46,59 @@ WORKSPACE = (
 )
 MIOPEN_WORDINGS = (
     _wording(
-        said.MIOPEN_NAIVE,
+        job_output.MIOPEN_NAIVE,
         "Chosen Algorithm: ConvDirectNaiveConv",
         "the fastest that MIOpen found for a convolution is its naive kernel",
         r"Chosen Algorithm: ConvDirectNaiveConv(?:Fwd|Bwd|Wrw)",
         is_one=True,
     ),
     _wording(
-        said.MIOPEN_LEFT_OUT,
+        job_output.MIOPEN_LEFT_OUT,
         "[IsEnoughWorkspace] [EvaluateInvokers] ",
         "a search did not try a solver that wants more workspace than it was given",
         rf"\[EvaluateInvokers\] {WORKSPACE}",
         is_one=True,
     ),
     _wording(
-        said.MIOPEN_PASSED_OVER,
+        job_output.MIOPEN_PASSED_OVER,
         "[IsEnoughWorkspace] [GetSolution",
         "MIOpen asked of each solver whether it could be taken: no fault by itself",
         rf"\[GetSolution[\w ]{{0,40}}\] {WORKSPACE}",
         is_one=True,
     ),
     _wording(
-        said.MIOPEN_FAST,
+        job_output.MIOPEN_FAST,
         "MIOPEN_FIND_MODE = FAST",
         "what the find-db lacks is guessed, and not searched for",
     ),
     _wording(
-        said.MIOPEN_MODE,
+        job_output.MIOPEN_MODE,
         "MIOPEN_FIND_MODE = ",
         "how MIOpen searches: NORMAL tries all, the hybrid modes take what the find-db has, "
         "DYNAMIC_HYBRID tries fewer",
         r"MIOPEN_FIND_MODE = (?!FAST)[A-Z_]{1,24}",
     ),
     _wording(
-        said.MIOPEN_SEARCHES,
+        job_output.MIOPEN_SEARCHES,
         "Find-db regenerating.",
         "MIOpen times solvers for a convolution: the steps in which it does so are no usual ones",
         is_one=True,
     ),
     _wording(
-        said.MIOPEN_TUNES,
+        job_output.MIOPEN_TUNES,
         ": Searching the best solution among ",
         "MIOpen tunes a solver: minutes, in which no step is a usual one",
         r"\w{1,80}: Searching the best solution among (\d{1,12})",
         is_one=True,
     ),
     _wording(
-        said.MIOPEN_NO_PARAMETERS,
+        job_output.MIOPEN_NO_PARAMETERS,
         "Unable to read system database file:",
         "MIOpen could not read a database that it comes with, of tuned parameters for most: "
         "solvers run with their defaults",
     ),
     _wording(
-        said.MIOPEN_NO_KERNELS,
+        job_output.MIOPEN_NO_KERNELS,
         "Missing system database file: ",
         "MIOpen came with no compiled kernels for this device: it compiles them at the start, and "
         "runs no slower after",
@@ -110,109 +110,111 @@ with MIOPEN_LOG_LEVEL=5."""
 WORDINGS = (
     *MIOPEN_WORDINGS,
     _wording(
-        said.THREADS,
+        job_output.THREADS,
         "Setting OMP_NUM_THREADS environment variable for each process to be",
         "torchrun's default: operators on the host (not the loader's workers) have that many "
         "threads in each process",
         r"Setting OMP_NUM_THREADS environment variable for each process to be (\d{1,6})",
     ),
     _wording(
-        said.UNUSED_PARAMETERS,
+        job_output.UNUSED_PARAMETERS,
         "find_unused_parameters=True was specified in DDP constructor, but did not find any "
         "unused parameters",
         "DDP walks the autograd graph in every step and finds nothing",
     ),
     _wording(
-        said.GRADIENT_STRIDES,
+        job_output.GRADIENT_STRIDES,
         "Grad strides do not match bucket view strides",
         "DDP copies such gradients into its buckets instead of sharing them: often a 1x1 "
         "convolution in channels_last",
     ),
     _wording(
-        said.WORKERS,
+        job_output.WORKERS,
         "worker processes in total. Our suggested max number of worker",
         "a loader has more workers than this process has cores",
         r"This DataLoader will create (\d{1,6}) worker processes in total\."
         r" Our suggested max number of worker in current system is (\d{1,6})",
     ),
     _wording(
-        said.FP32_PRODUCTS,
+        job_output.FP32_PRODUCTS,
         "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",
         "products of float32 matrices run without tensor cores",
     ),
     _wording(
-        said.FEW_SMS,
+        job_output.FEW_SMS,
         "enough SMs to use max_autotune_gemm mode",
         "max-autotune leaves matrix products to cuBLAS on a device of few SMs: no fault, and "
         "nothing to gain from the mode",
         r"[Nn]ot enough SMs to use max_autotune_gemm mode",
     ),
     _wording(
-        said.NO_FLASH,
+        job_output.NO_FLASH,
         "Torch was not compiled with flash attention",
         "this build has no flash kernel: scaled_dot_product_attention takes another",
     ),
     _wording(
-        said.ATTENTION,
+        job_output.ATTENTION,
         "kernel not used because:",
         "scaled_dot_product_attention could not take this kernel",
         r"(?:Flash attention|Memory [Ee]fficient(?: attention)?|[Cc]u[Dd][Nn][Nn](?: attention)?) "
         r"kernel not used because:",
     ),
     _wording(
-        said.DATA_PARALLEL,
+        job_output.DATA_PARALLEL,
         "There is an imbalance between your GPUs. You may want to exclude GPU",
         DRIVEN,
     ),
     _wording(
-        said.DATA_PARALLEL,
+        job_output.DATA_PARALLEL,
         "Was asked to gather along dimension 0, but all",
         DRIVEN,
     ),
     _wording(
-        said.NO_GRAPHS,
+        job_output.NO_GRAPHS,
         "skipping cudagraphs due to",
         "what was to be one launch of a CUDA graph is launched kernel by kernel",
         r"skipping cudagraphs due to .{1,200}",
     ),
     _wording(
-        said.ANOMALY,
+        job_output.ANOMALY,
         "Anomaly Detection has been enabled.",
         "every operator of the backward pass is checked, and waited for",
     ),
     _wording(
-        said.NO_DEVICE,
+        job_output.NO_DEVICE,
         "UserWarning: CUDA initialization: ",
         ON_HOST,
         r"CUDA initialization: .{1,200}",
     ),
-    _wording(said.NO_DEVICE, "GradScaler is enabled, but CUDA is not available", ON_HOST),
+    _wording(job_output.NO_DEVICE, "GradScaler is enabled, but CUDA is not available", ON_HOST),
     _wording(
-        said.NO_DEVICE, "User provided device_type of 'cuda', but CUDA is not available", ON_HOST
+        job_output.NO_DEVICE,
+        "User provided device_type of 'cuda', but CUDA is not available",
+        ON_HOST,
     ),
     _wording(
-        said.NO_AUTOCAST,
+        job_output.NO_AUTOCAST,
         "autocast, but the target dtype is not supported. Disabling autocast.",
         IN_FULL,
         r"In \w{1,20} autocast, but the target dtype is not supported\. Disabling autocast\.",
     ),
     _wording(
-        said.NO_AUTOCAST,
+        job_output.NO_AUTOCAST,
         "CUDA is not available or torch_xla is imported. Disabling autocast.",
         IN_FULL,
     ),
     _wording(
-        said.NO_PINNING,
+        job_output.NO_PINNING,
         "'pin_memory' argument is set as true but",
         "the loader pins nothing: there is no device to copy to, or none that wants it",
     ),
     _wording(
-        said.NO_GRADIENT,
+        job_output.NO_GRADIENT,
         "None of the inputs have requires_grad=True. Gradients will be None",
         "a checkpointed part gets no gradient: what it holds is not trained",
     ),
     _wording(
-        said.CHECKPOINTING,
+        job_output.CHECKPOINTING,
         "torch.utils.checkpoint: ",
         "activations are computed twice, to save memory; by the older way of doing it unless "
         "use_reentrant=False is said",
@@ -220,12 +222,12 @@ WORDINGS = (
         r"explicitly|please pass in use_reentrant)",
     ),
     _wording(
-        said.NO_EXPANSION,
+        job_output.NO_EXPANSION,
         "expandable_segments not supported on this platform",
         "the setting has no effect here",
     ),
     _wording(
-        said.PROFILER,
+        job_output.PROFILER,
         "Profiler clears events at the end of each cycle",
         "each trace holds its own cycle: nothing is wrong",
     ),
@@ -272,18 +274,20 @@ REASON = re.compile(r"Warning: (.{1,300}?) \(Triggered internally at [^)]{0,300}
 TRIGGERED = re.compile(r"\s*\(Triggered internally.*$")
 
 
-def size_of(found: re.Match[str], first: int = 1) -> int:
+def size_of(match: re.Match[str], first: int = 1) -> int:
     """Bytes, of a number and its unit."""
-    return round(float(found[first]) * UNITS[found[first + 1]])
+    return round(float(match[first]) * UNITS[match[first + 1]])
 
 
 def figure(pattern: re.Pattern[str], text: str) -> int | None:
     """The bytes that a pattern finds, in whichever of its wordings."""
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    at = next(place for place in range(1, len(found.groups()) + 1, 2) if found[place] is not None)
-    return size_of(found, at)
+    first = next(
+        group for group in range(1, len(match.groups()) + 1, 2) if match[group] is not None
+    )
+    return size_of(match, first)
 
 
 def rank_in(text: str) -> int | None:

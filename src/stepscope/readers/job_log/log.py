@@ -1,9 +1,9 @@
 """What PyTorch itself said in a job's output: its warnings that bear on speed, with the lines they
 stand in.
 
-    W1115 02:02:26.928000 707 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for each process to be 1
-    [rank3]:[W reducer.cpp:1346] Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any ...
-    torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of 31.47 GiB of which ...
+    W1115 02:02:26.928000 707 torch/distributed/run.py:851] Setting OMP_NUM_THREADS ...
+    [rank3]:[W reducer.cpp:1346] Warning: find_unused_parameters=True was specified in DDP ...
+    torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total ...
 
 Whatever else a job prints is not read, and counted. Lines of the compiler's log, of NCCL's and of
 frameworks have readers of their own, which read the same file.
@@ -22,13 +22,15 @@ from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import log as training_log
 from stepscope.readers.frameworks.lines import COLOR, batches
 from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, WORDINGS
-from stepscope.readers.job_log.parser import MARKS, Draft
+from stepscope.readers.job_log.parser import MARKS, JobLogParser
 from stepscope.readers.source import Source
 
 MAX_LINE_BYTES = 8192
 """PyTorch's own warnings are below 2 KiB."""
 ENDS = re.compile(rb"([\r\n])")
-SIGNS = tuple(mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(one.mark for one in WORDINGS)))
+SIGNS = tuple(
+    mark.encode() for mark in (FAILED_MARK, HUNG_MARK, *(wording.mark for wording in WORDINGS))
+)
 
 
 def is_mine(head: bytes, name: str) -> bool:
@@ -49,9 +51,9 @@ def read(sources: Sequence[Source]) -> TrainingLog:
     outputs: list[JobOutput] = []
     notes: list[str] = []
     for source in sources:
-        found = _read_one(source, notes)
-        if found.num_read:
-            outputs.append(found)
+        output = _read_file(source, notes)
+        if output.num_read:
+            outputs.append(output)
     if not outputs:
         return TrainingLog()
     paths = tuple(output.path for output in outputs)
@@ -61,25 +63,25 @@ def read(sources: Sequence[Source]) -> TrainingLog:
     return TrainingLog(recordings=(recording,))
 
 
-def _read_one(source: Source, notes: list[str]) -> JobOutput:
+def _read_file(source: Source, notes: list[str]) -> JobOutput:
     stream = opened(source)
-    draft = Draft()
+    parser = JobLogParser()
     with closing(stream.blocks()) as blocks:
         for batch in batches(numbered_lines(blocks)):
             text = "\n".join(line for _, line in batch)
             if not any(mark in text for mark in MARKS):
-                draft.num_lines += len(batch)
+                parser.num_lines += len(batch)
                 continue
             for number, line in batch:
-                draft.take(number, line)
+                parser.take(number, line)
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
-    if draft.num_left_out:
+    if parser.num_left_out:
         notes.append(
-            f"{source.label}: {draft.num_left_out:,} line(s) of PyTorch beyond what is kept were "
+            f"{source.label}: {parser.num_left_out:,} line(s) of PyTorch beyond what is kept were "
             "left out"
         )
-    return draft.finished(source.label)
+    return parser.finished(source.label)
 
 
 def numbered_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, str]]:

@@ -56,7 +56,7 @@ class _Seen:
             self.ranks.add(rank)
 
 
-class Draft:
+class JobLogParser:
     def __init__(self) -> None:
         self.num_lines = 0
         self.num_read = 0
@@ -93,17 +93,17 @@ class Draft:
 
     def _take_warning(self, number: int, line: str) -> bool:
         for wording in WORDINGS:
-            found = (
+            match = (
                 wording.pattern.search(line) if wording.mark in line and HINT not in line else None
             )
-            if found is not None:
-                numbers = tuple(int(one) for one in found.groups())
+            if match is not None:
+                numbers = tuple(int(group) for group in match.groups())
                 # Two ranks' words on the same differ by nothing but who says them.
-                key = (wording.kind, message_of(line, found.start()), numbers)
+                key = (wording.kind, message_of(line, match.start()), numbers)
                 key = self._firsts.setdefault(wording.kind, key) if wording.is_one else key
                 seen = self._seen(self._said, key, number)
                 if seen is not None:
-                    seen.again(rank_in(line[: found.start()]))
+                    seen.again(rank_in(line[: match.start()]))
                 return True
         reason = REASON.search(line)
         if reason is not None and len(self._reasons) < MAX_DETAILS:
@@ -118,25 +118,25 @@ class Draft:
         return kept.setdefault(key, _Seen(number))
 
     def _take_failure(self, number: int, line: str) -> bool:
-        found = FAILED.search(line)
-        if found is None:
+        match = FAILED.search(line)
+        if match is None:
             return False
-        text = line[found.start() :]
-        told: dict[str, int | None] = {
+        text = line[match.start() :]
+        figures: dict[str, int | None] = {
             name: figure(pattern, text) for name, pattern in FIGURES.items()
         }
         reserved = figure(RESERVED, text)
         if (
-            told["idle_bytes"] is None
+            figures["idle_bytes"] is None
             and reserved is not None
-            and told["allocated_bytes"] is not None
+            and figures["allocated_bytes"] is not None
         ):
-            told["idle_bytes"] = max(reserved - told["allocated_bytes"], 0)
+            figures["idle_bytes"] = max(reserved - figures["allocated_bytes"], 0)
         device = DEVICE.search(text)
-        told |= {"tried_bytes": size_of(found), "device": int(device[1]) if device else None}
-        seen = self._seen(self._failures, tuple(told.items()), number)
+        figures |= {"tried_bytes": size_of(match), "device": int(device[1]) if device else None}
+        seen = self._seen(self._failures, tuple(figures.items()), number)
         if seen is not None:
-            seen.again(rank_in(line[: found.start()]))
+            seen.again(rank_in(line[: match.start()]))
         return True
 
     def _take_hang(self, number: int, line: str) -> bool:
@@ -153,7 +153,7 @@ class Draft:
             and rank is not None
             and len(self._enqueued) < MAX_RANKS
         ):
-            # A rank may tell it twice; the first time, it was asked because of the hang.
+            # A rank may write it twice; the first time, it was asked because of the hang.
             work = int(enqueued[1]) if enqueued[1] else None
             self._enqueued.setdefault((group[1].strip(), rank), (work, int(enqueued[2])))
         return hung is not None or enqueued is not None
@@ -175,20 +175,20 @@ class Draft:
 
     def _failed(self) -> Iterator[OutOfMemory]:
         for key, seen in self._failures.items():
-            told = dict(key)
-            tried = told["tried_bytes"]
-            assert tried is not None
+            figures = dict(key)
+            tried_bytes = figures["tried_bytes"]
+            assert tried_bytes is not None
             yield OutOfMemory(
                 line=seen.line,
                 num=seen.num,
                 ranks=tuple(sorted(seen.ranks)),
-                tried_bytes=tried,
-                device=told["device"],
-                total_bytes=told["total_bytes"],
-                free_bytes=told["free_bytes"],
-                own_bytes=told["own_bytes"],
-                allocated_bytes=told["allocated_bytes"],
-                idle_bytes=told["idle_bytes"],
+                tried_bytes=tried_bytes,
+                device=figures["device"],
+                total_bytes=figures["total_bytes"],
+                free_bytes=figures["free_bytes"],
+                own_bytes=figures["own_bytes"],
+                allocated_bytes=figures["allocated_bytes"],
+                idle_bytes=figures["idle_bytes"],
             )
 
     def _hangs(self) -> Iterator[Hang]:

@@ -1,7 +1,7 @@
 """The allocator's segments and the blocks in them, as its events move them: what is free, and in
 what pieces.
 
-An event tells the bytes that were asked for, not the block that was given. The block follows from
+An event has the bytes that were asked for, not the block that was given. The block follows from
 the allocator's own rules (c10/cuda/CUDACachingAllocator.cpp): a size is rounded up to 512 bytes,
 and a free piece is cut only if enough is left of it.
 """
@@ -47,8 +47,8 @@ class Rules:
         if size < ROUND_BYTES:
             return ROUND_BYTES
         if self.divisions:
-            place = min(max((size >> 20).bit_length() - 1, 0), len(self.divisions) - 1)
-            parts = self.divisions[place]
+            index = min(max((size >> 20).bit_length() - 1, 0), len(self.divisions) - 1)
+            parts = self.divisions[index]
             if parts > 1 and size > ROUND_BYTES * parts:
                 piece = (1 << (size.bit_length() - 1)) // parts
                 return max(ROUND_BYTES, -(-size // piece) * piece) if piece else size
@@ -93,29 +93,29 @@ class Arena:
 
     def has(self, addr: int) -> bool:
         """Whether the address lies in a segment."""
-        return self._at(addr) is not None
+        return self._piece_at(addr) is not None
 
     def add(self, addr: int, size: int, *, expandable: bool) -> None:
         """The driver gives a segment. Expandable ones that touch are one."""
         self.reserved += size
-        place = bisect_left(self._starts, addr)
-        before = self._pieces[place - 1] if place else None
+        index = bisect_left(self._starts, addr)
+        before = self._pieces[index - 1] if index else None
         if expandable and before is not None and before.expandable and before.end == addr:
             self._leave(before)
             before.size += size
-            self._join(place - 1)
+            self._join(index - 1)
             self._enter(before)
             return
-        self._starts.insert(place, addr)
-        self._pieces.insert(place, Piece(addr, size, expandable))
+        self._starts.insert(index, addr)
+        self._pieces.insert(index, Piece(addr, size, expandable))
         if expandable:
-            self._join(place)
-            self._enter(self._pieces[place])
+            self._join(index)
+            self._enter(self._pieces[index])
 
     def take(self, addr: int, size: int) -> None:
         """The driver gets it back; of an expandable segment it may be a stretch in the middle."""
         self.reserved -= size
-        piece = self._at(addr)
+        piece = self._piece_at(addr)
         if piece is None:
             return
         if self.moved > MAX_MOVED:
@@ -124,8 +124,8 @@ class Arena:
                 "(max_entries=)"
             )
         self._leave(piece)
-        place = bisect_left(self._starts, piece.addr)
-        del self._starts[place], self._pieces[place]
+        index = bisect_left(self._starts, piece.addr)
+        del self._starts[index], self._pieces[index]
         for start, end in ((addr + size, piece.end), (piece.addr, addr)):
             if end > start and piece.expandable:
                 rest = Piece(
@@ -134,15 +134,15 @@ class Arena:
                     True,
                     piece.live[bisect_left(piece.live, start) : bisect_left(piece.live, end)],
                 )
-                rest.used = sum(self.blocks.get(at, 0) for at in rest.live)
+                rest.used = sum(self.blocks.get(block, 0) for block in rest.live)
                 self.moved += len(rest.live)
-                self._starts.insert(place, start)
-                self._pieces.insert(place, rest)
+                self._starts.insert(index, start)
+                self._pieces.insert(index, rest)
                 self._enter(rest)
 
     def hold(self, addr: int, requested: int, size: int | None = None) -> int:
         """A block is in use from now on; gives its bytes."""
-        piece = self._at(addr)
+        piece = self._piece_at(addr)
         size = self._given(piece, addr, requested) if size is None else size
         self.blocks[addr] = size
         if piece is not None:
@@ -154,35 +154,35 @@ class Arena:
 
     def release(self, addr: int) -> None:
         size = self.blocks.pop(addr, None)
-        piece = self._at(addr)
+        piece = self._piece_at(addr)
         if size is None or piece is None:
             return
-        place = bisect_left(piece.live, addr)
-        if place < len(piece.live) and piece.live[place] == addr:
+        index = bisect_left(piece.live, addr)
+        if index < len(piece.live) and piece.live[index] == addr:
             self._leave(piece)
-            del piece.live[place]
+            del piece.live[index]
             piece.used -= size
             self._enter(piece)
 
     def free_blocks(self) -> list[int]:
         """Bytes of every free stretch."""
-        found = []
+        sizes = []
         for piece in self._pieces:
-            at = piece.addr
+            start = piece.addr
             for addr in piece.live:
-                if addr > at:
-                    found.append(addr - at)
-                at = max(at, addr + self.blocks.get(addr, 0))
-            if piece.end > at:
-                found.append(piece.end - at)
-        return found
+                if addr > start:
+                    sizes.append(addr - start)
+                start = max(start, addr + self.blocks.get(addr, 0))
+            if piece.end > start:
+                sizes.append(piece.end - start)
+        return sizes
 
     def _given(self, piece: Piece | None, addr: int, requested: int) -> int:
         size = self.rules.rounded(requested)
         if piece is None:
             return size
-        place = bisect_right(piece.live, addr)
-        room = (piece.live[place] if place < len(piece.live) else piece.end) - addr
+        index = bisect_right(piece.live, addr)
+        room = (piece.live[index] if index < len(piece.live) else piece.end) - addr
         left = room - size
         if left <= 0 or piece.expandable:
             return size
@@ -194,21 +194,21 @@ class Arena:
         )
         return size if cuts else room
 
-    def _at(self, addr: int) -> Piece | None:
-        place = bisect_right(self._starts, addr) - 1
-        piece = self._pieces[place] if place >= 0 else None
+    def _piece_at(self, addr: int) -> Piece | None:
+        index = bisect_right(self._starts, addr) - 1
+        piece = self._pieces[index] if index >= 0 else None
         return piece if piece is not None and addr < piece.end else None
 
-    def _join(self, place: int) -> None:
+    def _join(self, index: int) -> None:
         """Take in the piece after this one, where it touches. The caller enters the whole again."""
-        piece = self._pieces[place]
-        after = self._pieces[place + 1] if place + 1 < len(self._pieces) else None
+        piece = self._pieces[index]
+        after = self._pieces[index + 1] if index + 1 < len(self._pieces) else None
         if after is not None and after.expandable and piece.end == after.addr:
             self._leave(after)
             piece.size += after.size
             piece.live += after.live
             piece.used += after.used
-            del self._starts[place + 1], self._pieces[place + 1]
+            del self._starts[index + 1], self._pieces[index + 1]
 
     def _leave(self, piece: Piece) -> None:
         if piece.live:

@@ -1,7 +1,9 @@
 """A snapshot's plain containers as events and blocks of one device, each field looked at once.
 
-    {"segments": [{"device", "address", "total_size", "blocks": [{"address", "size", "requested_size", "state", "frames"}]}],
-     "device_traces": [[{"action", "addr", "size", "time_us", "frames": [{"name", "filename", "line"}]}]],
+    {"segments": [{"device", "address", "total_size",
+                   "blocks": [{"address", "size", "requested_size", "state", "frames"}]}],
+     "device_traces": [[{"action", "addr", "size", "time_us",
+                         "frames": [{"name", "filename", "line"}]}]],
      "allocator_settings": {...}, "external_annotations": [{"name", "stage", "device", "time_us"}]}
 
 Before torch 2.1 a snapshot was the list of segments alone.
@@ -91,64 +93,67 @@ def histories(snapshot: Any, label: str) -> list[DeviceHistory]:
         )
     by_device: dict[int, DeviceHistory] = {}
     settings = _dict(snapshot.get("allocator_settings"))
-    if sum(1 + len(_list(_dict(each).get("blocks"))) for each in snapshot["segments"]) > MAX_BLOCKS:
+    if (
+        sum(1 + len(_list(_dict(segment).get("blocks"))) for segment in snapshot["segments"])
+        > MAX_BLOCKS
+    ):
         raise FormatError(
             f"{label}: its segments name more than {MAX_BLOCKS:,} blocks: no device has as many"
         )
     num_lost = 0
-    for each in snapshot["segments"]:
-        device = _int(each.get("device", 0)) if isinstance(each, dict) else None
+    for segment in snapshot["segments"]:
+        device = _int(segment.get("device", 0)) if isinstance(segment, dict) else None
         if device is None or device >= MAX_DEVICES:
             num_lost += 1
             continue
-        mine = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
-        _take_segment(mine, each)
+        history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
+        _take_segment(history, segment)
     for device, trace in enumerate(_list(snapshot.get("device_traces"))[:MAX_DEVICES]):
         if isinstance(trace, list) and trace:
-            mine = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
-            mine.left_out = max(0, len(trace) - MAX_EVENTS)
-            mine.events = list(_events(mine, trace[mine.left_out :]))
-    for device, mine in by_device.items():
-        mine.num_bad += num_lost
-        mine.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
-    found = [
+            history = by_device.setdefault(device, DeviceHistory(device, [], [], [], settings))
+            history.left_out = max(0, len(trace) - MAX_EVENTS)
+            history.events = list(_events(history, trace[history.left_out :]))
+    for device, history in by_device.items():
+        history.num_bad += num_lost
+        history.optimizer_ends = _optimizer_ends(snapshot.get("external_annotations"), device)
+    used = [
         by_device[device]
         for device in sorted(by_device)
         if by_device[device].segments or by_device[device].events
     ]
-    if not found:
+    if not used:
         raise FormatError(
             f"{label}: the snapshot is empty: no segment and no event on any device. Was the GPU "
             "used before it was taken?"
         )
-    return found
+    return used
 
 
-def _take_segment(mine: DeviceHistory, told: dict[Any, Any]) -> None:
-    addr, size = _int(told.get("address", 0)), _int(told.get("total_size"))
+def _take_segment(history: DeviceHistory, entry: dict[Any, Any]) -> None:
+    addr, size = _int(entry.get("address", 0)), _int(entry.get("total_size"))
     if addr is None or size is None:
-        mine.num_bad += 1
+        history.num_bad += 1
         return
-    pool = told.get("segment_pool_id")
+    pool = entry.get("segment_pool_id")
     has_own_pool = isinstance(pool, tuple | list) and any(
         type(part) is int and part != 0 for part in pool[:2]
     )
-    segment = Segment(addr, size, told.get("is_expandable") is True, has_own_pool=has_own_pool)
-    at = addr
-    for each in _list(told.get("blocks")):
+    segment = Segment(addr, size, entry.get("is_expandable") is True, has_own_pool=has_own_pool)
+    end = addr
+    for each in _list(entry.get("blocks")):
         block = _dict(each)
-        length, here = _int(block.get("size")), _int(block.get("address", at))
-        if length is None or here is None:
-            mine.num_bad += 1
+        length, start = _int(block.get("size")), _int(block.get("address", end))
+        if length is None or start is None:
+            history.num_bad += 1
             continue
-        at = here + length
+        end = start + length
         if block.get("state") == "active_allocated":
             requested = _int(block.get("requested_size"))
             frames = _list(block.get("frames")) or _history_frames(block)
             segment.blocks.append(
-                Block(here, length, length if requested is None else requested, frames)
+                Block(start, length, length if requested is None else requested, frames)
             )
-    mine.segments.append(segment)
+    history.segments.append(segment)
 
 
 def _history_frames(block: dict[Any, Any]) -> list[Any]:
@@ -157,18 +162,18 @@ def _history_frames(block: dict[Any, Any]) -> list[Any]:
     return _list(_dict(history[0]).get("frames")) if history else NO_FRAMES
 
 
-def _events(mine: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
-    for told in trace:
-        if not isinstance(told, dict):
-            mine.num_bad += 1
+def _events(history: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
+    for entry in trace:
+        if not isinstance(entry, dict):
+            history.num_bad += 1
             continue
-        action, size, addr = told.get("action"), told.get("size"), told.get("addr")
-        frames, time_us = told.get("frames"), told.get("time_us")
+        action, size, addr = entry.get("action"), entry.get("size"), entry.get("addr")
+        frames, time_us = entry.get("frames"), entry.get("time_us")
         frames = frames if isinstance(frames, list) else NO_FRAMES
         time_us = time_us if type(time_us) is int and 0 <= time_us < MAX_SIZE else None
         if action == OOM:
             yield Event(
-                OOM, 0, _int(size) or 0, time_us, frames, _int(told.get("device_free", addr))
+                OOM, 0, _int(size) or 0, time_us, frames, _int(entry.get("device_free", addr))
             )
         elif action in PLACED:
             if (
@@ -179,15 +184,15 @@ def _events(mine: DeviceHistory, trace: list[Any]) -> Iterator[Event]:
             ):
                 yield Event(str(action), addr, size, time_us, frames)
             else:
-                mine.num_bad += 1
+                history.num_bad += 1
 
 
 def _optimizer_ends(annotations: Any, device: int) -> list[int]:
     ends = []
     for each in _list(annotations):
-        told = _dict(each)
-        name, time_us = told.get("name"), _int(told.get("time_us"))
-        is_end = told.get("stage") == "END" and told.get("device", device) == device
+        annotation = _dict(each)
+        name, time_us = annotation.get("name"), _int(annotation.get("time_us"))
+        is_end = annotation.get("stage") == "END" and annotation.get("device", device) == device
         if (
             is_end
             and time_us is not None

@@ -12,7 +12,7 @@ says what for.
     other code       like forward; what is there before it and freed in time: inputs
     a library                                                workspace
 
-Where neither stack nor life tells, it is unknown.
+Where neither stack nor lifetime shows it, it is unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from stepscope.readers.memory.replay import BEFORE, Allocation, Replay
 
 @dataclass(slots=True)
 class Passes:
-    """Places of the events that tell the parts of a step."""
+    """Indices of the events that show the parts of a step."""
 
     origins: list[Origin | None]
     """Of allocations and frees; None for other events."""
@@ -68,63 +68,68 @@ class Passes:
     """Backwards and optimizers together."""
 
 
-def passes(events: list[Event]) -> Passes:
+def find_passes(events: list[Event]) -> Passes:
     """The stack of each allocation and free, and what they say together."""
-    known: dict[int, Origin] = {}
+    origin_by_stack: dict[int, Origin] = {}
     origins: list[Origin | None] = []
     for event in events:
         if event.action in (ALLOC, FREE):
             key = id(event.frames)
-            found = known.get(key)
-            if found is None:
-                found = known[key] = origin(event.frames)
-            origins.append(found)
+            stack_origin = origin_by_stack.get(key)
+            if stack_origin is None:
+                stack_origin = origin_by_stack[key] = origin(event.frames)
+            origins.append(stack_origin)
         else:
             origins.append(None)
-    told = [
-        (event.action, one) for event, one in zip(events, origins, strict=True) if one is not None
+    pairs = [
+        (event.action, made_by)
+        for event, made_by in zip(events, origins, strict=True)
+        if made_by is not None
     ]
-    has_stacks = any(action == ALLOC and not one.is_empty for action, one in told)
-    frees_have_stacks = any(action == FREE and not one.is_empty for action, one in told)
-    has_native = any(one.is_native for _, one in told)
-    found_passes = Passes(origins, [], [], [], [], has_stacks, frees_have_stacks, [], [])
-    for place, event in enumerate(events):
-        one = origins[place]
-        if one is None:
+    has_stacks = any(action == ALLOC and not made_by.is_empty for action, made_by in pairs)
+    frees_have_stacks = any(action == FREE and not made_by.is_empty for action, made_by in pairs)
+    has_native = any(made_by.is_native for _, made_by in pairs)
+    passes = Passes(origins, [], [], [], [], has_stacks, frees_have_stacks, [], [])
+    for index, event in enumerate(events):
+        made_by = origins[index]
+        if made_by is None:
             continue
         if (
-            one.is_empty
+            made_by.is_empty
             and has_stacks
             and not has_native
             and (event.action == ALLOC or frees_have_stacks)
         ):
-            one = origins[place] = Origin(BACKWARD, True, BACKWARD_LABEL, True)
-        _sort_in(found_passes, place, event, one)
-    found_passes.work = sorted((*found_passes.forwards, *found_passes.backwards))
-    found_passes.others = sorted((*found_passes.backwards, *found_passes.optimizers))
-    return found_passes
+            made_by = origins[index] = Origin(BACKWARD, True, BACKWARD_LABEL, True)
+        _sort_in(passes, index, event, made_by)
+    passes.work = sorted((*passes.forwards, *passes.backwards))
+    passes.others = sorted((*passes.backwards, *passes.optimizers))
+    return passes
 
 
-def _sort_in(found: Passes, place: int, event: Event, one: Origin) -> None:
+def _sort_in(passes: Passes, index: int, event: Event, made_by: Origin) -> None:
     is_alloc = event.action == ALLOC
-    if one.in_backward:
+    if made_by.in_backward:
         if is_alloc:
-            found.backwards.append(place)
-    elif one.part == STEP:
-        found.optimizers.append(place)
-        found.enders.append(place)
-    elif one.part == FORWARD and is_alloc:
-        found.forwards.append(place)
-        found.enders.append(place)
+            passes.backwards.append(index)
+    elif made_by.part == STEP:
+        passes.optimizers.append(index)
+        passes.enders.append(index)
+    elif made_by.part == FORWARD and is_alloc:
+        passes.forwards.append(index)
+        passes.enders.append(index)
 
 
-def boundaries(history: DeviceHistory, events: list[Event], found: Passes) -> list[int]:
+def boundaries(history: DeviceHistory, events: list[Event], passes: Passes) -> list[int]:
     """The last event before training begins, then the last event of every step, as its optimizer
-    tells it."""
-    first = min((places[0] for places in (found.forwards, found.backwards) if places), default=None)
+    shows it."""
+    first = min(
+        (indices[0] for indices in (passes.forwards, passes.backwards) if indices),
+        default=None,
+    )
     if first is None:
         return []
-    ends = max(_optimizer_runs(found), _annotated_ends(history, events), key=len)
+    ends = max(_optimizer_runs(passes), _annotated_ends(history, events), key=len)
     return [first - 1, *(end for end in ends if end > first)]
 
 
@@ -141,94 +146,106 @@ def _annotated_ends(history: DeviceHistory, events: list[Event]) -> list[int]:
     )
 
 
-def _optimizer_runs(found: Passes) -> list[int]:
+def _optimizer_runs(passes: Passes) -> list[int]:
     """The last of the optimizer's events before the next pass."""
     ends: list[int] = []
-    work = found.work
-    for at, place in enumerate(found.optimizers):
-        following = found.optimizers[at + 1] if at + 1 < len(found.optimizers) else None
-        if following is None or bisect_left(work, place) != bisect_left(work, following):
-            ends.append(place)
+    work = passes.work
+    for number, index in enumerate(passes.optimizers):
+        following = passes.optimizers[number + 1] if number + 1 < len(passes.optimizers) else None
+        if following is None or bisect_left(work, index) != bisect_left(work, following):
+            ends.append(index)
     return ends
 
 
-def classify(replay: Replay, found: Passes, bounds: list[int]) -> None:
+def classify(replay: Replay, passes: Passes, bounds: list[int]) -> None:
     """Sets category, label and step of every allocation."""
-    known: dict[int, Origin] = {}
-    for one in replay.allocations:
-        made = known.get(id(one.frames)) if one.start == BEFORE else found.origins[one.start]
-        if made is None and one.start == BEFORE:
-            made = known[id(one.frames)] = origin(one.frames)
-        assert made is not None, one.addr
-        one.label = made.label
-        one.category = _category(one, made, found, replay)
-        place = bisect_left(bounds, one.start) - 1
-        one.step = place if bounds and 0 <= place < len(bounds) - 1 else None
-
-
-def _category(one: Allocation, made: Origin, found: Passes, replay: Replay) -> str:
-    if made.part == LIBRARY:
-        return WORKSPACE
-    if made.part == INIT:
-        return WEIGHTS
-    if one.start == BEFORE:
-        return {STEP: OPTIMIZER, FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS}.get(
-            made.part or "", UNKNOWN
+    origin_by_stack: dict[int, Origin] = {}
+    for allocation in replay.allocations:
+        made_by = (
+            origin_by_stack.get(id(allocation.frames))
+            if allocation.start == BEFORE
+            else passes.origins[allocation.start]
         )
-    if not found.has_stacks:
+        if made_by is None and allocation.start == BEFORE:
+            made_by = origin_by_stack[id(allocation.frames)] = origin(allocation.frames)
+        assert made_by is not None, allocation.addr
+        allocation.label = made_by.label
+        allocation.category = _category(allocation, made_by, passes, replay)
+        step = bisect_left(bounds, allocation.start) - 1
+        allocation.step = step if bounds and 0 <= step < len(bounds) - 1 else None
+
+
+def _category(allocation: Allocation, made_by: Origin, passes: Passes, replay: Replay) -> str:
+    if made_by.part == LIBRARY:
+        return WORKSPACE
+    if made_by.part == INIT:
+        return WEIGHTS
+    if allocation.start == BEFORE:
+        return {STEP: OPTIMIZER, FORWARD: ACTIVATIONS, BACKWARD: GRADIENTS}.get(
+            made_by.part or "", UNKNOWN
+        )
+    if not passes.has_stacks:
         return UNKNOWN
-    if made.part == STEP:
-        return TEMPORARY if one.end is not None and not _any_between(found.work, one) else OPTIMIZER
-    if made.part == BACKWARD:
-        return _of_backward(one, found)
-    if made.part == CLIP:
-        return TEMPORARY if one.end is not None else UNKNOWN
-    return _of_forward(one, made, found, replay)
+    if made_by.part == STEP:
+        return (
+            TEMPORARY
+            if allocation.end is not None and not _any_between(passes.work, allocation)
+            else OPTIMIZER
+        )
+    if made_by.part == BACKWARD:
+        return _of_backward(allocation, passes)
+    if made_by.part == CLIP:
+        return TEMPORARY if allocation.end is not None else UNKNOWN
+    return _of_forward(allocation, made_by, passes, replay)
 
 
-def _of_backward(one: Allocation, found: Passes) -> str:
+def _of_backward(allocation: Allocation, passes: Passes) -> str:
     """Freed by the backward that made it, or for later."""
-    if one.end is None or _any_between(found.enders, one):
+    if allocation.end is None or _any_between(passes.enders, allocation):
         return GRADIENTS
-    by = found.origins[one.end]
-    if found.frees_have_stacks:
+    by = passes.origins[allocation.end]
+    if passes.frees_have_stacks:
         return TEMPORARY if by is not None and by.in_backward else GRADIENTS
-    after = bisect_right(found.backwards, one.end)
-    ender = bisect_right(found.enders, one.end)
-    goes_on = after < len(found.backwards) and (
-        ender == len(found.enders) or found.backwards[after] < found.enders[ender]
+    after = bisect_right(passes.backwards, allocation.end)
+    ender = bisect_right(passes.enders, allocation.end)
+    goes_on = after < len(passes.backwards) and (
+        ender == len(passes.enders) or passes.backwards[after] < passes.enders[ender]
     )
     return TEMPORARY if goes_on else GRADIENTS
 
 
-def _of_forward(one: Allocation, made: Origin, found: Passes, replay: Replay) -> str:
+def _of_forward(allocation: Allocation, made_by: Origin, passes: Passes, replay: Replay) -> str:
     """Kept for the backward, or not; and what other code makes before the forward pass is what it
     works on."""
-    meets_backward = _any_between(found.backwards, one)
-    is_last = one.end is None and bool(found.backwards or replay.num_ooms)
+    meets_backward = _any_between(passes.backwards, allocation)
+    is_last = allocation.end is None and bool(passes.backwards or replay.num_ooms)
     if not meets_backward and not is_last:
-        return TEMPORARY if one.end is not None else UNKNOWN
-    if made.part == FORWARD:
+        return TEMPORARY if allocation.end is not None else UNKNOWN
+    if made_by.part == FORWARD:
         return ACTIVATIONS
-    if made.in_backward:
+    if made_by.in_backward:
         return GRADIENTS
-    before, ended = bisect_left(found.forwards, one.start), bisect_left(found.others, one.start)
-    last_forward = found.forwards[before - 1] if before else BEFORE
-    last_other = found.others[ended - 1] if ended else BEFORE
+    before, ended = (
+        bisect_left(passes.forwards, allocation.start),
+        bisect_left(passes.others, allocation.start),
+    )
+    last_forward = passes.forwards[before - 1] if before else BEFORE
+    last_other = passes.others[ended - 1] if ended else BEFORE
     in_forward = last_forward > last_other
     if in_forward:
         return ACTIVATIONS
-    if one.end is None and _any_between(found.optimizers, one):
+    if allocation.end is None and _any_between(passes.optimizers, allocation):
         # Made once and kept: batches that are used again, or the state of an optimizer that nobody
         # knows.
         return UNKNOWN
     return (
         INPUTS
-        if before < len(found.forwards) and (one.end is None or found.forwards[before] < one.end)
+        if before < len(passes.forwards)
+        and (allocation.end is None or passes.forwards[before] < allocation.end)
         else UNKNOWN
     )
 
 
-def _any_between(places: list[int], one: Allocation) -> bool:
-    at = bisect_right(places, one.start)
-    return at < len(places) and (one.end is None or places[at] < one.end)
+def _any_between(indices: list[int], allocation: Allocation) -> bool:
+    first = bisect_right(indices, allocation.start)
+    return first < len(indices) and (allocation.end is None or indices[first] < allocation.end)

@@ -28,7 +28,7 @@ from stepscope.readers.memory.events import (
 )
 
 BEFORE = -1
-"""The place of what happened before the first event."""
+"""The index of what happened before the first event."""
 MAX_SEGMENTS = 200_000
 MAX_LIVE = 1_000_000
 
@@ -39,9 +39,9 @@ class Allocation:
     size: int
     """Of the block, not of the tensor in it."""
     start: int
-    """Place of its event, or BEFORE."""
+    """Index of its event, or BEFORE."""
     end: int | None
-    """Place of the event that asked to free it; None for what is there at the end."""
+    """Index of the event that asked to free it; None for what is there at the end."""
     frames: list[Any]
     step: int | None = None
     category: str = ""
@@ -56,7 +56,7 @@ class Replay:
     held: list[int]
     reserved: list[int]
     peak: int
-    """Place of the event after which tensors held most; BEFORE where nothing ever exceeds what was
+    """Index of the event after which tensors held most; BEFORE where nothing ever exceeds what was
     there."""
     free_at_peak: list[int]
     """Bytes of every free stretch."""
@@ -77,9 +77,10 @@ class Replay:
 
     def alive_at_peak(self) -> list[Allocation]:
         return [
-            one
-            for one in self.allocations
-            if one.start <= self.peak and (one.end is None or one.end > self.peak)
+            allocation
+            for allocation in self.allocations
+            if allocation.start <= self.peak
+            and (allocation.end is None or allocation.end > self.peak)
         ]
 
 
@@ -121,10 +122,10 @@ class _Run:
         self.oom_free_bytes: int | None = None
         self.capacity_bytes: int | None = None
         self._segments_before(history)
-        now = self._blocks_before(history)
+        held_bytes = self._blocks_before(history)
         self.num_before = len(self.allocations)
-        self.now = now
-        self.held, self.reserved = [now], [self.arena.reserved]
+        self.held_bytes = held_bytes
+        self.held, self.reserved = [held_bytes], [self.arena.reserved]
         self.split_bytes = self.arena.split
 
     def _segments_before(self, history: DeviceHistory) -> None:
@@ -159,27 +160,29 @@ class _Run:
         total = 0
         for addr in sorted(there)[:MAX_LIVE]:
             requested, size, frames = there[addr]
-            one = Allocation(addr, self.arena.hold(addr, requested, size), BEFORE, None, frames)
-            total += one.size
-            self.allocations.append(one)
-            self.open[addr] = one
+            allocation = Allocation(
+                addr, self.arena.hold(addr, requested, size), BEFORE, None, frames
+            )
+            total += allocation.size
+            self.allocations.append(allocation)
+            self.open[addr] = allocation
         return total
 
     def go(self, count: int) -> None:
         """Play the first events."""
         arena = self.arena
-        for place in range(count):
-            event = self.events[place]
+        for index in range(count):
+            event = self.events[index]
             action = event.action
             if action == ALLOC:
-                self._alloc(place, event)
+                self._alloc(index, event)
             elif action == FREE:
-                one = self.open.pop(event.addr, None)
-                if one is None:
+                allocation = self.open.pop(event.addr, None)
+                if allocation is None:
                     self.num_odd += 1
                 else:
-                    one.end = place
-                    self.now -= one.size
+                    allocation.end = index
+                    self.held_bytes -= allocation.size
             elif action == FREED:
                 arena.release(event.addr)
             elif action in (SEGMENT, MAP):
@@ -189,31 +192,31 @@ class _Run:
                 arena.take(event.addr, event.size)
             elif action == OOM:
                 self._oom(event)
-            self.held.append(self.now)
+            self.held.append(self.held_bytes)
             self.reserved.append(arena.reserved)
             self.split_bytes = max(self.split_bytes, arena.split)
 
-    def _alloc(self, place: int, event: Event) -> None:
+    def _alloc(self, index: int, event: Event) -> None:
         before = self.open.get(event.addr)
         if before is not None:  # Its end was lost.
             self.num_odd += 1
-            before.end = place
-            self.now -= before.size
+            before.end = index
+            self.held_bytes -= before.size
             self.arena.release(event.addr)
         if len(self.open) >= MAX_LIVE:
             self.num_odd += 1
             return
         self.num_odd += self.knows_segments and not self.arena.has(event.addr)
         size = self.arena.hold(event.addr, event.size)
-        one = Allocation(event.addr, size, place, None, event.frames)
-        self.allocations.append(one)
-        self.open[event.addr] = one
-        self.now += size
+        allocation = Allocation(event.addr, size, index, None, event.frames)
+        self.allocations.append(allocation)
+        self.open[event.addr] = allocation
+        self.held_bytes += size
 
     def _oom(self, event: Event) -> None:
         self.num_ooms += 1
         self.oom_bytes = event.size
-        self.oom_free_bytes = max(0, self.arena.reserved - self.now)
+        self.oom_free_bytes = max(0, self.arena.reserved - self.held_bytes)
         if event.free_bytes is not None:
             self.capacity_bytes = self.arena.reserved + event.free_bytes
 
@@ -240,7 +243,7 @@ def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
 
 
 def _is_asked(frames: list[Any]) -> bool | None:
-    """Whether a program's own `empty_cache()` did it; None where nothing tells."""
+    """Whether a program's own `empty_cache()` did it; None where nothing shows it."""
     names = [frame.get("name") for frame in frames if isinstance(frame, dict)]
     if not names:
         return None

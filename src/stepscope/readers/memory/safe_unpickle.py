@@ -3,8 +3,8 @@ whatever code a file names.
 
 A pickle is a program for a small machine with a stack. Here the machine can make dict, list, tuple,
 set, str, bytes, int, float, bool and None. Everything that would import a name, call it or ask for
-an object from outside is refused by its name and place, before anything else is done with the file.
-There is no recursion: a file may nest as deep as it likes.
+an object from outside is refused by its name and position, before anything else is done with the
+file. There is no recursion: a file may nest as deep as it likes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LONG = Struct("<Q")
 DOUBLE = Struct(">d")
 
 
-class PicklePlaceError(FormatError):
+class PickleContentError(FormatError):
     """What is wrong, and at which byte."""
 
 
@@ -72,15 +72,15 @@ def load_plain(data: bytes, label: str) -> Any:
     machine = _Machine(data)
     try:
         return machine.run()
-    except PicklePlaceError as problem:
+    except PickleContentError as problem:
         raise FormatError(f"{label}: {problem}") from None
     except (IndexError, struct.error):
         raise FormatError(
-            f"{label}: the pickle is damaged or cut off, near byte {machine.at} of {len(data)}"
+            f"{label}: the pickle is damaged or cut off, near byte {machine.pos} of {len(data)}"
         ) from None
     except UnicodeDecodeError:
         raise FormatError(
-            f"{label}: the pickle is damaged: a text near byte {machine.at} is not UTF-8"
+            f"{label}: the pickle is damaged: a text near byte {machine.pos} is not UTF-8"
         ) from None
 
 
@@ -90,7 +90,7 @@ class _Machine:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = 2
+        self.pos = 2
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
@@ -101,112 +101,112 @@ class _Machine:
         `_rare`."""
         data, stack, marks, memo = self.data, self.stack, self.marks, self.memo
         push, keep, word, size = stack.append, memo.append, WORD.unpack_from, len(self.data)
-        at = here = self.at
+        pos = code_pos = self.pos
         left = MAX_CONTAINERS
         try:
-            while at < size:
-                here = at
-                code = data[at]
-                at += 1
+            while pos < size:
+                code_pos = pos
+                code = data[pos]
+                pos += 1
                 if code == 0x68:  # BINGET
-                    push(memo[data[at]])
-                    at += 1
+                    push(memo[data[pos]])
+                    pos += 1
                 elif code == 0x8C:  # SHORT_BINUNICODE, which a MEMOIZE mostly follows
-                    end = at + 1 + data[at]
-                    value = data[at + 1 : end].decode("utf-8", "surrogatepass")
+                    end = pos + 1 + data[pos]
+                    value = data[pos + 1 : end].decode("utf-8", "surrogatepass")
                     push(value)
-                    at = end
-                    if data[at] == 0x94:
+                    pos = end
+                    if data[pos] == 0x94:
                         keep(value)
-                        at += 1
+                        pos += 1
                 elif code == 0x7D:  # EMPTY_DICT, mostly kept and filled at once: MEMOIZE, MARK
                     fields: dict[Any, Any] = {}
                     push(fields)
                     left -= 1
                     if left < 0:
                         raise _too_many()
-                    if data[at] == 0x94 and data[at + 1] == 0x28:
+                    if data[pos] == 0x94 and data[pos + 1] == 0x28:
                         keep(fields)
                         marks.append(len(stack))
-                        at += 2
+                        pos += 2
                 elif code == 0x94:  # MEMOIZE
                     keep(stack[-1])
                 elif code == 0x28:  # MARK
                     marks.append(len(stack))
                 elif code == 0x75:  # SETITEMS
                     start = marks.pop()
-                    _set_items(stack[start - 1], stack[start:], here)
+                    _set_items(stack[start - 1], stack[start:], code_pos)
                     del stack[start:]
                 elif code == 0x4B:  # BININT1
-                    push(data[at])
-                    at += 1
+                    push(data[pos])
+                    pos += 1
                 elif code == 0x6A:  # LONG_BINGET
-                    push(memo[word(data, at)[0]])
-                    at += 4
+                    push(memo[word(data, pos)[0]])
+                    pos += 4
                 elif code == 0x58:  # BINUNICODE
-                    end = at + 4 + word(data, at)[0]
-                    push(data[at + 4 : end].decode("utf-8", "surrogatepass"))
-                    at = end
+                    end = pos + 4 + word(data, pos)[0]
+                    push(data[pos + 4 : end].decode("utf-8", "surrogatepass"))
+                    pos = end
                 elif code == 0x65:  # APPENDS
                     start = marks.pop()
-                    _list(stack[start - 1], here).extend(stack[start:])
+                    _list(stack[start - 1], code_pos).extend(stack[start:])
                     del stack[start:]
                 elif code == 0x2E:  # STOP
-                    return self._result(here)
+                    return self._result(code_pos)
                 else:
-                    self.at = here
-                    at = self._rare(code, at)
+                    self.pos = code_pos
+                    pos = self._rare(code, pos)
         finally:
-            self.at = here
+            self.pos = code_pos
         raise IndexError
 
-    def _result(self, here: int) -> Any:
+    def _result(self, code_pos: int) -> Any:
         if len(self.stack) != 1 or self.marks:
-            raise PicklePlaceError(
-                f"it ends with {len(self.stack)} values where one belongs, at byte {here}"
+            raise PickleContentError(
+                f"it ends with {len(self.stack)} values where one belongs, at byte {code_pos}"
             )
         return self.stack[0]
 
-    def _rare(self, code: int, at: int) -> int:
+    def _rare(self, code: int, pos: int) -> int:
         """One code that is not frequent; gives where the next one stands."""
         data, stack = self.data, self.stack
         if code in REFUSED:
-            raise PicklePlaceError(
-                f"refused at byte {self.at}: the code {CODES[code]} can run a program, and a "
+            raise PickleContentError(
+                f"refused at byte {self.pos}: the code {CODES[code]} can run a program, and a "
                 "memory snapshot needs none. "
                 "The file is not a plain snapshot, and nothing in it was run"
             )
         if code == 0x5D:  # EMPTY_LIST
             stack.append([])
             self._spend()
-            return at
+            return pos
         if code == 0x95:  # FRAME: how the bytes were buffered.
-            LONG.unpack_from(data, at)
-            return at + 8
+            LONG.unpack_from(data, pos)
+            return pos + 8
         if code in (0x4A, 0x4D, 0x47):  # BININT, BININT2, BINFLOAT
             kind = {0x4A: SIGNED, 0x4D: HALF, 0x47: DOUBLE}[code]
-            stack.append(kind.unpack_from(data, at)[0])
-            return at + kind.size
+            stack.append(kind.unpack_from(data, pos)[0])
+            return pos + kind.size
         if code in (0x8A, 0x8B):  # LONG1, LONG4
-            width = data[at] if code == 0x8A else WORD.unpack_from(data, at)[0]
-            at += 1 if code == 0x8A else 4
+            width = data[pos] if code == 0x8A else WORD.unpack_from(data, pos)[0]
+            pos += 1 if code == 0x8A else 4
             if width > MAX_INT_BYTES:
-                raise PicklePlaceError(
-                    f"a whole number of {width} bytes at byte {self.at}: no size or address is "
+                raise PickleContentError(
+                    f"a whole number of {width} bytes at byte {self.pos}: no size or address is "
                     "that large"
                 )
-            stack.append(int.from_bytes(self._bytes(at, width), "little", signed=True))
-            return at + width
+            stack.append(int.from_bytes(self._bytes(pos, width), "little", signed=True))
+            return pos + width
         if code in SIMPLE:
             stack.append(SIMPLE[code])
-            return at
+            return pos
         if code in TUPLES:
-            return self._tuple(code, at)
+            return self._tuple(code, pos)
         if code in SIZED:
-            return self._sized(code, at)
-        return self._other(code, at)
+            return self._sized(code, pos)
+        return self._other(code, pos)
 
-    def _tuple(self, code: int, at: int) -> int:
+    def _tuple(self, code: int, pos: int) -> int:
         stack = self.stack
         count = TUPLES[code]
         start = self.marks.pop() if count is None else len(stack) - count
@@ -214,34 +214,34 @@ class _Machine:
             raise IndexError
         stack[start:] = [tuple(stack[start:])]
         self._spend()
-        return at
+        return pos
 
-    def _sized(self, code: int, at: int) -> int:
+    def _sized(self, code: int, pos: int) -> int:
         """Texts and bytes with their length before them."""
         kind, is_text = SIZED[code]
-        width = self.data[at] if kind is None else kind.unpack_from(self.data, at)[0]
-        at += 1 if kind is None else kind.size
-        value = self._bytes(at, width)
+        width = self.data[pos] if kind is None else kind.unpack_from(self.data, pos)[0]
+        pos += 1 if kind is None else kind.size
+        value = self._bytes(pos, width)
         self.stack.append(value.decode("utf-8", "surrogatepass") if is_text else value)
-        return at + width
+        return pos + width
 
-    def _other(self, code: int, at: int) -> int:
+    def _other(self, code: int, pos: int) -> int:
         """The memo by number, single items, sets, and what takes values away again."""
         data, stack, memo, marks = self.data, self.stack, self.memo, self.marks
         if code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
-            place = data[at] if code == 0x71 else WORD.unpack_from(data, at)[0]
-            if place > len(memo):
-                raise PicklePlaceError(
-                    f"damaged at byte {self.at}: it keeps value {place:,} after {len(memo):,}"
+            index = data[pos] if code == 0x71 else WORD.unpack_from(data, pos)[0]
+            if index > len(memo):
+                raise PickleContentError(
+                    f"damaged at byte {self.pos}: it keeps value {index:,} after {len(memo):,}"
                 )
-            memo[place : place + 1] = [stack[-1]]
-            return at + (1 if code == 0x71 else 4)
+            memo[index : index + 1] = [stack[-1]]
+            return pos + (1 if code == 0x71 else 4)
         if code == 0x61:  # APPEND
             value = stack.pop()
-            _list(stack[-1], self.at).append(value)
+            _list(stack[-1], self.pos).append(value)
         elif code == 0x73:  # SETITEM
             value, key = stack.pop(), stack.pop()
-            _set_items(stack[-1], [key, value], self.at)
+            _set_items(stack[-1], [key, value], self.pos)
         elif code == 0x8F:  # EMPTY_SET
             stack.append(set())
             self._spend()
@@ -249,7 +249,7 @@ class _Machine:
             start = marks.pop()
             items = stack[start:]
             for item in items:
-                _check_key(item, self.at)
+                _check_key(item, self.pos)
             del stack[start:]
             if code == 0x91:
                 stack.append(frozenset(items))
@@ -257,7 +257,9 @@ class _Machine:
             elif type(stack[-1]) is set:
                 stack[-1].update(items)
             else:
-                raise PicklePlaceError(f"damaged at byte {self.at}: items for a set that is none")
+                raise PickleContentError(
+                    f"damaged at byte {self.pos}: items for a set that is none"
+                )
         elif code == 0x30:  # POP
             stack.pop()
         elif code == 0x31:  # POP_MARK
@@ -269,15 +271,15 @@ class _Machine:
                 if name
                 else f"{code:#04x}, which is no code"
             )
-            raise PicklePlaceError(f"byte {self.at} of the pickle is {what}")
-        return at
+            raise PickleContentError(f"byte {self.pos} of the pickle is {what}")
+        return pos
 
-    def _bytes(self, at: int, width: int) -> bytes:
-        if width > len(self.data) - at:
-            raise PicklePlaceError(
-                f"cut off: {width:,} bytes were announced at byte {self.at} of {len(self.data):,}"
+    def _bytes(self, pos: int, width: int) -> bytes:
+        if width > len(self.data) - pos:
+            raise PickleContentError(
+                f"cut off: {width:,} bytes were announced at byte {self.pos} of {len(self.data):,}"
             )
-        return self.data[at : at + width]
+        return self.data[pos : pos + width]
 
     def _spend(self) -> None:
         self.left -= 1
@@ -295,35 +297,35 @@ SIZED: dict[int, tuple[Struct | None, bool]] = {
 }
 
 
-def _too_many() -> PicklePlaceError:
-    return PicklePlaceError(
+def _too_many() -> PickleContentError:
+    return PickleContentError(
         f"it has more than {MAX_CONTAINERS:,} containers; record fewer events (max_entries=)"
     )
 
 
-def _list(value: Any, at: int) -> list[Any]:
+def _list(value: Any, pos: int) -> list[Any]:
     if type(value) is not list:
-        raise PicklePlaceError(f"damaged at byte {at}: items for a list that is none")
+        raise PickleContentError(f"damaged at byte {pos}: items for a list that is none")
     return value
 
 
-def _set_items(target: Any, items: list[Any], at: int) -> None:
+def _set_items(target: Any, items: list[Any], pos: int) -> None:
     if type(target) is not dict or len(items) % 2:
-        raise PicklePlaceError(
-            f"damaged at byte {at}: fields for a dict that is none, or a name without a value"
+        raise PickleContentError(
+            f"damaged at byte {pos}: fields for a dict that is none, or a name without a value"
         )
     if len(items) > MAX_FIELDS:
-        raise PicklePlaceError(
-            f"a dict of {len(items) // 2:,} fields at byte {at}: no snapshot has one"
+        raise PickleContentError(
+            f"a dict of {len(items) // 2:,} fields at byte {pos}: no snapshot has one"
         )
     keys = items[::2]
     for key in keys:
         if type(key) is not str:
-            _check_key(key, at)
+            _check_key(key, pos)
     target.update(zip(keys, items[1::2], strict=True))
 
 
-def _check_key(key: Any, at: int) -> None:
+def _check_key(key: Any, pos: int) -> None:
     """Only what hashes fast and without a deep descent: a tuple in a tuple in a tuple would end the
     process."""
     if (
@@ -332,6 +334,6 @@ def _check_key(key: Any, at: int) -> None:
         or (type(key) is int and abs(key) < MAX_KEY_INT)
     ):
         return
-    raise PicklePlaceError(
-        f"a {type(key).__name__} stands as a key at byte {at}: a snapshot's keys are words"
+    raise PickleContentError(
+        f"a {type(key).__name__} stands as a key at byte {pos}: a snapshot's keys are words"
     )

@@ -25,7 +25,7 @@ from stepscope.core.recordings.memory import (
 )
 from stepscope.errors import FormatError
 from stepscope.readers.memory.events import DeviceHistory, histories
-from stepscope.readers.memory.phases import Passes, boundaries, classify, passes
+from stepscope.readers.memory.phases import Passes, boundaries, classify, find_passes
 from stepscope.readers.memory.replay import Allocation, Replay, replayed
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
 from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
@@ -75,13 +75,13 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
     except FormatError as problem:
         raise FormatError(f"{label}: {problem}") from None
     events = history.events
-    found = passes(events)
-    bounds = boundaries(history, events, found)
-    classify(replay, found, bounds)
+    passes = find_passes(events)
+    bounds = boundaries(history, events, passes)
+    classify(replay, passes, bounds)
     alive = replay.alive_at_peak()
     held: dict[str, int] = {}
-    for one in alive:
-        held[one.category] = held.get(one.category, 0) + one.size
+    for allocation in alive:
+        held[allocation.category] = held.get(allocation.category, 0) + allocation.size
     reserved = replay.reserved[replay.peak + 1]
     knows_reserved = bool(history.segments)
     has_events = bool(events)
@@ -116,72 +116,79 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         expandable=_expandable(history),
         curve=_curve(history, replay),
     )
-    return record, list(_notes(history, replay, found, held))
+    return record, list(_notes(history, replay, passes, held))
 
 
 def _most(replay: Replay) -> dict[str, int]:
     """The most that each category ever held."""
     changes: list[tuple[int, int, str]] = []
-    for one in replay.allocations:
-        changes.append((one.start, one.size, one.category))
-        if one.end is not None:
-            changes.append((one.end, -one.size, one.category))
+    for allocation in replay.allocations:
+        changes.append((allocation.start, allocation.size, allocation.category))
+        if allocation.end is not None:
+            changes.append((allocation.end, -allocation.size, allocation.category))
     changes.sort(key=lambda change: change[0])
-    now: dict[str, int] = {}
+    current: dict[str, int] = {}
     most: dict[str, int] = {}
     for _, size, category in changes:
-        now[category] = now.get(category, 0) + size
-        most[category] = max(most.get(category, 0), now[category])
+        current[category] = current.get(category, 0) + size
+        most[category] = max(most.get(category, 0), current[category])
     return most
 
 
 def _holders(alive: Iterable[Allocation], most: int) -> tuple[Holder, ...]:
     """By frame, the most bytes first."""
     by_frame: dict[str, list[Allocation]] = {}
-    for one in alive:
-        by_frame.setdefault(one.label or NOWHERE, []).append(one)
-    made = []
-    for frame, ones in by_frame.items():
+    for allocation in alive:
+        by_frame.setdefault(allocation.label or NOWHERE, []).append(allocation)
+    holders = []
+    for frame, allocations in by_frame.items():
         sizes: dict[str, int] = {}
-        for one in ones:
-            sizes[one.category] = sizes.get(one.category, 0) + one.size
+        for allocation in allocations:
+            sizes[allocation.category] = sizes.get(allocation.category, 0) + allocation.size
         category = max(sizes, key=sizes.__getitem__)
-        made.append(
+        holders.append(
             Holder(
                 frame=frame,
                 size_bytes=sum(sizes.values()),
-                num_tensors=len(ones),
+                num_tensors=len(allocations),
                 category=category,
             )
         )
-    return tuple(sorted(made, key=lambda one: (-one.size_bytes, one.frame))[:most])
+    return tuple(
+        sorted(holders, key=lambda allocation: (-allocation.size_bytes, allocation.frame))[:most]
+    )
 
 
 def _largest(alive: Iterable[Allocation]) -> tuple[LiveTensor, ...]:
-    first = sorted(alive, key=lambda one: (-one.size, one.start))[:MAX_LARGEST]
+    first = sorted(alive, key=lambda allocation: (-allocation.size, allocation.start))[:MAX_LARGEST]
     return tuple(
-        LiveTensor(size_bytes=one.size, category=one.category, frame=one.label, step=one.step)
-        for one in first
+        LiveTensor(
+            size_bytes=allocation.size,
+            category=allocation.category,
+            frame=allocation.label,
+            step=allocation.step,
+        )
+        for allocation in first
     )
 
 
 def _steps(replay: Replay, bounds: list[int]) -> Iterator[Step]:
     kept = [0] * len(bounds)
-    for one in _left(replay):
-        if one.step is not None:
-            kept[one.step] += one.size
-    for at in range(len(bounds) - 1):
-        held = replay.held[bounds[at] + 2 : bounds[at + 1] + 2]
+    for allocation in _left(replay):
+        if allocation.step is not None:
+            kept[allocation.step] += allocation.size
+    for step in range(len(bounds) - 1):
+        held = replay.held[bounds[step] + 2 : bounds[step + 1] + 2]
         if held:
-            yield Step(floor_bytes=min(held), peak_bytes=max(held), kept_bytes=kept[at])
+            yield Step(floor_bytes=min(held), peak_bytes=max(held), kept_bytes=kept[step])
 
 
 def _left(replay: Replay) -> Iterator[Allocation]:
     """What is there at the end and was not made to last."""
     return (
-        one
-        for one in replay.allocations
-        if one.end is None and one.category not in (OPTIMIZER, WEIGHTS, WORKSPACE)
+        allocation
+        for allocation in replay.allocations
+        if allocation.end is None and allocation.category not in (OPTIMIZER, WEIGHTS, WORKSPACE)
     )
 
 
@@ -189,14 +196,19 @@ def _kept(replay: Replay, bounds: list[int]) -> tuple[Holder, ...]:
     """Made in a step before the last whole one, and still there."""
     last = len(bounds) - 2
     return _holders(
-        (one for one in _left(replay) if one.step is not None and one.step < last), MAX_HOLDERS
+        (
+            allocation
+            for allocation in _left(replay)
+            if allocation.step is not None and allocation.step < last
+        ),
+        MAX_HOLDERS,
     )
 
 
 def _expandable(history: DeviceHistory) -> bool | None:
-    told = history.settings.get("expandable_segments")
-    if isinstance(told, bool):
-        return told
+    setting = history.settings.get("expandable_segments")
+    if isinstance(setting, bool):
+        return setting
     return any(segment.expandable for segment in history.segments) or None
 
 
@@ -207,24 +219,24 @@ def _curve(history: DeviceHistory, replay: Replay) -> tuple[tuple[float, int, in
     if first is None or last is None or last < first:
         return ()
     best: dict[int, int] = {}
-    for place, event in enumerate(events):
+    for index, event in enumerate(events):
         if event.time_us is None or event.time_us < first:
             continue
         bucket = min(
             (event.time_us - first) * CURVE_POINTS // max(last - first, 1), CURVE_POINTS - 1
         )
-        if bucket not in best or replay.held[place + 1] > replay.held[best[bucket] + 1]:
-            best[bucket] = place
+        if bucket not in best or replay.held[index + 1] > replay.held[best[bucket] + 1]:
+            best[bucket] = index
     points = []
-    for place in (best[bucket] for bucket in sorted(best)):
-        time_us = events[place].time_us
+    for index in (best[bucket] for bucket in sorted(best)):
+        time_us = events[index].time_us
         assert time_us is not None
-        points.append(((time_us - first) / 1e3, replay.held[place + 1], replay.reserved[place + 1]))
+        points.append(((time_us - first) / 1e3, replay.held[index + 1], replay.reserved[index + 1]))
     return tuple(points)
 
 
 def _notes(
-    history: DeviceHistory, replay: Replay, found: Passes, held: dict[str, int]
+    history: DeviceHistory, replay: Replay, passes: Passes, held: dict[str, int]
 ) -> Iterator[str]:
     if not history.events:
         yield (
@@ -232,21 +244,21 @@ def _notes(
             "call "
             "torch.cuda.memory._record_memory_history() before training"
         )
-    elif not found.has_stacks:
+    elif not passes.has_stacks:
         yield (
             "no stacks were recorded, so nothing says what tensors are for; record with "
             "context='all', stacks='all'"
         )
     if replay.num_before and history.events:
-        size = sum(one.size for one in replay.allocations[: replay.num_before])
+        size = sum(allocation.size for allocation in replay.allocations[: replay.num_before])
         yield (
             f"{replay.num_before} tensors ({size_words(size)}) were there before the first event: "
             "recording began late, or its "
             "oldest events were lost (max_entries)"
         )
-    if found.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
+    if passes.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
         yield (
-            "for a part of the peak neither stack nor life tells what it is for; stacks='all' "
+            "for a part of the peak neither stack nor lifetime shows what it is for; stacks='all' "
             "shows the backward pass too"
         )
     if replay.capacity_bytes is None:

@@ -1,9 +1,9 @@
 """`torch.cuda.memory_stats()` as JSON, one or many: the allocator's own counters, flat or nested,
 of one device or several.
 
-    {"allocated_bytes.all.peak": 4499450368, "reserved_bytes.all.peak": ..., "num_alloc_retries": 0, "num_ooms": 0, ...}
+    {"allocated_bytes.all.peak": 4499450368, "reserved_bytes.all.peak": ..., "num_ooms": 0, ...}
 
-`total_memory`, which torch.cuda.get_device_properties() has, may be put beside them: then it is
+`total_memory`, which torch.cuda.get_device_properties() has, may be added to them: then it is
 known how full the device was.
 """
 
@@ -51,29 +51,29 @@ def read(sources: Sequence[Source]) -> MemoryReport:
     for source in sources:
         text, problem = whole_text(source, MAX_BYTES, INSTEAD)
         try:
-            told = parse_json(text)
+            document = parse_json(text)
         except ValueError as wrong:
             why = problem or str(wrong)
             raise FormatError(
                 f"{source.label}: not JSON that can be read ({why}); {INSTEAD}"
             ) from None
-        found = list(_devices(told))
-        if not found:
+        devices = list(_devices(document))
+        if not devices:
             raise FormatError(f"{source.label}: no allocated_bytes.all.peak in it; {INSTEAD}")
-        for device, stats in found[:MAX_DEVICES]:
-            record = _record(source.label, device if len(found) > 1 else None, stats)
+        for device, stats in devices[:MAX_DEVICES]:
+            record = _record(source.label, device if len(devices) > 1 else None, stats)
             record.self_check()
             recordings.append(memory_recording(record, _notes(stats)))
     return MemoryReport(recordings=tuple(recordings))
 
 
-def _devices(told: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _devices(document: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     """The counters of each device: alone, in a list, or under each one's name."""
-    if isinstance(told, dict):
-        if _count(told, "allocated_bytes.all.peak") is not None:
-            yield 0, told
+    if isinstance(document, dict):
+        if _count(document, "allocated_bytes.all.peak") is not None:
+            yield 0, document
             return
-        named = [(NUMBERED.fullmatch(name), stats) for name, stats in told.items()]
+        named = [(NUMBERED.fullmatch(name), stats) for name, stats in document.items()]
         if all(number for number, _ in named):
             for number, stats in named:
                 if (
@@ -83,9 +83,9 @@ def _devices(told: Any) -> Iterator[tuple[int, dict[str, Any]]]:
                 ):
                     yield int(number[1]), stats
             return
-        told = list(told.values())
-    if isinstance(told, list):
-        for device, stats in enumerate(told):
+        document = list(document.values())
+    if isinstance(document, list):
+        for device, stats in enumerate(document):
             if isinstance(stats, dict) and _count(stats, "allocated_bytes.all.peak") is not None:
                 yield device, stats
 
@@ -109,16 +109,16 @@ def _record(label: str, device: int | None, stats: dict[str, Any]) -> MemoryReco
 
 
 def _notes(stats: dict[str, Any]) -> Iterator[str]:
-    now, reserved = (
+    current, reserved = (
         _count(stats, "allocated_bytes.all.current"),
         _count(stats, "reserved_bytes.all.current"),
     )
     split = _count(stats, "inactive_split_bytes.all.current")
-    if now is not None and reserved:
-        beside = "" if split is None else f", {size_words(split)} of that beside used blocks"
+    if current is not None and reserved:
+        remainder = "" if split is None else f", {size_words(split)} of that between used blocks"
         yield (
             f"when it was written, {size_words(reserved)} were reserved and "
-            f"{size_words(reserved - now)} of it free{beside}"
+            f"{size_words(reserved - current)} of it free{remainder}"
         )
     if not _count(stats, "total_memory"):
         yield f"{NO_SIZE} (or with total_memory among the counters)"

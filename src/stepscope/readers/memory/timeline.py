@@ -92,13 +92,13 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
     at_peak = {name: int(size) for name, size in zip(ORDER, sizes[peak], strict=True)}
     below = {name: size for name, size in at_peak.items() if size < 0}
     held = {name: size for name, size in at_peak.items() if size > 0}
-    known = int(times[times >= 0].min()) if (times >= 0).any() else 0
+    first_time = int(times[times >= 0].min()) if (times >= 0).any() else 0
     best: dict[int, int] = {}
-    span = max(int(times.max()) - known, 1)
-    for place in np.flatnonzero(times >= 0).tolist():
-        bucket = min((int(times[place]) - known) * CURVE_POINTS // span, CURVE_POINTS - 1)
-        if bucket not in best or total[place] > total[best[bucket]]:
-            best[bucket] = place
+    span = max(int(times.max()) - first_time, 1)
+    for row in np.flatnonzero(times >= 0).tolist():
+        bucket = min((int(times[row]) - first_time) * CURVE_POINTS // span, CURVE_POINTS - 1)
+        if bucket not in best or total[row] > total[best[bucket]]:
+            best[bucket] = row
     record = MemoryRecord(
         format=FORMAT,
         label=label,
@@ -109,8 +109,8 @@ def _record(label: str, text: bytes, problem: str | None) -> tuple[MemoryRecord,
             name: int(most) for name, most in zip(ORDER, sizes.max(axis=0), strict=True) if most > 0
         },
         curve=tuple(
-            ((int(times[at]) - known) / unit, int(total[at]), None)
-            for at in (best[key] for key in sorted(best))
+            ((int(times[index]) - first_time) / unit, int(total[index]), None)
+            for index in (best[key] for key in sorted(best))
         ),
     )
     return record, list(_notes(below, problem))
@@ -151,11 +151,11 @@ def _raw(rows: Rows, label: str) -> tuple[Any, Any]:
     return changes[:, 0], sizes.cumsum(axis=0)
 
 
-def _table(told: Table, label: str) -> tuple[Any, Any]:
+def _table(table: Table, label: str) -> tuple[Any, Any]:
     """Times, and bytes by category at each."""
     import numpy as np
 
-    times, rows = told
+    times, rows = table
     if not times or len(times) != len(rows) or any(len(row) != len(ORDER) + 1 for row in rows):
         raise FormatError(
             f"{label}: {len(times)} times and {len(rows)} rows of sizes; each time has one row of "

@@ -9,7 +9,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
 NO_SIZE = (
-    "it does not say how large the device is; with nvidia-smi's log beside it, how full the "
+    "it does not say how large the device is; with nvidia-smi's log next to it, how full the "
     "device was is judged too"
 )
 

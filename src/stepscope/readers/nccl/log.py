@@ -1,6 +1,6 @@
 """Logs of NCCL and RCCL (NCCL_DEBUG=INFO), one or many, into one NcclLog.
 
-    [2026-11-15 02:02:21] node0:410:432 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0
+    [2026-11-15 02:02:21] node0:410:432 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via NET/Socket/0
     time, if asked for    host:pid:tid [device]       message
 
 Several processes often share one file, with their own output between: a message is found by its
@@ -24,7 +24,7 @@ from stepscope.core.recordings.nccl import (
 from stepscope.errors import InputError
 from stepscope.readers.container_log import opened
 from stepscope.readers.nccl.messages import take, take_version
-from stepscope.readers.nccl.parser import CommDraft, Draft, Writer
+from stepscope.readers.nccl.tables import NcclTables, PartialCommunicator, Writer
 from stepscope.readers.source import Source
 
 MAX_LINE_BYTES = 8192
@@ -59,21 +59,21 @@ def is_in(text: bytes) -> bool:
 
 
 def read(sources: Sequence[Source]) -> NcclLog:
-    """All logs of one job, merged. A file that cannot be read is a problem told in the result."""
-    draft, problems = Draft(), []
+    """All logs of one job, merged. A file that cannot be read is a problem named in the result."""
+    tables, problems = NcclTables(), []
     for source in sources:
         stream = opened(source)
         try:
             with closing(stream.blocks()) as blocks:
                 for line, is_whole in _lines(blocks):
-                    draft.left_out["ends of long lines"] += not is_whole
+                    tables.left_out["ends of long lines"] += not is_whole
                     if "CCL " in line:
-                        _take_line(draft, line)
+                        _take_line(tables, line)
         except InputError as problem:
             problems.append(str(problem))
         if stream.problem:
             problems.append(f"{source.label}: {stream.problem}")
-    return _finished(draft, [source.label for source in sources], problems)
+    return _finished(tables, [source.label for source in sources], problems)
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
@@ -90,84 +90,90 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
         yield rest.decode("utf-8", "replace"), is_whole
 
 
-def _take_line(draft: Draft, line: str) -> None:
+def _take_line(tables: NcclTables, line: str) -> None:
     """Every message in a line: from its mark to where the next one's writer is named."""
     line = COLOR.sub("", line)
     marks = list(islice(MARK.finditer(line), MAX_MESSAGES))
     if not marks:
-        take_version(draft, line)
+        take_version(tables, line)
     writers = [_writer(line, mark.start()) for mark in marks]
     for i in range(1, len(writers)):
-        writers[i] = _unglued(*writers[i], writers[0][0].host, draft.hosts)
+        writers[i] = _unglued(*writers[i], writers[0][0].host, tables.hosts)
     for i, (mark, (writer, _)) in enumerate(zip(marks, writers, strict=True)):
         if writer is NOBODY and line[: mark.start()].strip():
             continue  # Someone's words about NCCL, not NCCL's own.
-        end = next((at for other, at in writers[i + 1 :] if other is not NOBODY), len(line))
+        end = next((start for other, start in writers[i + 1 :] if other is not NOBODY), len(line))
         text = line[mark.end() : end].rstrip("\r\n")
         if mark[1] == "WARN":
-            draft.num_messages += 1
-            draft.count(draft.warnings, text, "warnings")
+            tables.num_messages += 1
+            tables.count(tables.warnings, text, "warnings")
         else:
-            take(draft, writer, text)
+            take(tables, writer, text)
 
 
 def _writer(line: str, end: int) -> tuple[Writer, int]:
     """Who wrote what stands at `end`, and where that is said."""
-    at = end
+    start = end
     for word in reversed(line[max(0, end - 1024) : end].split(" ")[-MAX_PREFIX_WORDS:]):
-        told = WRITER.fullmatch(word) if word else None
-        at -= len(word)
-        if told is not None:
-            return Writer(told[1], int(told[2]), int(told[3])), at + told.start(1)
-        at -= 1
+        match = WRITER.fullmatch(word) if word else None
+        start -= len(word)
+        if match is not None:
+            return Writer(match[1], int(match[2]), int(match[3])), start + match.start(1)
+        start -= 1
     return NOBODY, end
 
 
-def _unglued(writer: Writer, at: int, first: str, hosts: dict[str, None]) -> tuple[Writer, int]:
+def _unglued(
+    writer: Writer, position: int, first: str, hosts: dict[str, None]
+) -> tuple[Writer, int]:
     """A writer's host without the end of the message that was written into it: `IBnode0` where
     `node0` is known."""
     host = writer.host
     start = next((i for i in range(len(host)) if host[i:] == first or host[i:] in hosts), 0)
-    return (Writer(host[start:], writer.pid, writer.tid), at + start) if start else (writer, at)
+    return (
+        (Writer(host[start:], writer.pid, writer.tid), position + start)
+        if start
+        else (writer, position)
+    )
 
 
-def _finished(draft: Draft, files: list[str], problems: list[str]) -> NcclLog:
-    system = draft.system
-    comms = sorted(draft.comms.values(), key=lambda comm: (-comm.num_ranks, comm.id or ""))
+def _finished(tables: NcclTables, files: list[str], problems: list[str]) -> NcclLog:
+    system = tables.system
+    comms = sorted(tables.comms.values(), key=lambda comm: (-comm.num_ranks, comm.id or ""))
     return NcclLog(
-        library="rccl" if draft.is_rccl else "nccl",
+        library="rccl" if tables.is_rccl else "nccl",
         files=tuple(files[:MAX_FILES_NAMED]),
-        versions=tuple(version for version, _ in draft.versions.most_common()),
-        hosts=tuple(sorted(host for host in draft.hosts if host)),
+        versions=tuple(version for version, _ in tables.versions.most_common()),
+        hosts=tuple(sorted(host for host in tables.hosts if host)),
         communicators=tuple(_communicator(comm) for comm in comms),
-        connections=_connections(draft),
+        connections=_connections(tables),
         trees=tuple(
-            draft.trees[key]
-            for key in sorted(draft.trees, key=lambda key: (key[0] or "", *key[1:]))
+            tables.trees[key]
+            for key in sorted(tables.trees, key=lambda key: (key[0] or "", *key[1:]))
         ),
         topology=None
         if system is None
         else NcclTopology(
-            max_gb_s=system[0], total_gb_s=system[1], lines=tuple(draft.system_lines)
+            max_gb_s=system[0], total_gb_s=system[1], lines=tuple(tables.system_lines)
         ),
-        graphs=tuple(draft.graphs),
-        networks=tuple(draft.networks),
-        ib_devices=None if draft.ib_devices is None else tuple(draft.ib_devices),
-        interfaces=tuple(draft.interfaces),
-        staged_devices=tuple(draft.staged),
-        algorithms=tuple(sorted(draft.choices.values(), key=lambda choice: -choice.count)),
-        calls=dict(draft.calls.most_common()),
-        env={name: tuple(values) for name, values in sorted(draft.env.items())},
-        warnings=_counted(draft.warnings.most_common()),
-        remarks=_counted(draft.remarks.most_common()),
-        num_messages=draft.num_messages,
-        num_unread=draft.num_unread,
-        left_out={what: count for what, count in draft.left_out.items() if count},
+        graphs=tuple(tables.graphs),
+        networks=tuple(tables.networks),
+        ib_devices=None if tables.ib_devices is None else tuple(tables.ib_devices),
+        interfaces=tuple(tables.interfaces),
+        staged_devices=tuple(tables.staged),
+        algorithms=tuple(sorted(tables.choices.values(), key=lambda choice: -choice.count)),
+        calls=dict(tables.calls.most_common()),
+        env={name: tuple(values) for name, values in sorted(tables.env.items())},
+        warnings=_counted(tables.warnings.most_common()),
+        remarks=_counted(tables.remarks.most_common()),
+        num_messages=tables.num_messages,
+        num_unread=tables.num_unread,
+        left_out={what: count for what, count in tables.left_out.items() if count},
         problems=tuple(problems),
     )
 
 
-def _communicator(comm: CommDraft) -> NcclCommunicator:
+def _communicator(comm: PartialCommunicator) -> NcclCommunicator:
     channels = comm.channels or (None, None, None)
     return NcclCommunicator(
         id=comm.id,
@@ -182,8 +188,8 @@ def _communicator(comm: CommDraft) -> NcclCommunicator:
     )
 
 
-def _connections(draft: Draft) -> tuple[NcclConnection, ...]:
-    made = [
+def _connections(tables: NcclTables) -> tuple[NcclConnection, ...]:
+    connections = [
         NcclConnection(
             communicator=ident,
             rank=rank,
@@ -192,11 +198,11 @@ def _connections(draft: Draft) -> tuple[NcclConnection, ...]:
             via=ways.get("send") or ways["receive"],
             received_via=ways.get("receive") if "send" in ways else None,
         )
-        for (ident, rank, peer, channel, _), ways in draft.vias.items()
+        for (ident, rank, peer, channel, _), ways in tables.vias.items()
     ]
     return tuple(
         sorted(
-            made,
+            connections,
             key=lambda c: (
                 c.communicator or "",
                 c.rank,

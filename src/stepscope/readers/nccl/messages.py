@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from stepscope.core.recordings.nccl import NcclGraph, NcclRing, NcclTree
-from stepscope.readers.nccl.parser import MAX_TEXT, Draft, Writer
+from stepscope.readers.nccl.tables import MAX_TEXT, NcclTables, Writer
 
 MAX_RING_RANKS = 256
 """NCCL itself cuts the line at 128 characters, RCCL at 20 ranks."""
@@ -61,85 +61,85 @@ DEVICE = re.compile(r"\[\d{1,4}\](\S{1,120})")
 STAGED = re.compile(r"NET/([^:]{1,60}) : GPU Direct RDMA Disabled for HCA \d{1,6} '([^']{1,80})'")
 
 
-def take(draft: Draft, writer: Writer, text: str) -> None:
+def take(tables: NcclTables, writer: Writer, text: str) -> None:
     """One message. What it is follows from its first word, or from words that only one form has."""
-    draft.num_messages += 1
-    draft.keep(draft.hosts, writer.host, None, "hosts")
+    tables.num_messages += 1
+    tables.keep(tables.hosts, writer.host, None, "hosts")
     text = text.rstrip()
-    if _is_drawing(draft, writer, text):
+    if _is_drawing(tables, writer, text):
         return
     handler = BY_WORD.get(text.partition(" ")[0]) or next(
         (handler for mark, handler in BY_WORDS if mark in text), None
     )
     if handler is not None:
-        draft.num_unread += not handler(draft, writer, text)
+        tables.num_unread += not handler(tables, writer, text)
 
 
-def take_version(draft: Draft, text: str) -> None:
+def take_version(tables: NcclTables, text: str) -> None:
     """The version, which may also stand on a line of its own."""
-    told = VERSION.match(text)
-    if told is not None:
-        draft.is_rccl = draft.is_rccl or told[1] == "RCCL"
-        draft.count(draft.versions, told[2], "versions")
+    match = VERSION.match(text)
+    if match is not None:
+        tables.is_rccl = tables.is_rccl or match[1] == "RCCL"
+        tables.count(tables.versions, match[2], "versions")
 
 
-def _version(draft: Draft, _writer: Writer, text: str) -> bool:
-    take_version(draft, text)
+def _version(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    take_version(tables, text)
     return True
 
 
-def _init(draft: Draft, writer: Writer, text: str) -> bool:
-    told, ident = INIT.search(text), COMM_ID.search(text)
-    if told is None:
+def _init(tables: NcclTables, writer: Writer, text: str) -> bool:
+    match, ident = INIT.search(text), COMM_ID.search(text)
+    if match is None:
         return " comm " not in text
-    comm = draft.communicator(writer, told[1], None if ident is None else ident[1], int(told[3]))
+    comm = tables.communicator(writer, match[1], None if ident is None else ident[1], int(match[3]))
     if comm is not None:
-        draft.rank(comm, int(told[2]), is_complete="Init COMPLETE" in text)
+        tables.rank(comm, int(match[2]), is_complete="Init COMPLETE" in text)
     return True
 
 
-def _nodes(draft: Draft, writer: Writer, text: str) -> bool:
-    told = NODES.search(text)
-    if told is None:
+def _nodes(tables: NcclTables, writer: Writer, text: str) -> bool:
+    match = NODES.search(text)
+    if match is None:
         return False
-    comm = draft.communicator(writer, told[1], None, int(told[3]))
+    comm = tables.communicator(writer, match[1], None, int(match[3]))
     if comm is not None:
-        draft.rank(comm, int(told[2]), is_complete=False)
-        comm.num_nodes = int(told[4])
+        tables.rank(comm, int(match[2]), is_complete=False)
+        comm.num_nodes = int(match[4])
     return True
 
 
-def _channel(draft: Draft, writer: Writer, text: str) -> bool:
+def _channel(tables: NcclTables, writer: Writer, text: str) -> bool:
     """A connection, or the order of a ring."""
-    told = VIA.match(text)
-    if told is not None:
-        if TRANSPORT.match(told[5]):
-            rank, peer = int(told[2]), int(told[3])
-            comm = draft.current(writer, max(rank, peer), told[6])
-            draft.connect(comm, (rank, peer, int(told[1])), told[4] or "send", told[5])
-        return TRANSPORT.match(told[5]) is not None
+    match = VIA.match(text)
+    if match is not None:
+        if TRANSPORT.match(match[5]):
+            rank, peer = int(match[2]), int(match[3])
+            comm = tables.current(writer, max(rank, peer), match[6])
+            tables.connect(comm, (rank, peer, int(match[1])), match[4] or "send", match[5])
+        return TRANSPORT.match(match[5]) is not None
     ring = RING.match(text)
-    comm = draft.current(writer)
+    comm = tables.current(writer)
     if ring is not None and comm is not None:
         ranks = tuple(int(rank) for rank in ring[3].split()[:MAX_RING_RANKS])
-        draft.ring(
+        tables.ring(
             comm, NcclRing(channel=int(ring[1]), ranks=ranks, is_whole=len(ranks) == comm.num_ranks)
         )
     return ring is not None
 
 
-def _collnet(draft: Draft, writer: Writer, text: str) -> bool:
-    told = COLLNET.match(text)
-    if told is not None:
-        comm = draft.current(writer, int(told[2]), told[5])
-        draft.connect(comm, (int(told[2]), None, int(told[1])), told[3], told[4])
-    return told is not None
+def _collnet(tables: NcclTables, writer: Writer, text: str) -> bool:
+    match = COLLNET.match(text)
+    if match is not None:
+        comm = tables.current(writer, int(match[2]), match[5])
+        tables.connect(comm, (int(match[2]), None, int(match[1])), match[3], match[4])
+    return match is not None
 
 
-def _trees(draft: Draft, writer: Writer, text: str) -> bool:
-    comm, found = draft.current(writer), TREE.findall(text)
+def _trees(tables: NcclTables, writer: Writer, text: str) -> bool:
+    comm, trees = tables.current(writer), TREE.findall(text)
     ident = None if comm is None else comm.id
-    for channel, children, rank, parent in found:
+    for channel, children, rank, parent in trees:
         tree = NcclTree(
             communicator=ident,
             channel=int(channel),
@@ -149,57 +149,59 @@ def _trees(draft: Draft, writer: Writer, text: str) -> bool:
                 int(child) for child in children.split("/") if not child.startswith("-")
             ),
         )
-        draft.keep(draft.trees, (ident, tree.channel, tree.rank), tree, "trees")
-    return bool(found)
+        tables.keep(tables.trees, (ident, tree.channel, tree.rank), tree, "trees")
+    return bool(trees)
 
 
-def _channels(draft: Draft, writer: Writer, text: str) -> bool:
-    told, comm = CHANNELS.search(text), draft.current(writer)
-    if told is not None and comm is not None:
-        comm.channels = (int(told[1]), int(told[3]) if told[3] else None, int(told[4]))
-    return told is not None
+def _channels(tables: NcclTables, writer: Writer, text: str) -> bool:
+    match, comm = CHANNELS.search(text), tables.current(writer)
+    if match is not None and comm is not None:
+        comm.channels = (int(match[1]), int(match[3]) if match[3] else None, int(match[4]))
+    return match is not None
 
 
-def _graph(draft: Draft, _writer: Writer, text: str) -> bool:
-    told = GRAPH.match(text)
-    if told is not None:
+def _graph(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    match = GRAPH.match(text)
+    if match is not None:
         graph = NcclGraph(
-            pattern=PATTERNS.get(int(told[1]), f"pattern {told[1]}"),
-            num_channels=int(told[2]),
-            intra_gb_s=float(told[3]),
-            inter_gb_s=float(told[4]),
-            intra_path=told[5],
-            inter_path=told[6],
+            pattern=PATTERNS.get(int(match[1]), f"pattern {match[1]}"),
+            num_channels=int(match[2]),
+            intra_gb_s=float(match[3]),
+            inter_gb_s=float(match[4]),
+            intra_path=match[5],
+            inter_path=match[6],
         )
-        draft.keep(draft.graphs, graph, None, "graphs")
-    return told is not None
+        tables.keep(tables.graphs, graph, None, "graphs")
+    return match is not None
 
 
-def _system(draft: Draft, writer: Writer, text: str) -> bool:
-    told = SYSTEM.match(text)
-    if told is not None and draft.system is None:
-        draft.system, draft.drawing = (float(told[1]), float(told[2])), writer
-    return told is not None
+def _system(tables: NcclTables, writer: Writer, text: str) -> bool:
+    match = SYSTEM.match(text)
+    if match is not None and tables.system is None:
+        tables.system, tables.drawing = (float(match[1]), float(match[2])), writer
+    return match is not None
 
 
-def _is_drawing(draft: Draft, writer: Writer, text: str) -> bool:
+def _is_drawing(tables: NcclTables, writer: Writer, text: str) -> bool:
     """Takes a line of the drawing that one thread has begun; a line of equals signs ends it."""
-    if writer != draft.drawing:
+    if writer != tables.drawing:
         return False
-    if text.startswith("=====") or len(draft.system_lines) >= MAX_TOPOLOGY_LINES:
-        draft.drawing = None
+    if text.startswith("=====") or len(tables.system_lines) >= MAX_TOPOLOGY_LINES:
+        tables.drawing = None
         return text.startswith("=====")
-    draft.system_lines.append(text[:MAX_TEXT])
+    tables.system_lines.append(text[:MAX_TEXT])
     return True
 
 
-def _choice(draft: Draft, _writer: Writer, text: str) -> bool:
-    told, kernel = CHOICE.search(text), OTHER_KERNEL.search(text)
-    if told is not None:
-        draft.chosen(told[1], _named(told[3], ALGORITHMS), _named(told[4], PROTOCOLS), int(told[2]))
+def _choice(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    match, kernel = CHOICE.search(text), OTHER_KERNEL.search(text)
+    if match is not None:
+        tables.chosen(
+            match[1], _named(match[3], ALGORITHMS), _named(match[4], PROTOCOLS), int(match[2])
+        )
     elif kernel is not None:
-        draft.chosen(kernel[1], kernel[2], None, int(kernel[3]))
-    return told is not None or kernel is not None
+        tables.chosen(kernel[1], kernel[2], None, int(kernel[3]))
+    return match is not None or kernel is not None
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:
@@ -210,56 +212,56 @@ def _named(word: str, names: tuple[str, ...]) -> str:
     return next((name for name in names if name.lower() == plain), word)
 
 
-def _call(draft: Draft, _writer: Writer, text: str) -> bool:
-    told = CALL.match(text)
-    if told is not None:
-        draft.count(draft.calls, told[1], "collectives")
-    return told is not None
+def _call(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    match = CALL.match(text)
+    if match is not None:
+        tables.count(tables.calls, match[1], "collectives")
+    return match is not None
 
 
-def _set(draft: Draft, _writer: Writer, text: str) -> bool:
-    told = SET.match(text)
-    if told is not None:
-        value = told[2].removesuffix(".")[:MAX_TEXT]
-        draft.keep(draft.env, told[1], {}, "variables")
-        draft.keep(draft.env.get(told[1], {}), value, None, "values of variables")
-    return told is not None
+def _set(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    match = SET.match(text)
+    if match is not None:
+        value = match[2].removesuffix(".")[:MAX_TEXT]
+        tables.keep(tables.env, match[1], {}, "variables")
+        tables.keep(tables.env.get(match[1], {}), value, None, "values of variables")
+    return match is not None
 
 
-def _ib(draft: Draft, _writer: Writer, text: str) -> bool:
+def _ib(tables: NcclTables, _writer: Writer, text: str) -> bool:
     if ": Using" in text or "No device found" in text:
-        draft.ib_devices = {} if draft.ib_devices is None else draft.ib_devices
+        tables.ib_devices = {} if tables.ib_devices is None else tables.ib_devices
         for device in DEVICE.findall(text.partition("; OOB")[0]):
-            draft.keep(draft.ib_devices, device, None, "networks")
+            tables.keep(tables.ib_devices, device, None, "networks")
     return True
 
 
-def _socket(draft: Draft, _writer: Writer, text: str) -> bool:
+def _socket(tables: NcclTables, _writer: Writer, text: str) -> bool:
     if " : Using" in text:
         for interface in DEVICE.findall(text):
-            draft.keep(draft.interfaces, interface, None, "networks")
+            tables.keep(tables.interfaces, interface, None, "networks")
     return True
 
 
-def _staged(draft: Draft, _writer: Writer, text: str) -> bool:
-    told = STAGED.match(text)
-    if told is not None and told[1] != "Socket":
-        draft.keep(draft.staged, told[2], None, "networks")
+def _staged(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    match = STAGED.match(text)
+    if match is not None and match[1] != "Socket":
+        tables.keep(tables.staged, match[2], None, "networks")
     return True
 
 
-def _network(draft: Draft, _writer: Writer, text: str) -> bool:
+def _network(tables: NcclTables, _writer: Writer, text: str) -> bool:
     if text.startswith("Using network "):
-        draft.keep(draft.networks, text[14:].strip()[:MAX_TEXT], None, "networks")
+        tables.keep(tables.networks, text[14:].strip()[:MAX_TEXT], None, "networks")
     return True
 
 
-def _remark(draft: Draft, _writer: Writer, text: str) -> bool:
-    draft.count(draft.remarks, text, "remarks")
+def _remark(tables: NcclTables, _writer: Writer, text: str) -> bool:
+    tables.count(tables.remarks, text, "remarks")
     return True
 
 
-Handler = Callable[[Draft, Writer, str], bool]
+Handler = Callable[[NcclTables, Writer, str], bool]
 """Says whether it understood the message."""
 BY_WORD: dict[str, Handler] = {
     "Channel": _channel,

@@ -4,12 +4,12 @@ newer, several tests in one file.
     # Collective test starting: all_reduce_perf
     # nThread 1 nGpus 8 minBytes 8 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 ...
     #  Rank  0 Group  0 Pid  12345 on  node-a device  0 [0x07] NVIDIA A100-SXM4-40GB
-    #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-            1024           256     float     sum      -1    13.52    0.08    0.13      0    13.51    0.08    0.13    N/A
+    #  size  count   type  redop  root   time  algbw  busbw #wrong   time  algbw  busbw #wrong
+       1024    256  float    sum    -1  13.52   0.08   0.13      0  13.51   0.08   0.13    N/A
 
 The first time is out of place, the second in place. Which test it is stands in the newer headers
 alone; else a line with the command, or the file's name, or the ratio of bus to algorithm bandwidth
-tells.
+shows it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def read_nccl_tests(path: Path) -> NcclTests:
 
 
 def parse_nccl_tests(text: str, name: str) -> NcclTests:
-    """`name` is the file's: it may tell the test."""
+    """`name` is the file's: it may name the test."""
     sections = [section for section in _sections(text, _test_in(name.casefold())) if section.rows]
     if not sections:
         raise FormatError(
@@ -136,8 +136,8 @@ def _take(section: _Section, line: str) -> None:
         section.device = section.device or rank[4].strip()[:100] or None
         return
     if line.startswith("#"):
-        found = ITERS.search(line)
-        section.iters = max(int(found[1]), 1) if found else section.iters
+        match = ITERS.search(line)
+        section.iters = max(int(match[1]), 1) if match else section.iters
         return
     words = line.split()
     if len(words) < 11 or not all(SIZE.fullmatch(word) for word in words[:2]):
@@ -173,14 +173,13 @@ def _points(section: _Section, name: str) -> list[CollectivePoint]:
     size = len(section.hosts)
     if size < 2:
         raise FormatError(
-            f"{name} does not tell its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "
+            f"{name} does not name its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "
             "the tests' whole header"
         )
     section.kind = section.kind or _guess(section, size)
     if section.kind is None:
         raise FormatError(
-            f"{name} does not tell which test it is. Name the file for it, as in "
-            "all_gather_perf.txt"
+            f"{name} does not say which test it is. Name the file for it, as in all_gather_perf.txt"
         )
     hosts = len(set(section.hosts.values()))
     tier = "node" if hosts == 1 else "across" if hosts == size else "world"
@@ -212,8 +211,8 @@ def _guess(section: _Section, size: int) -> str | None:
 
 
 def _test_in(text: str) -> str | None:
-    found = NAME.search(text)
-    return TESTS[found[1]] if found else None
+    match = NAME.search(text)
+    return TESTS[match[1]] if match else None
 
 
 def _number(text: str) -> float | None:

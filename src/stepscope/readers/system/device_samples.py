@@ -12,7 +12,9 @@ from functools import lru_cache
 from statistics import median
 from typing import Any, TypeAlias, cast
 
-from stepscope.core.recordings.system import DeviceSeries, Spread
+from stepscope.core.recordings.system import DeviceSeries, Spread, SystemRecording
+from stepscope.errors import FormatError
+from stepscope.readers.source import Source
 
 AT_WORK = 0.1
 """Of a sampling period with a kernel running, from which a sample is one of the device at work."""
@@ -41,16 +43,16 @@ SERIES = (
 """Fields of DeviceSeries that are spreads over all samples."""
 SHARES = frozenset(name for name in SERIES if name.endswith("_share"))
 CONSTANTS = ("max_sm_clock_mhz", "power_limit_w", "memory_total_bytes")
-"""Fields that are told with each sample, and do not change."""
+"""Fields that come with each sample, and do not change."""
 WORKING = {"sm_clock_mhz": "sm_clock_working_mhz", "power_w": "power_working_w"}
 WORK_FIELDS = ("busy_share", "engine_active_share", "sm_active_share")
-"""What tells that a device is at work: the first of these that was recorded."""
+"""What shows that a device is at work: the first of these that was recorded."""
 Reasons: TypeAlias = tuple[tuple[str, float], ...]
 
 
 @dataclass(slots=True)
-class DeviceDraft:
-    """One device, while its samples come."""
+class DeviceSamples:
+    """Of one device."""
 
     index: int | None
     host: str | None = None
@@ -65,14 +67,14 @@ class DeviceDraft:
 
     def add(
         self,
-        values: Mapping[str, float | None],
+        values: Mapping[str, float],
         reasons: Mapping[str, float] | None = None,
         time_s: float | None = None,
     ) -> None:
-        """One sample. What is not among the values, None or not a number was not recorded.
+        """One sample. What is not among the values, or not a number, was not recorded.
 
         `reasons` has each reason to run slower with the share of the sample's time it held: 1.0
-        where it is simply told.
+        where it is simply named.
         """
         self.num += 1
         for name, column in self.columns.items():
@@ -109,7 +111,7 @@ class DeviceDraft:
         )
 
     def _working(self) -> list[int] | None:
-        """Which samples are of the device at work; None where nothing tells."""
+        """Which samples are of the device at work; None where nothing shows it."""
         for name in WORK_FIELDS:
             column = self.columns[name]
             if any(not math.isnan(value) for value in column):
@@ -117,44 +119,54 @@ class DeviceDraft:
         return None
 
     def _throttled(self, chosen: Iterable[int]) -> Mapping[str, float] | None:
-        told = [reasons for reasons in (self.reasons[i] for i in chosen) if reasons is not None]
-        if not told:
+        samples = [reasons for i in chosen if (reasons := self.reasons[i]) is not None]
+        if not samples:
             return None
         sums: dict[str, float] = {}
-        for reasons in told:
+        for reasons in samples:
             for reason, share in reasons:
                 sums[reason] = sums.get(reason, 0.0) + share
-        return {
-            reason: sums[reason] / len(told)
-            for reason in sorted(sums, key=lambda one: -sums[one])
-            if sums[reason] > 0
-        }
+        ordered = sorted(sums.items(), key=lambda item: -item[1])
+        return {reason: share / len(samples) for reason, share in ordered if share > 0}
 
 
 @dataclass(slots=True)
-class DeviceDrafts:
+class MonitorSamples:
     """All devices of a recording."""
 
-    devices: dict[tuple[str | None, int | None], DeviceDraft] = field(default_factory=dict)
+    devices: dict[tuple[str | None, int | None], DeviceSamples] = field(default_factory=dict)
     num: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def of(self, index: int | None, host: str | None = None) -> DeviceDraft | None:
+    def device(self, index: int | None, host: str | None = None) -> DeviceSamples | None:
         """The device to add one sample to; None where there are too many."""
         if self.num >= MAX_SAMPLES:
             self.left_out[f"samples after the first {MAX_SAMPLES:,}"] += 1
             return None
-        draft = self.devices.get((host, index))
-        if draft is None:
+        device = self.devices.get((host, index))
+        if device is None:
             if len(self.devices) >= MAX_DEVICES:
                 self.left_out[f"samples of devices after the first {MAX_DEVICES}"] += 1
                 return None
-            draft = self.devices[host, index] = DeviceDraft(index, host)
+            device = self.devices[host, index] = DeviceSamples(index, host)
         self.num += 1
-        return draft
+        return device
 
-    def series(self) -> tuple[DeviceSeries, ...]:
-        return tuple(self.devices[key].series() for key in sorted(self.devices, key=_order))
+    def recording(
+        self, format_name: str, source: Source, notes: Iterable[str], hint: str
+    ) -> SystemRecording:
+        """All devices; where there is none, an error with the hint how to record."""
+        if not self.devices:
+            raise FormatError(f"{source.label}: no sample of a device in it. {hint}")
+        ordered = sorted(
+            self.devices, key=lambda key: (key[0] or "", -1 if key[1] is None else key[1])
+        )
+        return SystemRecording(
+            format=format_name,
+            paths=(source.label,),
+            notes=tuple(notes),
+            devices=tuple(self.devices[key].series() for key in ordered),
+        )
 
     def notes(self) -> tuple[str, ...]:
         return tuple(f"{count:,} {what} were left out" for what, count in self.left_out.items())
@@ -162,15 +174,15 @@ class DeviceDrafts:
 
 def spread_of(values: Iterable[float]) -> Spread | None:
     """Of those that were recorded; a percentile is the nearest sample's."""
-    known = sorted(value for value in values if not math.isnan(value))
-    if not known:
+    ordered = sorted(value for value in values if not math.isnan(value))
+    if not ordered:
         return None
-    last = len(known) - 1
+    last = len(ordered) - 1
     return Spread(
-        num=len(known),
-        low=known[round(0.1 * last)],
-        median=median(known),
-        high=known[round(0.9 * last)],
+        num=len(ordered),
+        low=ordered[round(0.1 * last)],
+        median=median(ordered),
+        high=ordered[round(0.9 * last)],
     )
 
 
@@ -187,11 +199,7 @@ def _sane(name: str, value: float | None) -> float:
     return min(value, 1.0) if name in SHARES else value
 
 
-def _order(key: tuple[str | None, int | None]) -> tuple[str, int]:
-    return key[0] or "", -1 if key[1] is None else key[1]
-
-
 @lru_cache(maxsize=4096)
 def _shared(reasons: Reasons) -> Reasons:
-    """The same object for equal ones: a million samples tell a handful of them."""
+    """The same object for equal ones: a million samples have a handful of them."""
     return reasons

@@ -36,28 +36,28 @@ def read_hardware(path: Path) -> Calibrated:
 
 
 def parse_hardware(text: bytes, where: str) -> Calibrated:
-    told = _schema(text)
-    if told != SCHEMA:
+    schema = _schema(text)
+    if schema != SCHEMA:
         what = (
             "is not a hardware file"
-            if told is None
-            else f"is a hardware file of the kind {told[:40]!r}"
+            if schema is None
+            else f"is a hardware file of the kind {schema[:40]!r}"
         )
         raise FormatError(
             f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one"
         )
     try:
-        found = convert_json(text, Calibrated)
+        hardware = convert_json(text, Calibrated)
     except ValueError as problem:
         raise FormatError(
             f"{where} is not a whole hardware file: {problem}. Write it again: stepscope calibrate"
         ) from None
-    fault = _fault(found, "$")
+    fault = _fault(hardware, "$")
     if fault:
         raise FormatError(
             f"{where} is not a sound hardware file: {fault}. Write it again: stepscope calibrate"
         )
-    return found
+    return hardware
 
 
 def is_hardware(text: bytes) -> bool:
@@ -70,10 +70,10 @@ def _schema(text: bytes) -> str | None:
         schema: str
 
     try:
-        told = decode_json(text, Head).schema
+        schema = decode_json(text, Head).schema
     except ValueError:
         return None
-    return told if told.startswith("stepscope.hardware/") else None
+    return schema if schema.startswith("stepscope.hardware/") else None
 
 
 def _fault(value: object, where: str) -> str | None:
@@ -83,21 +83,21 @@ def _fault(value: object, where: str) -> str | None:
             (f"{where}.{part.name}", part.name, getattr(value, part.name)) for part in fields(value)
         ]
     elif isinstance(value, tuple):
-        parts = [(f"{where}[{at}]", "", part) for at, part in enumerate(value)]
+        parts = [(f"{where}[{index}]", "", part) for index, part in enumerate(value)]
     else:
         return None
-    for place, name, part in parts:
+    for path, name, part in parts:
         if isinstance(part, str):
             if len(part) > LONGEST_TEXT:
-                return f"{place} is longer than {LONGEST_TEXT} characters"
+                return f"{path} is longer than {LONGEST_TEXT} characters"
         elif isinstance(part, int | float) and not isinstance(part, bool):
             least = 0 if name in MAY_BE_ZERO else 1e-18
             if finite(part, -LARGEST, LARGEST) is None or (part < least and name != "r2"):
-                return f"{place} is {part}"
+                return f"{path} is {part}"
         elif name == "regions" and not part:
-            return f"{place} is empty"
+            return f"{path} is empty"
         else:
-            found = _fault(part, place)
-            if found:
-                return found
+            fault = _fault(part, path)
+            if fault:
+                return fault
     return None

@@ -46,20 +46,20 @@ def _read(source: Source) -> SystemRecording:
 
 
 def _of_rates(source: Source, text: bytes) -> MeasuredRates:
-    told = _object(text)
-    if told is None:
+    rates = _object(text)
+    if rates is None:
         raise _none(source.label)
     return MeasuredRates(
         path=source.label,
-        roofs=_roofs(told, source.label, _name(source)),
+        roofs=_roofs(rates, source.label, _name(source)),
         products=tuple(
             (match[1], int(match[2]), value)
-            for name, value in told.items()
+            for name, value in rates.items()
             if (match := GEMM.fullmatch(name)) and _is_rate(value)
         ),
-        copies=tuple((name, told[name]) for name in COPIES if _is_rate(told.get(name))),
-        launch_us=told["launch_us"] if _is_rate(told.get("launch_us")) else None,
-        torch=told["torch"][:100] if isinstance(told.get("torch"), str) else None,
+        copies=tuple((name, rates[name]) for name in COPIES if _is_rate(rates.get(name))),
+        launch_us=rates["launch_us"] if _is_rate(rates.get("launch_us")) else None,
+        torch=rates["torch"][:100] if isinstance(rates.get("torch"), str) else None,
     )
 
 
@@ -80,8 +80,8 @@ def _of_hardware(source: Source, text: bytes) -> MeasuredRates:
     roofs = hardware.roofs(f"measured, {_name(source)}")
     if roofs is None:
         raise _no_roofs(source.label)
-    made = f"{hardware.date}, by {hardware.made_by}"
-    return MeasuredRates(path=source.label, roofs=roofs, is_hardware=True, made=made)
+    origin = f"{hardware.date}, by {hardware.made_by}"
+    return MeasuredRates(path=source.label, roofs=roofs, is_hardware=True, made=origin)
 
 
 def _name(source: Source) -> str:
@@ -97,30 +97,30 @@ def read_roofs(path: Path) -> Roofs:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     if len(text) > MAX_BYTES or is_hardware(text):
         return _calibrated_roofs(path)
-    told = _object(text)
-    if told is None:
+    rates = _object(text)
+    if rates is None:
         raise _none(str(path))
-    return _roofs(told, str(path), path.name)
+    return _roofs(rates, str(path), path.name)
 
 
 def _object(text: bytes) -> dict[str, Any] | None:
     return parse_json_object(text) or None
 
 
-def _roofs(told: Mapping[str, Any], where: str, name: str) -> Roofs:
+def _roofs(rates: Mapping[str, Any], where: str, name: str) -> Roofs:
     peaks: dict[str, float] = {}
-    for key, value in told.items():
-        found = GEMM.fullmatch(key)
-        if found and _is_rate(value):
-            peaks[found[1]] = max(peaks.get(found[1], 0.0), value * 1e12)
-    copy = told.get("copy_TBps")
+    for key, value in rates.items():
+        match = GEMM.fullmatch(key)
+        if match and _is_rate(value):
+            peaks[match[1]] = max(peaks.get(match[1], 0.0), value * 1e12)
+    copy = rates.get("copy_TBps")
     if not peaks or copy is None or not _is_rate(copy):
         missing = "no gemm_PRECISION_SIZE_tflops" if not peaks else "no copy_TBps"
         raise InputError(
             f"{where} has {missing} in it: measured roofs need the rates of matrix products and "
             "of a copy"
         )
-    device = told.get("device")
+    device = rates.get("device")
     return Roofs(
         device=device[:100] if isinstance(device, str) else name,
         source=f"measured, {name}",

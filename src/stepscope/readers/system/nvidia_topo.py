@@ -62,7 +62,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 
 def read(sources: Sequence[Source]) -> SystemReport:
-    found, notes = [], []
+    topologies, notes = [], []
     for source in sources:
         lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES, max_lines=MAX_LINES)
         text = [COLOR.sub("", line) for line in lines]
@@ -80,31 +80,33 @@ def read(sources: Sequence[Source]) -> SystemReport:
                 "were left out"
             )
         tool = "rocm-smi" if any(ROCM_LINKS in line for line in text) else "nvidia-smi topo"
-        found.append(Topology(path=source.label, tool=tool, devices=tuple(devices[:MAX_DEVICES])))
+        topologies.append(
+            Topology(path=source.label, tool=tool, devices=tuple(devices[:MAX_DEVICES]))
+        )
     return SystemReport(
         recordings=tuple(
             SystemRecording(
                 format="topology",
                 paths=(topology.path,),
-                notes=tuple(notes) if topology is found[0] else (),
+                notes=tuple(notes) if topology is topologies[0] else (),
                 topologies=(topology,),
             )
-            for topology in found
+            for topology in topologies
         )
     )
 
 
 def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
     """The rows under the header; the rows of network cards say the same from the other side."""
-    header = next((found for line in lines if (found := COLUMNS.match(line)) is not None), None)
+    header = next((match for line in lines if (match := COLUMNS.match(line)) is not None), None)
     if header is None:
         return []
     names: list[str] = header[1].split()
     near = re.findall(r"CPU Affinity|NUMA Affinity|GPU NUMA ID", header[2])
     cards: dict[str, str] = {
-        found[1]: found[2] for found in map(NIC_NAME.match, lines) if found is not None
+        match[1]: match[2] for match in map(NIC_NAME.match, lines) if match is not None
     }
-    called = {name: cards.get(name) or name for name in names}
+    card_names = {name: cards.get(name) or name for name in names}
     devices = []
     for line in lines:
         cells = [cell[:MAX_CELL] for cell in line.split()] if ROW.match(line) else []
@@ -115,8 +117,8 @@ def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
         ):
             continue
         links = dict(zip(names, cells[1:], strict=False))
-        # A cell that is empty is not there: only a row with all of them tells which is which.
-        places = (
+        # A cell that is empty is not there: only a row with all of them shows which is which.
+        affinities = (
             dict(zip(near, cells[1 + len(names) :], strict=True))
             if len(cells) == 1 + len(names) + len(near)
             else {}
@@ -130,10 +132,12 @@ def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
                     if name.startswith("GPU") and name != cells[0]
                 },
                 networks={
-                    called[name]: kind for name, kind in links.items() if not name.startswith("GPU")
+                    card_names[name]: kind
+                    for name, kind in links.items()
+                    if not name.startswith("GPU")
                 },
-                cores=_told(places.get("CPU Affinity")),
-                numa=_told(places.get("NUMA Affinity")),
+                cores=_stated(affinities.get("CPU Affinity")),
+                numa=_stated(affinities.get("NUMA Affinity")),
             )
         )
     return devices
@@ -142,8 +146,8 @@ def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
 def _rocm(lines: Sequence[str]) -> list[DeviceLinks]:
     section, names, rows, numa = "", list[str](), dict[str, list[str]](), dict[str, str]()
     for line in lines:
-        if found := ROCM_SECTION.match(line.strip()):
-            section = found[1]
+        if match := ROCM_SECTION.match(line.strip()):
+            section = match[1]
         elif (
             section == ROCM_LINKS
             and line.split()
@@ -152,8 +156,8 @@ def _rocm(lines: Sequence[str]) -> list[DeviceLinks]:
             names = line.split()
         elif section == ROCM_LINKS and ROW.match(line) and names:
             rows[line.split()[0]] = [cell[:MAX_CELL] for cell in line.split()[1:]]
-        elif found := ROCM_NUMA.match(line):
-            numa[f"GPU{found[1]}"] = found[2]
+        elif match := ROCM_NUMA.match(line):
+            numa[f"GPU{match[1]}"] = match[2]
     return [
         DeviceLinks(
             name=name,
@@ -164,7 +168,7 @@ def _rocm(lines: Sequence[str]) -> list[DeviceLinks]:
     ]
 
 
-def _told(cell: str | None) -> str | None:
+def _stated(cell: str | None) -> str | None:
     return None if cell in (None, "N/A") else cell
 
 

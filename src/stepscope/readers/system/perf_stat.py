@@ -4,12 +4,12 @@
     1385.22 msec task-clock                       #    0.503 CPUs utilized
 
     #           time             counts unit events
-         0.203745190              48.62 msec task-clock                       #    0.243 CPUs utilized
+         0.203745190              48.62 msec task-clock                  #    0.243 CPUs utilized
          0.203745190    <not supported>      cycles
 
 An interval's counts are those since the one before it: they add up to the run's. A summary of the
-run may follow them (--summary), and is then taken in their place. A counter that was not counted in
-an interval in which others were has no sum; an interval in which nothing was counted is one in
+run may follow them (--summary), and is then taken instead of them. A counter that was not counted
+in an interval in which others were has no sum; an interval in which nothing was counted is one in
 which the process did not run.
 """
 
@@ -135,7 +135,7 @@ class _Intervals:
     _before_s: float = 0.0
     """Of runs before this one in the same file."""
     _time: str = ""
-    _here: _Sums = field(default_factory=_Sums)
+    _interval: _Sums = field(default_factory=_Sums)
 
     def put(self, time: str, text: str, unit: str, event: str) -> None:
         if time != self._time:
@@ -144,7 +144,7 @@ class _Intervals:
                 float(self._time) if self._time and float(time) < float(self._time) else 0.0
             )
             self._time = time
-        self._here.put(text, unit, event)
+        self._interval.put(text, unit, event)
 
     @property
     def elapsed_s(self) -> float | None:
@@ -153,14 +153,16 @@ class _Intervals:
 
     def close(self) -> None:
         """The interval that was being read is whole."""
-        here, self._here = self._here, _Sums()
-        if not here.is_any and not here.not_counted:
+        interval, self._interval = self._interval, _Sums()
+        if not interval.is_any and not interval.not_counted:
             return
         self.num += 1
-        self.num_still += not here.is_any
-        if here.is_any:
-            self.missing.update(here.not_counted - here.counts.keys() - here.clocks.keys())
-        self.sums.add(here)
+        self.num_still += not interval.is_any
+        if interval.is_any:
+            self.missing.update(
+                interval.not_counted - interval.counts.keys() - interval.clocks.keys()
+            )
+        self.sums.add(interval)
 
     def whole(self) -> _Sums:
         """The sums of what was counted in every interval in which the process ran."""
@@ -179,36 +181,36 @@ class _Counted:
     command: str | None = None
 
     def take(self, line: str) -> None:
-        told = STAT_FOR.fullmatch(line)
-        if told is not None:
-            self.command = told[1][:200]
+        match = STAT_FOR.fullmatch(line)
+        if match is not None:
+            self.command = match[1][:200]
             return
-        told = STAT_TIME.fullmatch(line)
-        if told is not None:
-            self.times[told[2]] = _number(told[1]) or 0.0
+        match = STAT_TIME.fullmatch(line)
+        if match is not None:
+            self.times[match[2]] = _number(match[1]) or 0.0
             return
-        told = INTERVAL.fullmatch(line)
-        if told is not None:
-            self._take_interval(told[1], told[3], is_csv=told[2] == ",")
+        match = INTERVAL.fullmatch(line)
+        if match is not None:
+            self._take_interval(match[1], match[3], is_csv=match[2] == ",")
             return
-        told = SUMMARY.fullmatch(line)
-        cells = (line if told is None else told[1]).split(",")
-        if len(cells) >= 5 and (told is not None or not line[:1].isspace()):
+        match = SUMMARY.fullmatch(line)
+        cells = (line if match is None else match[1]).split(",")
+        if len(cells) >= 5 and (match is not None or not line[:1].isspace()):
             self.table.put(cells[0], cells[1], cells[2])
             if len(cells) >= 7 and cells[2] in CLOCKS and cells[6].strip() == "CPUs utilized":
                 self.busy_cores = _number(cells[5])
             return
-        told = STAT_LINE.fullmatch(line)
-        if told is not None:
-            self.table.put(told[1], told[2] or "", told[3])
+        match = STAT_LINE.fullmatch(line)
+        if match is not None:
+            self.table.put(match[1], match[2] or "", match[3])
 
     def _take_interval(self, time: str, rest: str, *, is_csv: bool) -> None:
         cells = rest.split(",") if is_csv else []
-        told = None if is_csv else STAT_LINE.fullmatch(rest)
+        match = None if is_csv else STAT_LINE.fullmatch(rest)
         if len(cells) >= 4:
             self.intervals.put(time, cells[0], cells[1], cells[2])
-        elif told is not None:
-            self.intervals.put(time, told[1], told[2] or "", told[3])
+        elif match is not None:
+            self.intervals.put(time, match[1], match[2] or "", match[3])
 
     @property
     def sums(self) -> _Sums:
@@ -239,24 +241,24 @@ class _Counted:
     def counters(self, path: str) -> HostCounters:
         sums, elapsed = self.sums, self.elapsed_s
         is_machine = self.is_machine or self.may_be_machine
-        known = {NAMES[name]: value for name, value in sums.counts.items() if name in NAMES}
+        counts = {NAMES[name]: value for name, value in sums.counts.items() if name in NAMES}
         # Both clocks count the same time. Over all of a machine they count its idle cores too.
         cpu_s = (
             None
             if is_machine
             else next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
         )
-        told = None if is_machine else self.busy_cores
+        busy_cores = None if is_machine else self.busy_cores
         # perf 6.1 writes two zeros after intervals.
         has_times = not self.intervals.num or self.times.get("user") or self.times.get("sys")
         return replace(
-            HostCounters(path=path, **known),  # type: ignore[arg-type]
+            HostCounters(path=path, **counts),  # type: ignore[arg-type]
             command=self.command,
             elapsed_s=elapsed,
             cpu_s=cpu_s,
             user_s=self.times.get("user") if has_times else None,
             system_s=self.times.get("sys") if has_times else None,
-            busy_cores=told if elapsed is None or cpu_s is None else cpu_s / elapsed,
+            busy_cores=busy_cores if elapsed is None or cpu_s is None else cpu_s / elapsed,
             others={name: value for name, value in sums.counts.items() if name not in NAMES},
         )
 
@@ -268,7 +270,7 @@ class _Counted:
         if self.is_machine:
             yield (
                 "of the whole machine (perf stat -a): its clock runs on idle cores too, so busy "
-                "cores are not told; give -p PID"
+                "cores are not known; give -p PID"
             )
         if not intervals.num:
             return
@@ -280,7 +282,7 @@ class _Counted:
         if self.may_be_machine and not self.is_machine:
             yield (
                 "these may be of the whole machine (perf stat -a), with its idle cores: busy "
-                "cores are not told; give -p PID"
+                "cores are not known; give -p PID"
             )
 
 

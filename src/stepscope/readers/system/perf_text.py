@@ -70,7 +70,7 @@ def _read(source: Source) -> SystemRecording:
 
 @dataclass(slots=True)
 class _Samples:
-    """What the samples' first lines tell."""
+    """What the samples' first lines say."""
 
     cores: set[int] = field(default_factory=set)
     first_s: float | None = None
@@ -83,17 +83,17 @@ class _Samples:
     page_reads: int = 0
     events: Counter[str] = field(default_factory=Counter)
 
-    def take(self, told: re.Match[str], calls: tuple[Call, ...]) -> None:
+    def take(self, sample: re.Match[str], calls: tuple[Call, ...]) -> None:
         self.num += 1
-        if told["event"] in self.events or len(self.events) < MAX_EVENTS:
-            self.events[told["event"]] += 1
-        if told["cpu"] is not None and len(self.cores) < 65_536:
-            self.cores.add(int(told["cpu"]))
-        time_s = float(told["time"])
+        if sample["event"] in self.events or len(self.events) < MAX_EVENTS:
+            self.events[sample["event"]] += 1
+        if sample["cpu"] is not None and len(self.cores) < 65_536:
+            self.cores.add(int(sample["cpu"]))
+        time_s = float(sample["time"])
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)
         self.last_s = time_s if self.last_s is None else max(self.last_s, time_s)
-        if told["period"] is not None and told["event"].partition(":")[0] in CLOCKS:
-            self.clock_ns += int(told["period"])
+        if sample["period"] is not None and sample["event"].partition(":")[0] in CLOCKS:
+            self.clock_ns += int(sample["period"])
             self.num_clock += 1
         self.kernel += bool(calls) and (calls[-1].file or "").startswith(KERNEL)
         self.faults += any(call.name in FAULT_CALLS for call in calls)
@@ -118,12 +118,12 @@ class _Samples:
 def _read_script(source: Source) -> SystemRecording:
     lines, tally, samples = TextLines(source), StackTally(), _Samples()
     counts, interpreter = StackCounts(tally), 0
-    for told, calls in _stacks(lines):
-        samples.take(told, calls)
+    for sample, calls in _stacks(lines):
+        samples.take(sample, calls)
         interpreter += bool(calls) and (
             INTERPRETER.search(calls[-1].file or "") is not None or not calls[-1].is_native
         )
-        counts.add(calls, 1.0, f"{told['comm']} {told['tid']}"[:80])
+        counts.add(calls, 1.0, f"{sample['comm']} {sample['tid']}"[:80])
     counts.flush()
     if not samples.num:
         raise FormatError(
@@ -138,7 +138,7 @@ def _read_script(source: Source) -> SystemRecording:
         interpreter_share=interpreter / samples.num if has_stacks else None,
     )
     stacks = replace(
-        stacks, threads=tuple(replace(one, gil_wait_share=None) for one in stacks.threads)
+        stacks, threads=tuple(replace(thread, gil_wait_share=None) for thread in stacks.threads)
     )
     notes = [*lines.notes, *tally.notes(source.label)]
     if len(samples.events) > 1:
@@ -161,19 +161,19 @@ def _read_script(source: Source) -> SystemRecording:
 
 def _stacks(lines: TextLines) -> Iterator[tuple[re.Match[str], tuple[Call, ...]]]:
     """Each sample's first line, and its calls, the innermost last."""
-    told: re.Match[str] | None = None
+    sample: re.Match[str] | None = None
     calls: list[Call] = []
     for line in lines:
-        if line[:1].isspace() and told is not None:
-            found = _call(line.strip()) if len(calls) < MAX_DEPTH else None
-            if found is not None:
-                calls.append(found)
+        if line[:1].isspace() and sample is not None:
+            call = _call(line.strip()) if len(calls) < MAX_DEPTH else None
+            if call is not None:
+                calls.append(call)
             continue
-        if told is not None:
-            yield told, tuple(reversed(calls))
-        told, calls = SAMPLE.fullmatch(line) if line else None, []
-    if told is not None:
-        yield told, tuple(reversed(calls))
+        if sample is not None:
+            yield sample, tuple(reversed(calls))
+        sample, calls = SAMPLE.fullmatch(line) if line else None, []
+    if sample is not None:
+        yield sample, tuple(reversed(calls))
 
 
 def _call(line: str) -> Call | None:

@@ -4,7 +4,8 @@ times over.
     timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,vram_used,vram_total
     1763258464,0,612,71,58,1980,97,151234,196592
 
-    {"card0": {"GPU use (%)": "97", "Average Graphics Package Power (W)": "612.0", "sclk clock speed:": "(1980Mhz)"}}
+    {"card0": {"GPU use (%)": "97", "Average Graphics Package Power (W)": "612.0",
+        "sclk clock speed:": "(1980Mhz)"}}
 
 Both write the same things under different names from release to release: whatever the layout, a
 sample is made a flat list of names and values, and the names are looked up in one table.
@@ -20,52 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepscope.core.recordings.system import SystemRecording, SystemReport
-from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import finite, finite_text
 from stepscope.readers.rocm.table import Table, header_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-from stepscope.readers.system.device_samples import DeviceDrafts
+from stepscope.readers.system.columns import AMD, UNITS, number_of, values_of
+from stepscope.readers.system.device_samples import MonitorSamples
 
-MIB = 1024.0**2
-FIELDS: dict[str, tuple[str, float]] = {
-    # amd-smi monitor
-    "gfx": ("busy_share", 0.01),
-    "mem": ("memory_busy_share", 0.01),
-    "gfx_clk": ("sm_clock_mhz", 1.0),
-    "gfx_clock": ("sm_clock_mhz", 1.0),
-    "mem_clock": ("memory_clock_mhz", 1.0),
-    "power_usage": ("power_w", 1.0),
-    "max_power": ("power_limit_w", 1.0),
-    "hotspot_temperature": ("temperature_c", 1.0),
-    "vram_used": ("memory_used_bytes", MIB),
-    "vram_total": ("memory_total_bytes", MIB),
-    # amd-smi metric: JSON has the section's name before these
-    "gfx_activity": ("busy_share", 0.01),
-    "umc_activity": ("memory_busy_share", 0.01),
-    "gfx_0_clk": ("sm_clock_mhz", 1.0),
-    "gfx_0_max_clk": ("max_sm_clock_mhz", 1.0),
-    "mem_0_clk": ("memory_clock_mhz", 1.0),
-    "socket_power": ("power_w", 1.0),
-    "hotspot": ("temperature_c", 1.0),
-    "used_vram": ("memory_used_bytes", MIB),
-    "total_vram": ("memory_total_bytes", MIB),
-    # rocm-smi
-    "gpu_use": ("busy_share", 0.01),
-    "gpu_memory_read_write_activity": ("memory_busy_share", 0.01),
-    "sclk_clock_speed": ("sm_clock_mhz", 1.0),
-    "mclk_clock_speed": ("memory_clock_mhz", 1.0),
-    "average_graphics_package_power_w": ("power_w", 1.0),
-    "current_socket_graphics_package_power_w": ("power_w", 1.0),
-    "max_graphics_package_power_w": ("power_limit_w", 1.0),
-    "temperature_sensor_junction_c": ("temperature_c", 1.0),
-    "temperature_sensor_edge_c": ("temperature_c", 1.0),
-    "vram_total_memory_b": ("memory_total_bytes", 1.0),
-    "vram_total_used_memory_b": ("memory_used_bytes", 1.0),
-}
-"""By name, in lower case with _ for everything else: the field, and what one of its unit is in the
-field's. The first that has a number counts: the junction is the hottest place, and what AMD
-throttles by."""
 SECTIONS = ("usage", "clock", "power", "temperature", "mem_usage", "throttle")
 VIOLATIONS = {
     "ppt_violation_status": "power_violation",
@@ -74,10 +35,10 @@ VIOLATIONS = {
     "hbm_thermal_violation_status": "thermal_violation",
     "prochot_violation_status": "hw_slowdown",
 }
-"""amd-smi metric, on MI300 and later: ACTIVE or NOT ACTIVE. Older ones tell THROTTLED, and not by
+"""amd-smi metric, on MI300 and later: ACTIVE or NOT ACTIVE. Older ones write THROTTLED, and not by
 what: that is left out."""
 NAMES = ("card_series", "device_name", "market_name", "card_model")
-SURE = frozenset(FIELDS) - {"gfx", "mem", "hotspot", "gfx_clock", "mem_clock"}
+SURE = frozenset(AMD) - {"gfx", "mem", "hotspot", "gfx_clock", "mem_clock"}
 """Names that no other tool's table has."""
 CARD = re.compile(r"card(\d{1,5})")
 JSON_CARD = re.compile(rb'"card\d{1,5}"\s*:\s*\{')
@@ -87,28 +48,12 @@ JSON_CARD_FIELD = re.compile(
 )
 JSON_GPU = re.compile(rb'"gpu"\s*:\s*"?\d{1,5}')
 JSON_GPU_FIELD = re.compile(rb'"(?:power_usage|gfx_activity|socket_power|hotspot_temperature)"\s*:')
-VALUE = re.compile(r"\(?\s*(-?\d{1,15}(?:\.\d{1,9})?)\s*([%A-Za-z]{0,8})\s*\)?")
-UNITS = {
-    "b": 1 / MIB,
-    "kb": 1 / 1024,
-    "kib": 1 / 1024,
-    "gb": 1024.0,
-    "gib": 1024.0,
-    "tb": MIB,
-    "hz": 1e-6,
-    "khz": 1e-3,
-    "ghz": 1e3,
-    "mw": 1e-3,
-    "kw": 1e3,
-}
-"""What a value with one of these behind it is in the units that AMD's monitors usually write: MB,
-MHz, W."""
 OPENING = re.compile(r"[{\[]")
 MAX_JSON_BYTES = 64 << 20
 MAX_DEPTH = 8
 MAX_VALUES = 4096
 """Of one sample."""
-WANTED = (
+HINT = (
     "Record with: amd-smi monitor -p -t -u -v -w 1 --csv > amd_smi.csv, or rocm-smi -P -t -u -c "
     "--showmeminfo vram --json"
 )
@@ -130,27 +75,26 @@ def read(sources: Sequence[Source]) -> SystemReport:
 
 
 def _read(source: Source) -> SystemRecording:
-    reading = _Reading()
+    parser = _AmdParser()
     stream = Stream(source.path, source.offset, source.length)
     with closing(Stream(source.path, source.offset, source.length).blocks()) as blocks:
         start = next(blocks, b"").lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if start in (b"{", b"["):
-        reading.take_json(stream)
+        parser.take_json(stream)
     else:
-        reading.take_table(stream)
-    if not reading.drafts.devices:
-        raise FormatError(f"{source.label}: no sample of a device in it. {WANTED}")
-    devices = reading.drafts.series()
-    told = [*reading.notes, *reading.drafts.notes()]
-    told += [f"{reading.num_bad:,} sample(s) could not be read"] if reading.num_bad else []
-    told += [stream.problem] if stream.problem else []
-    notes = tuple(f"{source.label}: {note}" for note in told)
-    return SystemRecording(format="rocm-smi", paths=(source.label,), notes=notes, devices=devices)
+        parser.take_table(stream)
+    notes = [*parser.notes, *parser.samples.notes()]
+    if parser.num_bad:
+        notes.append(f"{parser.num_bad:,} sample(s) could not be read")
+    if stream.problem:
+        notes.append(stream.problem)
+    labelled = [f"{source.label}: {note}" for note in notes]
+    return parser.samples.recording("rocm-smi", source, labelled, HINT)
 
 
 @dataclass(slots=True)
-class _Reading:
-    drafts: DeviceDrafts = field(default_factory=DeviceDrafts)
+class _AmdParser:
+    samples: MonitorSamples = field(default_factory=MonitorSamples)
     notes: list[str] = field(default_factory=list)
     num_bad: int = 0
 
@@ -179,13 +123,12 @@ class _Reading:
                 self.notes.append(f"what comes after {MAX_JSON_BYTES >> 20} MiB was left out")
                 break
         text = b"".join(parts).decode("utf-8", "replace").lstrip("\ufeff")
-        decoder, at = (
-            json.JSONDecoder(strict=False, parse_int=_whole, parse_constant=lambda _: None),
-            0,
-        )
-        while (at := _next_document(text, at)) < len(text):
+        decoder = json.JSONDecoder(strict=False, parse_int=_whole, parse_constant=lambda _: None)
+        end = 0
+        # Past blanks, and past a comma or a line of words between two documents.
+        while opening := OPENING.search(text, end):
             try:
-                document, at = decoder.raw_decode(text, at)
+                document, end = decoder.raw_decode(text, opening.start())
             except (ValueError, RecursionError):
                 self.notes.append("the JSON is damaged or cut off: what follows was left out")
                 return
@@ -194,19 +137,15 @@ class _Reading:
 
     def _take(self, sample: Mapping[str, Any]) -> None:
         index = _index(sample)
-        values: dict[str, float | None] = {}
-        for name, (field_name, scale) in FIELDS.items():
-            if values.get(field_name) is None and (value := _number(sample.get(name))) is not None:
-                values[field_name] = value * scale
+        values = values_of(sample, AMD)
         if index is None or not values:
             self.num_bad += 1
             return
-        device = self.drafts.of(index)
+        device = self.samples.device(index)
         if device is not None:
-            device.add(values, _reasons(sample), _number(sample.get("timestamp")))
-            device.name = device.name or next(
-                (sample[key] for key in NAMES if isinstance(sample.get(key), str)), None
-            )
+            device.add(values, _reasons(sample), number_of(sample.get("timestamp")))
+            names = (sample[key] for key in NAMES if isinstance(sample.get(key), str))
+            device.name = device.name or next(names, None)
 
 
 def _is_header(names: Sequence[str]) -> bool:
@@ -233,49 +172,42 @@ def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     pending: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while pending and len(flat) < MAX_VALUES:
-        path, here = pending.pop()
-        if isinstance(here, dict) and "value" in here:
-            unit = here.get("unit")
-            has_unit = (
-                isinstance(unit, str)
-                and unit.lower() in UNITS
-                and _number(here["value"]) is not None
-            )
-            here = f"{_number(here['value']):f} {unit}" if has_unit else here["value"]
-        if isinstance(here, dict):
+        path, item = pending.pop()
+        if isinstance(item, dict) and "value" in item:
+            item = _with_unit(item)
+        if isinstance(item, dict):
             if len(path) < MAX_DEPTH:
-                pending += [
-                    ((*path, _plain(str(key))), one) for key, one in list(here.items())[:MAX_VALUES]
-                ]
-        elif isinstance(here, str | int | float):
-            flat["_".join(path[1:] if len(path) > 1 and path[0] in SECTIONS else path)] = here
+                children = list(item.items())[:MAX_VALUES]
+                pending += [((*path, _plain(str(key))), child) for key, child in children]
+        elif isinstance(item, str | int | float):
+            flat["_".join(path[1:] if len(path) > 1 and path[0] in SECTIONS else path)] = item
     return flat
 
 
+def _with_unit(item: Mapping[str, Any]) -> Any:
+    """{"value": 612, "unit": "W"} as `612 W`."""
+    value, unit = item["value"], item.get("unit")
+    number = number_of(value)
+    if number is None or not isinstance(unit, str) or unit.lower() not in UNITS:
+        return value
+    return f"{number:f} {unit}"
+
+
 def _index(sample: Mapping[str, Any]) -> int | None:
-    told = sample.get("gpu", sample.get("device"))
-    text = str(told).strip() if isinstance(told, int | str) else ""
-    if found := CARD.fullmatch(text):
-        return int(found[1])
+    index = sample.get("gpu", sample.get("device"))
+    text = str(index).strip() if isinstance(index, int | str) else ""
+    if card := CARD.fullmatch(text):
+        return int(card[1])
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def _reasons(sample: Mapping[str, Any]) -> dict[str, float] | None:
-    known = {
+    states = {
         name: str(sample[name]).upper() for name in VIOLATIONS if isinstance(sample.get(name), str)
     }
-    if not {"ACTIVE", "NOT ACTIVE"}.intersection(known.values()):
+    if not {"ACTIVE", "NOT ACTIVE"}.intersection(states.values()):
         return None
-    return {VIOLATIONS[name]: 1.0 for name, state in known.items() if state == "ACTIVE"}
-
-
-def _number(value: Any) -> float | None:
-    """`(1980Mhz)`, `612 W`, 612: None for N/A and whatever else is no number."""
-    if not isinstance(value, str):
-        return finite(value, -1e18, 1e18)
-    told = VALUE.fullmatch(value.strip()) if len(value) < 64 else None
-    number = finite_text(told[1], -1e18, 1e18) if told else None
-    return None if told is None or number is None else number * UNITS.get(told[2].lower(), 1.0)
+    return {VIOLATIONS[name]: 1.0 for name, state in states.items() if state == "ACTIVE"}
 
 
 def _plain(name: str) -> str:
@@ -284,9 +216,3 @@ def _plain(name: str) -> str:
 
 def _whole(text: str) -> int | None:
     return int(text) if len(text) <= 20 else None
-
-
-def _next_document(text: str, at: int) -> int:
-    """Past blanks, and past a comma or a line of words between two documents."""
-    found = OPENING.search(text, at)
-    return found.start() if found else len(text)

@@ -10,7 +10,7 @@ from stepscope.core.recordings.training_log import (
     CLOCK,
     RATE,
     SUM,
-    TOLD,
+    STATED,
     Figure,
     FrameworkLog,
     TrainingRecording,
@@ -23,7 +23,7 @@ MAX_ROWS = 64
 SLOW = 1.5
 """Times the median from which a line's steps are slow."""
 HOW = {
-    TOLD: "the median of {num} steps as the log tells them, the first ones left out",
+    STATED: "the median of {num} steps as the log tells them, the first ones left out",
     CLOCK: "by the times of its lines, over {num} steps",
     RATE: "from the rate it tells, over {num} steps, the first ones too",
     SUM: "the sum of the phases it times, over {num} steps",

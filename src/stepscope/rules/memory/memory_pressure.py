@@ -83,7 +83,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     record, trouble = _trouble(report)
     if record is None:
         return None
-    detailed = record if record.held else report.told
+    detailed = record if record.held else report.detailed
     holder = largest_category(detailed)
     name, share = holder if holder is not None else (UNKNOWN, None)
     weight, weight_of = share, "the peak"

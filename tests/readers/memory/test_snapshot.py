@@ -257,7 +257,10 @@ def test_one_list_of_blocks_named_a_thousand_times_is_refused_at_once(tmp_path: 
     """Kept values are named in two bytes: 10 kB here would be nine million blocks to look at."""
     block = b"}\x94(\x8c\x04sizeK\x10\x8c\x07addressK\x01\x8c\x05state\x8c\x10active_allocatedu0"
     blocks = b"]\x94(" + b"h\x00" * 3000 + b"e0"
-    segment = b"}\x94(\x8c\x06deviceK\x00\x8c\x07addressK\x00\x8c\x0atotal_sizeM\x00\x10\x8c\x06blocksh\x01u0"
+    segment = (
+        b"}\x94(\x8c\x06deviceK\x00\x8c\x07addressK\x00\x8c\x0atotal_sizeM\x00\x10"
+        b"\x8c\x06blocksh\x01u0"
+    )
     data = (
         b"\x80\x04" + block + blocks + segment + b"}(\x8c\x08segments](" + b"h\x02" * 3000 + b"eu."
     )

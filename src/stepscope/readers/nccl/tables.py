@@ -1,4 +1,4 @@
-"""What the messages of an NCCL log have told so far, in tables with a limit each: a log is a
+"""What the messages of an NCCL log have said so far, in tables with a limit each: a log is a
 stranger's file."""
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Writer:
 
 
 @dataclass(slots=True)
-class CommDraft:
-    """A communicator as far as its ranks have told."""
+class PartialCommunicator:
+    """A communicator as far as its ranks have described it."""
 
     id: str | None
     num_ranks: int
     ranks: dict[int, bool] = field(default_factory=dict)
-    """Each with whether it has told the end of its initialisation."""
+    """Each with whether it has reported the end of its initialisation."""
     num_nodes: int | None = None
     channels: tuple[int, int | None, int] | None = None
     """Of collectives, of NVLS, of point-to-point."""
     rings: dict[int, NcclRing] = field(default_factory=dict)
 
 
-class Draft:
+class NcclTables:
     """The tables, and which communicator a thread speaks of."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Draft:
         self.is_rccl = False
         self.versions: Counter[str] = Counter()
         self.hosts: dict[str, None] = {}
-        self.comms: dict[tuple[str | None, int], CommDraft] = {}
+        self.comms: dict[tuple[str | None, int], PartialCommunicator] = {}
         self.vias: dict[tuple[str | None, int, int | None, int, str], dict[str, str]] = {}
         """For each connection, what its sender and its receiver say."""
         self.trees: dict[tuple[str | None, int, int], NcclTree] = {}
@@ -86,7 +86,7 @@ class Draft:
         self.env: dict[str, dict[str, None]] = {}
         self.warnings: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()
-        self._comm_of: dict[tuple[str, int, int | str], CommDraft] = {}
+        self._comm_of: dict[tuple[str, int, int | str], PartialCommunicator] = {}
         self._num_ranks = self._num_rings = 0
 
     def keep(
@@ -109,37 +109,33 @@ class Draft:
 
     def communicator(
         self, writer: Writer, pointer: str, ident: str | None, num_ranks: int
-    ) -> CommDraft | None:
+    ) -> PartialCommunicator | None:
         """The communicator at this address of a process; the thread is taken to speak of it from
         here on."""
-        known = self._comm_of.get((writer.host, writer.pid, pointer))
-        if (
-            known is None
-            or known.num_ranks != num_ranks
-            or (ident is not None and known.id != ident)
-        ):
+        comm = self._comm_of.get((writer.host, writer.pid, pointer))
+        if comm is None or comm.num_ranks != num_ranks or (ident is not None and comm.id != ident):
             key = (ident, num_ranks)
             if key not in self.comms:
-                self.keep(self.comms, key, CommDraft(ident, num_ranks), "communicators")
-            known = self.comms.get(key)
-        if known is not None:
+                self.keep(self.comms, key, PartialCommunicator(ident, num_ranks), "communicators")
+            comm = self.comms.get(key)
+        if comm is not None:
             for name in (pointer, writer.tid, ""):
                 self.keep(
-                    self._comm_of, (writer.host, writer.pid, name), known, "threads", replace=True
+                    self._comm_of, (writer.host, writer.pid, name), comm, "threads", replace=True
                 )
-        return known
+        return comm
 
     def current(
         self, writer: Writer, highest_rank: int = 0, pointer: str | None = None
-    ) -> CommDraft | None:
+    ) -> PartialCommunicator | None:
         """The communicator a line is of, by its address, else by its thread; None when that one has
         no such rank."""
         names: tuple[int | str, ...] = (pointer,) if pointer else (writer.tid, "")
-        found = (self._comm_of.get((writer.host, writer.pid, name)) for name in names)
-        comm = next((comm for comm in found if comm is not None), None)
+        comms = (self._comm_of.get((writer.host, writer.pid, name)) for name in names)
+        comm = next((comm for comm in comms if comm is not None), None)
         return comm if comm is not None and highest_rank < comm.num_ranks else None
 
-    def rank(self, comm: CommDraft, rank: int, *, is_complete: bool) -> None:
+    def rank(self, comm: PartialCommunicator, rank: int, *, is_complete: bool) -> None:
         if rank not in comm.ranks:
             if self._num_ranks >= MAX_KEPT["ranks"]:
                 self.left_out["ranks"] += 1
@@ -147,7 +143,7 @@ class Draft:
             self._num_ranks += 1
         comm.ranks[rank] = comm.ranks.get(rank, False) or is_complete
 
-    def ring(self, comm: CommDraft, ring: NcclRing) -> None:
+    def ring(self, comm: PartialCommunicator, ring: NcclRing) -> None:
         if ring.channel not in comm.rings:
             if self._num_rings >= MAX_KEPT["rings"]:
                 self.left_out["rings"] += 1
@@ -156,7 +152,11 @@ class Draft:
         comm.rings[ring.channel] = ring
 
     def connect(
-        self, comm: CommDraft | None, ends: tuple[int, int | None, int], way: str, via: str
+        self,
+        comm: PartialCommunicator | None,
+        ends: tuple[int, int | None, int],
+        way: str,
+        via: str,
     ) -> None:
         """A connection from one rank to another on a channel, by the word of its sender or its
         receiver."""
@@ -168,13 +168,13 @@ class Draft:
 
     def chosen(self, function: str | None, algorithm: str, protocol: str | None, size: int) -> None:
         key = (function, algorithm, protocol)
-        known = self.choices.get(key)
+        before = self.choices.get(key)
         choice = NcclChoice(
             function=function,
             algorithm=algorithm,
             protocol=protocol,
-            count=known.count + 1 if known else 1,
-            min_bytes=min(size, known.min_bytes) if known else size,
-            max_bytes=max(size, known.max_bytes) if known else size,
+            count=before.count + 1 if before else 1,
+            min_bytes=min(size, before.min_bytes) if before else size,
+            max_bytes=max(size, before.max_bytes) if before else size,
         )
         self.keep(self.choices, key, choice, "algorithms", replace=True)

@@ -61,7 +61,7 @@ INTERVALS = """\
      0.613516733      <not counted>      cycles
      0.613516733      <not counted>      instructions
      0.613516733    <not supported>      branches
-"""
+"""  # noqa: E501
 SUMMARY = """
  Performance counter stats for 'python3 j.py':
 
@@ -104,7 +104,7 @@ python 13890 [001] 57969.010000:    5000000 cpu-clock:pppH:
 
 pt_data loader 13891/13892 [000] 57969.020000:    5000000 cpu-clock:pppH:
 \t          104f81 [unknown] ([unknown])
-"""
+"""  # noqa: E501
 
 
 def of_text(folder: Path, text: str | bytes) -> SystemReport:
@@ -201,7 +201,7 @@ def test_intervals_of_a_whole_machine_tell_no_busy_cores(
     )
     (one,) = report.counters
     assert (one.busy_cores, one.cpu_s, one.context_switches) == (None, None, 226)
-    assert any("busy cores are not told" in note for note in report.recordings[0].notes)
+    assert any("busy cores are not known" in note for note in report.recordings[0].notes)
 
 
 @pytest.mark.parametrize(

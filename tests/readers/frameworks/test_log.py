@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.training_log import CLOCK, RATE, TOLD, FrameworkLog, TrainingLog
+from stepscope.core.recordings.training_log import CLOCK, RATE, STATED, FrameworkLog, TrainingLog
 from stepscope.errors import FormatError
 from stepscope.readers.detect import format_of, head_of
 from stepscope.readers.frameworks.log import is_mine, read
@@ -99,7 +99,7 @@ def test_megatron_step_is_the_median_of_its_steady_lines(tmp_path: Path) -> None
     assert (log.framework, log.step_ns, log.step_source, log.num_steps) == (
         "Megatron",
         451_000_000,
-        TOLD,
+        STATED,
         90,
     )
     assert (log.first_step, log.last_step, log.num_lines) == (1, 100, 11)
@@ -327,7 +327,7 @@ def test_nanotron_numbers_have_letters(tmp_path: Path) -> None:
             for at, time in enumerate(("14.7K", "1.18K", "1.2K", "1.22K", "673"))
         ),
     )
-    assert (log.framework, log.step_ns, log.step_source) == ("nanotron", 1_190_000_000, TOLD)
+    assert (log.framework, log.step_ns, log.step_source) == ("nanotron", 1_190_000_000, STATED)
     assert log.tokens_per_s is not None
     assert log.tokens_per_s.value == 43_200
     assert log.memory_bytes is not None
@@ -366,7 +366,7 @@ def test_several_logs_of_one_run_are_one_and_of_two_runs_are_none(tmp_path: Path
 
 
 def test_the_surest_word_on_a_step_is_taken() -> None:
-    told = FrameworkLog(framework="a", path="a", step_ns=100, step_source=TOLD, num_steps=7)
+    told = FrameworkLog(framework="a", path="a", step_ns=100, step_source=STATED, num_steps=7)
     reckoned = FrameworkLog(framework="b", path="b", step_ns=900, step_source=RATE, num_steps=70)
     log = training_log(logs=(reckoned, told))
     assert (log.step_ns, log.num_steps) == (100, 7)
@@ -423,5 +423,5 @@ def test_the_list_of_formats_finds_it() -> None:
 def test_a_log_that_never_reaches_a_step_says_so(tmp_path: Path) -> None:
     text = "[rank0]:[titan] 2026-01-01 12:00:00,123 - root - INFO - Starting job: Llama 3\n"
     assert is_mine(text.encode(), "job.log")
-    with pytest.raises(FormatError, match="none of them tells a step"):
+    with pytest.raises(FormatError, match="none of them is about a step"):
         read_texts(tmp_path, text)

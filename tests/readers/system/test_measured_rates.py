@@ -70,7 +70,7 @@ def test_given_like_a_recording_it_says_what_it_gives() -> None:
 
 
 def test_a_calibrated_machine_given_like_a_recording(tmp_path: Path) -> None:
-    from tests.readers.test_hardware_file import told, written
+    from tests.readers.system.test_hardware_file import told, written
 
     path = written(tmp_path, told())
     assert is_mine(path.read_bytes(), path.name)

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, SUM
 from stepscope.readers.frameworks.lines import bars
-from tests.readers.test_training_log import only
+from tests.readers.frameworks.test_log import only
 
 BAR = "\r {percent}%|\u2588\u258b        | {at}/{of} [{gone}<00:00, {rate}it/s]"
 WIPE = "\r                                                \r"

@@ -31,7 +31,7 @@ NIC Legend:
 
   NIC0: mlx5_0
   NIC1: mlx5_bond_0
-"""
+"""  # noqa: E501
 ROCM = """\
 
 

@@ -21,7 +21,7 @@ HEAD = """\
 #                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-"""
+"""  # noqa: E501
 THREADS = (
     "# nThread 1 nGpus 4 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: "
     "40 agg iters: 1 validation: 1\n"
@@ -40,7 +40,7 @@ NEW = (
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 14.3
 #
-"""
+"""  # noqa: E501
 )
 OLD = """\
 # nThread 1 nGpus 2 minBytes 1024 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
@@ -54,7 +54,7 @@ OLD = """\
 #        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
         1024           256   float     sum    25.10    0.04    0.04  1e-07    24.90    0.04    0.04  1e-07
         4096          1024   float     sum    27.10    0.15    0.15  0e+00    26.90    0.15    0.15  0e+00
-"""
+"""  # noqa: E501
 
 
 def test_the_newer_format() -> None:
@@ -122,7 +122,7 @@ def test_a_test_that_nothing_tells_is_asked_for() -> None:
         .replace("3.28", "1.64")
         .replace("3.07", "1.54")
     )
-    with pytest.raises(FormatError, match="does not tell which test it is"):
+    with pytest.raises(FormatError, match="does not say which test it is"):
         parse_nccl_tests(body, "run17.txt")
 
 
@@ -170,7 +170,7 @@ def test_host_names_stay_behind() -> None:
         ("", "no line of measured sizes"),
         ("\x00\x01 1 2 3", "no line of measured sizes"),
         (HEAD, "no line of measured sizes"),
-        (NEW.replace(RANKS, ""), "does not tell its ranks"),
+        (NEW.replace(RANKS, ""), "does not name its ranks"),
         (
             NEW.replace("1024 ", "1" * 5000)
             .replace("32768 ", "\u00b2" * 9)
@@ -181,7 +181,7 @@ def test_host_names_stay_behind() -> None:
             NEW.replace("Rank  0", "Rank " + "0" * 5000)
             .replace("Rank  1", "Rank x")
             .replace("Rank  2", "Rank"),
-            "does not tell its ranks",
+            "does not name its ranks",
         ),
         (
             NEW.replace("13.52", "nan")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.training_log import CLOCK, SUM, TOLD
+from stepscope.core.recordings.training_log import CLOCK, STATED, SUM
 from stepscope.readers.frameworks.deepspeed_tables import size_of
-from tests.readers.test_training_log import megatron, only, read_texts
+from tests.readers.frameworks.test_log import megatron, only, read_texts
 from tests.recordings import texts_of
 
 
@@ -100,17 +100,17 @@ def test_the_pipeline_engine_tells_its_step(tmp_path: Path) -> None:
         for at, seconds in zip(range(10, 60, 10), (9.0, 0.443, 0.445, 0.447, 0.444), strict=True)
     ]
     log = only(tmp_path, "\n".join(lines))
-    assert (log.step_ns, log.step_source, log.num_steps) == (444_500_000, TOLD, 40)
+    assert (log.step_ns, log.step_source, log.num_steps) == (444_500_000, STATED, 40)
     assert (log.first_loss, log.last_loss) == (2.9, 2.5)
 
 
 HEADER = (
-    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total Latency(ms)': <20}{'Avg Latency(ms)': <20}"
-    f"{'tput_avg (Gbps)': <20}{'busbw_avg (Gbps)': <20}"
+    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total Latency(ms)': <20}"
+    f"{'Avg Latency(ms)': <20}{'tput_avg (Gbps)': <20}{'busbw_avg (Gbps)': <20}"
 )
 STRAGGLER = (
-    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total comm lat(ms)': <20}{'Total straggler(ms)': <20}"
-    f"{'Avg comm lat(ms)': <20}{'Avg straggler(ms)': <20}"
+    f"{'Comm. Op': <20}{'Message Size': <20}{'Count': <20}{'Total comm lat(ms)': <20}"
+    f"{'Total straggler(ms)': <20}{'Avg comm lat(ms)': <20}{'Avg straggler(ms)': <20}"
 )
 
 

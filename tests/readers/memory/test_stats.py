@@ -38,7 +38,7 @@ def test_the_real_counters() -> None:
     assert (record.held, record.capacity_bytes, record.reserved_at_peak_bytes) == (None, None, None)
     assert ("peak", "4.50 GB in tensors") in texts_of(report)[0].lines
     assert (
-        "4.97 GB were reserved and 3.19 GB of it free, 598 MB of that beside used blocks"
+        "4.97 GB were reserved and 3.19 GB of it free, 598 MB of that between used blocks"
         in report.recordings[0].notes[0]
     )
 

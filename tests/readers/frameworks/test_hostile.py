@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.errors import StepscopeError
 from stepscope.readers.frameworks import lines as training_lines
-from stepscope.readers.frameworks import parser as training_draft
+from stepscope.readers.frameworks import series
 from stepscope.readers.frameworks.log import FRAMEWORKS, is_mine, read
 from stepscope.readers.source import Source
-from tests.readers.test_training_log import MEGATRON, megatron, nanotron, read_texts, titan
-from tests.readers.test_training_log_bars import ADVANCED, ROWS, TRAINER, table
-from tests.readers.test_training_log_deepspeed import BREAKDOWN, COMMS, FLOPS, progress, speed
+from tests.readers.frameworks.test_bars import ADVANCED, ROWS, TRAINER, table
+from tests.readers.frameworks.test_deepspeed import BREAKDOWN, COMMS, FLOPS, progress, speed
+from tests.readers.frameworks.test_log import MEGATRON, megatron, nanotron, read_texts, titan
 from tests.recordings import texts_of
 
 EVERYTHING = "\n".join(
@@ -70,7 +70,7 @@ def sound(log: TrainingLog) -> None:
     for one in log.logs:
         assert one.step_ns is None or one.step_ns > 0
         assert all(phase.ns >= 0 for phase in one.phases)
-        assert len(one.steps) <= training_draft.MAX_STEPS
+        assert len(one.steps) <= series.MAX_STEPS
     for recording in texts_of(log):
         assert all(word and value for word, value in recording.lines)
         assert all(
@@ -145,9 +145,9 @@ def test_what_is_kept_does_not_grow_with_the_log(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 40 << 20
     found = {one.framework: one for one in log.logs}
-    assert len(found["Megatron"].steps) == training_draft.MAX_STEPS
+    assert len(found["Megatron"].steps) == series.MAX_STEPS
     assert found["Megatron"].num_lines == 5_000
-    assert len(found["Megatron"].phases) == training_draft.MAX_PHASES
+    assert len(found["Megatron"].phases) == series.MAX_PHASES
     assert any("left out" in note for note in found["DeepSpeed"].notes)
 
 

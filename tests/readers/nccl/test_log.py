@@ -19,7 +19,7 @@ from stepscope.core.recordings.nccl import (
 )
 from stepscope.errors import StepscopeError
 from stepscope.readers.detect import head_of
-from stepscope.readers.nccl import parser as nccl_draft
+from stepscope.readers.nccl import tables
 from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
@@ -294,7 +294,7 @@ def test_a_subgroups_line_is_not_put_into_a_group_without_that_rank(tmp_path: Pa
 
 def test_too_much_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("connections", "warnings", "communicators", "ranks", "rings", "variables"):
-        monkeypatch.setitem(nccl_draft.MAX_KEPT, what, 3)
+        monkeypatch.setitem(tables.MAX_KEPT, what, 3)
     text = "".join(info(f"Channel 00/0 : {i}[0] -> 1[0] via P2P/IPC") for i in range(10))
     text += "".join(info(init(i, 50)) for i in range(5)) + "".join(
         info(init(0, 9, ident=f"0x{i}")) for i in range(5)
