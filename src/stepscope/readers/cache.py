@@ -1,9 +1,9 @@
 """A Trace kept as compressed columns in the user's cache folder, so that the next reading takes a
 fraction of a second.
 
-    magic, format version, schema, the source's size, what it was when it was read, lengths     a fixed head
-    the table part: names, threads, details, meta, and what each column is                      JSON, zstd
-    the columns, one after the other                                                            zstd each
+    fixed head   magic, format version, schema, the source's size and identity, lengths
+    JSON, zstd   the table part: names, threads, details, meta, and what each column is
+    zstd each    the columns, one after the other
 
 A column is kept as its first differences where that is smaller in range, in the narrowest integers
 that hold it. Nothing is kept beside the trace: a folder that somebody passes on holds no cache that

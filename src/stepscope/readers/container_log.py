@@ -1,11 +1,12 @@
 """A job's output as a container's runtime keeps it, unwrapped: what the job wrote, line by line.
 
-    {"log":"step 12: 114 ms\\n","stream":"stdout","time":"2026-11-16T08:00:00.931087621Z"}     docker's json-file
-    2026-11-16T08:00:00.931087621Z stdout F step 12: 114 ms                                    Kubernetes (CRI), podman
+    {"log":"step 12: 114 ms\\n","stream":"stdout","time":"2026-11-16T08:00:00.931087621Z"}
+    2026-11-16T08:00:00.931087621Z stdout F step 12: 114 ms
 
-Both cut long lines (at 16 KiB) into entries: docker's has no end of line then, a CRI entry has the
-tag P instead of F. They are joined, standard output and standard error apart, for the two are
-written into one another. An entry that is cut, or none at all, is passed on as it is, and counted.
+The first is docker's json-file, the second Kubernetes' (CRI) and podman's. Both cut long lines (at
+16 KiB) into entries: docker's has no end of line then, a CRI entry has the tag P instead of F. They
+are joined, standard output and standard error apart, for the two are written into one another. An
+entry that is cut, or none at all, is passed on as it is, and counted.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ PACKAGE_OF = {
     "az": "adlfs",
     "abfs": "adlfs",
     "abfss": "adlfs",
-    # fmt: skip
     "http": "aiohttp",
     "https": "aiohttp",
     "hdfs": "pyarrow",

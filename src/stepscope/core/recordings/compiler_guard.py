@@ -1,7 +1,9 @@
 """A guard of compiled code that failed: what it looked at, and what was there instead.
 
-    tensor 'x' size mismatch at index 1. expected 8, actual 9          a tensor's size, x, dimension 1: 8, 9
-    L['self'].k == 3      # return y * self.k  # model.py:14 in forward  a value, self.k: 3
+    tensor 'x' size mismatch at index 1. expected 8, actual 9
+    -> a tensor's size, x, dimension 1: 8, 9
+    L['self'].k == 3      # return y * self.k  # model.py:14 in forward
+    -> a value, self.k: 3
 
 TorchDynamo prints them in words of its own, which change between versions: what is not known here
 stays as it was printed.

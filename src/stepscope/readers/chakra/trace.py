@@ -3,7 +3,8 @@ which tensors. No times.
 
     {"schema": "1.1.1-chakra.0.0.4", "pid": 19046, "nodes": [
       {"id": 19, "name": "aten::addmm", "ctrl_deps": 10,
-       "inputs": {"values": [[13,14,0,64,4,"cpu"], ...], "shapes": [[64],[16,32],[32,64],[],[]], "types": ["Tensor(float)", ...]},
+       "inputs": {"values": [[13,14,0,64,4,"cpu"], ...], "shapes": [[64],[16,32],[32,64],[],[]],
+                  "types": ["Tensor(float)", ...]},
 
 `ctrl_deps` is the node that called this one; a tensor is [its id, its storage's, offset, elements,
 bytes of one, device] (torch/csrc/profiler/standalone/execution_trace_observer.cpp). Before 1.0.3,

@@ -1,11 +1,10 @@
 """A graph break in TorchDynamo's words, of any version, as a Break.
 
 Graph break in user code at model.py:61
-Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g.
-f(x, y):
+Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, ...
 
 Unsupported Tensor.item() call with capture_scalar_outputs=False
-  Explanation: Dynamo does not support tracing `Tensor.item()` with config.capture_scalar_outputs=False.
+  Explanation: Dynamo does not support tracing `Tensor.item()` with ...
   Hint: Set `torch._dynamo.config.capture_scalar_outputs = True` ...
 User code traceback:
   File "model.py", line 61, in f

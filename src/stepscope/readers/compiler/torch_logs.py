@@ -1,8 +1,10 @@
 """What TORCH_LOGS=recompiles,graph_breaks,perf_hints writes, of one or many ranks in one file or
 several.
 
-    [rank0]:V1115 02:01:47.025000 493 torch/_dynamo/guards.py:4760] [0/1] [__recompiles] Recompiling function f in train.py:59
-    rank      time                process  where it was logged       id    what of           the message, line by line
+    [rank0]:V1115 02:01:47.025000 493     torch/_dynamo/guards.py:4760]  [0/1]       [__recompiles]
+    rank    level, date, time     process where it was logged           compile id  artifact
+    Recompiling function f in train.py:59
+    the message, line by line
 
 Every line of a message has all of that before it, so that messages of several ranks can be
 distinguished. Logs of 2.0 to 2.2 have `[2023-11-21 19:02:13,073] [0/1]

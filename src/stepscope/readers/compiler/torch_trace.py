@@ -1,8 +1,8 @@
 """Structured traces of torch.compile (TORCH_TRACE), one file for each rank, and what tlparse makes
 of them.
 
-    V1116 07:42:42.929000 15749 torch/_dynamo/utils.py:2009] {"compilation_metrics": {"co_name": "forward", ...}, "frame_id": 0}
-    V1116 07:42:50.916000 15749 torch/_dynamo/guards.py:5400] {"artifact": {"name": "recompile_reasons"}, "has_payload": "c84"}
+    V1116 07:42:42.929000 15749 .../utils.py:2009] {"compilation_metrics": {...}, "frame_id": 0}
+    V1116 07:42:50.916000 15749 .../guards.py:5400] {"artifact": {...}, "has_payload": "c84"}
     <tab>the payload, line by line
 
 tlparse keeps the file as raw.log and has each line's JSON, without payloads, in raw.jsonl. The

@@ -1,7 +1,8 @@
 """Nsight Compute's `--csv` output, of `--page raw` and of `--page details`, into a KernelReport.
 
     raw      one row for a launch, a column for every metric; the line under the names has the units
-    details  one row for a metric of a launch: section, name as a person reads it, unit, value; rows of its rules between
+    details  one row for a metric of a launch: section, name as a person reads it, unit, value;
+             rows of its rules between
 
 Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and
 behind.

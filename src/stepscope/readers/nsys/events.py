@@ -68,8 +68,10 @@ MEMORY_WORDS = (
 WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 """By ENUM_CUPTI_SYNC_TYPE."""
 WORTH_TELLING_NS = 1_000_000
-GEOMETRY = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
-            "dynamicSharedMemory")  # fmt: skip
+GEOMETRY = (
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+    "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -124,9 +126,8 @@ class Draft:
         )
         if self.process == NONE or owner is None:
             return
-        for ((count,),) in self.database.query(
-            f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'
-        ):
+        query = f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'  # noqa: S608
+        for ((count,),) in self.database.query(query):
             if count:
                 self.unowned[table] = count
 

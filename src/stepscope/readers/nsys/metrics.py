@@ -125,10 +125,10 @@ def _samples(
     kinds, metrics = sorted({kind for kind, _ in keys}), sorted({metric for _, metric in keys})
     marks = [",".join("?" * len(some)) for some in (kinds, metrics)]
     query = (
-        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}" WHERE "timestamp" '
-        "BETWEEN ? AND ?"
-        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]}) AND typeof("value") IN '
-        "('integer', 'real')"
+        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}"'  # noqa: S608
+        ' WHERE "timestamp" BETWEEN ? AND ?'
+        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]})'
+        """ AND typeof("value") IN ('integer', 'real')"""
     )
     left = MAX_SAMPLES
     if not keys:

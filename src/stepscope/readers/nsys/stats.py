@@ -49,8 +49,8 @@ OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
 UNIT = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
 KERNELS, CALLS, OS_CALLS, COPY_TIMES, COPY_SIZES, RANGES, PROJECTIONS = (
-    "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum",
-    "nvtx_gpu_proj_sum",
+    "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum", "nvtx_sum", "nvtx_gpu_proj_sum",
 )  # fmt: skip
 ALIKE = {"average": "avg", "minimum": "min", "maximum": "max", "median": "med"}
 COUNTS = ("instances", "num calls", "count", "range instances", "calls", "operations")

@@ -66,8 +66,9 @@ MAX_DEPTH = 1024
 MAX_BAD_PACKETS = 10_000
 ASKED = frozenset(
     (
-        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size", "group_segment_size",
-        "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID", "tid", "workgroup_size",
+        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size",
+        "group_segment_size", "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID",
+        "tid", "workgroup_size",
     )
 )  # fmt: skip
 """What is looked up of the numbers noted down with an event."""

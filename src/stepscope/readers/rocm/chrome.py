@@ -3,7 +3,8 @@ categories.
 
     { "traceEvents":[{}
     ,{"args":{"name":"GPU0"},"ph":"M","pid":6,"name":"process_name","sort_index":3}
-    ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4", "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
+    ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4",
+      "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
 
 What an event is follows from the name of its process. Times are taken from BeginNs and EndNs: `ts`
 and `dur` are whole microseconds. Arrows from a call to its work are flows, told by process, thread

@@ -2,7 +2,8 @@
 entries at a time.
 
     {"tool": [{"agents": [...], "buffer_records": {"hip_api": [e, e, e, ...]}}]}
-    -> (("tool", "agents"), b"[...]")  (("tool", "buffer_records", "hip_api"), b"[e,e]")  (the same, b"[e, ...]")
+    -> (("tool", "agents"), b"[...]")
+       (("tool", "buffer_records", "hip_api"), b"[e,e]")  (the same, b"[e, ...]")
 
 Lists on the way to a wanted value add nothing to its path. An entry's end is `}, {"`, which cannot
 stand inside a string; a nested list could have it too: then the piece does not decode, and its

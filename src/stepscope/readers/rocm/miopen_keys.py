@@ -47,12 +47,15 @@ GROUPS = re.compile(r"_g(\d{1,9})(?![A-Z0-9])")
 NAME = r"[A-Za-z][\w<>+ -]{1,119}"
 TIME = r"(-?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|-?(?:nan|inf|NAN|INF))"
 BYTES = r"(\d{1,16})"
-ALGORITHM = r"miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)Algo(GEMM|Direct|FFT|Winograd|ImplicitGEMM)"
+ALGORITHM = (
+    r"miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)"
+    r"Algo(GEMM|Direct|FFT|Winograd|ImplicitGEMM)"
+)
 SOLVER = re.compile(f"({NAME}):{TIME},{BYTES},{ALGORITHM}")
 OLD_SOLVER = re.compile(f"{ALGORITHM}:({NAME}),{TIME},{BYTES}(?:,.{{0,400}})?")
 KEY = (
-    rb"\d{1,13}(?:-\d{1,13}){2,3}-\d{1,13}(?:x\d{1,13}){1,2}(?:-[\dx]{1,40}){7,9}(?:-[A-Za-z]{3,6}){1,3}-[A-Z][A-Z0-9]{2,23}"
-    rb"-[FBW](?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4}="
+    rb"\d{1,13}(?:-\d{1,13}){2,3}-\d{1,13}(?:x\d{1,13}){1,2}(?:-[\dx]{1,40}){7,9}"
+    rb"(?:-[A-Za-z]{3,6}){1,3}-[A-Z][A-Z0-9]{2,23}-[FBW](?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4}="
 )
 LINE = re.compile(KEY + rb"[^\n:;]{1,160}:")
 FOUND_LINE = re.compile(

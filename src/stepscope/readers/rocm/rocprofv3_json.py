@@ -1,7 +1,7 @@
 """Reads the JSON of rocprofv3 (`--output-format json`), however large.
 
     {"rocprofiler-sdk-tool": [{"metadata": {}, "agents": [], "strings": {}, "kernel_symbols": [],
-                               "buffer_records": {"kernel_dispatch": [], "hip_api": [], "memory_copy": [], ...}}]}
+                               "buffer_records": {"kernel_dispatch": [], "hip_api": [], ...}}]}
 
 Kernels have a number for a name, calls the numbers of their kind and operation: the tables that
 name them stand before the records, as rocprofv3 writes them. A launch and its kernel carry one
