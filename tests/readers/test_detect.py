@@ -16,9 +16,9 @@ from stepscope.readers.inputs import Found, find_sources
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
+from tests.readers.compiler.test_torch_logs import broken, recompile
 from tests.readers.test_formats import MEGATRON, NCCL
 from tests.readers.test_job_log import NEW_OOM
-from tests.readers.test_torch_logs import broken, recompile
 
 PRINTS = "".join(
     f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000)

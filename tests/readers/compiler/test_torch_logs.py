@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -406,3 +407,9 @@ def test_two_reports_of_one_run_count_once_and_fill_each_other(tmp_path: Path) -
     assert joined.functions()[0].recompiles == 2
     assert joined.break_places()[0].count == 1
     assert len(joined.recordings) == 2
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    mismatch = "0/0: tensor 'x' size mismatch at index 0. expected 8, actual 16"
+    text = recompile(mismatch) * 3 + broken("train.py:61", "item() call", "do not")
+    yield "torch-logs", "torch_logs.txt", text.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,7 @@ def test_it_is_known_by_its_sections_not_by_its_name() -> None:
         b"",
     )
     assert not any(dynamo_counters.is_mine(other, "counters.json") for other in others)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "dynamo-counters", "counters.json", json.dumps(COUNTERS).encode()

@@ -14,8 +14,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace
 from stepscope.errors import InputError
-from stepscope.readers import cache
-from stepscope.readers import open_trace as sniff
+from stepscope.readers import cache, open_trace
 from stepscope.readers.inputs import assign_ranks, find_sources
 from stepscope.readers.nsys import sqlite as nsys_sqlite
 from stepscope.readers.nsys import target as nsys_target
@@ -96,7 +95,7 @@ def test_each_process_is_diagnosed_as_a_rank(
 def test_each_part_has_its_own_events_devices_and_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
+    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 0)
     path = two_ranks(tmp_path / "report.sqlite").close()
     found = find_sources([path])
     assert [source.label for source in found.sources] == [

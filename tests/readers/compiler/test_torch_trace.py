@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +364,13 @@ def test_other_files_are_not_claimed() -> None:
         b'[{"ph": "X"}]',
     ):
         assert not torch_trace.is_mine(other, "dedicated_log_torch_trace_rank_0_x.log")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    lines = [
+        metrics(f"0/{index}", entire_frame_compile_time_s=1.5, graph_op_count=4)
+        for index in range(3)
+    ]
+    artifact = {"artifact": {"name": "recompile_reasons"}, "frame_id": 0, "frame_compile_id": 1}
+    lines.append(line(artifact, '["0/0: size mismatch"]'))
+    yield "torch-trace", "trace.log", "".join(lines).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -553,3 +554,7 @@ def test_text_is_not_taken_for_packets() -> None:
     assert not perfetto_trace.is_mine(head, "trace.pftrace")
     assert not perfetto_trace.is_mine(b"\n\n\n\n\n\n\n\n\n\n\n\n", "log.txt")
     assert perfetto_trace.is_mine(sdk_file(), "results")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "perfetto", "run.pftrace", sdk_file()
