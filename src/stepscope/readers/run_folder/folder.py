@@ -12,7 +12,7 @@ from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     ENTERED_FILE,
     EVENTS_FILE,
-    PACE_FILE,
+    OLD_STEP_SUMMARY_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
@@ -20,6 +20,7 @@ from stepscope.protocol.run_folder import (
     SAMPLES_FILE,
     SITE_FOLDER,
     STEP_COLUMNS,
+    STEP_SUMMARY_FILE,
     STEPS_FILE,
     WINDOW_NAME,
     is_run,
@@ -35,7 +36,15 @@ from stepscope.protocol.untrusted import (
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
-RANK_FILES = (RANK_FILE, STEPS_FILE, PACE_FILE, SAMPLES_FILE, EVENTS_FILE, PROBLEM_FILE)
+RANK_FILES = (
+    RANK_FILE,
+    STEPS_FILE,
+    STEP_SUMMARY_FILE,
+    OLD_STEP_SUMMARY_FILE,
+    SAMPLES_FILE,
+    EVENTS_FILE,
+    PROBLEM_FILE,
+)
 NO_REASON = "it does not say why"
 
 

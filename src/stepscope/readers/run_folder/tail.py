@@ -13,17 +13,17 @@ from typing import Any
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
-    PACE_COLUMNS,
-    PACE_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
     RUN_FILE,
     SAMPLES_FILE,
     STEP_COLUMNS,
+    STEP_SUMMARY_COLUMNS,
     STEPS_FILE,
     WINDOW_NAME,
     is_run,
+    step_summary_path,
 )
 from stepscope.protocol.untrusted import last_line
 from stepscope.readers.run_folder.folder import NO_REASON, refuse_special_files
@@ -127,7 +127,9 @@ class _RankFollower:
         self._rows: deque[Row] = deque(maxlen=NUM_ROWS)
         self._stretches: deque[Row] = deque(maxlen=NUM_ROWS)
         self._samples: deque[dict[str, Any]] = deque(maxlen=NUM_SAMPLES)
-        self._files = {name: Lines(folder / name) for name in (STEPS_FILE, PACE_FILE, SAMPLES_FILE)}
+        self._row_lines = Lines(folder / STEPS_FILE)
+        self._stretch_lines = Lines(step_summary_path(folder))
+        self._sample_lines = Lines(folder / SAMPLES_FILE)
         self._last_step: Any = None
         self._sign_ns: int | None = None
         self._step_ns: int | None = None
@@ -141,9 +143,9 @@ class _RankFollower:
             self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[
                 :NUM_HEAD
             ]
-        rows = _rows(self._files[STEPS_FILE].new(), STEP_COLUMNS)
-        stretches = _rows(self._files[PACE_FILE].new(), PACE_COLUMNS)
-        samples = sound_objects(self._files[SAMPLES_FILE].new())
+        rows = _rows(self._row_lines.new(), STEP_COLUMNS)
+        stretches = _rows(self._stretch_lines.new(), STEP_SUMMARY_COLUMNS)
+        samples = sound_objects(self._sample_lines.new())
         self._rows.extend(rows)
         self._stretches.extend(stretches)
         self._samples.extend(samples)
