@@ -180,7 +180,7 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
         if not words:
             raise UsageError("--command is empty; give the command that starts the job, in quotes")
         return words
-    told = read_run(folder).told.get("command")
+    told = read_run(folder).metadata.get("command")
     if not isinstance(told, list) or not told or not all(isinstance(word, str) for word in told):
         raise InputError(
             f"{folder} does not say which command it was. Give it: --command 'python train.py'"

@@ -21,7 +21,7 @@ IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_settin
 
 def run_facts(record: RunRecord) -> RunFacts:
     """The run as a whole."""
-    command, code = record.told.get("command"), record.told.get("exit_code")
+    command, code = record.metadata.get("command"), record.metadata.get("exit_code")
     return RunFacts(
         path=str(record.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -32,7 +32,7 @@ def run_facts(record: RunRecord) -> RunFacts:
 
 def rank_metadata(record: RankRecord) -> Known:
     """What one rank recorded of itself."""
-    recorded = record.told
+    recorded = record.metadata
     machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
