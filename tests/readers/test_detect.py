@@ -74,7 +74,7 @@ def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
     assert beside.compiler is not None
     assert beside.training is not None
     (function,) = beside.compiler.functions()
-    assert (function.name, function.recompiles, len(beside.compiler.break_places())) == ("f", 2, 1)
+    assert (function.name, function.recompiles, len(beside.compiler.break_counts())) == ("f", 2, 1)
     assert (beside.training.step_ns, len(beside.training.logs[0].steps)) == (451_000_000, 39)
     (output,) = beside.training.outputs
     assert (output.num_read, len(output.failures), output.said) == (1, 1, ())
