@@ -14,7 +14,7 @@ torch._dynamo.guards.__recompiles: [DEBUG]` instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ from stepscope.readers.compiler.breaks import FILE, MAX_LINES, break_of, is_brea
 from stepscope.readers.compiler.builder import MAX_NAME, CompileBuilder, ReportBuilder, Writer
 from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 16 << 10
 MAX_OPEN = 2048
@@ -93,7 +94,7 @@ class _FileParser:
 
     def take(self, line: str) -> None:
         """One line of the file, whoever wrote it."""
-        line = COLOR.sub("", line).rstrip("\r")
+        line = COLOR.sub("", line)
         match, process = NEW_LINE.search(line), None
         if match is not None:
             process, ident, artifact, text = int(match[1]), match[2], match[3], match[4]
@@ -207,7 +208,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
     for source in sources:
         before, stream, parser = builder.num_lines, opened(source), _FileParser(builder)
         with closing(stream.blocks()) as blocks:
-            for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
+            for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
                 builder.left_out["ends of long lines"] += not is_whole
                 if "torch" in line:
                     parser.take(line)
@@ -222,17 +223,3 @@ def read(sources: Sequence[Source]) -> CompilerReport:
                 "torch_logs.txt"
             )
     return builder.finished("torch-logs", [source.label for source in sources], notes)
-
-
-def lines_of(blocks: Iterator[bytes], limit: int) -> Iterator[tuple[str, bool]]:
-    """Lines as text, none longer than the limit; and whether each is whole."""
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_whole = is_whole and len(rest) + len(first) <= limit
-        rest = (rest + first[:limit])[:limit]
-        for part in others:
-            yield rest.decode("utf-8", "replace"), is_whole
-            rest, is_whole = part[:limit], len(part) <= limit
-    if rest:
-        yield rest.decode("utf-8", "replace"), is_whole

@@ -29,9 +29,9 @@ from stepscope.readers.compiler.builder import (
     ReportBuilder,
     Writer,
 )
-from stepscope.readers.compiler.torch_logs import lines_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 1 << 20
 """The metrics of one compilation hold every setting of the compiler: some 60 KiB."""
@@ -72,7 +72,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
         parser = _FileParser(builder, source.label)
         stream = Stream(source.path, source.offset, source.length)
         with closing(stream.blocks()) as blocks:
-            for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
+            for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
                 builder.left_out["long lines"] += not is_whole and not line.startswith("\t")
                 parser.take(line)
         parser.end()
@@ -125,7 +125,7 @@ class _FileParser:
     def take(self, line: str) -> None:
         if line.startswith("\t"):
             if self._payload is not None and len(self._payload) < MAX_PAYLOAD_LINES:
-                self._payload.append(line[1:].rstrip("\r"))
+                self._payload.append(line[1:])
             return
         self._end_payload()
         match = LINE.match(line)

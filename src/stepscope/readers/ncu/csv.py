@@ -10,10 +10,9 @@ behind.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -30,6 +29,7 @@ from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import has_decimal_comma, number_of, scale_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 4 << 20
 """A row of the raw page with every metric is 30 KiB, with all instances of each some 500."""
@@ -138,10 +138,14 @@ def _read_one(draft: Draft, source: Source) -> None:
     errors: list[str] = []
     table: Table | None = None
     with closing(stream.blocks()) as blocks:
-        for line in _lines(blocks, draft.counts):
+        for text, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+            if not is_whole:
+                draft.counts["lines too long to be of this format were left out"] += 1
+                continue
+            line = text.removeprefix("\ufeff")
             if line.startswith("==ERROR==") and len(errors) < MAX_ERRORS:
                 errors.append(line.removeprefix("==ERROR==").strip()[:300])
-            if not line or line.startswith("==") or not (row := _row(line)):
+            if not line or line.startswith("==") or not (row := csv_cells(line)):
                 continue
             if _is_header(row):
                 _finish(draft, table)
@@ -155,31 +159,6 @@ def _read_one(draft: Draft, source: Source) -> None:
         raise FormatError(
             _nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors)
         )
-
-
-def _lines(blocks: Iterable[bytes], counts: Counter[str]) -> Iterator[str]:
-    """Lines as text; one that is longer than any of this format is left out."""
-    rest, is_long = b"", False
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_long = is_long or len(rest) + len(first) > MAX_LINE_BYTES
-        rest = b"" if is_long else rest + first
-        for part in others:
-            if is_long:
-                counts["lines too long to be of this format were left out"] += 1
-            else:
-                yield rest.decode("utf-8", "replace").rstrip("\r").removeprefix("\ufeff")
-            rest, is_long = part, len(part) > MAX_LINE_BYTES
-    if rest and not is_long:
-        yield rest.decode("utf-8", "replace").rstrip("\r")
-
-
-def _row(line: str) -> list[str] | None:
-    """The cells of one line: no cell of this format has a line break."""
-    try:
-        return next(csv.reader([line]), None)
-    except csv.Error:
-        return None
 
 
 def _is_header(row: Sequence[str]) -> bool:

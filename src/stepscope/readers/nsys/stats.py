@@ -9,10 +9,9 @@ releases write `Time(%)` and `Average`, and --timeunit another unit behind each 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
@@ -144,9 +144,11 @@ def _read_one(draft: Draft, source: Source) -> None:
     )
     subject, seen = "", set()
     with closing(stream.blocks()) as blocks:
-        for line in _lines(blocks, draft):
-            if HEADER.match(line.encode("utf-8", "replace")):
-                head = _head(_cells(line), hint)
+        for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+            if not is_whole:
+                draft.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
+            elif HEADER.match(line.encode("utf-8", "replace")):
+                head = _head(csv_cells(line) or [], hint)
                 if head is None:
                     draft.counts["table(s) of a kind that is not read were left out"] += 1
                 elif (
@@ -173,33 +175,6 @@ def _read_one(draft: Draft, source: Source) -> None:
         raise FormatError(
             f"{source.label} has no row of a table of nsys stats{why}. Make one with: {RECORD}"
         )
-
-
-def _lines(blocks: Iterator[bytes], draft: Draft) -> Iterator[str]:
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
-        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
-        for part in others:
-            yield from _line(rest, is_whole, draft)
-            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
-    if rest:
-        yield from _line(rest, is_whole, draft)
-
-
-def _line(raw: bytes, is_whole: bool, draft: Draft) -> Iterator[str]:
-    if is_whole:
-        yield raw.decode("utf-8", "replace").rstrip("\r")
-    else:
-        draft.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
-
-
-def _cells(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line]), [])
-    except csv.Error:
-        return []
 
 
 def _head(cells: Sequence[str], hint: str) -> Head | None:
@@ -247,7 +222,7 @@ def _unit(head: Head) -> str:
 
 def _row(head: Head, line: str) -> Row | None:
     """A row of the table; None for a line that is none."""
-    cells = _cells(line)
+    cells = csv_cells(line) or []
     name_at, total_at = (
         head.place(*NAMES),
         head.place("total proj time", "total time", "total", "total size"),
