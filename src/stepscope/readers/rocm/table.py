@@ -32,15 +32,15 @@ class Table:
     num_cut: int = 0
     """Lines longer than the limit."""
     num_malformed: int = 0
-    _places: dict[str, int] = field(default_factory=dict)
+    _columns: dict[str, int] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[str]]:
         for row in self.raw_rows():
             if not self.header:
                 self.titles = tuple(cell.strip() for cell in row[:MAX_COLUMNS])
                 self.header = tuple(map(plain, self.titles))
-                self._places = {
-                    name: place for place, name in reversed(list(enumerate(self.header)))
+                self._columns = {
+                    name: index for index, name in reversed(list(enumerate(self.header)))
                 }
             elif row == list(self.titles):
                 continue
@@ -60,9 +60,9 @@ class Table:
             elif any(cells):
                 yield cells
 
-    def place(self, *names: str) -> int | None:
+    def column(self, *names: str) -> int | None:
         """Where the first of these columns stands."""
-        return next((self._places[name] for name in names if name in self._places), None)
+        return next((self._columns[name] for name in names if name in self._columns), None)
 
 
 def header_of(head: bytes) -> tuple[str, ...]:
@@ -78,21 +78,21 @@ def plain(title: str) -> str:
     return re.sub(r"[^a-z0-9%()]+", "_", title.strip().strip('"').lower()).strip("_")
 
 
-def whole(row: Sequence[str], place: int | None) -> int | None:
+def whole(row: Sequence[str], index: int | None) -> int | None:
     """A whole number of 0 or more; None where there is none."""
-    return whole_text(cell(row, place), 0, LARGEST)
+    return whole_text(cell(row, index), 0, LARGEST)
 
 
-def number(row: Sequence[str], place: int | None) -> float | None:
+def number(row: Sequence[str], index: int | None) -> float | None:
     """A decimal number; None where there is none."""
-    return finite_text(cell(row, place), -MOST, MOST)
+    return finite_text(cell(row, index), -MOST, MOST)
 
 
-def last_number(row: Sequence[str], place: int | None) -> int | None:
+def last_number(row: Sequence[str], index: int | None) -> int | None:
     """The number a cell ends with: `Agent 4`, `4`."""
-    match = LAST_NUMBER.search(cell(row, place)[-80:])
+    match = LAST_NUMBER.search(cell(row, index)[-80:])
     return int(match[1]) if match else None
 
 
-def cell(row: Sequence[str], place: int | None) -> str:
-    return row[place].strip() if place is not None and place < len(row) else ""
+def cell(row: Sequence[str], index: int | None) -> str:
+    return row[index].strip() if index is not None and index < len(row) else ""
