@@ -12,7 +12,7 @@ from stepscope.errors import FormatError
 from stepscope.readers import detect
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
-from stepscope.readers.inputs import Found, find_sources
+from stepscope.readers.inputs import FoundSources, find_sources
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
@@ -30,7 +30,7 @@ STEPS = "".join(MEGATRON.format(n=n) for n in range(1, 40))
 assert len(PRINTS) > 3 * (64 << 10)
 
 
-def names_of(found: Found) -> list[str | None]:
+def names_of(found: FoundSources) -> list[str | None]:
     return [*(source.format for source in found.others), *("nccl" for _ in found.logs)]
 
 

@@ -115,7 +115,9 @@ class _RecordingBuilder:
         }
         counters = {title: value for title, value in values.items() if value is not None}
         name = re.sub(
-            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z", "", cell(row, self.table.column("kernel_name"))
+            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z",
+            "",
+            cell(row, self.table.column("kernel_name")),
         )[:MAX_NAME]
         self.kernels.append(
             metrics_of(name or "(no name)", self._about(row), counters, self.device)
