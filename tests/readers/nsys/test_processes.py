@@ -111,7 +111,7 @@ def test_each_part_has_its_own_events_devices_and_cache(
             assert {thread.pid for thread in trace.threads} == {str(rank), str(PID + 10 * rank)}
             assert [device.index for device in trace.meta.devices] == [rank]
             assert (trace.meta.path, trace.meta.rank) == (source.label, None)
-    assert len({cache._place(source, None) for source in found.sources}) == 2
+    assert len({cache._cache_path(source, None) for source in found.sources}) == 2
     assert all(cache.load(source) is not None for source in found.sources)
     assert cache.load(replace(found.sources[0], part=None)) is None
     assert not list(tmp_path.glob("*.stepscope-cache"))
