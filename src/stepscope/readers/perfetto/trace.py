@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.perfetto.columns import (
     CLOCK_SNAPSHOT,
@@ -153,10 +153,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
                 progress(stream.compressed_bytes)
     except WireError as error:
         problem = f"after {parser.num_packets} packets: {error}"
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if not parser.num_packets:
         raise FormatError(
             f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}"

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from stepscope.core.trace import NONE, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
@@ -89,10 +89,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             raise FormatError(
                 f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}"
             ) from None
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if not parser.labels:
         raise FormatError(f"{source.label} has none of rocprof's processes in it. {WANTED}")
     return parser.finished(source, walk)

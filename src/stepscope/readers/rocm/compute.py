@@ -72,10 +72,7 @@ def _read_file(source: Source) -> KernelRecording:
             if builder.kind is None:
                 raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
         builder.take(row)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if builder.kind is None and kind_of(table.header) is None:
         raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
     return builder.recording(source)

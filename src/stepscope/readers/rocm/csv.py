@@ -59,10 +59,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         parser.read_agents(path)
     stream = Stream(source.path, source.offset, source.length)
     kind = parser.read_table(stream, progress)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if kind is None:
         raise FormatError(
             f"{source.label} is no table of rocprof: it has no columns of names and times. {WANTED}"

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
@@ -97,10 +97,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             raise FormatError(
                 f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}"
             ) from None
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if not parser.seen:
         raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
     return parser.finished(source, walk)

@@ -18,7 +18,7 @@ from stepscope.core.recordings.kernels import (
     KernelTotal,
     OtherTotals,
 )
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -54,10 +54,7 @@ def _read_file(source: Source) -> KernelRecording:
             num_beyond += 1
         else:
             totals.append(total)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if not set(table.header) >= COLUMNS:
         raise FormatError(f"{source.label} is no table of totals of rocprof. {WANTED}")
     kernels = [total for total in totals if not CALL.match(total.name)]
