@@ -12,15 +12,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from stepscope.core.saved import save
-from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.report.json import to_json
-from tests import memory_snapshots, miopen_files, nccl_logs, scenarios
-from tests.builders import source, step_events, tar_bytes, trace_text
+from tests import scenarios
+from tests.builders import step_events, tar_bytes, trace_text
 from tests.live_runs import (
     add_samples,
     add_steps,
@@ -30,36 +30,11 @@ from tests.live_runs import (
     write_rank,
     write_run,
 )
-from tests.nsys_files import write_export
 from tests.planner.test_config_json import LLAMA
-from tests.readers import (
-    test_chakra,
-    test_dynamo_counters,
-    test_miopen_find_db,
-    test_ncu_csv,
-    test_ncu_rep,
-    test_nsys_stats,
-    test_perfetto_trace,
-    test_rocprof_compute,
-    test_rocprof_csv,
-    test_rocprofv3_json,
-    test_torch_logs,
-    test_torch_trace,
-)
-from tests.readers.frameworks import test_bars, test_deepspeed, test_hostile
-from tests.readers.host import test_profile
-from tests.readers.job_log import test_log as test_job_log
-from tests.readers.memory import test_stats, test_timeline
-from tests.readers.system import (
-    test_dcgm,
-    test_hardware_file,
-    test_nvidia_smi,
-    test_nvidia_topo,
-    test_perf_text,
-    test_rocm_smi,
-)
+from tests.readers.system.test_hardware_file import told as hardware_told
 from tests.shared_data import DEMO, SHARED
 
+TESTS = Path(__file__).parent
 RUN, WATCHED, CLUSTER, HARDWARE, MODEL, DIAGNOSIS = (
     "run",
     "watched run",
@@ -74,13 +49,6 @@ KEPT_EVENTS = 300
 """Of a real trace: enough for steps, launches and kernels, few enough for thousands of rounds."""
 MOST_BYTES = 400_000
 """Of a real file of another format."""
-NCU = {
-    "gpu__time_duration.sum": ("us", "78.91"),
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "61.2"),
-    "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "44.1"),
-    "dram__bytes_read.sum": ("Mbyte", "12.5"),
-    "launch__registers_per_thread": ("register/thread", "128"),
-}
 CLUSTER_TEXT = """\
 name = "mine"
 nodes = 2
@@ -107,7 +75,8 @@ memory_gb = 2048
 bandwidth_gb_per_s = 51
 """
 REAL = {
-    "kineto": ("lab/single/elementwise_chain.slow.pt.trace.json.gz", "public/tracelens/torch_compile_triton.trace.json.gz",
+    "kineto": ("lab/single/elementwise_chain.slow.pt.trace.json.gz",
+               "public/tracelens/torch_compile_triton.trace.json.gz",
                "public/hta/amd_trace.mi250_minitoy_train_ROCm6_2_kineto.json.gz",
                "public/hta/critical_path.cuda_event_sync.event_sync_trace.json.gz"),
     "ncu-csv": ("lab/formats/ncu_raw.csv", "lab/formats/ncu_details.csv"),
@@ -147,11 +116,13 @@ def _run(folder: Path) -> dict[str, bytes]:
         "throttle_reasons": ["sw_power_cap"],
     }
     rank = write_rank(
-        run, 0, machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4, "devices": [{"name": "H200"}]},
-        loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8, "pin_memory": False, "prefetch_factor": None}],
-        loader_iter={"class": "_SingleProcessDataLoaderIter", "num_workers": 0, "batch_size": 8}, host="n0", pid=7,
-        flags={"cudnn_benchmark": False, "matmul_tf32": False}, local_world_size=1, local_rank=0,
-        optimizers=[{"class": "Adam", "foreach": True}], models=[{"class": "M", "num_params": 4225}], ddp=[],
+        run, 0, machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4,
+        "devices": [{"name": "H200"}]}, loaders=[{"is_feeding": True, "num_workers": 0,
+        "batch_size": 8, "pin_memory": False, "prefetch_factor": None}],
+        loader_iter={"class": "_SingleProcessDataLoaderIter", "num_workers": 0, "batch_size": 8},
+        host="n0", pid=7, flags={"cudnn_benchmark": False, "matmul_tf32": False},
+        local_world_size=1, local_rank=0, optimizers=[{"class": "Adam", "foreach": True}],
+        models=[{"class": "M", "num_params": 4225}], ddp=[],
     )  # fmt: skip
     add_steps(
         rank,
@@ -171,7 +142,7 @@ def _run(folder: Path) -> dict[str, bytes]:
     (rank / "events.jsonl").write_text(
         '{"kind": "epoch", "step": 3, "at_ns": 5}\n{"kind": "window", "problem": "none"}\n'
     )
-    (rank / "window-30.pt.trace.json").write_bytes(_trimmed(DEMO))
+    (rank / "window-30.pt.trace.json").write_bytes(trimmed(DEMO))
     (run / "alerts.jsonl").write_text(
         '{"kind": "slow", "ranks": [0], "step": 3, "words": "slow", "at_wall_ns": 5}\n'
     )
@@ -185,16 +156,11 @@ def _run(folder: Path) -> dict[str, bytes]:
 
 def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     yield "kineto", "built.json", trace_text(step_events() * 3, record_shapes=1).encode()
-    yield "kineto", "demo.json", _trimmed(DEMO)
-    yield from _nvidia(folder)
-    yield from _amd(folder)
-    yield from _memory()
-    yield from _compiler()
-    yield from _system()
-    yield from _logs()
+    yield "kineto", "demo.json", trimmed(DEMO)
+    yield from _of_readers()
     yield CLUSTER, "cluster.toml", CLUSTER_TEXT.encode()
     yield MODEL, "config.json", json.dumps(LLAMA).encode()
-    yield HARDWARE, "machine.json", json.dumps(test_hardware_file.told()).encode()
+    yield HARDWARE, "machine.json", json.dumps(hardware_told()).encode()
     yield DIAGNOSIS, "contract.json", to_json(scenarios.data_bound()).encode()
     yield DIAGNOSIS, "ranks.json", to_json(scenarios.unsplit_comms()).encode()
     save(scenarios.comms_eight_ranks(), folder / "saved")
@@ -207,191 +173,12 @@ def _built(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     )
 
 
-def _nvidia(folder: Path) -> Iterator[tuple[str, str, bytes]]:
-    path = folder / "trace.json"
-    path.write_bytes(_trimmed(DEMO))
-    yield (
-        "nsys-sqlite",
-        "run.sqlite",
-        write_export(read_kineto(source(path)), folder / "run.sqlite").read_bytes(),
-    )
-    tables = (
-        test_nsys_stats.API,
-        test_nsys_stats.COPIES,
-        test_nsys_stats.PROJECTIONS,
-        test_nsys_stats.BY_GRID,
-        test_nsys_stats.OLD,
-    )
-    yield from (("nsys-stats", f"stats{at}.csv", table.encode()) for at, table in enumerate(tables))
-    yield "ncu-csv", "ncu.csv", test_ncu_csv.wide(folder, NCU).read_bytes()
-    yield "ncu-rep", "run.ncu-rep", test_ncu_rep.NVR
-
-
-def _amd(folder: Path) -> Iterator[tuple[str, str, bytes]]:
-    yield "rocprofv3-json", "results.json", json.dumps(test_rocprofv3_json.small()).encode()
-    for name in ("KERNELS", "OLD_KERNELS", "HIP", "COPIES", "V1", "V2"):
-        yield (
-            "rocprof-csv",
-            f"{name.lower()}_kernel_trace.csv",
-            getattr(test_rocprof_csv, name).encode(),
-        )
-    yield "rocprof-stats", "kernel_stats.csv", test_rocprof_csv.STATS.encode()
-    yield "roctracer-json", "results.json", test_rocprof_csv.CHROME.encode()
-    yield "perfetto", "run.pftrace", test_perfetto_trace.sdk_file()
-    yield (
-        "rocprof-compute",
-        "pmc_perf.csv",
-        test_rocprof_compute.table(test_rocprof_compute.COUNTERS).encode(),
-    )
-    lines = miopen_files.line(miopen_files.PLAIN_KEY, miopen_files.GEMM, miopen_files.NAIVE)
-    yield (
-        "miopen-find-db",
-        "gfx90a6e.HIP.3_2_0.ufdb.txt",
-        (lines + miopen_files.line(miopen_files.LAST_KEY, miopen_files.IGEMM)).encode(),
-    )
-    database = test_miopen_find_db.database(folder, "gfx90a6e.udb", *test_miopen_find_db.PERF_DB)
-    assert isinstance(database.path, Path)
-    yield "miopen-perf-db", "gfx90a6e.udb", database.path.read_bytes()
-
-
-def _memory() -> Iterator[tuple[str, str, bytes]]:
-    yield (
-        "memory-snapshot",
-        "snapshot.pickle",
-        memory_snapshots.pickled(memory_snapshots.training(3).snapshot()),
-    )
-    yield "memory-stats", "stats.json", json.dumps(test_stats.FLAT).encode()
-    yield "memory-stats", "nested.json", json.dumps([test_stats.NESTED] * 2).encode()
-    yield "memory-timeline", "memory.raw.json", json.dumps(test_timeline.ROWS).encode()
-    times, sizes = [5000, 6000, 7000], [[0, 1000, 0, 0, 0, 300, 0, 0, 0]] * 3
-    yield "memory-timeline", "memory.json", json.dumps([times, sizes]).encode()
-
-
-def _compiler() -> Iterator[tuple[str, str, bytes]]:
-    told = (
-        test_torch_logs.recompile("0/0: tensor 'x' size mismatch at index 0. expected 8, actual 16")
-        * 3
-    )
-    yield (
-        "torch-logs",
-        "torch_logs.txt",
-        (told + test_torch_logs.broken("train.py:61", "item() call", "do not")).encode(),
-    )
-    yield "dynamo-counters", "counters.json", json.dumps(test_dynamo_counters.COUNTERS).encode()
-    lines = [
-        test_torch_trace.metrics(f"0/{at}", entire_frame_compile_time_s=1.5, graph_op_count=4)
-        for at in range(3)
-    ]
-    artifact = {"artifact": {"name": "recompile_reasons"}, "frame_id": 0, "frame_compile_id": 1}
-    lines.append(test_torch_trace.line(artifact, '["0/0: size mismatch"]'))
-    yield "torch-trace", "trace.log", "".join(lines).encode()
-
-
-def _system() -> Iterator[tuple[str, str, bytes]]:
-    rows = "".join(
-        f"2026/01/01 00:00:0{at}.000, 0, NVIDIA H200, {90 + at} %, 1500 MHz, 1980 MHz, 0x4\n"
-        for at in range(4)
-    )
-    yield "nvidia-smi", "smi.csv", (test_nvidia_smi.HEADER + rows).encode()
-    yield "rocm-smi", "smi.csv", test_rocm_smi.MONITOR.encode()
-    yield "rocm-smi", "smi.json", json.dumps(test_rocm_smi.CARDS).encode()
-    yield "rocm-smi", "metric.json", json.dumps(test_rocm_smi.METRIC).encode()
-    yield "dcgm", "dcgm.txt", test_dcgm.DMON.encode()
-    yield (
-        "dcgm",
-        "metrics.txt",
-        "".join(test_dcgm.SCRAPE % pair for pair in ((1980, 0), (1500, 64))).encode(),
-    )
-    for name in ("STAT", "STAT_CSV", "INTERVALS", "INTERVALS_CSV", "SCRIPT"):
-        yield "perf", f"{name.lower()}.txt", getattr(test_perf_text, name).encode()
-    yield "host-profile", "stacks.txt", test_profile.RAW.encode()
-    yield from _host_profiles()
-    yield "topology", "topo.txt", test_nvidia_topo.NVIDIA.encode()
-    yield "topology", "rocm.txt", test_nvidia_topo.ROCM.encode()
-    rates = {
-        "device": "H200",
-        "gemm_bf16_8192_tflops": 800,
-        "gemm_fp32_1024_tflops": 50.5,
-        "copy_TBps": 4.1,
-        "launch_us": 3,
-    }
-    yield "measured-rates", "peaks.json", json.dumps(rates).encode()
-    yield "measured-rates", "calibrated.json", json.dumps(test_hardware_file.told()).encode()
-
-
-def _host_profiles() -> Iterator[tuple[str, str, bytes]]:
-    sampled = {
-        "type": "sampled",
-        "name": "main",
-        "unit": "seconds",
-        "samples": [[0, 1], [0, 2]],
-        "weights": [0.5, 0.25],
-    }
-    events = [{"type": kind, "frame": 0, "at": at} for kind, at in (("O", 0), ("C", 5))]
-    evented = {"type": "evented", "name": "main", "unit": "milliseconds", "events": events}
-    yield (
-        "host-profile",
-        "speedscope.json",
-        json.dumps(test_profile.speedscope(sampled, evented)).encode(),
-    )
-    leaf = {"function": "forward", "file_path": "nn.py", "line_no": 9, "time": 1.5, "children": []}
-    root = {
-        "function": "main",
-        "file_path": "train.py",
-        "line_no": 3,
-        "time": 2.0,
-        "children": [leaf, leaf],
-    }
-    session = {
-        "start_time": 1.5,
-        "duration": 2.0,
-        "sample_count": 5,
-        "cpu_time": 1.0,
-        "root_frame": root,
-    }
-    yield "host-profile", "pyinstrument.json", json.dumps(session).encode()
-    call = {
-        "ph": "X",
-        "cat": "fee",
-        "name": "step (/w/train.py:3)",
-        "pid": 1,
-        "tid": 1,
-        "ts": 0.5,
-        "dur": 9.5,
-    }
-    name = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "MainThread"}}
-    trace = {
-        "traceEvents": [name, call, call | {"ts": 2, "dur": 3}],
-        "viztracer_metadata": {"version": "1.1"},
-    }
-    yield "host-profile", "viztracer.json", json.dumps(trace).encode()
-
-
-def _logs() -> Iterator[tuple[str, str, bytes]]:
-    yield "training-log", "everything.log", test_hostile.EVERYTHING
-    yield "training-log", "trainer.log", test_bars.TRAINER.encode()
-    yield (
-        "training-log",
-        "deepspeed.log",
-        "\n".join([*test_deepspeed.BREAKDOWN, *test_deepspeed.COMMS]).encode(),
-    )
-    half = test_chakra.HALF
-    types = ["Tensor(c10::Half)"] * 2
-    product = test_chakra.node(
-        2, "aten::mm", shapes=[[10, 100], [100, 10]], types=types, values=[half, half]
-    )
-    yield (
-        "chakra",
-        "et.json",
-        test_chakra.trace(product, test_chakra.node(3, "c10d::allreduce_", caller=2)),
-    )
-    job = [getattr(test_job_log, name) for name in ("LOADER", "NEW_OOM", "OLD_OOM")]
-    job += [
-        getattr(test_job_log, name).format(rank=1, last=1580)
-        for name in ("UNUSED", "HUNG", "DETECTED", "SIGNALLED")
-    ]
-    yield "job-log", "job.log", "".join(job).encode()
-    yield "nccl-log", "nccl.log", nccl_logs.two_nodes().encode()
+def _of_readers() -> Iterator[tuple[str, str, bytes]]:
+    """What `samples()` of each reader's test module gives."""
+    for path in sorted(TESTS.glob("readers/**/test_*.py")):
+        if "\ndef samples(" in path.read_text():
+            module = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
+            yield from import_module(module).samples()
 
 
 def _real() -> Iterator[tuple[str, str, bytes]]:
@@ -402,12 +189,12 @@ def _real() -> Iterator[tuple[str, str, bytes]]:
                 yield (
                     kind,
                     name,
-                    _trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES],
+                    trimmed(path) if kind == "kineto" else path.read_bytes()[:MOST_BYTES],
                 )
 
 
 @cache
-def _trimmed(path: Path) -> bytes:
+def trimmed(path: Path) -> bytes:
     trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     step = max(1, len(trace["traceEvents"]) // KEPT_EVENTS)
     trace["traceEvents"] = trace["traceEvents"][::step]

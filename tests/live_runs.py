@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.protocol.run_folder import PACE_COLUMNS, SCHEMA, STEP_COLUMNS, write_json
+from stepscope.protocol.run_folder import (
+    SCHEMA,
+    STEP_COLUMNS,
+    STEP_SUMMARY_COLUMNS,
+    STEP_SUMMARY_FILE,
+    write_json,
+)
 
 WALL_NS = 1_800_000_000_000_000_000
 """The wall clock when a rank's perf_counter stood at 0."""
@@ -35,7 +41,7 @@ def write_rank(run: Path, rank: int, **notes: Any) -> Path:
         {"rank": rank, "perf_ns": 0, "wall_ns": WALL_NS, "world_size": 1, **notes},
     )
     _append(folder / "steps.jsonl", [{"columns": STEP_COLUMNS}])
-    _append(folder / "pace.jsonl", [{"columns": PACE_COLUMNS}])
+    _append(folder / STEP_SUMMARY_FILE, [{"columns": STEP_SUMMARY_COLUMNS}])
     return folder
 
 
@@ -52,7 +58,7 @@ def add_steps(folder: Path, rows: Sequence[Sequence[int | None]]) -> None:
 
 
 def add_stretches(folder: Path, rows: Sequence[Sequence[int]]) -> None:
-    _append(folder / "pace.jsonl", rows)
+    _append(folder / STEP_SUMMARY_FILE, rows)
 
 
 def add_samples(folder: Path, samples: Sequence[Mapping[str, Any]]) -> None:

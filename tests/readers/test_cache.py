@@ -35,7 +35,7 @@ def _stored(tmp_path: Path, text: str | None = None) -> tuple[Source, Trace, Pat
 
 
 def _place(one: Source) -> Path:
-    place = cache._place(one, None)
+    place = cache._cache_path(one, None)
     assert place is not None
     return place
 

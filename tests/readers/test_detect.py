@@ -12,13 +12,13 @@ from stepscope.errors import FormatError
 from stepscope.readers import detect
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.detect import refuse_unknown
-from stepscope.readers.inputs import Found, find_sources
+from stepscope.readers.inputs import FoundSources, find_sources
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.stream import BLOCK_BYTES
-from tests.readers.test_formats import MEGATRON, NCCL
+from tests.readers.compiler.test_torch_logs import broken, recompile
 from tests.readers.job_log.test_log import NEW_OOM
-from tests.readers.test_torch_logs import broken, recompile
+from tests.readers.test_formats import MEGATRON, NCCL
 
 PRINTS = "".join(
     f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000)
@@ -30,7 +30,7 @@ STEPS = "".join(MEGATRON.format(n=n) for n in range(1, 40))
 assert len(PRINTS) > 3 * (64 << 10)
 
 
-def names_of(found: Found) -> list[str | None]:
+def names_of(found: FoundSources) -> list[str | None]:
     return [*(source.format for source in found.others), *("nccl" for _ in found.logs)]
 
 
@@ -74,7 +74,7 @@ def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
     assert beside.compiler is not None
     assert beside.training is not None
     (function,) = beside.compiler.functions()
-    assert (function.name, function.recompiles, len(beside.compiler.break_places())) == ("f", 2, 1)
+    assert (function.name, function.recompiles, len(beside.compiler.break_counts())) == ("f", 2, 1)
     assert (beside.training.step_ns, len(beside.training.logs[0].steps)) == (451_000_000, 39)
     (output,) = beside.training.outputs
     assert (output.num_read, len(output.failures), output.said) == (1, 1, ())

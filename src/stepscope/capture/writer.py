@@ -20,11 +20,11 @@ from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
-    PACE_COLUMNS,
-    PACE_FILE,
     RANK_FILE,
     SAMPLES_FILE,
     STEP_COLUMNS,
+    STEP_SUMMARY_COLUMNS,
+    STEP_SUMMARY_FILE,
     STEPS_FILE,
     write_json,
 )
@@ -86,7 +86,7 @@ class Writer:
         self._notes = process_notes()
         write_json(self.folder / RANK_FILE, self._notes)
         self._append(STEPS_FILE, json_text({"columns": STEP_COLUMNS}))
-        self._append(PACE_FILE, json_text({"columns": PACE_COLUMNS}))
+        self._append(STEP_SUMMARY_FILE, json_text({"columns": STEP_SUMMARY_COLUMNS}))
         self._thread.start()
 
     def event(self, kind: str, at_ns: int, **fields: Any) -> None:
@@ -199,7 +199,7 @@ class Writer:
 
     def _end_stretch(self) -> None:
         if self._stretch is not None:
-            self._append(PACE_FILE, json_text(self._stretch))
+            self._append(STEP_SUMMARY_FILE, json_text(self._stretch))
             self._stretch = None
 
     def _append(self, name: str, lines: str) -> None:

@@ -181,7 +181,7 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
         if not words:
             raise UsageError("--command is empty; give the command that starts the job, in quotes")
         return words
-    recorded = read_run(folder).told.get("command")
+    recorded = read_run(folder).metadata.get("command")
     is_words = isinstance(recorded, list) and all(isinstance(word, str) for word in recorded)
     if not recorded or not is_words:
         raise InputError(

@@ -44,7 +44,7 @@ def read_side(recording: Recording, label: str) -> CompareSide:
 def _failure(run: RunRecord) -> str | None:
     """That the job failed, in words;
     None for one that ended well, or was ended by us after the steps that were asked for."""
-    code = run.told.get("exit_code")
+    code = run.metadata.get("exit_code")
     if (
         not isinstance(code, int)
         or code == 0

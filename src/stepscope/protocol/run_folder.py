@@ -7,7 +7,8 @@
     RUN/alerts.jsonl                    a line per alert while the job ran: kind, ranks, step, words, at_wall_ns
     RUN/rank-3/rank.json                who this rank is, its machine, versions, environment, knobs, model
     RUN/rank-3/steps.jsonl              a header, then one array per step with no profiler attached (STEP_COLUMNS)
-    RUN/rank-3/pace.jsonl               a header, then one array per stretch of a long run (PACE_COLUMNS)
+    RUN/rank-3/step_summary.jsonl       a header, then one array per ten seconds of a long run
+                                        (STEP_SUMMARY_COLUMNS); pace.jsonl up to version 0.1.0
     RUN/rank-3/samples.jsonl            a line per second: the device's counters, memory, the host
     RUN/rank-3/events.jsonl             a line per save, compilation, collection of garbage, epoch, recording
     RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
@@ -37,7 +38,8 @@ SCHEMA = "stepscope.run/1"
 RUN_FILE = "run.json"
 RANK_FILE = "rank.json"
 STEPS_FILE = "steps.jsonl"
-PACE_FILE = "pace.jsonl"
+STEP_SUMMARY_FILE = "step_summary.jsonl"
+OLD_STEP_SUMMARY_FILE = "pace.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 EVENTS_FILE = "events.jsonl"
 PROBLEM_FILE = "problem.txt"
@@ -83,7 +85,15 @@ all on the host. `state` is one of STATES.
 STATES = ("timed", "first", "profiled", "after")
 """timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached;
 after: the profiler has just left, or wrote its file in this step."""
-PACE_COLUMNS = ("first_step", "num_steps", "from_ns", "to_ns", "min_ns", "max_ns", "wait_ns")
+STEP_SUMMARY_COLUMNS = (
+    "first_step",
+    "num_steps",
+    "from_ns",
+    "to_ns",
+    "min_ns",
+    "max_ns",
+    "wait_ns",
+)
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
 
@@ -116,6 +126,11 @@ def read_settings(run: Path) -> dict[str, Any]:
 def _told(run: Path, name: str) -> dict[str, Any]:
     held = read_json_object(run / RUN_FILE).get(name)
     return held if isinstance(held, dict) else {}
+
+
+def step_summary_path(rank_folder: Path) -> Path:
+    old = rank_folder / OLD_STEP_SUMMARY_FILE
+    return old if old.exists() else rank_folder / STEP_SUMMARY_FILE
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Everything that was recorded beside traces, each by its own reader. A file that cannot be read
+"""Everything that other tools recorded, each by its own reader. A file that cannot be read
 costs nothing but itself."""
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def read_auxiliary(sources: Sequence[Source]) -> Auxiliary | None:
     reports: dict[str, list[Any]] = {kind: [] for kind in AUXILIARY}
     notes: list[str] = []
     for name, mine in by_format.items():
-        found, problems = _read(name, mine)
-        reports[BY_NAME[name].kind] += found
+        read, problems = _read(name, mine)
+        reports[BY_NAME[name].kind] += read
         notes += problems
-    whole = {
-        kind: reduce(lambda one, two: one.joined(two), found)
-        for kind, found in reports.items()
-        if found
+    joined = {
+        kind: reduce(lambda report, other: report.joined(other), of_kind)
+        for kind, of_kind in reports.items()
+        if of_kind
     }
-    return Auxiliary(**whole, notes=tuple(notes))
+    return Auxiliary(**joined, notes=tuple(notes))
 
 
 def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
@@ -44,10 +44,10 @@ def _read(name: str, sources: Sequence[Source]) -> tuple[list[Any], list[str]]:
     except StepscopeError as problem:
         if len(sources) == 1:
             return [], [str(problem)]
-    found, problems = [], []
+    reports, problems = [], []
     for source in sources:
         try:
-            found.append(reader.read([source]))
+            reports.append(reader.read([source]))
         except StepscopeError as problem:
             problems.append(str(problem))
-    return found, problems
+    return reports, problems

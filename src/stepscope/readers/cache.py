@@ -1,9 +1,9 @@
 """A Trace kept as compressed columns in the user's cache folder, so that the next reading takes a
 fraction of a second.
 
-    magic, format version, schema, the source's size, what it was when it was read, lengths     a fixed head
-    the table part: names, threads, details, meta, and what each column is                      JSON, zstd
-    the columns, one after the other                                                            zstd each
+    fixed head   magic, format version, schema, the source's size and identity, lengths
+    JSON, zstd   the table part: names, threads, details, meta, and what each column is
+    zstd each    the columns, one after the other
 
 A column is kept as its first differences where that is smaller in range, in the narrowest integers
 that hold it. Nothing is kept beside the trace: a folder that somebody passes on holds no cache that
@@ -67,7 +67,7 @@ ABANDONED_S = 24 * 3600
 def load(source: Source, folder: Path | None = None) -> Trace | None:
     """The source's Trace from its cache; None when there is none, or it is stale, damaged, or not
     ours."""
-    path = _place(source, folder)
+    path = _cache_path(source, folder)
     if path is None:
         return None
     with contextlib.suppress(
@@ -89,17 +89,20 @@ def identity(source: Source) -> tuple[int, bytes] | None:
 
 
 def store(
-    source: Source, trace: Trace, was: tuple[int, bytes] | None = None, folder: Path | None = None
+    source: Source,
+    trace: Trace,
+    before: tuple[int, bytes] | None = None,
+    folder: Path | None = None,
 ) -> None:
-    """Keep the Trace for next time; where the cache folder cannot be written, not at all. `was`:
+    """Keep the Trace for next time; where the cache folder cannot be written, not at all. `before`:
     what the source was before it was read; one that has changed since is not kept, for nobody knows
     which of the two the Trace is of. `folder` is another than the user's own."""
-    path = _place(source, folder)
+    path = _cache_path(source, folder)
     if path is None:
         return
     try:
         size, digest = _identity(source)
-        if was is not None and was != (size, digest):
+        if before is not None and before != (size, digest):
             return
         parts = _parts(trace)
         table = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(
@@ -122,16 +125,16 @@ def cache_folder() -> Path | None:
     return Path(home, "stepscope") if os.path.isabs(home) else None
 
 
-def _place(source: Source, folder: Path | None) -> Path | None:
+def _cache_path(source: Source, folder: Path | None) -> Path | None:
     """Where the source's cache lies, in the user's folder unless another is given: a name made of
     where the source lies."""
     folder, stem = folder or cache_folder(), source.stem
     if folder is None:
         return None
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
-    place = "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
+    key = "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
     return folder / (
-        hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX
+        hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX
     )
 
 
@@ -150,8 +153,8 @@ def _identity(source: Source) -> tuple[int, bytes]:
             state = os.fstat(file.fileno())
             total += state.st_size
             # A tool that sets a file's time back to what it was cannot set back when it did so.
-            told = (path.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-            digest.update(repr(told).encode("utf-8", "surrogateescape"))
+            state_key = (path.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+            digest.update(repr(state_key).encode("utf-8", "surrogateescape"))
             for start, length in _samples(state.st_size):
                 file.seek(start)
                 digest.update(file.read(length))
@@ -165,7 +168,8 @@ def _samples(size: int) -> list[tuple[int, int]]:
         return [(0, size)]
     room = size - 2 * END_BYTES - SAMPLE_BYTES
     between = [
-        (END_BYTES + room * at // (NUM_SAMPLES - 1), SAMPLE_BYTES) for at in range(NUM_SAMPLES)
+        (END_BYTES + room * index // (NUM_SAMPLES - 1), SAMPLE_BYTES)
+        for index in range(NUM_SAMPLES)
     ]
     return [(0, END_BYTES), *between, (size - END_BYTES, END_BYTES)]
 
@@ -174,14 +178,14 @@ def _companions(source: Source) -> list[Path]:
     """Files that are read along with the source's own."""
     if source.format is None or source.archive is not None or not isinstance(source.path, Path):
         return []
-    found = getattr(BY_NAME[source.format].reader(), "companions", None)
-    return [] if found is None else list(found(source.path))
+    companions = getattr(BY_NAME[source.format].reader(), "companions", None)
+    return [] if companions is None else list(companions(source.path))
 
 
 def _trim(folder: Path) -> None:
     """Keep the folder bounded. Only files that we name so are ours to remove: the folder may hold
     others."""
-    now = time.time()
+    now_s = time.time()
     kept: list[tuple[float, int, str]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -190,7 +194,7 @@ def _trim(folder: Path) -> None:
             state = entry.stat(follow_symlinks=False)
             if NAME.fullmatch(entry.name):
                 kept.append((state.st_mtime, state.st_size, entry.path))
-            elif PART.fullmatch(entry.name) and now - state.st_mtime > ABANDONED_S:
+            elif PART.fullmatch(entry.name) and now_s - state.st_mtime > ABANDONED_S:
                 _remove(entry.path)
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
@@ -323,10 +327,10 @@ def _arrays(tables: Tables, data: memoryview, most_rows: int) -> dict[str, NDArr
 
 def _decompressed(data: memoryview, limit: int) -> bytes:
     """The frame's content; ZstdError when it says, or turns out, to be larger than `limit`."""
-    told = zstandard.frame_content_size(data)
-    if told < 0 or told > limit:
+    size = zstandard.frame_content_size(data)
+    if size < 0 or size > limit:
         raise zstandard.ZstdError("its size is not what the cache says")
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(told, 1))
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1))
 
 
 def _relabelled(trace: Trace, source: Source) -> Trace:

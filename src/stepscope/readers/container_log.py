@@ -1,11 +1,12 @@
 """A job's output as a container's runtime keeps it, unwrapped: what the job wrote, line by line.
 
-    {"log":"step 12: 114 ms\\n","stream":"stdout","time":"2026-11-16T08:00:00.931087621Z"}     docker's json-file
-    2026-11-16T08:00:00.931087621Z stdout F step 12: 114 ms                                    Kubernetes (CRI), podman
+    {"log":"step 12: 114 ms\\n","stream":"stdout","time":"2026-11-16T08:00:00.931087621Z"}
+    2026-11-16T08:00:00.931087621Z stdout F step 12: 114 ms
 
-Both cut long lines (at 16 KiB) into entries: docker's has no end of line then, a CRI entry has the
-tag P instead of F. They are joined, standard output and standard error apart, for the two are
-written into one another. An entry that is cut, or none at all, is passed on as it is, and counted.
+The first is docker's json-file, the second Kubernetes' (CRI) and podman's. Both cut long lines (at
+16 KiB) into entries: docker's has no end of line then, a CRI entry has the tag P instead of F. They
+are joined, standard output and standard error apart, for the two are written into one another. An
+entry that is cut, or none at all, is passed on as it is, and counted.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class ContainerLog:
             f"{self._num_others:,} line(s) of this container's log are damaged, and were read as "
             "they are"
         )
-        told = [
+        problems = [
             *([others] if self._num_others else []),
             *([self._stream.problem] if self._stream.problem else []),
         ]
-        return "; ".join(told) or None
+        return "; ".join(problems) or None
 
     def blocks(self) -> Generator[bytes, None, None]:
         with closing(self._stream.blocks()) as blocks:
@@ -117,17 +118,17 @@ def _kind_of(head: bytes) -> Callable[[bytes], Entry | None] | None:
 
 
 def _of_cri(line: bytes) -> Entry | None:
-    found = CRI.fullmatch(line.rstrip(b"\r"))
-    return None if found is None else (found[1], found[3] or b"", found[2] == b"F")
+    match = CRI.fullmatch(line.rstrip(b"\r"))
+    return None if match is None else (match[1], match[3] or b"", match[2] == b"F")
 
 
 def _of_docker(line: bytes) -> Entry | None:
     if not line.startswith(b"{") or b'"log"' not in line or len(line) > MAX_ENTRY_BYTES:
         return None
-    told = parse_json_object(line)
-    text, stream = told.get("log"), told.get("stream")
+    entry = parse_json_object(line)
+    text, stream = entry.get("log"), entry.get("stream")
     if not isinstance(text, str) or not (
-        isinstance(stream, str) or isinstance(told.get("time"), str)
+        isinstance(stream, str) or isinstance(entry.get("time"), str)
     ):
         return None
     name = stream.encode() if stream in ("stdout", "stderr") else b"other"

@@ -117,14 +117,14 @@ def detect(source: Source, notes: list[str]) -> tuple[Format, ...]:
     it. A text too long to be looked at whole is noted."""
     name = name_of(source)
     head = head_of(source)
-    found = {each.name for each in formats_of(head, name)}
+    names = {each.name for each in formats_of(head, name)}
     if _may_be_nccl(source, name) and _reader(NCCL).is_mine(head, name):
         # A job that NCCL writes into: whatever else its lines look like, it is no table and no
         # trace.
-        found = {NCCL} | {each for each in found if BY_NAME[each].kind in LOGS}
-    if (source.named or found or may_be_log(name)) and _goes_on(head, name, found):
-        found |= kinds_in(source, found, notes)
-    return tuple(each for each in FORMATS if each.name in found)
+        names = {NCCL} | {each for each in names if BY_NAME[each].kind in LOGS}
+    if (source.named or names or may_be_log(name)) and _goes_on(head, name, names):
+        names |= kinds_in(source, names, notes)
+    return tuple(each for each in FORMATS if each.name in names)
 
 
 def name_of(source: Source) -> str:
@@ -174,31 +174,31 @@ def _may_be_nccl(source: Source, name: str) -> bool:
     return not TRACE_NAME.search(name) if source.named else may_be_log(name)
 
 
-def _goes_on(head: bytes, name: str, found: Iterable[str]) -> bool:
+def _goes_on(head: bytes, name: str, formats: Iterable[str]) -> bool:
     """Whether what follows the first bytes may tell more of what a file is: a job's output, or a
     text that may be one. That is neither data nor a program, nor words about logs."""
     if len(head) < HEAD_BYTES or head.startswith(b"<") or TRACE_NAME.search(name):
         return False
-    is_output = all(BY_NAME[each].is_output for each in found)
+    is_output = all(BY_NAME[each].is_output for each in formats)
     return is_output and bool(_reader("training-log").may_be_log(head, name))
 
 
-def kinds_in(source: Source, known: Collection[str], notes: list[str]) -> frozenset[str]:
-    """The formats of a job's output that the text has lines of, beside those known; with a note
+def kinds_in(source: Source, formats: Collection[str], notes: list[str]) -> frozenset[str]:
+    """The formats of a job's output that the text has lines of, other than these; with a note
     where it is too long to be looked at. Nothing is read here: the readers of the kinds that were
     found do that, each its own lines."""
     missing = {
         each.name: _reader(each.name)
         for each in FORMATS
-        if each.is_output and each.name not in known
+        if each.is_output and each.name not in formats
     }
-    found: set[str] = set()
+    kinds: set[str] = set()
     size, tail = 0, b""
     with closing(opened(source).blocks()) as blocks:
         for block in blocks:
             piece = tail + block
             new = [kind for kind, reader in missing.items() if reader.is_in(piece)]
-            found.update(new)
+            kinds.update(new)
             for kind in new:
                 del missing[kind]
             size += len(block)
@@ -207,7 +207,7 @@ def kinds_in(source: Source, known: Collection[str], notes: list[str]) -> frozen
             tail = _from_line(piece[-OVERLAP_BYTES:])
     if missing and size >= MAX_BYTES:
         notes.append(_note(source))
-    return frozenset(found)
+    return frozenset(kinds)
 
 
 def _from_line(tail: bytes) -> bytes:
@@ -263,9 +263,9 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
             "Name it .log or .txt, and give it alone or beside the traces of the run.",
         )
     is_json = head.lstrip(SPACE).startswith((b"{", b"["))
-    for pattern, what in (
-        JSON_FIELDS if is_json and b'"traceEvents"' not in head else () if is_json else TEXTS
-    ):
+    if is_json and b'"traceEvents"' in head:
+        return "", ""
+    for pattern, what in JSON_FIELDS if is_json else TEXTS:
         if pattern.search(head):
             return what, WANTED
     return "", ""

@@ -50,7 +50,7 @@ WANTED = "Give a trace (.json, .json.gz, .json.zst), several, a folder of them, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundSources:
     """The sources, in natural order. A context manager: a compressed archive's temporary copy lives
     until it is left."""
 
@@ -79,7 +79,7 @@ class Found:
         self.close()
 
 
-def find_sources(paths: Sequence[str | Path]) -> Found:
+def find_sources(paths: Sequence[str | Path]) -> FoundSources:
     """Every source that `paths` name. InputError says which of them cannot be read, and why."""
     if not paths:
         raise InputError(f"no trace was named. {WANTED}")
@@ -102,7 +102,7 @@ def find_sources(paths: Sequence[str | Path]) -> Found:
             if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces)
             else None
         )
-        return Found(
+        return FoundSources(
             sources=traces,
             notes=tuple(notes),
             logs=logs,
@@ -177,16 +177,16 @@ def _in_folder(
             f"{folder}: {len(archives)} archive(s) in it were not opened ({archives[0].name}, "
             "...); name them to read them"
         )
-    found = []
+    sources = []
     for source in (
         Source(path=path, label=str(path), named=False)
         for path in _of_use(files)
         if path not in archives
     ):
-        found += _kept(_with_formats(source, notes), source.path.name)
-    if not found:
+        sources += _kept(_with_formats(source, notes), source.path.name)
+    if not sources:
         raise InputError(f"{folder} has no trace in it ({len(files)} other file(s)). {WANTED}")
-    return found
+    return sources
 
 
 def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
@@ -197,16 +197,16 @@ def _in_run(run: RunRecord, notes: list[str]) -> list[Source]:
         Source(path=path, label=str(path), rank=rank, rank_source=IN_RUN, named=True)
         for rank, path in chosen.items()
     ]
-    found = [
+    candidates = [
         Source(path=path, label=str(path), named=False)
         for path in sorted(run.path.iterdir())
-        if _may_be_beside(path)
+        if _may_be_recording(path)
     ]
-    beside = [one for source in found for one in _with_formats(source, notes)]
-    return [*sources, *(source for source in beside if _is_of_a_tool(source))]
+    recordings = [recording for source in candidates for recording in _with_formats(source, notes)]
+    return [*sources, *(source for source in recordings if _is_of_a_tool(source))]
 
 
-def _may_be_beside(path: Path) -> bool:
+def _may_be_recording(path: Path) -> bool:
     """What somebody put into a run's folder: neither ours nor hidden."""
     return (
         path.is_file()
@@ -229,13 +229,13 @@ def _with_formats(source: Source, notes: list[str]) -> list[Source]:
     """The source with its format; several times where it has several. A file of a folder that
     cannot be read is noted, and left for later."""
     try:
-        found = detect(source, notes)
+        formats = detect(source, notes)
     except (OSError, InputError) as problem:
         if source.named:
             raise
         notes.append(f"cannot read {source.label}: {getattr(problem, 'strerror', None) or problem}")
-        found = ()
-    return [replace(source, format=each.name) for each in found] or [source]
+        formats = ()
+    return [replace(source, format=each.name) for each in formats] or [source]
 
 
 def _kept(sources: Sequence[Source], name: str) -> list[Source]:
@@ -308,7 +308,7 @@ def _in_archive(tar: AnyPath, archive: AnyPath, notes: list[str]) -> list[Source
 
 def _unpacked(path: AnyPath, notes: list[str], held: ExitStack) -> Path:
     """The outer layer of a compressed archive taken off, once, into a folder that goes away with
-    the Found."""
+    the FoundSources."""
     folder = Path(held.enter_context(TemporaryDirectory(prefix="stepscope-")))
     target, stream, size = folder / "archive.tar", Stream(path), 0
     room = min(MAX_ARCHIVE_BYTES, shutil.disk_usage(folder).free - DISK_RESERVE_BYTES)
@@ -336,8 +336,10 @@ def _without_repeats(sources: list[Source], notes: list[str]) -> list[Source]:
     """Each file once, however many paths lead to it."""
     kept: dict[tuple[str, int, str | None], Source] = {}
     for source in sources:
-        place = os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url
-        key = (place, source.offset, source.format)
+        location = (
+            os.path.realpath(source.stem) if isinstance(source.stem, Path) else source.stem.url
+        )
+        key = (location, source.offset, source.format)
         if key in kept:
             notes.append(f"{source.label} is the same file as {kept[key].label}; it was read once")
         else:
@@ -350,10 +352,10 @@ def _in_parts(source: Source, notes: list[str]) -> list[Source]:
     if source.format is None or not BY_NAME[source.format].has_parts:
         return [source]
     try:
-        parts, told = BY_NAME[source.format].reader().parts(source)
+        parts, part_notes = BY_NAME[source.format].reader().parts(source)
     except (OSError, InputError):
         return [source]  # Its reading says what is wrong with it.
-    notes.extend(f"{source.label}: {note}" for note in told)
+    notes.extend(f"{source.label}: {note}" for note in part_notes)
     if parts and (rank := _with_rank(source).rank) is not None:
         notes.append(
             f"{source.label}: its name tells rank {rank}, and it holds {len(parts)} ranks: the "
@@ -364,8 +366,8 @@ def _in_parts(source: Source, notes: list[str]) -> list[Source]:
 
 def _of_part(source: Source, part: int, words: str) -> Source:
     """One of several ranks: `rank 3` where the file tells it, else `process 4711`."""
-    told = words.removeprefix("rank ")
-    rank = int(told) if told != words and told.isdecimal() else None
+    number = words.removeprefix("rank ")
+    rank = int(number) if number != words and number.isdecimal() else None
     where = "not known" if rank is None else "process' name"
     return replace(
         source, part=part, label=f"{source.label} ({words})", rank=rank, rank_source=where
@@ -376,13 +378,13 @@ def _with_rank(source: Source) -> Source:
     if source.rank is not None or source.part is not None:
         return source
     path = PurePosixPath(source.label.replace(os.sep, "/"))
-    places = [(path.name, "file name")] + (
+    names = [(path.name, "file name")] + (
         [] if source.named else [(path.parent.name, "folder name")]
     )
-    for name, place in places:
+    for name, what in names:
         ranks = set(map(int, RANK.findall(name)))
         if len(ranks) == 1:
-            return replace(source, rank=ranks.pop(), rank_source=place)
+            return replace(source, rank=ranks.pop(), rank_source=what)
     return source
 
 
@@ -399,8 +401,8 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Each trace's rank, those that nothing tells in order of the free numbers; and notes on both
     kinds of doubt."""
-    told = Counter(meta.rank for meta in metas if meta.rank is not None)
-    free = iter(number for number in range(len(metas) + len(told)) if number not in told)
+    recorded = Counter(meta.rank for meta in metas if meta.rank is not None)
+    free = iter(number for number in range(len(metas) + len(recorded)) if number not in recorded)
     ranks = tuple(meta.rank if meta.rank is not None else next(free) for meta in metas)
     notes = []
     guessed = [
@@ -414,7 +416,7 @@ def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str
             f"the rank of {len(guessed)} trace(s) is told neither inside nor by the name; counted "
             f"in order: {listed}"
         )
-    for rank, count in sorted(told.items()):
+    for rank, count in sorted(recorded.items()):
         if count > 1:
             names = ", ".join([meta.path for meta in metas if meta.rank == rank][:4])
             apart = "The ranks were not compared with one another"

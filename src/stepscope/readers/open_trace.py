@@ -18,17 +18,17 @@ def read_trace(
 ) -> Trace:
     """The Trace of a source, from its cache where there is a good one. FormatError says what it is,
     when it is no trace."""
-    was = None
+    before = None
     if use_cache:
         trace = cache.load(source)
         if trace is not None:
             return trace
-        was = cache.identity(source)
+        before = cache.identity(source)
     if source.format is None:
         refuse_unknown(source)
     read: Trace = BY_NAME[source.format or KINETO].reader().read(source, progress)
     if is_cached(read, use_cache=use_cache):
-        cache.store(source, read, was)
+        cache.store(source, read, before)
     return read
 
 

@@ -34,7 +34,6 @@ PACKAGE_OF = {
     "az": "adlfs",
     "abfs": "adlfs",
     "abfss": "adlfs",
-    # fmt: skip
     "http": "aiohttp",
     "https": "aiohttp",
     "hdfs": "pyarrow",
@@ -123,20 +122,20 @@ def find_remote(url: str, most: int) -> tuple[bool, list[RemotePath]]:
         info = system.info(path)
         if info.get("type") != "directory":
             return False, [_remote(url, info)]
-        found = system.find(path, detail=True)
-    if len(found) > most:
+        files = system.find(path, detail=True)
+    if len(files) > most:
         raise InputError(
             f"{shown(url)} has more than {most} files in it. Name the folder that holds the traces."
         )
     start = len(str(path).rstrip("/"))
-    seen = {name: info for name, info in found.items() if "/." not in name[start:]}
+    seen = {name: info for name, info in files.items() if "/." not in name[start:]}
     return True, [_remote(system.unstrip_protocol(name), info) for name, info in seen.items()]
 
 
 def _remote(url: str, info: dict[str, Any]) -> RemotePath:
-    told = [f"{key}={info[key]}" for key in VERSION_FIELDS if info.get(key) is not None]
-    digest = hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).digest()
-    version = int.from_bytes(digest[:8], "little", signed=True) if told else None
+    version_fields = [f"{key}={info[key]}" for key in VERSION_FIELDS if info.get(key) is not None]
+    digest = hashlib.sha256("\n".join(version_fields).encode("utf-8", "surrogateescape")).digest()
+    version = int.from_bytes(digest[:8], "little", signed=True) if version_fields else None
     return RemotePath(url=url, size=int(info.get("size") or 0), version=version)
 
 
@@ -162,8 +161,10 @@ def _system(url: str) -> tuple[Any, str]:
         )
         raise InputError(what if package else f"cannot open {shown(url)}: {problem}") from None
     except ValueError as problem:
-        known = "Give s3://, gs://, https:// or another that fsspec knows, or a local path."
-        raise InputError(f"cannot open {shown(url)}: {str(problem).rstrip('.')}. {known}") from None
+        advice = "Give s3://, gs://, https:// or another that fsspec knows, or a local path."
+        raise InputError(
+            f"cannot open {shown(url)}: {str(problem).rstrip('.')}. {advice}"
+        ) from None
     except OSError as problem:
         raise InputError(f"cannot open {shown(url)}: {problem}") from None
     return system, path
@@ -182,8 +183,8 @@ def _as_os_error() -> Iterator[None]:
 
 def _foreign() -> tuple[type[Exception], ...]:
     """The exceptions of those backends that are loaded."""
-    found = [getattr(sys.modules.get(module), name, None) for module, name in FOREIGN]
-    return tuple(kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))
+    kinds = [getattr(sys.modules.get(module), name, None) for module, name in FOREIGN]
+    return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
 
 class _File:

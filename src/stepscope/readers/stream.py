@@ -69,6 +69,13 @@ class Stream:
             else:
                 yield from self._plain(file)
 
+    def refuse_empty(self, label: str, wanted: str) -> None:
+        """InputError, where nothing was read; `wanted` says what to give instead."""
+        if not self.text_bytes:
+            raise InputError(
+                f"{label} has nothing to read: {self.problem or 'it is empty'}. {wanted}"
+            )
+
     def _head(self, file: BinaryIO) -> bytes:
         try:
             file.seek(self._offset)

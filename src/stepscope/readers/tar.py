@@ -93,10 +93,10 @@ def is_header(block: bytes) -> bool:
     """Whether these 512 bytes are a tar header: its checksum says so."""
     if len(block) < BLOCK or not block[0]:
         return False
-    told = block[148:156].strip(b" \x00")
-    if not told or not told.isdigit() or b"8" in told or b"9" in told:
+    checksum = block[148:156].strip(b" \x00")
+    if not checksum or not checksum.isdigit() or b"8" in checksum or b"9" in checksum:
         return False
-    return int(told, 8) == sum(block[:148]) + 8 * ord(" ") + sum(block[156:BLOCK])
+    return int(checksum, 8) == sum(block[:148]) + 8 * ord(" ") + sum(block[156:BLOCK])
 
 
 def _number(text: bytes) -> int:

@@ -3,7 +3,8 @@ holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from stepscope.readers.container_log import opened
@@ -29,14 +30,16 @@ class TextLines:
     def __iter__(self) -> Iterator[str]:
         stream = opened(self._source)
         with closing(stream.blocks()) as blocks:
-            for number, line in enumerate(self._lines(blocks)):
+            lines = bounded_lines(blocks, self._max_line_bytes)
+            for number, (line, is_whole) in enumerate(lines):
                 if number >= self._max_lines:
                     self.notes.append(
                         f"{self._source.label}: what comes after {self._max_lines:,} lines was "
                         "left out"
                     )
                     break
-                yield line.decode("utf-8", "replace").rstrip("\r")
+                self.num_cut += not is_whole
+                yield line
         if stream.problem:
             self.notes.append(f"{self._source.label}: {stream.problem}")
         if self.num_cut:
@@ -45,16 +48,25 @@ class TextLines:
                 f"{self._max_line_bytes >> 10} KiB cut"
             )
 
-    def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        most, rest, is_whole = self._max_line_bytes, b"", True
-        for block in blocks:
-            first, *others = block.split(b"\n")
-            is_whole = is_whole and len(rest) + len(first) <= most
-            rest = (rest + first[:most])[:most]
-            for part in others:
-                self.num_cut += not is_whole
-                yield rest
-                rest, is_whole = part[:most], len(part) <= most
-        if rest:
-            self.num_cut += not is_whole
-            yield rest
+
+def bounded_lines(blocks: Iterable[bytes], limit: int) -> Iterator[tuple[str, bool]]:
+    """Lines as text, cut after so many bytes; and whether each is whole."""
+    rest, is_whole = b"", True
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        is_whole = is_whole and len(rest) + len(first) <= limit
+        rest = (rest + first[:limit])[:limit]
+        for part in others:
+            yield rest.decode("utf-8", "replace").rstrip("\r"), is_whole
+            rest, is_whole = part[:limit], len(part) <= limit
+    if rest:
+        yield rest.decode("utf-8", "replace").rstrip("\r"), is_whole
+
+
+def csv_cells(line: str) -> list[str] | None:
+    """The cells of one line, so that a quote that nobody closes costs that line alone; None where
+    they cannot be told apart."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.protocol.json_text import json_text
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
-from stepscope.readers.inputs import Found
+from stepscope.readers.inputs import FoundSources
 from stepscope.report.names import clean
 
 MOST_NAMED = 8
@@ -52,7 +52,7 @@ def formats_json() -> str:
     )
 
 
-def source_words(found: Found) -> list[str]:
+def source_words(found: FoundSources) -> list[str]:
     """A line for each thing that was found in what the user named."""
     lines = []
     for source in (

@@ -133,7 +133,7 @@ def test_one_rank_has_nobody_to_wait_for(good: Outcome) -> None:
 def test_the_ranks_expected_are_those_of_the_machine_where_one_is_seen(good: Outcome) -> None:
     def told(rank: int, host: str, **more: int) -> RankTail:
         return replace(
-            good.ranks[0], rank=rank, told={"rank": rank, "world_size": 8, "host": host, **more}
+            good.ranks[0], rank=rank, metadata={"rank": rank, "world_size": 8, "host": host, **more}
         )
 
     second = told(5, "b", local_rank=1, local_world_size=4)

@@ -126,8 +126,8 @@ def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(
     assert dict(trial.taken) == {**dict.fromkeys(knobs, 1), "pin_memory": 0}
     assert any(note.startswith("pin_memory: there is no GPU") for note in trial.notes)
     # On a machine that is too busy the look at the job's objects ends before it has seen them all.
-    was_seen = ranks[0].told["num_objects_seen"] == ranks[0].told["num_objects"]
-    assert not was_seen or ranks[0].told["ddp"][0]["find_unused_parameters"] is False
+    was_seen = ranks[0].metadata["num_objects_seen"] == ranks[0].metadata["num_objects"]
+    assert not was_seen or ranks[0].metadata["ddp"][0]["find_unused_parameters"] is False
     assert (trial.setup.batch_size, trial.setup.world_size, trial.setup.seed) == (4, 2, 0)
     assert trial.setup.num_parameters == 32 * 64 + 64 + 64 * 8 + 8
     assert [loss.step for loss in trial.losses] == list(range(23)), (

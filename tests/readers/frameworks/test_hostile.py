@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,9 @@ def test_lines_are_the_same_wherever_blocks_end() -> None:
     for size in range(1, 9):
         blocks = (text.encode()[at : at + size] for at in range(0, len(text), size))
         assert [line for line, _ in training_lines.text_lines(blocks)] == whole
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "training-log", "everything.log", EVERYTHING
+    yield "training-log", "trainer.log", TRAINER.encode()
+    yield "training-log", "deepspeed.log", "\n".join([*BREAKDOWN, *COMMS]).encode()

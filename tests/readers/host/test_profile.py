@@ -4,6 +4,7 @@ job, counted by hand."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,52 @@ def test_any_cut_is_read_or_refused(tmp_path: Path) -> None:
 )
 def test_other_files_are_not_claimed(head: bytes) -> None:
     assert not host_profile.is_mine(head, "x")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "host-profile", "stacks.txt", RAW.encode()
+    sampled = {
+        "type": "sampled",
+        "name": "main",
+        "unit": "seconds",
+        "samples": [[0, 1], [0, 2]],
+        "weights": [0.5, 0.25],
+    }
+    events = [{"type": kind, "frame": 0, "at": ms} for kind, ms in (("O", 0), ("C", 5))]
+    evented = {"type": "evented", "name": "main", "unit": "milliseconds", "events": events}
+    yield (
+        "host-profile",
+        "speedscope.json",
+        json.dumps(speedscope(sampled, evented)).encode(),
+    )
+    leaf = {"function": "forward", "file_path": "nn.py", "line_no": 9, "time": 1.5, "children": []}
+    root = {
+        "function": "main",
+        "file_path": "train.py",
+        "line_no": 3,
+        "time": 2.0,
+        "children": [leaf, leaf],
+    }
+    session = {
+        "start_time": 1.5,
+        "duration": 2.0,
+        "sample_count": 5,
+        "cpu_time": 1.0,
+        "root_frame": root,
+    }
+    yield "host-profile", "pyinstrument.json", json.dumps(session).encode()
+    call = {
+        "ph": "X",
+        "cat": "fee",
+        "name": "step (/w/train.py:3)",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0.5,
+        "dur": 9.5,
+    }
+    name = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "MainThread"}}
+    trace = {
+        "traceEvents": [name, call, call | {"ts": 2, "dur": 3}],
+        "viztracer_metadata": {"version": "1.1"},
+    }
+    yield "host-profile", "viztracer.json", json.dumps(trace).encode()

@@ -4,6 +4,7 @@ nothing else."""
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -304,3 +305,9 @@ def test_output_that_breaks_off_anywhere_is_read(tmp_path: Path, size: int) -> N
     assert tried == [round(22.78 * GIB)] or (
         not tried and size < len(hung) + NEW_OOM.index(" GPU 0")
     )
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    texts = [LOADER, NEW_OOM, OLD_OOM]
+    texts += [text.format(rank=1, last=1580) for text in (UNUSED, HUNG, DETECTED, SIGNALLED)]
+    yield "job-log", "job.log", "".join(texts).encode()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -523,3 +524,7 @@ def test_the_real_snapshot_cut_anywhere_is_refused(tmp_path: Path) -> None:
     for length in (1, 2, 3, 100, 65_536, 2_000_000):
         with pytest.raises(StepscopeError):
             read([source_of(tmp_path / "cut.pickle", data[:length])])
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "memory-snapshot", "snapshot.pickle", pickled(training(3).snapshot())

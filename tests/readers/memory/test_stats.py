@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,8 @@ def test_a_trace_that_mentions_counters_is_not_claimed() -> None:
     )
     assert not is_mine(b'step 1: "allocated_bytes.all.peak": 5', "log.txt")
     assert not is_mine(b'{"Total Reserved": 5}', "x.json")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "memory-stats", "stats.json", json.dumps(FLAT).encode()
+    yield "memory-stats", "nested.json", json.dumps([NESTED] * 2).encode()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,9 @@ def test_what_is_none_is_refused_in_words(tmp_path: Path, text: bytes) -> None:
 )
 def test_other_lists_are_not_claimed(text: bytes) -> None:
     assert not is_mine(text, "x.json")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "memory-timeline", "memory.raw.json", json.dumps(ROWS).encode()
+    times, sizes = [5000, 6000, 7000], [[0, 1000, 0, 0, 0, 300, 0, 0, 0]] * 3
+    yield "memory-timeline", "memory.json", json.dumps([times, sizes]).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -370,3 +371,7 @@ def test_any_text_is_read_or_refused_in_words(
         return
     assert sum(log.transports.values()) == len(log.connections)
     assert all(line.isprintable() for line in to_text((nccl_section(log),)).splitlines())
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "nccl-log", "nccl.log", two_nodes().encode()

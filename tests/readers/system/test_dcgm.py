@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,8 @@ def test_rows_of_parts_of_a_device_are_counted(tmp_path: Path) -> None:
     )
     assert [device.num_samples for device in report.devices] == [2, 2]
     assert any("2 row(s) of parts of a device" in note for note in report.recordings[0].notes)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "dcgm", "dcgm.txt", DMON.encode()
+    yield "dcgm", "metrics.txt", (SCRAPE % (1980, 0) + SCRAPE % (1500, 64)).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,7 @@ def test_a_file_too_large_or_absent(tmp_path: Path) -> None:
         read_hardware(written(tmp_path, " " * (MAX_BYTES + 1)))
     with pytest.raises(InputError, match="No such file"):
         read_hardware(tmp_path / "none")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "measured-rates", "calibrated.json", json.dumps(told()).encode()

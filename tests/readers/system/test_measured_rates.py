@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,14 @@ def test_other_json_is_not_claimed() -> None:
         b"",
     ):
         assert not is_mine(text, "x.json")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    rates = {
+        "device": "H200",
+        "gemm_bf16_8192_tflops": 800,
+        "gemm_fp32_1024_tflops": 50.5,
+        "copy_TBps": 4.1,
+        "launch_us": 3,
+    }
+    yield "measured-rates", "peaks.json", json.dumps(rates).encode()

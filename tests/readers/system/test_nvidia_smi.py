@@ -4,6 +4,7 @@ besides."""
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -258,3 +259,11 @@ def test_devices_without_an_index_say_which_is_which(tmp_path: Path) -> None:
     text = "uuid, utilization.gpu [%], power.draw [W]\nGPU-bb, 90 %, 100 W\nGPU-aa, 10 %, 60 W\n"
     (recording,) = texts_of(of_text(tmp_path, text))
     assert any("0 is GPU-bb, 1 is GPU-aa" in note for note in recording.notes)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    rows = "".join(
+        f"2026/01/01 00:00:0{second}.000, 0, NVIDIA H200, {90 + second} %, 1500 MHz, 1980 MHz, 0x4\n"
+        for second in range(4)
+    )
+    yield "nvidia-smi", "smi.csv", (HEADER + rows).encode()

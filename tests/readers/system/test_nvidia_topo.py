@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,8 @@ def test_hostile_tables_are_bounded(tmp_path: Path) -> None:
                 read_text(tmp_path, text)
             except FormatError:
                 continue
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "topology", "topo.txt", NVIDIA.encode()
+    yield "topology", "rocm.txt", ROCM.encode()

@@ -3,6 +3,7 @@ hand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -331,3 +332,15 @@ def test_samples_of_several_events_are_said(tmp_path: Path) -> None:
     assert any("4 of cpu-clock, 4 of page-faults" in note for note in recording.notes)
     (recording,) = texts_of(of_text(tmp_path, SCRIPT))
     assert not any("several events" in note for note in recording.notes)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    texts = {
+        "stat": STAT,
+        "stat_csv": STAT_CSV,
+        "intervals": INTERVALS,
+        "intervals_csv": INTERVALS_CSV,
+        "script": SCRIPT,
+    }
+    for name, text in texts.items():
+        yield "perf", f"{name}.txt", text.encode()

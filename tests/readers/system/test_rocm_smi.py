@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,9 @@ def test_units_that_are_written_count(tmp_path: Path, text: str) -> None:
         1.5 * 1024**3,
         192 * 1024**3,
     )
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "rocm-smi", "smi.csv", MONITOR.encode()
+    yield "rocm-smi", "smi.json", json.dumps(CARDS).encode()
+    yield "rocm-smi", "metric.json", json.dumps(METRIC).encode()

@@ -21,7 +21,7 @@ from tests.shared_data import SHARED, needs_shared
 
 def again(*guards: str, number: int = 1, **told: object) -> Compile:
     found = tuple(guard_of(guard) for guard in guards)
-    return Compile(id=f"0/{number}", function="f", place="m.py:3", guards=found, **told)  # type: ignore[arg-type]
+    return Compile(id=f"0/{number}", function="f", location="m.py:3", guards=found, **told)  # type: ignore[arg-type]
 
 
 def beside(
@@ -70,7 +70,7 @@ def test_one_recompilation_is_how_a_size_becomes_dynamic() -> None:
 
 def test_ranks_side_by_side_are_not_several_recompilations() -> None:
     told = [
-        Compile(rank=rank, id="0/1", function="f", place="m.py:3", guards=(guard_of("n == 1"),))
+        Compile(rank=rank, id="0/1", function="f", location="m.py:3", guards=(guard_of("n == 1"),))
         for rank in range(8)
     ]
     assert recompilation.advise(beside(*told)) == ()
@@ -83,7 +83,7 @@ def test_nothing_recorded_is_nothing_advised() -> None:
 
 
 def test_the_weight_is_the_share_of_compiling_that_was_done_again() -> None:
-    first = Compile(id="0/0", function="f", place="m.py:3", seconds=6.0)
+    first = Compile(id="0/0", function="f", location="m.py:3", seconds=6.0)
     more = [again("0/0: n == 1", number=n, seconds=1.0, backward_s=0.5) for n in (1, 2)]
     (advice,) = recompilation.advise(beside(first, *more))
     assert advice.weight == pytest.approx(3.0 / 9.0)
@@ -120,14 +120,14 @@ def test_each_kind_of_guard_has_its_own_action(guard: str, words: str) -> None:
 
 
 def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
-    def piece(name: str, place: str, frame: int, number: int = 1) -> Compile:
+    def piece(name: str, location: str, frame: int, number: int = 1) -> Compile:
         return Compile(
-            id=f"{frame}/{number}", function=name, place=place, guards=(guard_of("y == 1"),)
+            id=f"{frame}/{number}", function=name, location=location, guards=(guard_of("y == 1"),)
         )
 
     told = [
-        Compile(id="0/0", function="forward", place="m.py:3"),
-        Compile(id="1/0", function="forward", place="m.py:30"),
+        Compile(id="0/0", function="forward", location="m.py:3"),
+        Compile(id="1/0", function="forward", location="m.py:30"),
         piece("torch_dynamo_resume_in_forward_at_34", "m.py:34", 2),
         piece("torch_dynamo_resume_in_forward_at_36", "m.py:36", 3),
     ]
@@ -141,7 +141,7 @@ def test_pieces_after_a_break_belong_to_the_function_they_are_of() -> None:
 
 def test_logs_without_ids_count_by_name() -> None:
     told = [
-        Compile(id=f"?{n}/0", function="f", place="m.py:3", guards=(guard_of("y == 1"),))
+        Compile(id=f"?{n}/0", function="f", location="m.py:3", guards=(guard_of("y == 1"),))
         for n in (1, 2)
     ]
     assert len(recompilation.advise(beside(*told))) == 1
@@ -161,7 +161,7 @@ def test_a_limit_that_counters_alone_tell_is_said_without_a_name() -> None:
 
 def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
     breaks = tuple(
-        Break(id="0/0", place=f"m.py:{n}", reason="No", hints=("Do it.",)) for n in range(10, 25)
+        Break(id="0/0", location=f"m.py:{n}", reason="No", hints=("Do it.",)) for n in range(10, 25)
     )
     advice = graph_breaks.advise(beside(breaks=breaks))
     assert len(advice) == graph_breaks.POLICY.most_advice
@@ -179,11 +179,11 @@ def test_many_breaks_are_named_and_not_all_spelled_out() -> None:
 )
 def test_items_of_older_versions_have_the_same_fix(reason: str, code: str) -> None:
     (advice,) = graph_breaks.advise(
-        beside(breaks=(Break(id="0/0", place="m.py:1", reason=reason, code=code),))
+        beside(breaks=(Break(id="0/0", location="m.py:1", reason=reason, code=code),))
     )
     assert advice.action.startswith("keep the value on the device")
     (other,) = graph_breaks.advise(
-        beside(breaks=(Break(id="0/0", place="m.py:1", reason="No", code=code),))
+        beside(breaks=(Break(id="0/0", location="m.py:1", reason="No", code=code),))
     )
     assert other.action.startswith("remove it")
 
@@ -193,7 +193,7 @@ def test_a_counted_break_says_that_its_place_was_not_told() -> None:
     (advice,) = graph_breaks.advise(beside(counted=(counted,)))
     assert "the line was not recorded" in advice.summary
     assert "4 times" in advice.evidence[0]
-    placed = Break(id="0/0", place="m.py:3", reason="No")
+    placed = Break(id="0/0", location="m.py:3", reason="No")
     (known,) = graph_breaks.advise(beside(breaks=(placed,), counted=(counted,)))
     assert "m.py:3" in known.summary
 

@@ -54,13 +54,13 @@ class JobAlarms:
         self._quiet: dict[str, int] = {}
 
     def look(self, run: RunTail) -> tuple[Alert, ...]:
-        has_ended = isinstance(run.told.get("exit_code"), int)
+        has_ended = isinstance(run.metadata.get("exit_code"), int)
         rank_alerts: list[_RankAlert] = []
         for rank in run.ranks:
             pid, alarms = self._ranks.get(rank.rank, (None, None))
-            if alarms is None or pid != rank.told.get("pid"):
+            if alarms is None or pid != rank.metadata.get("pid"):
                 alarms = _RankAlarms()
-                self._ranks[rank.rank] = rank.told.get("pid"), alarms
+                self._ranks[rank.rank] = rank.metadata.get("pid"), alarms
             rank_alerts += alarms.measured(rank)
             if not has_ended:
                 rank_alerts += alarms.absent(rank, run.wall_ns)

@@ -47,13 +47,13 @@ def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
     """The whole world; where only one of its machines is seen here
     and its launcher numbered its ranks, those of that machine."""
     world = max(
-        (size for tail in tails if isinstance(size := tail.told.get("world_size"), int)), default=0
+        (size for tail in tails if isinstance(size := tail.metadata.get("world_size"), int)), default=0
     )
-    if len({tail.told.get("host") for tail in tails}) != 1:
+    if len({tail.metadata.get("host") for tail in tails}) != 1:
         return frozenset(range(world))
     local: set[int] = set()
     for tail in tails:
-        first, num = tail.told.get("local_rank"), tail.told.get("local_world_size")
+        first, num = tail.metadata.get("local_rank"), tail.metadata.get("local_world_size")
         if not isinstance(first, int) or not isinstance(num, int):
             return frozenset(range(world))
         local |= set(range(tail.rank - first, tail.rank - first + num))

@@ -43,8 +43,8 @@ or the share of it spent waiting, stand out."""
 def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     ranks = tuple(_rank(tail, run) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
-    command, code = run.told.get("command"), whole(run.told.get("exit_code"))
-    begun, ended = whole(run.told.get("started_wall_ns")), whole(run.told.get("ended_wall_ns"))
+    command, code = run.metadata.get("command"), whole(run.metadata.get("exit_code"))
+    begun, ended = whole(run.metadata.get("started_wall_ns")), whole(run.metadata.get("ended_wall_ns"))
     return LiveView(
         path=str(run.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -57,7 +57,7 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
             (
                 size
                 for tail in run.ranks
-                if (size := whole(tail.told.get("world_size"))) is not None
+                if (size := whole(tail.metadata.get("world_size"))) is not None
             ),
             default=None,
         ),
@@ -68,7 +68,7 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
 
 def _rank(tail: RankTail, run: RunTail) -> RankLive:
     state, quiet_s = liveness(tail, run.wall_ns, STILL_S)
-    if isinstance(run.told.get("exit_code"), int):
+    if isinstance(run.metadata.get("exit_code"), int):
         state, quiet_s = RUNS, None
     lengths, waits, rows = _now(tail)
     step_ns = median(lengths) if lengths else _sampled_ns(tail)
@@ -77,7 +77,7 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
     utils = [util for sample in tail.samples[-NUM_UTIL:] if (util := gpu_util(sample)) is not None]
     last: dict[str, Any] = tail.samples[-1] if tail.samples else {}
     batches = [row["num_batches"] or 0 for row in rows]
-    batch_size = _batch_size(tail.told)
+    batch_size = _batch_size(tail.metadata)
     items = batch_size * fmean(batches) if batch_size and any(batches) else None
     return RankLive(
         rank=tail.rank,

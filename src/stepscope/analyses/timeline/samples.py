@@ -36,7 +36,7 @@ UNITS = (
 def sampled_series(record: RankRecord, low_ns: int, high_ns: int) -> list[Series]:
     """Every number that was sampled,
     from the last before `low_ns` to the first after `high_ns`; wall-clock nanoseconds."""
-    wall, perf = whole(record.told.get("wall_ns")), whole(record.told.get("perf_ns"))
+    wall, perf = whole(record.metadata.get("wall_ns")), whole(record.metadata.get("perf_ns"))
     if wall is None or perf is None:
         return []
     timed = [

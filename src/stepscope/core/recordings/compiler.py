@@ -2,7 +2,7 @@
 and the limits that were hit.
 
 A compilation has an id, `frame/number`, that is unique in its process: two recordings of one run
-tell of the same compilations, and joined they count once. Ranks do the same work side by side, so
+have the same compilations, and joined they count once. Ranks do the same work side by side, so
 counts and seconds are those of the process with most.
 """
 
@@ -32,7 +32,7 @@ class Compile:
     process: int | None = None
     id: str
     function: str = ""
-    place: str = ""
+    location: str = ""
     """`file:line` of the function."""
     guards: tuple[Guard, ...] | None = None
     """Those that kept the compiled versions from being used, the newest version's first; None for a
@@ -62,8 +62,8 @@ class Compile:
 
     @property
     def all_seconds(self) -> float | None:
-        told = [part for part in (self.seconds, self.backward_s) if part is not None]
-        return sum(told) if told else None
+        parts = [part for part in (self.seconds, self.backward_s) if part is not None]
+        return sum(parts) if parts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ class Break:
     rank: int | None = None
     process: int | None = None
     id: str
-    place: str = ""
-    """`file:line` as TorchDynamo tells it."""
+    location: str = ""
+    """`file:line` as TorchDynamo prints it."""
     reason: str
     explanation: str = ""
     hints: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ class Break:
     code: str = ""
     """The line of code there."""
     called_from: str = ""
-    """The innermost line outside of installed packages, where `place` is inside one."""
+    """The innermost line outside of installed packages, where `location` is inside one."""
 
     @property
     def key(self) -> tuple[int | None, int | None, str, str, str]:
-        return (self.rank, self.process, self.id, self.place, self.reason)
+        return (self.rank, self.process, self.id, self.location, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Counted:
     graphs: int | None = None
     limit_hits: int | None = None
     breaks: tuple[tuple[Break, int], ...] = ()
-    """Reasons, with hints but no places."""
+    """Reasons, with hints but no locations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +118,10 @@ class CompiledFunction:
     """A function over all its compilations; the rest of it after graph breaks is counted in."""
 
     name: str
-    place: str
+    location: str
     processes: int
     compiles: int | None
-    """None where the recording tells only what was compiled again."""
+    """None where the recording has only what was compiled again."""
     recompiles: int
     resumed: int
     """Of these, pieces after a graph break."""
@@ -141,10 +141,10 @@ class CompiledFunction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakPlace:
+class BreakCount:
     """A graph break over all the times it happened."""
 
-    told: Break
+    graph_break: Break
     count: int
     processes: int
 
@@ -166,7 +166,7 @@ class CompilerRecording(Recording):
     """All of Dynamo's: section, name and count."""
 
     def joined(self, other: CompilerRecording) -> CompilerRecording:
-        """Both; what both tell of one compilation is one."""
+        """Both; what both have of one compilation is one."""
         ranks = ranks_of([*self.compiles, *other.compiles], [*self.breaks, *other.breaks])
         hints = Counter(dict(self.hints))
         for text, count in other.hints:
@@ -219,8 +219,8 @@ class CompilerReport:
 
     @property
     def num_processes(self) -> int:
-        told = {(each.rank, each.process) for each in self.compiles}
-        return len(told | {(each.rank, each.process) for each in self.breaks})
+        writers = {(each.rank, each.process) for each in self.compiles}
+        return len(writers | {(each.rank, each.process) for each in self.breaks})
 
     @property
     def seconds(self) -> float | None:
@@ -236,38 +236,41 @@ class CompilerReport:
         for each in named:
             key, is_piece = _owner(each, starts)
             parts[key].append((each, is_piece))
-        found = [_function(*key, mine) for key, mine in parts.items()]
+        functions = [_function(*key, compiles) for key, compiles in parts.items()]
         return tuple(
             sorted(
-                found,
+                functions,
                 key=lambda f: (
                     -(f.again_s or 0.0),
                     -f.recompiles,
                     f.limit is None,
-                    f.place,
+                    f.location,
                     f.name,
                 ),
             )
         )
 
-    def break_places(self) -> tuple[BreakPlace, ...]:
-        """Each break once, the most frequent first; what counters alone tell of comes after,
-        without a place."""
-        by_place: dict[tuple[str, str], list[Break]] = defaultdict(list)
-        for each in self.breaks:
-            by_place[(each.place, each.reason)].append(each)
-        found = [_place(several) for several in by_place.values()]
-        reasons = {reason for _, reason in by_place}
-        more: dict[str, BreakPlace] = {}
-        for told, count in (pair for counted in self.counted for pair in counted.breaks):
-            if told.reason not in reasons:
-                before = more.get(told.reason)
+    def break_counts(self) -> tuple[BreakCount, ...]:
+        """Each break once, the most frequent first; those that counters alone have come after,
+        without a location."""
+        by_location: dict[tuple[str, str], list[Break]] = defaultdict(list)
+        for graph_break in self.breaks:
+            by_location[(graph_break.location, graph_break.reason)].append(graph_break)
+        counts = [_break_count(several) for several in by_location.values()]
+        reasons = {reason for _, reason in by_location}
+        counted_only: dict[str, BreakCount] = {}
+        for graph_break, count in (pair for counted in self.counted for pair in counted.breaks):
+            if graph_break.reason not in reasons:
+                before = counted_only.get(graph_break.reason)
                 most, processes = (before.count, before.processes) if before else (0, 0)
-                more[told.reason] = BreakPlace(
-                    told=told, count=max(count, most), processes=processes + 1
+                counted_only[graph_break.reason] = BreakCount(
+                    graph_break=graph_break, count=max(count, most), processes=processes + 1
                 )
-        ordered = sorted(found, key=lambda p: (-p.count, p.told.place))
-        return (*ordered, *sorted(more.values(), key=lambda p: (-p.count, p.told.reason)))
+        ordered = sorted(counts, key=lambda p: (-p.count, p.graph_break.location))
+        return (
+            *ordered,
+            *sorted(counted_only.values(), key=lambda p: (-p.count, p.graph_break.reason)),
+        )
 
 
 def ranks_of(compiles: Sequence[Compile], breaks: Sequence[Break]) -> dict[int, int]:
@@ -280,59 +283,59 @@ def ranks_of(compiles: Sequence[Compile], breaks: Sequence[Break]) -> dict[int, 
     ]:
         if process is not None and rank is not None:
             ranks[process].add(rank)
-    return {process: next(iter(found)) for process, found in ranks.items() if len(found) == 1}
+    return {process: next(iter(seen)) for process, seen in ranks.items() if len(seen) == 1}
 
 
-def with_ranks(told: Iterable[Keyed], ranks: dict[int, int]) -> list[Keyed]:
+def with_ranks(entries: Iterable[Keyed], ranks: dict[int, int]) -> list[Keyed]:
     return [
-        replace(each, rank=ranks.get(each.process))
-        if each.rank is None and each.process is not None
-        else each
-        for each in told
+        replace(entry, rank=ranks.get(entry.process))
+        if entry.rank is None and entry.process is not None
+        else entry
+        for entry in entries
     ]
 
 
-def merged(told: Iterable[Keyed]) -> tuple[Keyed, ...]:
+def merged(entries: Iterable[Keyed]) -> tuple[Keyed, ...]:
     """Each once, by its key: what one leaves open, another may fill."""
     kept: dict[object, Keyed] = {}
-    for each in told:
-        before = kept.get(each.key)
-        kept[each.key] = each if before is None else _filled(before, each)
+    for entry in entries:
+        before = kept.get(entry.key)
+        kept[entry.key] = entry if before is None else _filled(before, entry)
     return tuple(kept.values())
 
 
-def _filled(one: Keyed, two: Keyed) -> Keyed:
-    """One, with what it leaves open from the other; of guards, the longer list."""
-    told = {each.name: getattr(two, each.name) for each in fields(one)}
-    ours = {name: getattr(one, name) for name in told}
+def _filled(entry: Keyed, other: Keyed) -> Keyed:
+    """The entry, with what it leaves open from the other; of guards, the longer list."""
+    theirs = {each.name: getattr(other, each.name) for each in fields(entry)}
+    ours = {name: getattr(entry, name) for name in theirs}
     changes: dict[str, Any] = {
-        name: value for name, value in told.items() if value not in OPEN and ours[name] in OPEN
+        name: value for name, value in theirs.items() if value not in OPEN and ours[name] in OPEN
     }
-    if ours.get("guards") and told.get("guards"):
-        changes["guards"] = max(ours["guards"], told["guards"], key=len)
-    return replace(one, **changes)
+    if ours.get("guards") and theirs.get("guards"):
+        changes["guards"] = max(ours["guards"], theirs["guards"], key=len)
+    return replace(entry, **changes)
 
 
 def _named(compiles: Sequence[Compile]) -> list[Compile]:
     """With the name that other compilations of the same frame have, where one was given up before
     it had any."""
-    known = {each.frame: each for each in compiles if each.function}
+    named = {each.frame: each for each in compiles if each.function}
     return [
-        replace(each, function=known[each.frame].function, place=known[each.frame].place)
-        if not each.function and each.frame in known
+        replace(each, function=named[each.frame].function, location=named[each.frame].location)
+        if not each.function and each.frame in named
         else each
         for each in compiles
     ]
 
 
 def _starts(compiles: Sequence[Compile]) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """Where the functions of a name begin in a file: by name and file, line and place."""
+    """Where the functions of a name begin in a file: by name and file, line and location."""
     starts: dict[tuple[str, str], set[tuple[int, str]]] = defaultdict(set)
     for each in compiles:
-        file, _, line = each.place.rpartition(":")
+        file, _, line = each.location.rpartition(":")
         if not RESUMED.fullmatch(each.function) and line.isdecimal():
-            starts[(each.function, file)].add((int(line), each.place))
-    return {key: sorted(found) for key, found in starts.items()}
+            starts[(each.function, file)].add((int(line), each.location))
+    return {key: sorted(lines) for key, lines in starts.items()}
 
 
 def _owner(
@@ -340,20 +343,20 @@ def _owner(
 ) -> tuple[tuple[str, str], bool]:
     """The function that a compilation is of, and whether it is a piece of it after a graph
     break."""
-    found = RESUMED.fullmatch(each.function)
-    if found is None:
-        return (each.function, each.place), False
-    file, _, line = each.place.rpartition(":")
+    resumed = RESUMED.fullmatch(each.function)
+    if resumed is None:
+        return (each.function, each.location), False
+    file, _, line = each.location.rpartition(":")
     before = [
-        place
-        for start, place in starts.get((found[1], file), [])
+        location
+        for start, location in starts.get((resumed[1], file), [])
         if line.isdecimal() and start <= int(line)
     ]
-    return (found[1], before[-1] if before else file), True
+    return (resumed[1], before[-1] if before else file), True
 
 
-def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> CompiledFunction:
-    """All that is told of one function; each part with whether it is a piece after a graph
+def _function(name: str, location: str, parts: Sequence[tuple[Compile, bool]]) -> CompiledFunction:
+    """All that was recorded of one function; each part with whether it is a piece after a graph
     break."""
     failed = Counter((each.rank, each.process) for each, _ in parts if each.guards is not None)
     most = max(failed, key=lambda key: failed[key], default=None)
@@ -366,7 +369,7 @@ def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> C
     )
     return CompiledFunction(
         name=name,
-        place=place,
+        location=location,
         processes=len({(each.rank, each.process) for each, _ in parts}),
         compiles=max(whole.values(), default=None),
         recompiles=sum(each.is_again for each, _ in mine),
@@ -386,23 +389,25 @@ def _function(name: str, place: str, parts: Sequence[tuple[Compile, bool]]) -> C
 
 
 def _code(each: Compile) -> tuple[object, ...]:
-    """The piece of code that it is of, within a process; by its name where old logs tell no ids."""
-    return (each.function, each.place) if each.id.startswith("?") else each.frame
+    """The piece of code that it is of, within a process; by its name where old logs have no ids."""
+    return (each.function, each.location) if each.id.startswith("?") else each.frame
 
 
-def _place(several: list[Break]) -> BreakPlace:
-    """The one of which most is told: a repeated break comes without its stack."""
+def _break_count(several: list[Break]) -> BreakCount:
+    """By the break with most details: a repeated one comes without its stack."""
     per_process = Counter((each.rank, each.process) for each in several)
     fullest = max(
         several, key=lambda each: (bool(each.code), bool(each.hints), bool(each.explanation))
     )
-    return BreakPlace(told=fullest, count=max(per_process.values()), processes=len(per_process))
+    return BreakCount(
+        graph_break=fullest, count=max(per_process.values()), processes=len(per_process)
+    )
 
 
-def _most(told: Iterable[tuple[Compile, float | None]]) -> float | None:
-    """The greatest sum that one process has; None where nothing is told."""
+def _most(seconds_of: Iterable[tuple[Compile, float | None]]) -> float | None:
+    """The greatest sum that one process has; None where there is none."""
     sums: dict[tuple[int | None, int | None], float] = defaultdict(float)
-    for each, seconds in told:
+    for each, seconds in seconds_of:
         if seconds is not None:
             sums[(each.rank, each.process)] += seconds
     return max(sums.values(), default=None)

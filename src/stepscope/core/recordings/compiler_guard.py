@@ -1,7 +1,9 @@
 """A guard of compiled code that failed: what it looked at, and what was there instead.
 
-    tensor 'x' size mismatch at index 1. expected 8, actual 9          a tensor's size, x, dimension 1: 8, 9
-    L['self'].k == 3      # return y * self.k  # model.py:14 in forward  a value, self.k: 3
+    tensor 'x' size mismatch at index 1. expected 8, actual 9
+    -> a tensor's size, x, dimension 1: 8, 9
+    L['self'].k == 3      # return y * self.k  # model.py:14 in forward
+    -> a value, self.k: 3
 
 TorchDynamo prints them in words of its own, which change between versions: what is not known here
 stays as it was printed.
@@ -82,7 +84,7 @@ class Guard:
     actual: str | None = None
     code: str = ""
     """The user's line that it comes from."""
-    place: str = ""
+    location: str = ""
     hint: str = ""
     """What TorchDynamo says to it."""
 
@@ -99,10 +101,8 @@ class Guard:
         if self.kind == SIZE_BOUND:
             return f"bound on the size of tensor {self.subject} at dimension {self.index}"
         if self.kind in (RANK, DTYPE, DEVICE, GRAD, KEYS):
-            return (
-                f"{'number of dimensions' if self.kind == RANK else self.kind} of tensor "
-                f"{self.subject}"
-            )
+            what = "number of dimensions" if self.kind == RANK else self.kind
+            return f"{what} of tensor {self.subject}"
         if self.kind == STATE:
             return f"global state ({self.subject})" if self.subject else "global state"
         return self.text if self.kind == OTHER else f"{self.kind} of {self.subject}"
@@ -119,19 +119,17 @@ class GuardCount:
 
     @property
     def words(self) -> str:
-        """`size of tensor x at dimension 0: 8, 16, 24, ...`; with the user's line, where it is
-        told."""
-        shown = self.values[:MAX_SHOWN]
-        values = (
-            f": {', '.join(shown)}{', ...' if len(self.values) > len(shown) else ''}"
-            if shown
-            else ""
-        )
-        line = (
-            self.guard.place
-            and f" ({self.guard.place}{': ' + self.guard.code if self.guard.code else ''})"
-        )
-        return self.guard.words + values + line
+        """`size of tensor x at dimension 0: 8, 16, 24, ...`; with the user's line, where it was
+        printed."""
+        words, guard = self.guard.words, self.guard
+        if self.values:
+            words += ": " + ", ".join(self.values[:MAX_SHOWN])
+        if len(self.values) > MAX_SHOWN:
+            words += ", ..."
+        if guard.location:
+            code = f": {guard.code}" if guard.code else ""
+            words += f" ({guard.location}{code})"
+        return words
 
 
 def count_guards(failures: Iterable[tuple[Guard, ...]]) -> tuple[GuardCount, ...]:
@@ -142,9 +140,8 @@ def count_guards(failures: Iterable[tuple[Guard, ...]]) -> tuple[GuardCount, ...
     counts: Counter[object] = Counter()
     for guards in failures:
         counts.update({guard.key for guard in guards})
-        for guard in reversed(
-            guards
-        ):  # The oldest version's first: values then stand in the order in which they came.
+        # The oldest version's first: values then stand in the order in which they came.
+        for guard in reversed(guards):
             seen = values.setdefault(guard.key, {})
             first.setdefault(guard.key, guard)
             if guard.expected is not None and len(seen) < MAX_VALUES:
@@ -159,25 +156,25 @@ def count_guards(failures: Iterable[tuple[Guard, ...]]) -> tuple[GuardCount, ...
 
 
 def guard_of(text: str, frames: Sequence[tuple[str, str]] = ()) -> Guard:
-    """The guard that a line tells of; `frames` is the user's stack that may follow it, as places
-    and lines of code."""
-    found = COMPILE_ID.match(text)
-    text = text[found.end() if found else 0 :][: 4 * MAX_TEXT].strip()
-    told, _, comment = text.partition("  # ")
-    told = told.strip()
-    code, place, hint = _comment(comment)
-    if frames:  # A comment's place may have lost its first letters.
-        place, code = frames[-1]
-    kind, subject, index, expected, actual = _parsed(told)
+    """The guard of a line; `frames` is the user's stack that may follow it, as locations and lines
+    of code."""
+    compile_id = COMPILE_ID.match(text)
+    text = text[compile_id.end() if compile_id else 0 :][: 4 * MAX_TEXT].strip()
+    guard, _, comment = text.partition("  # ")
+    guard = guard.strip()
+    code, location, hint = _comment(comment)
+    if frames:  # A comment's location may have lost its first letters.
+        location, code = frames[-1]
+    kind, subject, index, expected, actual = _parsed(guard)
     return Guard(
-        text=told[:MAX_TEXT],
+        text=guard[:MAX_TEXT],
         kind=kind,
         subject=plain(subject),
         index=index,
         expected=expected,
         actual=actual,
         code=code,
-        place=place,
+        location=location,
         hint=hint,
     )
 
@@ -188,43 +185,41 @@ def plain(name: str) -> str:
 
 
 def _comment(comment: str) -> tuple[str, str, str]:
-    """The line of code, its place and the hint of `code  # file:line in function (HINT: ...)`."""
-    found = COMMENT.match(comment)
-    return (
-        (found[1].strip()[:MAX_TEXT], found[2], (found[3] or "").rstrip(") ")[:MAX_TEXT])
-        if found
-        else ("", "", "")
-    )
+    """Line of code, location and hint of `code  # file:line in function (HINT: ...)`."""
+    match = COMMENT.match(comment)
+    if match is None:
+        return "", "", ""
+    return match[1].strip()[:MAX_TEXT], match[2], (match[3] or "").rstrip(") ")[:MAX_TEXT]
 
 
-def _parsed(told: str) -> tuple[str, str, int | None, str | None, str | None]:
+def _parsed(text: str) -> tuple[str, str, int | None, str | None, str | None]:
     """Kind, subject, dimension, what was expected, what was there."""
-    if tensor := TENSOR.fullmatch(told):
+    if tensor := TENSOR.fullmatch(text):
         return _of_tensor(tensor[1], tensor[2])
-    if found := SIZE_IS.fullmatch(told):
-        return SIZE, found[1], int(found[2]), found[3], None
-    if found := IN_BOUNDS.fullmatch(told):
-        return SIZE_BOUND, found[1], int(found[2]), told, None
-    if found := LENGTH_IS.fullmatch(told):
-        return LENGTH, found[1], None, found[2], None
-    if found := TYPE_IS.fullmatch(told):
-        return TYPE, found[1], None, found[2], None
-    if found := GLOBAL.match(told):
-        return STATE, (found[1] or found[2] or "").strip(), None, None, None
-    if found := VALUE_IS.fullmatch(told):
-        return VALUE, found[1].strip(), None, found[2].strip(), None
-    if found := SAME_OBJECT.fullmatch(told):
-        return IDENTITY, found[1] or found[2], None, None, None
+    if match := SIZE_IS.fullmatch(text):
+        return SIZE, match[1], int(match[2]), match[3], None
+    if match := IN_BOUNDS.fullmatch(text):
+        return SIZE_BOUND, match[1], int(match[2]), text, None
+    if match := LENGTH_IS.fullmatch(text):
+        return LENGTH, match[1], None, match[2], None
+    if match := TYPE_IS.fullmatch(text):
+        return TYPE, match[1], None, match[2], None
+    if match := GLOBAL.match(text):
+        return STATE, (match[1] or match[2] or "").strip(), None, None, None
+    if match := VALUE_IS.fullmatch(text):
+        return VALUE, match[1].strip(), None, match[2].strip(), None
+    if match := SAME_OBJECT.fullmatch(text):
+        return IDENTITY, match[1] or match[2], None, None, None
     return OTHER, "", None, None, None
 
 
 def _of_tensor(name: str, rest: str) -> tuple[str, str, int | None, str | None, str | None]:
-    if found := AT_INDEX.fullmatch(rest):
-        return found[1], name, int(found[2]), found[3], found[4]
-    if found := DEVICE_INDEX.fullmatch(rest):
-        return DEVICE, name, None, found[1], found[2]
+    if match := AT_INDEX.fullmatch(rest):
+        return match[1], name, int(match[2]), match[3], match[4]
+    if match := DEVICE_INDEX.fullmatch(rest):
+        return DEVICE, name, None, match[1], match[2]
     words = {"rank": RANK, "dtype": DTYPE, "requires_grad": GRAD, "dispatch key set": KEYS}
     for word, kind in words.items():
-        if rest.startswith(word) and (found := EXPECTED.fullmatch(rest.removeprefix(word).strip())):
-            return kind, name, None, found[1], found[2]
+        if rest.startswith(word) and (match := EXPECTED.fullmatch(rest.removeprefix(word).strip())):
+            return kind, name, None, match[1], match[2]
     return OTHER, "", None, None, None

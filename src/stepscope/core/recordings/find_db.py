@@ -164,7 +164,7 @@ class SearchedConvolutions:
 def together_of(files: Sequence[FindDb]) -> SearchedConvolutions | None:
     """None where there is nothing to look up."""
     whole: dict[ConvProblem, Searched] = {}
-    for file in sorted(files, key=lambda one: one.is_system):
+    for file in sorted(files, key=lambda file: file.is_system):
         for each in file.searched:
             whole.setdefault(each.problem, each)
     by_sizes: dict[tuple[object, ...], tuple[Searched, ...]] = {}

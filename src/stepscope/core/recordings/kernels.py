@@ -141,8 +141,8 @@ class KernelMetrics:
     @property
     def roof(self) -> tuple[str, float] | None:
         """The unit nearest to its peak and how near: ("DRAM", 0.87)."""
-        known = [(name, share) for name, share in self._units() if share is not None]
-        return max(known, key=lambda one: one[1], default=None)
+        shares = [(name, share) for name, share in self._units() if share is not None]
+        return max(shares, key=lambda pair: pair[1], default=None)
 
     def _units(self) -> tuple[tuple[str, float | None], ...]:
         return (

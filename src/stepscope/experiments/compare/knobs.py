@@ -25,13 +25,13 @@ MOST_DEPTH = 4
 
 def knobs_of_run(run: RunRecord) -> dict[str, str]:
     """The first rank's settings, and the command."""
-    command = run.told.get("command")
+    command = run.metadata.get("command")
     knobs = {"command": " ".join(map(str, command))} if isinstance(command, list) else {}
     return knobs | (_of_rank(run.ranks[0]) if run.ranks else {})
 
 
 def _of_rank(rank: RankRecord) -> dict[str, str]:
-    recorded = rank.told
+    recorded = rank.metadata
     knobs: dict[str, str] = {}
     for name in SECTIONS:
         _flatten(name, recorded.get(name), knobs)

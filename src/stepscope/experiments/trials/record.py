@@ -95,7 +95,7 @@ def median_rank(run: RunRecord, skipped: int) -> tuple[RankRecord | None, tuple[
 
 def stock_of(rank: RankRecord) -> int:
     """Steps that the loader's stock of ready batches fed."""
-    loader = _dict(rank.told.get("loader_iter"))
+    loader = _dict(rank.metadata.get("loader_iter"))
     return stock_steps(loader.get("num_workers"), loader.get("prefetch_factor"))
 
 
@@ -155,7 +155,7 @@ def _length(row: Row) -> int | None:
 def _setup(first: RankRecord | None, paced: RankRecord | None) -> Setup:
     if first is None:
         return Setup()
-    recorded, equal = first.told, _object(first.folder / EQUAL_FILE)
+    recorded, equal = first.metadata, _object(first.folder / EQUAL_FILE)
     loaders = _dicts(recorded.get("loaders"))
     # A DataLoader that nobody keeps is gone once its iterator is made: that tells the same.
     alone = loaders[0] if len(loaders) == 1 else _dict(recorded.get("loader_iter"))

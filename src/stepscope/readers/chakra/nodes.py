@@ -79,7 +79,7 @@ class _Tensors:
 
 
 @dataclass(slots=True)
-class Draft:
+class GraphBuilder:
     """Nodes, counted as they come."""
 
     num_nodes: int = 0
@@ -125,10 +125,10 @@ class Draft:
         after those that it called."""
         around: set[int] = set()
         for ident in self.work:
-            at, depth = self.callers.get(ident), 0
-            while at is not None and at not in around and depth < MAX_DEPTH:
-                around.add(at)
-                at, depth = self.callers.get(at), depth + 1
+            caller, depth = self.callers.get(ident), 0
+            while caller is not None and caller not in around and depth < MAX_DEPTH:
+                around.add(caller)
+                caller, depth = self.callers.get(caller), depth + 1
         for ident, (flops, name) in self.work.items():
             if ident not in around:
                 self.counts[name].flops += flops
@@ -136,26 +136,28 @@ class Draft:
 
     def finished(self, path: str, schema: str) -> ExecutionGraph:
         self._charge()
-        made = [
+        operators = [
             RecordedOperator(
                 name=name,
-                num=one.num,
-                tensor_bytes=one.tensor_bytes,
-                flops=one.flops if one.has_flops else None,
+                num=count.num,
+                tensor_bytes=count.tensor_bytes,
+                flops=count.flops if count.has_flops else None,
             )
-            for name, one in self.counts.items()
+            for name, count in self.counts.items()
         ]
-        made.sort(key=lambda one: (-one.num, one.name))
+        operators.sort(key=lambda operator: (-operator.num, operator.name))
         return ExecutionGraph(
             path=path,
             schema=schema,
             num_nodes=self.num_nodes,
             num_operators=self.num_operators,
-            operators=tuple(made),
-            collectives=tuple(one for one in made if one.name.startswith(COLLECTIVES)),
+            operators=tuple(operators),
+            collectives=tuple(
+                operator for operator in operators if operator.name.startswith(COLLECTIVES)
+            ),
             num_tensors=len(self.tensors.seen),
             storage_bytes=sum(self.tensors.storages.values()),
-            flops=sum(one.flops or 0.0 for one in made),
+            flops=sum(operator.flops or 0.0 for operator in operators),
         )
 
 
@@ -170,10 +172,10 @@ def inputs_of(node: Node) -> ParsedInputs | None:
     if not isinstance(shapes, list) or not isinstance(types, list) or not isinstance(values, list):
         return None
     if not len(shapes) == len(types) == len(values) or not all(
-        isinstance(one, str) for one in types
+        isinstance(text, str) for text in types
     ):
         return None
-    words = tuple(_type(one) for one in types)
+    words = tuple(_type(text) for text in types)
     dims = tuple(_shape(shape, word) for shape, word in zip(shapes, words, strict=True))
     if None in dims:
         return None
@@ -190,7 +192,9 @@ def inputs_of(node: Node) -> ParsedInputs | None:
 
 def _part(side: Any, name: str) -> Any:
     """Of inputs or outputs: in old traces these are the values themselves."""
-    return side.get(name) if isinstance(side, dict) else side if name == "values" else None
+    if isinstance(side, dict):
+        return side.get(name)
+    return side if name == "values" else None
 
 
 def _type(text: str) -> str:
@@ -209,8 +213,8 @@ def _shape(shape: Any, word: str) -> Shape | Shapes | None:
     if not isinstance(shape, list):
         return None
     if word == "TensorList":
-        inner = tuple(_sizes(one) for one in shape)
-        return None if None in inner else tuple(one for one in inner if one is not None)
+        inner = tuple(_sizes(sizes) for sizes in shape)
+        return None if None in inner else tuple(sizes for sizes in inner if sizes is not None)
     return _sizes(shape)
 
 
@@ -222,11 +226,8 @@ def _sizes(shape: Any) -> Shape | None:
 
 
 def _text(value: Any, word: str) -> str:
-    return (
-        str(value)[:1000]
-        if word in ("Scalar", "ScalarList") and isinstance(value, (int, float, list))
-        else ""
-    )
+    is_scalar = word in ("Scalar", "ScalarList") and isinstance(value, (int, float, list))
+    return str(value)[:1000] if is_scalar else ""
 
 
 def _tensors(values: Any, depth: int = 0) -> Iterator[tuple[int, int, int, int, int, str]]:
@@ -237,7 +238,7 @@ def _tensors(values: Any, depth: int = 0) -> Iterator[tuple[int, int, int, int, 
         if (
             len(value) == 6
             and isinstance(value[5], str)
-            and all(type(one) is int and 0 <= one <= MAX_SIZE for one in value[:5])
+            and all(type(number) is int and 0 <= number <= MAX_SIZE for number in value[:5])
         ):
             yield value[0], value[1], value[2], value[3], value[4], value[5]
         elif value and isinstance(value[0], list):

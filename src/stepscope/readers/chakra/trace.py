@@ -3,11 +3,12 @@ which tensors. No times.
 
     {"schema": "1.1.1-chakra.0.0.4", "pid": 19046, "nodes": [
       {"id": 19, "name": "aten::addmm", "ctrl_deps": 10,
-       "inputs": {"values": [[13,14,0,64,4,"cpu"], ...], "shapes": [[64],[16,32],[32,64],[],[]], "types": ["Tensor(float)", ...]},
+       "inputs": {"values": [[13,14,0,64,4,"cpu"], ...], "shapes": [[64],[16,32],[32,64],[],[]],
+                  "types": ["Tensor(float)", ...]},
 
 `ctrl_deps` is the node that called this one; a tensor is [its id, its storage's, offset, elements,
 bytes of one, device] (torch/csrc/profiler/standalone/execution_trace_observer.cpp). Before 1.0.3,
-inputs is a list and input_shapes stands beside it. A node is read as soon as the next one begins:
+inputs is a list and input_shapes a field of its own. A node is read as soon as the next one begins:
 what a file holds in memory is one node and the counts.
 """
 
@@ -49,28 +50,28 @@ def is_mine(head: bytes, name: str) -> bool:
 def read(sources: Sequence[Source]) -> TrainingLog:
     """Every execution trace, one beside the other: each rank writes its own."""
     notes = ["an execution trace has no times: it tells what ran, not how long"]
-    graphs = tuple(_read_one(source, notes) for source in sources)
+    graphs = tuple(_read_file(source, notes) for source in sources)
     paths = tuple(graph.path for graph in graphs)
     recording = TrainingRecording(format="chakra", paths=paths, notes=tuple(notes), graphs=graphs)
     return TrainingLog(recordings=(recording,))
 
 
-def _read_one(source: Source, notes: list[str]) -> ExecutionGraph:
-    from stepscope.readers.chakra.nodes import Draft
+def _read_file(source: Source, notes: list[str]) -> ExecutionGraph:
+    from stepscope.readers.chakra.nodes import GraphBuilder
 
-    stream, draft = Stream(source.path, source.offset, source.length), Draft()
+    stream, builder = Stream(source.path, source.offset, source.length), GraphBuilder()
     with closing(stream.blocks()) as blocks:
         head = next(blocks, b"")
-        found = SCHEMA.match(head)
-        if found is None:
+        match = SCHEMA.match(head)
+        if match is None:
             raise _refused(source, head)
-        schema = found[1].decode("ascii", "replace")
+        schema = match[1].decode("ascii", "replace")
         for text in _node_texts(head, blocks):
-            draft.add(text)
-            if draft.num_nodes >= MAX_NODES:
+            builder.add(text)
+            if builder.num_nodes >= MAX_NODES:
                 notes.append(f"{source.label}: only its first {MAX_NODES} nodes were read")
                 break
-    if not draft.num_nodes:
+    if not builder.num_nodes:
         raise FormatError(
             f"{source.label} begins like an execution trace (Chakra), but no node in it can be "
             "read (a node begins with its id)."
@@ -79,36 +80,32 @@ def _read_one(source: Source, notes: list[str]) -> ExecutionGraph:
         )
     if stream.problem:
         notes.append(f"{source.label}: {stream.problem}")
-    if draft.num_bad:
+    if builder.num_bad:
         notes.append(
-            f"{source.label}: {draft.num_bad} node(s) are damaged, cut off or not what the "
+            f"{source.label}: {builder.num_bad} node(s) are damaged, cut off or not what the "
             "observer writes; left out"
         )
-    if draft.tensors.num_left_out:
+    if builder.tensors.num_left_out:
         notes.append(
-            f"{source.label}: {draft.tensors.num_left_out:,} tensor(s) beyond the first million "
+            f"{source.label}: {builder.tensors.num_left_out:,} tensor(s) beyond the first million "
             "are not in the memory's sum"
         )
-    return draft.finished(source.label, schema)
+    return builder.finished(source.label, schema)
 
 
 def _node_texts(head: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
     """The text of each node. One that is longer than any should be comes cut, and is then counted
     as damaged."""
-    begin = FIRST.search(head)
-    if begin is None:
+    first = FIRST.search(head)
+    if first is None:
         return
-    rest, looked = head[begin.end() :], 0
+    rest, looked = head[first.end() :], 0
     while True:
-        at = 0
-        for found in NEXT.finditer(rest, looked):
-            yield rest[at : found.start() + 1][:MAX_NODE_BYTES]
-            at = found.end()
-        rest = (
-            rest[at : at + MAX_NODE_BYTES + LOOK_BACK]
-            if len(rest) - at > MAX_NODE_BYTES + LOOK_BACK
-            else rest[at:]
-        )
+        begin = 0
+        for match in NEXT.finditer(rest, looked):
+            yield rest[begin : match.start() + 1][:MAX_NODE_BYTES]
+            begin = match.end()
+        rest = rest[begin : begin + MAX_NODE_BYTES + LOOK_BACK]
         looked = max(0, len(rest) - LOOK_BACK)
         block = next(blocks, b"")
         if not block:

@@ -1,11 +1,10 @@
 """A graph break in TorchDynamo's words, of any version, as a Break.
 
 Graph break in user code at model.py:61
-Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g.
-f(x, y):
+Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, ...
 
 Unsupported Tensor.item() call with capture_scalar_outputs=False
-  Explanation: Dynamo does not support tracing `Tensor.item()` with config.capture_scalar_outputs=False.
+  Explanation: Dynamo does not support tracing `Tensor.item()` with ...
   Hint: Set `torch._dynamo.config.capture_scalar_outputs = True` ...
 User code traceback:
   File "model.py", line 61, in f
@@ -21,7 +20,7 @@ from stepscope.core.recordings.compiler import NO_REASON, Break
 
 HEAD = re.compile(r"Graph break(?: \([^)]{1,80}\))? in user code at (.{1,400}:\d{1,9})\s*")
 OLD_HEAD = re.compile(r"Graph break: (.{0,1000}?) ?from user code at:?\s*")
-"""Of 2.0 to 2.5: the place is the last one of the stack that follows."""
+"""Of 2.0 to 2.5: the location is the last one of the stack that follows."""
 REASON = re.compile(r"(?:Graph Break )?Reason: (.*)")
 FILE = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,200}))?')
 INSTALLED = re.compile(
@@ -47,7 +46,7 @@ def is_break(text: str) -> bool:
 def break_of(
     lines: Sequence[str], ident: str, rank: int | None, process: int | None
 ) -> Break | None:
-    """The break that these lines tell of; None where they do not."""
+    """The break of these lines; None where they are about something else."""
     head = HEAD.match(lines[0]) if lines else None
     old = OLD_HEAD.match(lines[0]) if lines and head is None else None
     if head is None and old is None:
@@ -55,19 +54,19 @@ def break_of(
     body = lines[1:]
     reason, explanation, hints = reason_in(body)
     frames = frames_in(body)
-    place = head[1] if head else ""
+    location = head[1] if head else ""
     function, code, called_from = "", "", ""
     if frames:
         innermost, function, code = frames[-1]
-        place = place or innermost
+        location = location or innermost
         own = [frame for frame in frames if not INSTALLED.search(frame[0])]
-        if INSTALLED.search(place) and own:
+        if INSTALLED.search(location) and own:
             called_from = own[-1][0]
     return Break(
         rank=rank,
         process=process,
         id=ident,
-        place=place,
+        location=location,
         reason=reason or (old[1].strip()[:MAX_TEXT] if old else "") or _raised(body) or NO_REASON,
         explanation=explanation,
         hints=hints,
@@ -79,8 +78,10 @@ def break_of(
 
 def _raised(lines: Sequence[str]) -> str:
     """Of 2.3 to 2.5: what the compiler's own stack ends with."""
-    found = next((found for line in reversed(lines) if (found := RAISED.match(line.strip()))), None)
-    return found[1].strip()[:MAX_TEXT] if found else ""
+    for line in reversed(lines):
+        if match := RAISED.match(line.strip()):
+            return match[1].strip()[:MAX_TEXT]
+    return ""
 
 
 def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
@@ -91,10 +92,10 @@ def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
         text = line.strip()
         if text.startswith(("User code traceback:", "Traceback (most recent")):
             break
-        found = REASON.match(text)
-        if found and not reason:
-            is_next = found[1].startswith(GENERIC_REASON) or not found[1]
-            reason = "" if is_next else found[1]
+        match = REASON.match(text)
+        if match and not reason:
+            is_next = match[1].startswith(GENERIC_REASON) or not match[1]
+            reason = "" if is_next else match[1]
         elif is_next and text:
             reason, is_next = text, False
         elif text.startswith("Explanation: ") and not explanation:
@@ -108,8 +109,14 @@ def reason_in(lines: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
     return reason.removeprefix("Unsupported: ")[:MAX_TEXT], explanation[:MAX_TEXT], tuple(hints)
 
 
+def counted_break(text: str) -> Break:
+    """A break in the text that TorchDynamo's counters have: no id, no location."""
+    reason, explanation, hints = reason_in(("Reason: " + text).split("\n"))
+    return Break(id="", reason=reason or NO_REASON, explanation=explanation, hints=hints)
+
+
 def frames_in(lines: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Place, function and code of each frame of the user's stack, the innermost last; the
+    """Location, function and code of each frame of the user's stack, the innermost last; the
     compiler's own stack is not one."""
     frames: list[tuple[str, str, str]] = []
     is_code = is_stack = False
@@ -122,12 +129,12 @@ def frames_in(lines: Sequence[str]) -> list[tuple[str, str, str]]:
             break
         if not (is_stack or is_old):
             continue
-        found = FILE.match(line)
-        if found:
-            frames.append((f"{found[1]}:{found[2]}", found[3] or "", ""))
+        match = FILE.match(line)
+        if match:
+            frames.append((f"{match[1]}:{match[2]}", match[3] or "", ""))
         elif is_code and frames and line.strip():
             frames[-1] = (*frames[-1][:2], line.strip()[:MAX_TEXT])
         elif is_stack and not line.strip():
             break
-        is_code = found is not None
+        is_code = match is not None
     return frames

@@ -4,8 +4,8 @@
      "graph_break": {"Failed to trace builtin operator\\n  Explanation: ...": 2},
      "inductor": {"fxgraph_cache_miss": 13}, ...}
 
-Reasons come with TorchDynamo's hints but without places: TORCH_LOGS=graph_breaks or TORCH_TRACE
-tells these.
+Reasons come with TorchDynamo's hints but without locations: TORCH_LOGS=graph_breaks or TORCH_TRACE
+has these.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from stepscope.core.recordings.compiler import (
-    NO_REASON,
-    Break,
     CacheUse,
     CompilerRecording,
     CompilerReport,
@@ -24,7 +22,7 @@ from stepscope.core.recordings.compiler import (
 )
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import parse_json
-from stepscope.readers.compiler.breaks import reason_in
+from stepscope.readers.compiler.breaks import counted_break
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -52,10 +50,10 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> CompilerReport:
     """Each file is one process."""
-    return CompilerReport(recordings=tuple(map(_read_one, sources)))
+    return CompilerReport(recordings=tuple(map(_read_file, sources)))
 
 
-def _read_one(source: Source) -> CompilerRecording:
+def _read_file(source: Source) -> CompilerRecording:
     sections, odd, problem = _sections(source)
     notes = [f"{odd} entries are not counts and were left out"] if odd else []
     notes += [problem] if problem else []
@@ -67,8 +65,8 @@ def _read_one(source: Source) -> CompilerRecording:
         caches=tuple(_caches(source.label, sections)),
         counters=tuple(
             (section, name, count)
-            for section, told in sections.items()
-            for name, count in told.items()
+            for section, counts in sections.items()
+            for name, count in counts.items()
         ),
     )
 
@@ -86,7 +84,7 @@ def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | Non
                     "it another file?"
                 )
     try:
-        told = parse_json(text)
+        counters = parse_json(text)
     except ValueError as problem:
         why = stream.problem or str(problem)[:200]
         raise FormatError(
@@ -95,7 +93,7 @@ def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | Non
         ) from None
     sections: dict[str, dict[str, int]] = {}
     odd = 0
-    for section, counts in told.items() if isinstance(told, dict) else ():
+    for section, counts in counters.items() if isinstance(counters, dict) else ():
         mine = sections.setdefault(section, {})
         for name, count in counts.items() if isinstance(counts, dict) else ():
             if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_COUNT:
@@ -128,14 +126,9 @@ def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:
         graphs=sections.get("stats", {}).get("unique_graphs"),
         limit_hits=sum(count for text, count in refused.items() if LIMIT.search(text[:400])),
         breaks=tuple(
-            (_break(text), count) for text, count in ordered if not LIMIT.search(text[:400])
+            (counted_break(text), count) for text, count in ordered if not LIMIT.search(text[:400])
         ),
     )
-
-
-def _break(text: str) -> Break:
-    reason, explanation, hints = reason_in(("Reason: " + text).split("\n"))
-    return Break(id="", reason=reason or NO_REASON, explanation=explanation, hints=hints)
 
 
 def _caches(path: str, sections: Mapping[str, Mapping[str, int]]) -> Iterator[CacheUse]:

@@ -1,8 +1,10 @@
 """What TORCH_LOGS=recompiles,graph_breaks,perf_hints writes, of one or many ranks in one file or
 several.
 
-    [rank0]:V1115 02:01:47.025000 493 torch/_dynamo/guards.py:4760] [0/1] [__recompiles] Recompiling function f in train.py:59
-    rank      time                process  where it was logged       id    what of           the message, line by line
+    [rank0]:V1115 02:01:47.025000 493     torch/_dynamo/guards.py:4760]  [0/1]       [__recompiles]
+    rank    level, date, time     process where it was logged           compile id  artifact
+    Recompiling function f in train.py:59
+    the message, line by line
 
 Every line of a message has all of that before it, so that messages of several ranks can be
 distinguished. Logs of 2.0 to 2.2 have `[2023-11-21 19:02:13,073] [0/1]
@@ -12,16 +14,17 @@ torch._dynamo.guards.__recompiles: [DEBUG]` instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.readers.compiler.breaks import FILE, MAX_LINES, break_of, is_break
-from stepscope.readers.compiler.parser import MAX_NAME, CompileDraft, Draft, Writer
+from stepscope.readers.compiler.builder import MAX_NAME, CompileBuilder, ReportBuilder, Writer
 from stepscope.readers.container_log import opened
 from stepscope.readers.source import Source
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 16 << 10
 MAX_OPEN = 2048
@@ -76,31 +79,31 @@ class _Open:
     """A message of which more lines may come."""
 
     lines: list[str] = field(default_factory=list)
-    compiled: CompileDraft | None = None
+    compiled: CompileBuilder | None = None
     guard: str | None = None
     frames: list[tuple[str, str]] = field(default_factory=list)
 
 
-class _Reading:
+class _FileParser:
     """One file, line by line."""
 
-    def __init__(self, draft: Draft) -> None:
-        self._draft = draft
+    def __init__(self, builder: ReportBuilder) -> None:
+        self._builder = builder
         self._open: dict[tuple[Writer, str, str], _Open] = {}
         self._num_unnamed = 0
 
     def take(self, line: str) -> None:
         """One line of the file, whoever wrote it."""
-        line = COLOR.sub("", line).rstrip("\r")
-        found, rank, process = NEW_LINE.search(line), None, None
-        if found is not None:
-            process, ident, artifact, text = int(found[1]), found[2], found[3], found[4]
-        elif (found := OLD_LINE.search(line)) is not None:
-            ident, artifact, text = found[1], found[2], found[3]
+        line = COLOR.sub("", line)
+        match, process = NEW_LINE.search(line), None
+        if match is not None:
+            process, ident, artifact, text = int(match[1]), match[2], match[3], match[4]
+        elif (match := OLD_LINE.search(line)) is not None:
+            ident, artifact, text = match[1], match[2], match[3]
         else:
             return
-        told = RANK.search(line, 0, found.start())
-        rank = int(told[1]) if told else None
+        rank_match = RANK.search(line, 0, match.start())
+        rank = int(rank_match[1]) if rank_match else None
         self._message(
             (rank, process), re.sub(r"_\d{1,9}$", "", ident or ""), artifact or "", text or ""
         )
@@ -110,36 +113,36 @@ class _Reading:
             self._close(key)
 
     def _message(self, writer: Writer, ident: str, artifact: str, text: str) -> None:
-        draft, key = self._draft, (writer, ident, artifact)
+        builder, key = self._builder, (writer, ident, artifact)
         if artifact == "perf_hints":
-            draft.num_lines += 1
-            draft.add_hint(text.strip()[:MAX_NAME])
+            builder.num_lines += 1
+            builder.add_hint(text.strip()[:MAX_NAME])
         elif artifact in ("recompiles", "recompiles_verbose"):
-            draft.num_lines += 1
+            builder.num_lines += 1
             self._recompile(key, text)
         elif artifact == "graph_breaks":
-            draft.num_lines += 1
+            builder.num_lines += 1
             self._break(key, text)
         elif artifact == "":
             self._warning(key, text)
 
     def _opened(self, key: tuple[Writer, str, str]) -> _Open:
-        """A new message in the place of the one before."""
+        """A new message, instead of the one before."""
         self._close(key)
         if len(self._open) >= MAX_OPEN:
             self._close(next(iter(self._open)))
         return self._open.setdefault(key, _Open())
 
     def _ident(self, ident: str) -> str:
-        """The id, or a new one where old versions tell none."""
+        """The id, or a new one where old versions have none."""
         self._num_unnamed += not ident
         return ident or f"?{self._num_unnamed}/0"
 
     def _recompile(self, key: tuple[Writer, str, str], text: str) -> None:
-        if found := RECOMPILING.match(text):
+        if match := RECOMPILING.match(text):
             message = self._opened(key)
-            message.compiled = self._draft.compile(key[0], self._ident(key[1]))
-            message.compiled.function, message.compiled.place = found[1], found[2]
+            message.compiled = self._builder.compile(key[0], self._ident(key[1]))
+            message.compiled.function, message.compiled.location = match[1], match[2]
             message.compiled.guards = []
             return
         message_or_none, failure = self._open.get(key), FAILURE.fullmatch(text)
@@ -150,8 +153,8 @@ class _Reading:
     def _failure(self, message: _Open, text: str) -> None:
         """A guard, or a line of the user's stack that belongs to the one before."""
         if text.startswith("  "):
-            if found := FILE.match(text):
-                message.frames.append((f"{found[1]}:{found[2]}", ""))
+            if match := FILE.match(text):
+                message.frames.append((f"{match[1]}:{match[2]}", ""))
             elif message.frames and text.strip():
                 message.frames[-1] = (message.frames[-1][0], text.strip()[:MAX_NAME])
         elif not text.startswith("User stack trace:"):
@@ -160,7 +163,7 @@ class _Reading:
 
     def _flush_guard(self, message: _Open) -> None:
         if message.guard is not None and message.compiled is not None:
-            self._draft.add_guard(message.compiled, message.guard, message.frames[-1:])
+            self._builder.add_guard(message.compiled, message.guard, message.frames[-1:])
         message.guard, message.frames = None, []
 
     def _break(self, key: tuple[Writer, str, str], text: str) -> None:
@@ -173,20 +176,20 @@ class _Reading:
 
     def _warning(self, key: tuple[Writer, str, str], text: str) -> None:
         """What is written whatever TORCH_LOGS says: a limit that was hit."""
-        draft = self._draft
-        if found := LIMIT.search(text):
-            draft.num_lines += 1
+        builder = self._builder
+        if match := LIMIT.search(text):
+            builder.num_lines += 1
             message = self._opened(key)
-            message.compiled = draft.compile(key[0], self._ident(key[1]))
-            message.compiled.limit = f"{found[1]} ({found[2]})"
+            message.compiled = builder.compile(key[0], self._ident(key[1]))
+            message.compiled.limit = f"{match[1]} ({match[2]})"
         elif (message_or_none := self._open.get(key)) is None or (
             compiled := message_or_none.compiled
         ) is None:
             return
-        elif found := LIMITED.match(text):
-            compiled.function, compiled.place = found[1], found[2]
-        elif (found := LAST_REASON.match(text)) and not compiled.guards:
-            draft.add_guard(compiled, found[1])
+        elif match := LIMITED.match(text):
+            compiled.function, compiled.location = match[1], match[2]
+        elif (match := LAST_REASON.match(text)) and not compiled.guards:
+            builder.add_guard(compiled, match[1])
 
     def _close(self, key: tuple[Writer, str, str]) -> None:
         message = self._open.pop(key, None)
@@ -194,43 +197,29 @@ class _Reading:
             return
         self._flush_guard(message)
         (rank, process), ident, _ = key
-        told = break_of(message.lines, ident or self._ident(""), rank, process)
-        if told is not None:
-            self._draft.add_break(told)
+        graph_break = break_of(message.lines, ident or self._ident(""), rank, process)
+        if graph_break is not None:
+            self._builder.add_break(graph_break)
 
 
 def read(sources: Sequence[Source]) -> CompilerReport:
     """All logs of one job, joined."""
-    draft, notes = Draft(), list[str]()
+    builder, notes = ReportBuilder(), list[str]()
     for source in sources:
-        before, stream, reading = draft.num_lines, opened(source), _Reading(draft)
+        before, stream, parser = builder.num_lines, opened(source), _FileParser(builder)
         with closing(stream.blocks()) as blocks:
-            for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
-                draft.left_out["ends of long lines"] += not is_whole
+            for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+                builder.left_out["ends of long lines"] += not is_whole
                 if "torch" in line:
-                    reading.take(line)
-        reading.end()
+                    parser.take(line)
+        parser.end()
         if stream.problem:
             notes.append(f"{source.label}: {stream.problem}")
-        if draft.num_lines == before:
+        if builder.num_lines == before:
             raise FormatError(
                 f"{source.label} has no line of TORCH_LOGS' recompiles, graph_breaks or "
                 "perf_hints in it. "
                 "Record it with TORCH_LOGS=recompiles,graph_breaks,perf_hints python train.py 2> "
                 "torch_logs.txt"
             )
-    return draft.finished("torch-logs", [source.label for source in sources], notes)
-
-
-def lines_of(blocks: Iterator[bytes], limit: int) -> Iterator[tuple[str, bool]]:
-    """Lines as text, none longer than the limit; and whether each is whole."""
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_whole = is_whole and len(rest) + len(first) <= limit
-        rest = (rest + first[:limit])[:limit]
-        for part in others:
-            yield rest.decode("utf-8", "replace"), is_whole
-            rest, is_whole = part[:limit], len(part) <= limit
-    if rest:
-        yield rest.decode("utf-8", "replace"), is_whole
+    return builder.finished("torch-logs", [source.label for source in sources], notes)

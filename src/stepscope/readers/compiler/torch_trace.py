@@ -1,8 +1,8 @@
 """Structured traces of torch.compile (TORCH_TRACE), one file for each rank, and what tlparse makes
 of them.
 
-    V1116 07:42:42.929000 15749 torch/_dynamo/utils.py:2009] {"compilation_metrics": {"co_name": "forward", ...}, "frame_id": 0}
-    V1116 07:42:50.916000 15749 torch/_dynamo/guards.py:5400] {"artifact": {"name": "recompile_reasons"}, "has_payload": "c84"}
+    V1116 07:42:42.929000 15749 .../utils.py:2009] {"compilation_metrics": {...}, "frame_id": 0}
+    V1116 07:42:50.916000 15749 .../guards.py:5400] {"artifact": {...}, "has_payload": "c84"}
     <tab>the payload, line by line
 
 tlparse keeps the file as raw.log and has each line's JSON, without payloads, in raw.jsonl. The
@@ -14,17 +14,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from stepscope.core.recordings.compiler import Break, CompilerReport
+from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite, parse_json
-from stepscope.readers.compiler.breaks import break_of, frames_in, reason_in
-from stepscope.readers.compiler.parser import MAX_COMPILES, MAX_NAME, CompileDraft, Draft, Writer
-from stepscope.readers.compiler.torch_logs import lines_of
+from stepscope.readers.compiler.breaks import break_of, counted_break, frames_in
+from stepscope.readers.compiler.builder import (
+    MAX_COMPILES,
+    MAX_NAME,
+    CompileBuilder,
+    ReportBuilder,
+    Writer,
+)
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 1 << 20
 """The metrics of one compilation hold every setting of the compiler: some 60 KiB."""
@@ -59,32 +66,32 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 
 def read(sources: Sequence[Source]) -> CompilerReport:
-    """All files of one job, joined. Of tlparse's folder, the file that tells most."""
-    draft, notes, used = Draft(), list[str](), list[str]()
+    """All files of one job, joined. Of tlparse's folder, the file that has most."""
+    builder, notes, used = ReportBuilder(), list[str](), list[str]()
     for source in _fullest(sources):
-        reading = _Reading(draft, source.label)
+        parser = _FileParser(builder, source.label)
         stream = Stream(source.path, source.offset, source.length)
         with closing(stream.blocks()) as blocks:
-            for line, is_whole in lines_of(blocks, MAX_LINE_BYTES):
-                draft.left_out["long lines"] += not is_whole and not line.startswith("\t")
-                reading.take(line)
-        reading.end()
+            for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+                builder.left_out["long lines"] += not is_whole and not line.startswith("\t")
+                parser.take(line)
+        parser.end()
         used.append(source.label)
         if stream.problem:
             notes.append(f"{source.label}: {stream.problem}")
-        notes += [f"{source.label}: {note}" for note in reading.notes()]
-        if reading.num_lines == 0:
+        notes += [f"{source.label}: {note}" for note in parser.notes()]
+        if parser.num_lines == 0:
             raise FormatError(
                 f"{source.label} has no line of a structured trace in it that can be read. "
                 "Record it with TORCH_TRACE=trace_folder python train.py; of tlparse's folder, "
                 "name raw.log"
             )
-    return draft.finished("torch-trace", used, notes)
+    return builder.finished("torch-trace", used, notes)
 
 
 def _fullest(sources: Sequence[Source]) -> list[Source]:
-    """Without raw.jsonl and compile_directory.json where raw.log lies beside them: they tell the
-    same, and less."""
+    """Without raw.jsonl and compile_directory.json where raw.log lies in the same folder: they
+    have the same, and less."""
     order = ("raw.log", "raw.jsonl", "compile_directory.json")
     best: dict[str, int] = {}
     for source in sources:
@@ -100,13 +107,13 @@ def _fullest(sources: Sequence[Source]) -> list[Source]:
     ]
 
 
-class _Reading:
+class _FileParser:
     """One file, line by line."""
 
-    def __init__(self, draft: Draft, label: str) -> None:
-        self._draft, self._label = draft, label
-        found = RANK_NAME.search(label)
-        self._rank = int(found[1] or found[2]) if found else None
+    def __init__(self, builder: ReportBuilder, label: str) -> None:
+        self._builder, self._label = builder, label
+        match = RANK_NAME.search(label)
+        self._rank = int(match[1] or match[2]) if match else None
         self._strings: dict[int, str] = {}
         self._payload: list[str] | None = None
         self._of: tuple[str, Writer, str] | None = None
@@ -118,12 +125,12 @@ class _Reading:
     def take(self, line: str) -> None:
         if line.startswith("\t"):
             if self._payload is not None and len(self._payload) < MAX_PAYLOAD_LINES:
-                self._payload.append(line[1:].rstrip("\r"))
+                self._payload.append(line[1:])
             return
         self._end_payload()
-        found = LINE.match(line)
-        if found:
-            self._json(found[2], int(found[1]))
+        match = LINE.match(line)
+        if match:
+            self._json(match[2], int(match[1]))
         elif line.startswith("{"):
             self._is_jsonl = True
             self._json(line, None)
@@ -150,35 +157,36 @@ class _Reading:
 
     def _json(self, text: str, process: int | None) -> None:
         try:
-            told = parse_json(text)
+            record = parse_json(text)
         except ValueError:
             self._num_broken += 1
             return
-        if not isinstance(told, dict):
+        if not isinstance(record, dict):
             return
         self.num_lines += 1
-        thread = told.get("thread")
+        thread = record.get("thread")
         process = process if process is not None else _count(thread, MAX_PROCESS)
-        rank = _count(told.get("rank"))
+        rank = _count(record.get("rank"))
         writer: Writer = (self._rank if rank is None else rank, process)
-        self._string(told)
-        ident = _ident(told)
+        self._string(record)
+        ident = _ident(record)
         for kind in ("compilation_metrics", "bwd_compilation_metrics"):
-            if isinstance(metrics := told.get(kind), dict):
+            if isinstance(metrics := record.get(kind), dict):
                 self._metrics(writer, metrics, ident, kind.startswith("bwd"))
-        if isinstance(start := told.get("dynamo_start"), dict) and ident:
+        if isinstance(start := record.get("dynamo_start"), dict) and ident:
             self._start(writer, ident, start)
-        artifact = told.get("artifact")
+        artifact = record.get("artifact")
         if isinstance(artifact, dict) and isinstance(name := artifact.get("name"), str):
             self._artifact(writer, ident, name)
 
-    def _string(self, told: dict[str, Any]) -> None:
-        """File names are told once, with a number that stands for them from then on."""
-        pair, table = told.get("str"), told.get("string_table")
-        pairs: list[tuple[Any, Any]] = (
-            [(text, at) for at, text in enumerate(table)] if isinstance(table, list) else []
-        )
-        pairs += [(pair[0], pair[1])] if isinstance(pair, list) and len(pair) == 2 else []
+    def _string(self, record: dict[str, Any]) -> None:
+        """File names are written once, with a number that stands for them from then on."""
+        pair, table = record.get("str"), record.get("string_table")
+        pairs: list[tuple[Any, Any]] = []
+        if isinstance(table, list):
+            pairs += [(text, index) for index, text in enumerate(table)]
+        if isinstance(pair, list) and len(pair) == 2:
+            pairs.append((pair[0], pair[1]))
         for text, number in pairs:
             if isinstance(text, str) and type(number) is int and len(self._strings) < MAX_STRINGS:
                 self._strings[number] = text[-MAX_NAME:]
@@ -190,11 +198,11 @@ class _Reading:
         stack = start.get("stack")
         frame = stack[-1] if isinstance(stack, list) and stack else None
         if isinstance(frame, dict):
-            compiled = self._draft.compile(writer, ident)
+            compiled = self._builder.compile(writer, ident)
             number = frame.get("filename")
             file = self._strings.get(number) if isinstance(number, int) else None
             compiled.function = compiled.function or _text(frame.get("name"))
-            compiled.place = compiled.place or _place(file, frame.get("line"))
+            compiled.location = compiled.location or _location(file, frame.get("line"))
 
     def _metrics(
         self, writer: Writer, metrics: dict[str, Any], ident: str, is_backward: bool
@@ -202,7 +210,7 @@ class _Reading:
         ident = _text(metrics.get("compile_id"), MAX_IDENT) or ident
         if not ident:
             return
-        compiled = self._draft.compile(writer, ident)
+        compiled = self._builder.compile(writer, ident)
         micros = _number(metrics.get("duration_us"))
         seconds = _number(metrics.get("entire_frame_compile_time_s"))
         seconds = micros / 1e6 if seconds is None and micros is not None else seconds
@@ -213,53 +221,42 @@ class _Reading:
             self._started.remove((writer, ident))
         compiled.seconds = seconds if seconds is not None else compiled.seconds
         compiled.function = _text(metrics.get("co_name")) or compiled.function
-        compiled.place = (
-            _place(_text(metrics.get("co_filename")), metrics.get("co_firstlineno"))
-            or compiled.place
+        compiled.location = (
+            _location(_text(metrics.get("co_filename")), metrics.get("co_firstlineno"))
+            or compiled.location
         )
         compiled.num_ops = _count(metrics.get("graph_op_count"))
         compiled.num_guards = _count(metrics.get("guard_count"))
         self._failure(compiled, _text(metrics.get("fail_reason"), MAX_REASON))
         if (reason := _text(metrics.get("recompile_reason"), MAX_REASON)) and not compiled.guards:
-            self._draft.add_guard(compiled, *_reason(reason))
+            self._builder.add_guard(compiled, *_reason(reason))
         if self._is_jsonl:
             self._restarts(writer, ident, metrics.get("restart_reasons"))
 
-    def _failure(self, compiled: CompileDraft, reason: str) -> None:
+    def _failure(self, compiled: CompileBuilder, reason: str) -> None:
         if not reason:
             return
-        if found := LIMIT_FAILURE.search(reason):
+        if match := LIMIT_FAILURE.search(reason):
             limit, value = LIMIT_TYPE.search(reason), LIMIT_VALUE.search(reason)
-            name = limit[1] if limit else found[1] or "recompile_limit"
+            name = limit[1] if limit else match[1] or "recompile_limit"
             compiled.limit = f"{name} ({value[1]})" if value else name
         else:
             compiled.failure = reason.partition("\n")[0][:MAX_NAME]
 
     def _restarts(self, writer: Writer, ident: str, reasons: object) -> None:
-        """Where payloads are missing, why an analysis was begun anew tells of the breaks, without
-        places."""
+        """Where payloads are missing, the reasons to restart an analysis are those of the breaks,
+        without locations."""
         for text in reasons if isinstance(reasons, list) else []:
-            reason, explanation, hints = reason_in(
-                ("Reason: " + _text(text, MAX_REASON)).split("\n")
-            )
-            if explanation:
+            graph_break = counted_break(_text(text, MAX_REASON))
+            if graph_break.explanation:
                 rank, process = writer
-                self._draft.add_break(
-                    Break(
-                        rank=rank,
-                        process=process,
-                        id=ident,
-                        reason=reason,
-                        explanation=explanation,
-                        hints=hints,
-                    )
-                )
+                self._builder.add_break(replace(graph_break, rank=rank, process=process, id=ident))
 
     def _artifact(self, writer: Writer, ident: str, name: str) -> None:
         if name in KEPT and ident:
             self._payload, self._of = [], (name, writer, ident)
-        elif found := CACHE.fullmatch(name):
-            self._draft.caches[(self._label, CACHES[found[1]], found[2])] += 1
+        elif match := CACHE.fullmatch(name):
+            self._builder.caches[(self._label, CACHES[match[1]], match[2])] += 1
 
     def _end_payload(self) -> None:
         lines, of = self._payload, self._of
@@ -268,12 +265,12 @@ class _Reading:
             return
         name, (rank, process), ident = of
         if name == "recompile_reasons":
-            self._reasons(self._draft.compile((rank, process), ident), lines)
-        elif told := break_of(lines, ident, rank, process):
-            self._draft.add_break(told)
+            self._reasons(self._builder.compile((rank, process), ident), lines)
+        elif graph_break := break_of(lines, ident, rank, process):
+            self._builder.add_break(graph_break)
 
-    def _reasons(self, compiled: CompileDraft, lines: list[str]) -> None:
-        """One reason as text, or several as a JSON list; all told before the metrics of the same
+    def _reasons(self, compiled: CompileBuilder, lines: list[str]) -> None:
+        """One reason as text, or several as a JSON list; all before the metrics of the same
         compilation."""
         text = "\n".join(lines)
         reasons: object = [text]
@@ -286,21 +283,21 @@ class _Reading:
         compiled.guards = []
         for reason in reasons if isinstance(reasons, list) else []:
             if isinstance(reason, str):
-                self._draft.add_guard(compiled, *_reason(reason))
+                self._builder.add_guard(compiled, *_reason(reason))
 
 
 def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """A guard's line, and the innermost place of the user's stack under it with its code."""
+    """A guard's line, and the innermost line of the user's stack under it with its code."""
     first, *rest = text.split("\n")
-    return first, [(place, code) for place, _, code in frames_in(rest)][-1:]
+    return first, [(location, code) for location, _, code in frames_in(rest)][-1:]
 
 
-def _ident(told: dict[str, Any]) -> str:
+def _ident(record: dict[str, Any]) -> str:
     """`0/1`, or `!2/0/1` inside compiled autograd."""
     frame, number, autograd = (
-        told.get("frame_id"),
-        told.get("frame_compile_id"),
-        told.get("compiled_autograd_id"),
+        record.get("frame_id"),
+        record.get("frame_compile_id"),
+        record.get("compiled_autograd_id"),
     )
     if _count(frame) is None or _count(number) is None:
         return ""
@@ -317,12 +314,10 @@ def _number(value: object) -> float | None:
 
 
 def _count(value: object, limit: float = MAX_NUMBER) -> int | None:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
-        else None
-    )
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        return None
+    return value
 
 
-def _place(file: str | None, line: object) -> str:
+def _location(file: str | None, line: object) -> str:
     return f"{file}:{line}" if file and _count(line) is not None else file or ""

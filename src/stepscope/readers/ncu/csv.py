@@ -1,7 +1,8 @@
 """Nsight Compute's `--csv` output, of `--page raw` and of `--page details`, into a KernelReport.
 
     raw      one row for a launch, a column for every metric; the line under the names has the units
-    details  one row for a metric of a launch: section, name as a person reads it, unit, value; rows of its rules between
+    details  one row for a metric of a launch: section, name as a person reads it, unit, value;
+             rows of its rules between
 
 Lines of the profiler (==PROF==) and of the program that was profiled may stand before, between and
 behind.
@@ -9,10 +10,9 @@ behind.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -29,6 +29,7 @@ from stepscope.readers.ncu.metrics import is_wanted, kernel_of
 from stepscope.readers.ncu.units import has_decimal_comma, number_of, scale_of
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 4 << 20
 """A row of the raw page with every metric is 30 KiB, with all instances of each some 500."""
@@ -67,15 +68,15 @@ def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All launches of all files, in the order they were measured."""
-    draft = Draft()
+    parsed = ParsedLaunches()
     for source in sources:
-        _read_one(draft, source)
+        _read_file(parsed, source)
     recording = KernelRecording(
         format="ncu-csv",
         paths=tuple(source.label for source in sources),
-        notes=draft.notes(),
-        kernels=tuple(draft.kernels),
-        remarks=tuple(draft.remarks),
+        notes=parsed.notes(),
+        kernels=tuple(parsed.kernels),
+        remarks=tuple(parsed.remarks),
     )
     return KernelReport(recordings=(recording,))
 
@@ -93,7 +94,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Draft:
+class ParsedLaunches:
     kernels: list[KernelMetrics] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -127,58 +128,37 @@ class Table:
     """Of the details page, by process, number and name."""
 
     def cell(self, row: Sequence[str], column: str) -> str:
-        place = self.columns.get(column)
-        return row[place] if place is not None and place < len(row) else ""
+        index = self.columns.get(column)
+        return row[index] if index is not None and index < len(row) else ""
 
 
-def _read_one(draft: Draft, source: Source) -> None:
+def _read_file(parsed: ParsedLaunches, source: Source) -> None:
     stream = Stream(source.path, source.offset, source.length)
-    before = len(draft.kernels)
+    before = len(parsed.kernels)
     errors: list[str] = []
     table: Table | None = None
     with closing(stream.blocks()) as blocks:
-        for line in _lines(blocks, draft.counts):
+        for text, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+            if not is_whole:
+                parsed.counts["lines too long to be of this format were left out"] += 1
+                continue
+            line = text.removeprefix("\ufeff")
             if line.startswith("==ERROR==") and len(errors) < MAX_ERRORS:
                 errors.append(line.removeprefix("==ERROR==").strip()[:300])
-            if not line or line.startswith("==") or not (row := _row(line)):
+            if not line or line.startswith("==") or not (row := csv_cells(line)):
                 continue
             if _is_header(row):
-                _finish(draft, table)
+                _finish(parsed, table)
                 table = _table(row)
             elif table is not None:
-                _take(draft, table, row)
-    _finish(draft, table)
+                _take(parsed, table, row)
+    _finish(parsed, table)
     if stream.problem:
-        draft.problems.append(f"{source.label}: {stream.problem}")
-    if len(draft.kernels) == before:
+        parsed.problems.append(f"{source.label}: {stream.problem}")
+    if len(parsed.kernels) == before:
         raise FormatError(
-            _nothing(source.label, table, [COMMAS] if COMMAS in draft.counts else [], errors)
+            _nothing(source.label, table, [COMMAS] if COMMAS in parsed.counts else [], errors)
         )
-
-
-def _lines(blocks: Iterable[bytes], counts: Counter[str]) -> Iterator[str]:
-    """Lines as text; one that is longer than any of this format is left out."""
-    rest, is_long = b"", False
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_long = is_long or len(rest) + len(first) > MAX_LINE_BYTES
-        rest = b"" if is_long else rest + first
-        for part in others:
-            if is_long:
-                counts["lines too long to be of this format were left out"] += 1
-            else:
-                yield rest.decode("utf-8", "replace").rstrip("\r").removeprefix("\ufeff")
-            rest, is_long = part, len(part) > MAX_LINE_BYTES
-    if rest and not is_long:
-        yield rest.decode("utf-8", "replace").rstrip("\r")
-
-
-def _row(line: str) -> list[str] | None:
-    """The cells of one line: no cell of this format has a line break."""
-    try:
-        return next(csv.reader([line]), None)
-    except csv.Error:
-        return None
 
 
 def _is_header(row: Sequence[str]) -> bool:
@@ -186,10 +166,10 @@ def _is_header(row: Sequence[str]) -> bool:
 
 
 def _table(row: Sequence[str]) -> Table:
-    columns = {name: place for place, name in enumerate(row[:MAX_COLUMNS])}
+    columns = {name: index for index, name in enumerate(row[:MAX_COLUMNS])}
     is_long = "Metric Name" in columns and "Metric Value" in columns
     wanted = (
-        [] if is_long else [(place, name) for name, place in columns.items() if is_wanted(name)]
+        [] if is_long else [(index, name) for name, index in columns.items() if is_wanted(name)]
     )
     return Table(
         columns=columns,
@@ -199,30 +179,30 @@ def _table(row: Sequence[str]) -> Table:
     )
 
 
-def _take(draft: Draft, table: Table, row: list[str]) -> None:
+def _take(parsed: ParsedLaunches, table: Table, row: list[str]) -> None:
     if not table.is_long and table.scales is None and not row[0]:
         table.scales = [scale_of(unit) for unit in row[:MAX_COLUMNS]]
     elif not row[0].isdecimal():
         return  # The program's own output.
     elif len(row) < (table.width if not table.is_long else table.columns["Metric Value"] + 1):
-        draft.counts["rows were cut short and left out"] += 1
+        parsed.counts["rows were cut short and left out"] += 1
     elif table.is_long:
-        _take_metric(draft, table, row)
-    elif any(has_decimal_comma(row[place]) for place, _ in table.wanted):
-        draft.counts[COMMAS] += 1
+        _take_metric(parsed, table, row)
+    elif any(has_decimal_comma(row[index]) for index, _ in table.wanted):
+        parsed.counts[COMMAS] += 1
     else:
-        draft.counts[UNITS] += table.scales is None
-        draft.add(_wide(table, row))
+        parsed.counts[UNITS] += table.scales is None
+        parsed.add(_wide(table, row))
 
 
 def _wide(table: Table, row: Sequence[str]) -> KernelMetrics:
     values: dict[str, float] = {}
-    for place, name in table.wanted:
+    for index, name in table.wanted:
         if table.scales is None and SCALED.search(name):
             continue
-        if (value := number_of(row[place])) is not None:
+        if (value := number_of(row[index])) is not None:
             values[name] = value * (
-                table.scales[place] if table.scales and place < len(table.scales) else 1.0
+                table.scales[index] if table.scales and index < len(table.scales) else 1.0
             )
     launch = _launch(table, row)
     return kernel_of(
@@ -239,16 +219,16 @@ def _launch(table: Table, row: Sequence[str]) -> Launch:
     )
 
 
-def _take_metric(draft: Draft, table: Table, row: Sequence[str]) -> None:
+def _take_metric(parsed: ParsedLaunches, table: Table, row: Sequence[str]) -> None:
     key = (table.cell(row, "Process ID"), row[0], table.cell(row, "Kernel Name"))
     launch = table.launches.get(key)
     if launch is None:
         if len(table.launches) >= MAX_KERNELS:
-            draft.counts[f"rows of launches after the first {MAX_KERNELS} were left out"] += 1
+            parsed.counts[f"rows of launches after the first {MAX_KERNELS} were left out"] += 1
             return
         launch = table.launches.setdefault(key, _launch(table, row))
     if rule := table.cell(row, "Rule Name"):
-        _take_rule(draft, table, row, rule, launch.name)
+        _take_rule(parsed, table, row, rule, launch.name)
         return
     unit = table.cell(row, "Metric Unit")
     metric = metric_of_label(table.cell(row, "Metric Name"), unit)
@@ -259,26 +239,28 @@ def _take_metric(draft: Draft, table: Table, row: Sequence[str]) -> None:
         launch.values.setdefault(metric, value * scale_of(unit))
 
 
-def _take_rule(draft: Draft, table: Table, row: Sequence[str], rule: str, kernel: str) -> None:
+def _take_rule(
+    parsed: ParsedLaunches, table: Table, row: Sequence[str], rule: str, kernel: str
+) -> None:
     if table.cell(row, "Rule Type") not in ("OPT", "WRN"):
         return
-    if len(draft.remarks) >= MAX_REMARKS:
-        draft.counts["remarks of Nsight Compute were left out"] += 1
+    if len(parsed.remarks) >= MAX_REMARKS:
+        parsed.counts["remarks of Nsight Compute were left out"] += 1
         return
     gain = number_of(table.cell(row, "Estimated Speedup"))
     kind = table.cell(row, "Estimated Speedup Type")[:20]
     text = table.cell(row, "Rule Description")[:2000]
-    draft.remarks.append(
+    parsed.remarks.append(
         Remark(kernel=kernel, rule=rule[:100], text=text, gain=gain, gain_kind=kind)
     )
 
 
-def _finish(draft: Draft, table: Table | None) -> None:
+def _finish(parsed: ParsedLaunches, table: Table | None) -> None:
     for launch in () if table is None else table.launches.values():
         if launch.has_commas:
-            draft.counts[COMMAS] += 1
+            parsed.counts[COMMAS] += 1
         else:
-            draft.add(
+            parsed.add(
                 kernel_of(
                     launch.name,
                     launch.values,
@@ -290,8 +272,8 @@ def _finish(draft: Draft, table: Table | None) -> None:
 
 
 def _dim(text: str) -> Dim | None:
-    told = DIM.fullmatch(text.strip())
-    return None if told is None else (int(told[1]), int(told[2]), int(told[3]))
+    match = DIM.fullmatch(text.strip())
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def _nothing(

@@ -51,7 +51,7 @@ def metric_of_label(label: str, unit: str) -> str | None:
     """The metric; None for one that no field is made of."""
     if (metric := LABELS.get(label)) is not None:
         return metric if label not in PERCENT_ONLY or unit in ("%", "") else None
-    if told := STALL.fullmatch(label):
-        reason = told[1].lower().replace(" ", "_")
+    if match := STALL.fullmatch(label):
+        reason = match[1].lower().replace(" ", "_")
         return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
     return label if is_wanted(label) else None

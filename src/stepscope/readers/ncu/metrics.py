@@ -206,33 +206,32 @@ def stall_shares(values: Values) -> dict[str, float]:
     Where a part of the reasons was collected, and not what all add up to, nothing tells their
     shares.
     """
-    if found := _stalls(values, STALL):
-        if found.keys() >= COMMON:
-            return _shares(found, sum(found.values()))
+    if stalls := _stalls(values, STALL):
+        if stalls.keys() >= COMMON:
+            return _shares(stalls, sum(stalls.values()))
         if LATENCY in values:
-            return _shares(found, max(values[LATENCY], sum(found.values())))
-    if found := _stalls(values, STALL_SHARE):
-        return _shares(found, max(100.0, sum(found.values())))
-    found = _stalls(values, SAMPLED_STALL)
-    return _shares(found, sum(found.values())) if found.keys() >= COMMON else {}
+            return _shares(stalls, max(values[LATENCY], sum(stalls.values())))
+    if stalls := _stalls(values, STALL_SHARE):
+        return _shares(stalls, max(100.0, sum(stalls.values())))
+    stalls = _stalls(values, SAMPLED_STALL)
+    return _shares(stalls, sum(stalls.values())) if stalls.keys() >= COMMON else {}
 
 
 def _stalls(values: Values, pattern: re.Pattern[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    stalls: dict[str, float] = {}
     for name, value in values.items():
-        if (told := pattern.fullmatch(name)) and value >= 0:
-            reason = told[1].removesuffix("s") if told[1] == "no_instructions" else told[1]
-            found[reason] = max(value, found.get(reason, 0.0))
-    return found
+        if (match := pattern.fullmatch(name)) and value >= 0:
+            reason = match[1].removesuffix("s") if match[1] == "no_instructions" else match[1]
+            stalls[reason] = max(value, stalls.get(reason, 0.0))
+    return stalls
 
 
-def _shares(found: Values, total: float) -> dict[str, float]:
+def _shares(stalls: Values, total: float) -> dict[str, float]:
     """The largest first."""
-    return (
-        {reason: value / total for reason, value in sorted(found.items(), key=lambda one: -one[1])}
-        if total > 0
-        else {}
-    )
+    if total <= 0:
+        return {}
+    ordered = sorted(stalls.items(), key=lambda item: -item[1])
+    return {reason: value / total for reason, value in ordered}
 
 
 def _first(values: Values, names: tuple[str, ...]) -> float | None:

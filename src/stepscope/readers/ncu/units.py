@@ -28,10 +28,10 @@ SECONDS = re.compile(r"([num]?)s(?:ec(?:ond)?s?)?")
 
 def number_of(text: str) -> float | None:
     """None for what is no number: text, `nan`, `no data`, nothing, a decimal comma."""
-    told = NUMBER.fullmatch(text.strip()[:MAX_NUMBER_CHARS])
-    if told is None:
+    match = NUMBER.fullmatch(text.strip()[:MAX_NUMBER_CHARS])
+    if match is None:
         return None
-    value = float(told[1].replace(",", ""))
+    value = float(match[1].replace(",", ""))
     return value if abs(value) <= MOST else None
 
 
@@ -48,8 +48,8 @@ def scale_of(unit: str) -> float:
 
 
 def _part(unit: str) -> float:
-    if told := SECONDS.fullmatch(unit):
-        return NANOSECONDS[told[1]]
+    if match := SECONDS.fullmatch(unit):
+        return NANOSECONDS[match[1]]
     for base in SCALED:
         if unit.endswith(base) and unit.removesuffix(base) in PREFIXES:
             return PREFIXES[unit.removesuffix(base)]

@@ -109,7 +109,7 @@ class Database:
     ) -> Generator[list[tuple[Any, ...]], None, None]:
         self._left = FREE_STEPS + STEPS_PER_BYTE * self.size_bytes
         with (
-            self.problems_told(),
+            self.format_errors(),
             closing(self.connection.execute(query, tuple(parameters))) as cursor,
         ):
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
@@ -122,32 +122,31 @@ class Database:
         if "id" not in columns or "value" not in columns or not wanted:
             return {}
         what = f'"id", substr("value", 1, {MAX_NAME_LENGTH})'
-        found: dict[int, str] = {}
-        if not columns[
-            "id"
-        ]:  # No key: one pass over all, rather than one for each block of numbers.
+        strings: dict[int, str] = {}
+        if not columns["id"]:
+            # No key: one pass over all, rather than one for each block of numbers.
             for rows in self.rows("StringIds", what):
-                found.update((i, text) for i, text in rows if i in wanted and isinstance(text, str))
-            return found
+                strings.update(
+                    (i, text) for i, text in rows if i in wanted and isinstance(text, str)
+                )
+            return strings
         ordered = sorted(wanted)
-        for at in range(0, len(ordered), IDS_AT_ONCE):
-            some = ordered[at : at + IDS_AT_ONCE]
+        for first in range(0, len(ordered), IDS_AT_ONCE):
+            some = ordered[first : first + IDS_AT_ONCE]
             for rows in self.rows(
                 "StringIds", what, f'"id" IN ({",".join("?" * len(some))})', some
             ):
-                found.update((i, text) for i, text in rows if isinstance(text, str))
-        return found
+                strings.update((i, text) for i, text in rows if isinstance(text, str))
+        return strings
 
     @contextmanager
-    def problems_told(self) -> Iterator[None]:
+    def format_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as problem:
-            ended = (
-                "it takes more steps than a file of its size needs"
-                if "interrupt" in str(problem)
-                else str(problem)
-            )
+            ended = str(problem)
+            if "interrupt" in ended:
+                ended = "it takes more steps than a file of its size needs"
             raise FormatError(
                 f"{self.label} cannot be read as an SQLite database: {ended}. {AGAIN}"
             ) from None
@@ -210,7 +209,7 @@ def opened(source: Source) -> Iterator[Database]:
             raise InputError(f"cannot open {source.label}: {problem}") from None
         with closing(connection):
             database = Database(label=source.label, connection=connection, size_bytes=size)
-            with database.problems_told():
+            with database.format_errors():
                 connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
                 if hasattr(connection, "setlimit"):  # Python 3.11
                     connection.setlimit(LIMIT_LENGTH, MAX_CELL_BYTES)

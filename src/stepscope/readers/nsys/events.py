@@ -68,12 +68,14 @@ MEMORY_WORDS = (
 WAIT_WORDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 """By ENUM_CUPTI_SYNC_TYPE."""
 WORTH_TELLING_NS = 1_000_000
-GEOMETRY = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
-            "dynamicSharedMemory")  # fmt: skip
+GEOMETRY = (
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+    "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
-class Draft:
+class ProcessTraceBuilder:
     """What is read of one process: columns, and the tables that their codes point into."""
 
     database: Database
@@ -87,7 +89,7 @@ class Draft:
     num_unnamed: int = 0
     """Names that StringIds does not have."""
     unowned: dict[str, int] = field(default_factory=dict)
-    """Rows that tell no process, by table."""
+    """Rows without a process, by table."""
     os_ns: dict[str, int] = field(default_factory=dict)
     """Time in the operating system, by call, on the threads that launch."""
 
@@ -111,10 +113,10 @@ class Draft:
         tally = self.scanner.tally
         tally.raw_events += len(columns["start"])
         start, end = columns["start"], columns["end"]
-        whole = (start >= 0) & (start < LIMIT_NS) & (end >= 0) & (end < LIMIT_NS)
-        tally.no_time += int((~whole).sum())
-        tally.negative_duration += int((end < start)[whole].sum())
-        columns = {name: column[whole] for name, column in columns.items()}
+        is_timed = (start >= 0) & (start < LIMIT_NS) & (end >= 0) & (end < LIMIT_NS)
+        tally.no_time += int((~is_timed).sum())
+        tally.negative_duration += int((end < start)[is_timed].sum())
+        columns = {name: column[is_timed] for name, column in columns.items()}
         columns["end"] = np.maximum(columns["end"], columns["start"])
         return columns if len(columns["start"]) else None
 
@@ -124,9 +126,8 @@ class Draft:
         )
         if self.process == NONE or owner is None:
             return
-        for ((count,),) in self.database.query(
-            f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'
-        ):
+        query = f'SELECT count(*) FROM "{table}" WHERE "{owner}" IS NULL'  # noqa: S608
+        for ((count,),) in self.database.query(query):
             if count:
                 self.unowned[table] = count
 
@@ -139,10 +140,10 @@ class Draft:
         """Codes of the names that StringIds has under these numbers; a call's without the release
         that brought it."""
         unique, inverse = np.unique(ids, return_inverse=True)
-        found = self.database.strings(unique)
-        self.num_unnamed += sum(i != NONE and i not in found for i in unique.tolist())
+        strings = self.database.strings(unique)
+        self.num_unnamed += sum(i != NONE and i not in strings for i in unique.tolist())
         texts = [
-            found.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()
+            strings.get(i) or (f"string {i}" if i != NONE else "(no name)") for i in unique.tolist()
         ]
         return self.codes([VERSION.sub("", text) if are_calls else text for text in texts])[inverse]
 
@@ -151,13 +152,13 @@ class Draft:
 
     def host_threads(self, ids: Int64) -> Int64:
         unique, inverse = np.unique(ids, return_inverse=True)
-        places = [
+        pairs = [
             ((i >> 24) & THREAD_MASK, i & THREAD_MASK) if i != NONE else (0, 0)
             for i in unique.tolist()
         ]
-        return np.array([self.scanner.threads[place] for place in places], np.int64)[inverse]
+        return np.array([self.scanner.threads[pair] for pair in pairs], np.int64)[inverse]
 
-    def place_on_device(self, columns: Columns, rows: dict[str, Int64]) -> None:
+    def assign_stream(self, columns: Columns, rows: dict[str, Int64]) -> None:
         """Device, stream and the launching call; a stream is a thread of the device, as in
         torch.profiler's traces."""
         device, stream = rows["deviceId"].copy(), rows["streamId"].copy()
@@ -165,38 +166,38 @@ class Draft:
         stream[(stream < 0) | (stream >= NO_STREAM)] = NONE
         pairs, inverse = _distinct([device, stream])
         codes = []
-        for one, queue in pairs:
-            codes.append(self.scanner.threads[one, queue])
-            self.scanner.thread_names[str(one), str(queue)] = f"stream {queue} "
+        for gpu, queue in pairs:
+            codes.append(self.scanner.threads[gpu, queue])
+            self.scanner.thread_names[str(gpu), str(queue)] = f"stream {queue} "
         columns.thread[:] = np.array(codes, np.int64)[inverse]
         columns.device[:] = device
         columns.stream[:] = stream
         columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
 
 
-PLACE = ("deviceId", "streamId", "correlationId")
+STREAM_COLUMNS = ("deviceId", "streamId", "correlationId")
 
 
-def take_device_work(draft: Draft) -> None:
-    _kernels(draft)
-    _copies(draft)
-    _sets(draft)
-    _graphs(draft)
+def take_device_work(builder: ProcessTraceBuilder) -> None:
+    _kernels(builder)
+    _copies(builder)
+    _sets(builder)
+    _graphs(builder)
 
 
-def _kernels(draft: Draft) -> None:
-    rows = draft.take(KERNELS, *PLACE, "demangledName", "shortName", *GEOMETRY)
+def _kernels(builder: ProcessTraceBuilder) -> None:
+    rows = builder.take(KERNELS, *STREAM_COLUMNS, "demangledName", "shortName", *GEOMETRY)
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.KERNEL)
-    columns.name[:] = draft.names(
+    columns = builder.blank(rows, Kind.KERNEL)
+    columns.name[:] = builder.names(
         np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"])
     )
-    draft.place_on_device(columns, rows)
+    builder.assign_stream(columns, rows)
     shapes, inverse = _distinct([rows[column] for column in GEOMETRY])
-    codes = [draft.scanner.details[_launch_key(shape)] for shape in shapes]
+    codes = [builder.scanner.details[_launch_key(shape)] for shape in shapes]
     columns.detail[:] = np.array(codes, np.int64)[inverse]
-    draft.chunks.append(columns)
+    builder.chunks.append(columns)
 
 
 def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
@@ -204,8 +205,8 @@ def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
     are never compared whole."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        key = np.unique(key * len(values) + place, return_inverse=True)[1]
+        values, code = np.unique(column, return_inverse=True)
+        key = np.unique(key * len(values) + code, return_inverse=True)[1]
     first = np.unique(key, return_index=True)[1]
     return np.stack([column[first] for column in columns], axis=1).tolist(), key
 
@@ -221,19 +222,19 @@ def _launch_key(shape: list[int]) -> bytes:
     )
 
 
-def _copies(draft: Draft) -> None:
-    rows = draft.take(COPIES, *PLACE, "bytes", "copyKind", "srcKind", "dstKind")
+def _copies(builder: ProcessTraceBuilder) -> None:
+    rows = builder.take(COPIES, *STREAM_COLUMNS, "bytes", "copyKind", "srcKind", "dstKind")
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.MEMCPY)
-    memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
+    columns = builder.blank(rows, Kind.MEMCPY)
+    memory = _labels(builder, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
     kinds, inverse = _distinct([rows[column] for column in ("copyKind", "srcKind", "dstKind")])
-    columns.name[:] = draft.codes(
+    columns.name[:] = builder.codes(
         [_copy_name(kind, source, target, memory) for kind, source, target in kinds]
     )[inverse]
     columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
-    draft.place_on_device(columns, rows)
-    draft.chunks.append(columns)
+    builder.assign_stream(columns, rows)
+    builder.chunks.append(columns)
 
 
 def _copy_name(kind: int, source: int, target: int, memory: dict[int, str]) -> str:
@@ -245,11 +246,11 @@ def _copy_name(kind: int, source: int, target: int, memory: dict[int, str]) -> s
     return f"Memcpy {word} ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
 
 
-def _labels(draft: Draft, table: str, known: tuple[str, ...]) -> dict[int, str]:
+def _labels(builder: ProcessTraceBuilder, table: str, defaults: tuple[str, ...]) -> dict[int, str]:
     """What the file itself calls the numbers of a kind, else what the manual does."""
-    words = dict(enumerate(known))
-    if draft.database.has(table, "id", "label"):
-        for rows in draft.database.rows(table, '"id", substr("label", 1, 32)'):
+    words = dict(enumerate(defaults))
+    if builder.database.has(table, "id", "label"):
+        for rows in builder.database.rows(table, '"id", substr("label", 1, 32)'):
             words.update(
                 (i, label)
                 for i, label in rows[:256]
@@ -258,114 +259,116 @@ def _labels(draft: Draft, table: str, known: tuple[str, ...]) -> dict[int, str]:
     return words
 
 
-def _sets(draft: Draft) -> None:
-    rows = draft.take(SETS, *PLACE, "bytes", "memKind")
+def _sets(builder: ProcessTraceBuilder) -> None:
+    rows = builder.take(SETS, *STREAM_COLUMNS, "bytes", "memKind")
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.MEMSET)
-    memory = _labels(draft, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
+    columns = builder.blank(rows, Kind.MEMSET)
+    memory = _labels(builder, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
     kinds, inverse = np.unique(rows["memKind"], return_inverse=True)
-    columns.name[:] = draft.codes(
+    columns.name[:] = builder.codes(
         [f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
     )[inverse]
     columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
-    draft.place_on_device(columns, rows)
-    draft.chunks.append(columns)
+    builder.assign_stream(columns, rows)
+    builder.chunks.append(columns)
 
 
-def _graphs(draft: Draft) -> None:
+def _graphs(builder: ProcessTraceBuilder) -> None:
     """Whole CUDA graphs, each one piece of work; not those whose nodes were recorded one by one."""
-    rows = draft.take(GRAPHS, *PLACE, "graphId")
+    rows = builder.take(GRAPHS, *STREAM_COLUMNS, "graphId")
     if rows is None:
         return
-    told = [chunk.correlation for chunk in draft.chunks]
-    alone = (
-        ~np.isin(rows["correlationId"], np.concatenate(told))
-        if told
-        else np.ones(len(rows["start"]), np.bool_)
-    )
-    alone |= rows["correlationId"] <= 0  # Not told: then nothing says that its nodes are there.
+    correlations = [chunk.correlation for chunk in builder.chunks]
+    # Without a correlation nothing says that its nodes are there.
+    alone: Bool = rows["correlationId"] <= 0
+    if correlations:
+        alone |= ~np.isin(rows["correlationId"], np.concatenate(correlations))
+    else:
+        alone[:] = True
     rows = {name: column[alone] for name, column in rows.items()}
-    draft.num_graphs = len(rows["start"])
-    if not draft.num_graphs:
+    builder.num_graphs = len(rows["start"])
+    if not builder.num_graphs:
         return
-    columns = draft.blank(rows, Kind.KERNEL)
+    columns = builder.blank(rows, Kind.KERNEL)
     graphs, inverse = np.unique(rows["graphId"], return_inverse=True)
-    columns.name[:] = draft.codes(
+    columns.name[:] = builder.codes(
         [f"CUDA graph {graph}" if graph >= 0 else "CUDA graph" for graph in graphs.tolist()]
     )[inverse]
-    draft.place_on_device(columns, rows)
-    draft.chunks.append(columns)
+    builder.assign_stream(columns, rows)
+    builder.chunks.append(columns)
 
 
-def take_calls(draft: Draft) -> None:
-    rows = draft.take(CALLS, "globalTid", "correlationId", "nameId")
+def take_calls(builder: ProcessTraceBuilder) -> None:
+    rows = builder.take(CALLS, "globalTid", "correlationId", "nameId")
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.RUNTIME)
-    columns.name[:] = draft.names(rows["nameId"], are_calls=True)
-    columns.thread[:] = draft.host_threads(rows["globalTid"])
+    columns = builder.blank(rows, Kind.RUNTIME)
+    columns.name[:] = builder.names(rows["nameId"], are_calls=True)
+    columns.thread[:] = builder.host_threads(rows["globalTid"])
     columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
-    draft.chunks.append(columns)
+    builder.chunks.append(columns)
 
 
-def take_waits(draft: Draft) -> None:
-    rows = draft.take(WAITS, *PLACE, "syncType")
+def take_waits(builder: ProcessTraceBuilder) -> None:
+    rows = builder.take(WAITS, *STREAM_COLUMNS, "syncType")
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.SYNC)
+    columns = builder.blank(rows, Kind.SYNC)
     kinds, inverse = np.unique(rows["syncType"], return_inverse=True)
     words = [
         WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0]
         for kind in kinds.tolist()
     ]
-    columns.name[:] = draft.codes(words)[inverse]
+    columns.name[:] = builder.codes(words)[inverse]
     details = [
-        draft.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])]
+        builder.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])]
         for word in words
     ]
     columns.detail[:] = np.array(details, np.int64)[inverse]
-    draft.place_on_device(columns, rows)
-    draft.chunks.append(columns)
+    builder.assign_stream(columns, rows)
+    builder.chunks.append(columns)
 
 
-def take_overheads(draft: Draft) -> None:
+def take_overheads(builder: ProcessTraceBuilder) -> None:
     for table in OVERHEADS:
-        rows = draft.take(table, "globalTid", "nameId")
+        rows = builder.take(table, "globalTid", "nameId")
         if rows is None:
             continue
-        columns = draft.blank(rows, Kind.OVERHEAD)
-        columns.name[:] = draft.names(rows["nameId"])
-        columns.thread[:] = draft.host_threads(rows["globalTid"])
-        draft.chunks.append(columns)
+        columns = builder.blank(rows, Kind.OVERHEAD)
+        columns.name[:] = builder.names(rows["nameId"])
+        columns.thread[:] = builder.host_threads(rows["globalTid"])
+        builder.chunks.append(columns)
 
 
-def take_os_calls(draft: Draft) -> None:
+def take_os_calls(builder: ProcessTraceBuilder) -> None:
     """Calls into the operating system, of kind OTHER: whether one works or waits, its name alone
-    does not tell.
+    does not say.
 
     Taken only beside device work: where there is none, the host's ranges are the work.
     """
     launching = [
-        chunk.thread for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.RUNTIME
+        chunk.thread
+        for chunk in builder.chunks
+        if len(chunk.kind) and chunk.kind[0] == Kind.RUNTIME
     ]
     on_device = any(
-        len(chunk.kind) and chunk.kind[0] in (Kind.KERNEL, Kind.MEMCPY) for chunk in draft.chunks
+        len(chunk.kind) and chunk.kind[0] in (Kind.KERNEL, Kind.MEMCPY) for chunk in builder.chunks
     )
-    rows = draft.take(OS_CALLS, "globalTid", "nameId") if on_device else None
+    rows = builder.take(OS_CALLS, "globalTid", "nameId") if on_device else None
     if rows is None:
         return
-    columns = draft.blank(rows, Kind.OTHER)
-    columns.name[:] = draft.names(rows["nameId"])
-    columns.thread[:] = draft.host_threads(rows["globalTid"])
-    draft.chunks.append(columns)
+    columns = builder.blank(rows, Kind.OTHER)
+    columns.name[:] = builder.names(rows["nameId"])
+    columns.thread[:] = builder.host_threads(rows["globalTid"])
+    builder.chunks.append(columns)
     if launching:
         busiest = int(np.bincount(np.concatenate(launching)).argmax())
         mine: Bool = columns.thread == busiest
-        totals = np.zeros(len(draft.scanner.names), np.int64)
+        totals = np.zeros(len(builder.scanner.names), np.int64)
         np.add.at(totals, columns.name[mine], columns.dur_ns[mine])
-        table = draft.scanner.names.table()
-        draft.os_ns = {
+        table = builder.scanner.names.table()
+        builder.os_ns = {
             table[i]: int(totals[i])
             for i in np.argsort(-totals)[:3].tolist()
             if totals[i] >= WORTH_TELLING_NS

@@ -1,8 +1,8 @@
 """The devices' counters that Nsight Systems samples (--gpu-metrics-devices): means over the
 recorded work, and while it ran.
 
-A device that waits half of the time shows half of what its kernels reach. So the mean is told
-twice: from the first work of the process to its last, and with each sample counted by how much of
+A device that waits half of the time shows half of what its kernels reach. So there are two
+means: from the first work of the process to its last, and with each sample counted by how much of
 it this work was on the device. Steps are not known here.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from stepscope.core.trace import DEVICE_WORK, Float64, Int64, Kind
 from stepscope.readers.nsys.database import Database
-from stepscope.readers.nsys.events import Draft
+from stepscope.readers.nsys.events import ProcessTraceBuilder
 from stepscope.readers.nsys.target import cuda_numbers
 
 SAMPLES, NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
@@ -34,36 +34,36 @@ Key = tuple[int, int]
 metric."""
 
 
-def counters_of(draft: Draft, low: int, high: int) -> list[str]:
+def counters_of(builder: ProcessTraceBuilder, low: int, high: int) -> list[str]:
     """Means of the counters, in words; nothing where none were sampled."""
-    database = draft.database
+    database = builder.database
     if not database.has(SAMPLES, "timestamp", "typeId", "metricId", "value"):
         return []
     if not database.has(NAMES, "typeId", "metricId", "metricName"):
         return []
     names: dict[Key, str] = {}
     for rows in database.rows(NAMES, '"typeId", "metricId", substr("metricName", 1, 96)'):
-        known = [row for row in rows if isinstance(row[2], str) and COUNTERS.match(row[2])]
+        counters = [row for row in rows if isinstance(row[2], str) and COUNTERS.match(row[2])]
         names.update(
             {
                 (row[0], row[1]): row[2]
-                for row in known
+                for row in counters
                 if isinstance(row[0], int) and isinstance(row[1], int)
             }
         )
-    numbers = cuda_numbers(database, draft.process)
-    used = _used_devices(draft, numbers)
+    numbers = cuda_numbers(database, builder.process)
+    used = _used_devices(builder, numbers)
     own = sorted(key for key in names if key[0] & 0xFF in used)[:MAX_NAMED]
-    means = _means(draft, own, numbers, low, high) or _means(
-        draft, sorted(names)[:MAX_NAMED], numbers, low, high
+    means = _means(builder, own, numbers, low, high) or _means(
+        builder, sorted(names)[:MAX_NAMED], numbers, low, high
     )
-    told = ("mean over the recorded device work", "mean while this work was on the device")
-    found = [{key: mean[at] for key, mean in means.items()} for at in (0, 1)]
-    words = [list(_words(each, names)) for each in found]
+    titles = ("mean over the recorded device work", "mean while this work was on the device")
+    by_title = [{key: mean[index] for key, mean in means.items()} for index in (0, 1)]
+    words = [list(_words(each, names)) for each in by_title]
     return [
-        f"GPU metrics, {what}: {', '.join(said)}"
-        for what, said in zip(told, words, strict=True)
-        if said
+        f"GPU metrics, {what}: {', '.join(texts)}"
+        for what, texts in zip(titles, words, strict=True)
+        if texts
     ]
 
 
@@ -75,32 +75,32 @@ def _words(means: dict[Key, float | None], names: dict[Key, str]) -> Iterator[st
             yield text if len(devices) == 1 else f"GPU {kind & 0xFF} {text}"
 
 
-def _used_devices(draft: Draft, numbers: dict[int, int]) -> set[int]:
-    """The machine's numbers of the devices that ran this process' kernels; none where nothing tells
-    them."""
+def _used_devices(builder: ProcessTraceBuilder, numbers: dict[int, int]) -> set[int]:
+    """The machine's numbers of the devices that ran this process' kernels; none where they are not
+    recorded."""
     kernels = [
-        chunk.device for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL
+        chunk.device for chunk in builder.chunks if len(chunk.kind) and chunk.kind[0] == Kind.KERNEL
     ]
     used = set(np.unique(np.concatenate(kernels)).tolist()) if kernels else set()
     return {gpu for gpu, number in numbers.items() if number in used}
 
 
 def _means(
-    draft: Draft, keys: Sequence[Key], numbers: dict[int, int], low: int, high: int
+    builder: ProcessTraceBuilder, keys: Sequence[Key], numbers: dict[int, int], low: int, high: int
 ) -> dict[Key, tuple[float, float | None]]:
     """Of each counter that has samples: the mean, and the one with every sample weighed by the work
     that was on the device in it.
 
-    A sample tells of the time since the one before it.
+    A sample is about the time since the one before it.
     """
     by_number = {
-        number: _Busy(draft, number) for number in {numbers.get(kind & 0xFF) for kind, _ in keys}
+        number: _Busy(builder, number) for number in {numbers.get(kind & 0xFF) for kind, _ in keys}
     }
     busy = {kind: by_number[numbers.get(kind & 0xFF)] for kind, _ in keys}
     sums = {key: np.zeros(4) for key in keys}
     """How many samples, their sum, their weight, their weighed sum."""
     period: int | None = None
-    for times, kinds, metrics, values in _samples(draft.database, keys, low, high):
+    for times, kinds, metrics, values in _samples(builder.database, keys, low, high):
         period = period or _period(times[(kinds == kinds[0]) & (metrics == metrics[0])])
         for kind, metric in keys:
             mine = (kinds == kind) & (metrics == metric)
@@ -111,10 +111,10 @@ def _means(
                 weight.sum(),
                 values[mine] @ weight,
             )
-    told = {key: each.tolist() for key, each in sums.items() if each[0]}
+    totals = {key: each.tolist() for key, each in sums.items() if each[0]}
     return {
         key: (total / num, weighed / weight if weight else None)
-        for key, (num, total, weight, weighed) in told.items()
+        for key, (num, total, weight, weighed) in totals.items()
     }
 
 
@@ -125,10 +125,10 @@ def _samples(
     kinds, metrics = sorted({kind for kind, _ in keys}), sorted({metric for _, metric in keys})
     marks = [",".join("?" * len(some)) for some in (kinds, metrics)]
     query = (
-        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}" WHERE "timestamp" '
-        "BETWEEN ? AND ?"
-        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]}) AND typeof("value") IN '
-        "('integer', 'real')"
+        f'SELECT "timestamp", "typeId", "metricId", "value" FROM "{SAMPLES}"'  # noqa: S608
+        ' WHERE "timestamp" BETWEEN ? AND ?'
+        f' AND "typeId" IN ({marks[0]}) AND "metricId" IN ({marks[1]})'
+        """ AND typeof("value") IN ('integer', 'real')"""
     )
     left = MAX_SAMPLES
     if not keys:
@@ -153,20 +153,18 @@ def _period(times: Int64) -> int | None:
 class _Busy:
     """When a device had this process' work."""
 
-    def __init__(self, draft: Draft, device: int | None) -> None:
-        work = [chunk for chunk in draft.chunks if len(chunk.kind) and chunk.kind[0] in DEVICE_WORK]
+    def __init__(self, builder: ProcessTraceBuilder, device: int | None) -> None:
+        work = [
+            chunk for chunk in builder.chunks if len(chunk.kind) and chunk.kind[0] in DEVICE_WORK
+        ]
         of = [
             chunk.device == device if device is not None else np.ones(len(chunk.kind), np.bool_)
             for chunk in work
         ]
-        start = np.concatenate(
-            [chunk.start_ns[mine] for chunk, mine in zip(work, of, strict=True)]
-            or [np.empty(0, np.int64)]
-        )
-        dur = np.concatenate(
-            [chunk.dur_ns[mine] for chunk, mine in zip(work, of, strict=True)]
-            or [np.empty(0, np.int64)]
-        )
+        pairs = list(zip(work, of, strict=True))
+        none = np.empty(0, np.int64)
+        start = np.concatenate([none, *(chunk.start_ns[mine] for chunk, mine in pairs)])
+        dur = np.concatenate([none, *(chunk.dur_ns[mine] for chunk, mine in pairs)])
         order = np.argsort(start, kind="stable")
         start, end = (
             start[order],
@@ -189,5 +187,5 @@ class _Busy:
             return np.zeros(len(low))
         base = self._edges[0]
         ends = [np.interp(at - base, self._edges - base, self._so_far) for at in (low, high)]
-        found: Float64 = ends[1] - ends[0]
-        return found
+        busy_ns: Float64 = ends[1] - ends[0]
+        return busy_ns

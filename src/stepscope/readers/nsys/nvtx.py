@@ -22,7 +22,7 @@ import numpy as np
 from stepscope.core.trace import NONE, Int64, Kind
 from stepscope.readers.kineto.event_decoder import SEPARATOR
 from stepscope.readers.nsys.database import MAX_NAME_LENGTH, ROWS_AT_ONCE, Database
-from stepscope.readers.nsys.events import Draft
+from stepscope.readers.nsys.events import ProcessTraceBuilder
 from stepscope.readers.trace.nanoseconds import LIMIT_NS
 
 RANGES = "NVTX_EVENTS"
@@ -52,7 +52,7 @@ BACKWARD_NODE = re.compile(
 )
 """What autograd runs: its number is that of the forward operator which made it."""
 FORWARD_THREAD = 1
-"""There was one; nsys does not tell which."""
+"""There was one; nsys does not record which."""
 
 NCCL = re.compile(r"^[NR]CCL$", re.IGNORECASE)
 COMMUNICATOR = re.compile(r"communicator ID", re.IGNORECASE)
@@ -74,19 +74,20 @@ class Calls:
     schemas: dict[tuple[int, int], list[tuple[str, int, str]]] = field(default_factory=dict)
     """Fields by domain and schema: a name, where it lies, how it is packed."""
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Ranks of a communicator, and this process' place in it."""
-    num_told: int = 0
+    """Ranks of a communicator, and this process' rank in it."""
+    num_sized: int = 0
+    """Calls that carry their bytes."""
     num_across: int = 0
     """Ranges that end on another thread than they began on."""
 
 
-def take_ranges(draft: Draft) -> Calls:
-    database, calls = draft.database, Calls()
+def take_ranges(builder: ProcessTraceBuilder) -> Calls:
+    database, calls = builder.database, Calls()
     if not database.has(RANGES, "start", "end"):
         return calls
-    domains = _domains(draft)
+    domains = _domains(builder)
     calls.schemas = _schemas(database)
-    where, parameters = draft.of_process(RANGES)
+    where, parameters = builder.of_process(RANGES)
     if database.has(RANGES, "eventType"):
         types = f'"eventType" IN ({", ".join(map(str, RANGE_TYPES))})'
         where = f"{where} AND {types}" if where else types
@@ -102,13 +103,15 @@ def take_ranges(draft: Draft) -> Calls:
     other_end = '"endGlobalTid"' if database.has(RANGES, "endGlobalTid") else "NULL"
     wanted = ", ".join(['"start"', '"end"', *numbers, text, payload, other_end])
     for rows in database.rows(RANGES, wanted, where, parameters):
-        _take(draft, rows, domains, calls)
-    draft.count_unowned(RANGES)
+        _take(builder, rows, domains, calls)
+    builder.count_unowned(RANGES)
     return calls
 
 
-def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], calls: Calls) -> None:
-    tally = draft.scanner.tally
+def _take(
+    builder: ProcessTraceBuilder, rows: list[tuple[Any, ...]], domains: dict[int, str], calls: Calls
+) -> None:
+    tally = builder.scanner.tally
     tally.raw_events += len(rows)
     kept = []
     for row in rows:
@@ -124,55 +127,65 @@ def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], ca
         return
     assert len(kept) <= ROWS_AT_ONCE
     ids = _column(kept, 3)
-    texts = draft.database.strings(ids)
-    draft.num_unnamed += sum(i != NONE and i not in texts for i in np.unique(ids).tolist())
+    texts = builder.database.strings(ids)
+    builder.num_unnamed += sum(i != NONE and i not in texts for i in np.unique(ids).tolist())
     times = {"start": _column(kept, 0), "end": _column(kept, 1)}
     tally.negative_duration += int((times["end"] < times["start"]).sum())
     times["end"] = np.maximum(times["end"], times["start"])
-    columns = draft.blank(times, Kind.MARK)
-    columns.thread[:] = draft.host_threads(_column(kept, 2))
-    names, details = draft.scanner.names, draft.scanner.details
-    told: list[tuple[int, int, int, int, int, int]] = []
+    columns = builder.blank(times, Kind.MARK)
+    columns.thread[:] = builder.host_threads(_column(kept, 2))
+    name_codes, details = builder.scanner.names, builder.scanner.details
+    events: list[tuple[int, int, int, int, int, int]] = []
     for _, _, thread_id, text_id, domain_id, text, payload, other_end in kept:
-        said = texts.get(text_id) or (text if isinstance(text, str) and text else "(no name)")
+        name = texts.get(text_id) or (text if isinstance(text, str) and text else "(no name)")
         domain = domains.get(domain_id, "")
-        if (
-            other_end is not None and other_end != thread_id
-        ):  # It holds no thread's calls: nsys projects none of these either.
+        if other_end is not None and other_end != thread_id:
+            # It holds no thread's calls: nsys projects none of these either.
             calls.num_across += 1
-            told.append(
-                (Kind.OTHER, names[f"{domain}:{said}" if domain else said], NONE, NONE, NONE, NONE)
+            events.append(
+                (
+                    Kind.OTHER,
+                    name_codes[f"{domain}:{name}" if domain else name],
+                    NONE,
+                    NONE,
+                    NONE,
+                    NONE,
+                )
             )
         elif domain:
             is_nccl = NCCL.match(domain) is not None
             collective = (
-                _collective(draft, calls, said, payload)
+                _collective(builder, calls, name, payload)
                 if is_nccl and payload is not None
                 else NONE
             )
-            told.append(
+            events.append(
                 (
                     Kind.MARK,
-                    names[f"{'nccl' if is_nccl else domain}:{said}"],
+                    name_codes[f"{'nccl' if is_nccl else domain}:{name}"],
                     NONE,
                     NONE,
                     NONE,
                     collective,
                 )
             )
-        elif (found := operator_of(said)) is None:
-            told.append((Kind.MARK, names[said], NONE, NONE, NONE, NONE))
+        elif (operator := operator_of(name)) is None:
+            events.append((Kind.MARK, name_codes[name], NONE, NONE, NONE, NONE))
         else:
             detail = (
                 NONE
-                if found.sizes is None
+                if operator.sizes is None
                 else details[
-                    SEPARATOR.join([b"", found.sizes.encode("utf-8", "replace"), b"", b""])
+                    SEPARATOR.join([b"", operator.sizes.encode("utf-8", "replace"), b"", b""])
                 ]
             )
-            is_backward = found.sequence != NONE and BACKWARD_NODE.search(found.name) is not None
+            is_backward = (
+                operator.sequence != NONE and BACKWARD_NODE.search(operator.name) is not None
+            )
             thread = FORWARD_THREAD if is_backward else NONE
-            told.append((Kind.OP, names[found.name], found.sequence, thread, detail, NONE))
+            events.append(
+                (Kind.OP, name_codes[operator.name], operator.sequence, thread, detail, NONE)
+            )
     filled: tuple[Any, ...] = (
         columns.kind,
         columns.name,
@@ -181,9 +194,9 @@ def _take(draft: Draft, rows: list[tuple[Any, ...]], domains: dict[int, str], ca
         columns.detail,
         columns.collective,
     )
-    for column, values in zip(filled, np.array(told, np.int64).T, strict=True):
+    for column, values in zip(filled, np.array(events, np.int64).T, strict=True):
         column[:] = values
-    draft.chunks.append(columns)
+    builder.chunks.append(columns)
 
 
 class Operator(NamedTuple):
@@ -211,52 +224,49 @@ def _is_time(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < LIMIT_NS
 
 
-def _column(rows: list[tuple[Any, ...]], place: int) -> Int64:
-    return np.array([row[place] if isinstance(row[place], int) else NONE for row in rows], np.int64)
+def _column(rows: list[tuple[Any, ...]], index: int) -> Int64:
+    return np.array([row[index] if isinstance(row[index], int) else NONE for row in rows], np.int64)
 
 
-def _domains(draft: Draft) -> dict[int, str]:
+def _domains(builder: ProcessTraceBuilder) -> dict[int, str]:
     """Names of the domains of this process; the one without a name is not among them."""
-    database = draft.database
+    database = builder.database
     if not database.has(RANGES, "eventType", "domainId"):
         return {}
-    where, parameters = draft.of_process(RANGES)
+    where, parameters = builder.of_process(RANGES)
     where = (
         f'{where} AND "eventType" = {DOMAIN_CREATE}' if where else f'"eventType" = {DOMAIN_CREATE}'
     )
     text = 'substr("text", 1, 256)' if database.has(RANGES, "text") else "NULL"
     text_id = '"textId"' if database.has(RANGES, "textId") else "NULL"
-    found: dict[int, str] = {}
+    domains: dict[int, str] = {}
     for rows in database.rows(RANGES, f'"domainId", {text}, {text_id}', where, parameters):
         texts = database.strings(_column(rows, 2))
-        for domain, said, number in rows[:MAX_DOMAINS]:
+        for domain, own_text, number in rows[:MAX_DOMAINS]:
             name = texts.get(number) if number is not None else None
-            name = name or (said if isinstance(said, str) else None)
+            name = name or (own_text if isinstance(own_text, str) else None)
             if isinstance(domain, int) and name:
-                found.setdefault(domain, name)
-    return found
+                domains.setdefault(domain, name)
+    return domains
 
 
 def _schemas(database: Database) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if not database.has(table, "domainId", "schemaId", "type", "name", "offset"):
         return {}
-    found: dict[tuple[int, int], list[tuple[str, int, str]]] = {}
+    schemas: dict[tuple[int, int], list[tuple[str, int, str]]] = {}
     for rows in database.rows(
         table, '"domainId", "schemaId", "type", substr("name", 1, 64), "offset"'
     ):
         for domain, schema, kind, name, offset in rows[:MAX_DOMAINS]:
-            at = 0 if offset is None else offset  # The first field's place is not written.
-            if (
-                not isinstance(name, str)
-                or kind not in NUMBERS
-                or not isinstance(at, int)
-                or not 0 <= at < MAX_PAYLOAD_BYTES
-            ):
+            offset = 0 if offset is None else offset  # The first field's is not written.
+            if not isinstance(name, str) or kind not in NUMBERS:
+                continue
+            if not isinstance(offset, int) or not 0 <= offset < MAX_PAYLOAD_BYTES:
                 continue
             if isinstance(domain, int) and isinstance(schema, int):
-                found.setdefault((domain, schema), []).append((name, at, "<" + NUMBERS[kind]))
-    return found
+                schemas.setdefault((domain, schema), []).append((name, offset, "<" + NUMBERS[kind]))
+    return schemas
 
 
 def _fields(calls: Calls, payload: object) -> dict[str, int]:
@@ -266,12 +276,14 @@ def _fields(calls: Calls, payload: object) -> dict[str, int]:
         return {}
     domain, schema, size, _ = PAYLOAD_HEAD.unpack_from(data)
     keys = ((domain, schema), (domain & LOW_HALF, schema & LOW_HALF))
-    found = {}
-    for name, at, packed in next((calls.schemas[key] for key in keys if key in calls.schemas), ()):
-        end = at + struct.calcsize(packed)
+    numbers = {}
+    for name, offset, packed in next(
+        (calls.schemas[key] for key in keys if key in calls.schemas), ()
+    ):
+        end = offset + struct.calcsize(packed)
         if end <= size and PAYLOAD_HEAD.size + end <= len(data):
-            found[name] = int(struct.unpack_from(packed, data, PAYLOAD_HEAD.size + at)[0])
-    return found
+            numbers[name] = int(struct.unpack_from(packed, data, PAYLOAD_HEAD.size + offset)[0])
+    return numbers
 
 
 def _unhexed(data: bytes) -> bytes:
@@ -281,7 +293,7 @@ def _unhexed(data: bytes) -> bytes:
     return bytes.fromhex(data.decode("ascii"))
 
 
-def _collective(draft: Draft, calls: Calls, name: str, payload: object) -> int:
+def _collective(builder: ProcessTraceBuilder, calls: Calls, name: str, payload: object) -> int:
     """The code of a collective that NCCL tells; NONE for its other calls. Their types are not told,
     so bytes are counted."""
     fields = _fields(calls, payload)
@@ -291,7 +303,7 @@ def _collective(draft: Draft, calls: Calls, name: str, payload: object) -> int:
         calls.sizes[group] = (fields[NUM_RANKS], fields.get(RANK, NONE))
     if group is None or size is None or not 0 <= size < 2**50:
         return NONE
-    calls.num_told += 1
+    calls.num_sized += 1
     ranks = calls.sizes[group][0] if group in calls.sizes else None
     # NCCL tells an all-gather's and a reduce-scatter's smaller side.
     larger = size * ranks if ranks is not None and 0 < ranks < 2**20 else None
@@ -299,6 +311,6 @@ def _collective(draft: Draft, calls: Calls, name: str, payload: object) -> int:
     gave = larger if "AllGather" in name else size
     named: list[Any] = [name, f"{group:#x}", None, None, ranks, "Byte", took, gave]
     parts = [*named, None, None, None, None, fields.get(PEER), None]
-    return draft.scanner.collectives[
+    return builder.scanner.collectives[
         tuple(b"" if part is None else json.dumps(part).encode() for part in parts)
     ]

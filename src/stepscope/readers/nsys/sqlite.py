@@ -20,7 +20,7 @@ from stepscope.readers.nsys.events import (
     DEVICE_TABLES,
     KERNELS,
     OS_CALLS,
-    Draft,
+    ProcessTraceBuilder,
     take_calls,
     take_device_work,
     take_os_calls,
@@ -79,8 +79,8 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
     """The ranks that share the file, each with words for it, and notes; none where it is of one
     rank."""
     with opened(source) as database:
-        found = find_processes(database)
-        ranks = found.ranks()
+        processes = find_processes(database)
+        ranks = processes.ranks()
         if len(ranks) < 2:
             return [], []
         numbers = [process_number(process) for process in ranks]
@@ -90,19 +90,19 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
                 f"{word} of machine {process >> 48}"
                 for word, process in zip(words, ranks, strict=True)
             ]
-        others = [process_number(process) for process in found.work if process not in ranks]
+        others = [process_number(process) for process in processes.work if process not in ranks]
         little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
         small = f"{_listed(others)} had {little}: taken for no rank"
         each = (
             f"each is read as one rank, in the order of their numbers ({_some(numbers)}): nsys "
             "does not record a process' RANK"
         )
-        told = [
+        notes = [
             f"{len(ranks)} processes ran kernels, and {each}",
             *([small] if others else []),
             *database.notes,
         ]
-        return list(zip(ranks, words, strict=True)), told
+        return list(zip(ranks, words, strict=True)), notes
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -117,27 +117,32 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one process: of the source's part, else of the one with the most device work."""
     with opened(source) as database:
         _refuse_others(database)
-        found = find_processes(database)
-        draft = Draft(
+        processes = find_processes(database)
+        builder = ProcessTraceBuilder(
             database=database,
-            process=_chosen(database, found, source.part),
-            is_unowned=found.is_unowned,
+            process=_chosen(database, processes, source.part),
+            is_unowned=processes.is_unowned,
         )
         for take in (take_device_work, take_calls, take_waits, take_overheads, take_os_calls):
-            take(draft)
-        calls = take_ranges(draft)
-        take_thread_names(draft)
+            take(builder)
+        calls = take_ranges(builder)
+        take_thread_names(builder)
         if progress is not None:
             progress(database.size_bytes)
-        low, high = _span(draft)
+        low, high = _span(builder)
         others = (
-            [process_number(process) for process in found.work if process != draft.process]
+            [process_number(process) for process in processes.work if process != builder.process]
             if source.part is None
             else []
         )
-        counters = counters_of(draft, low, high)
-        notes = [*database.notes, *_notes(draft, others, calls), *counters, *warnings_of(database)]
-        return assemble(draft.chunks, draft.scanner, _meta(source, draft, calls), notes)
+        counters = counters_of(builder, low, high)
+        notes = [
+            *database.notes,
+            *_notes(builder, others, calls),
+            *counters,
+            *warnings_of(database),
+        ]
+        return assemble(builder.chunks, builder.scanner, _meta(source, builder, calls), notes)
 
 
 def _refuse_others(database: Database) -> None:
@@ -157,12 +162,14 @@ def _refuse_others(database: Database) -> None:
         )
 
 
-def _chosen(database: Database, found: Processes, part: int | None) -> int:
+def _chosen(database: Database, processes: Processes, part: int | None) -> int:
     if part is None:
-        return next(iter(found.work), NONE)
-    if part not in found.work:
+        return next(iter(processes.work), NONE)
+    if part not in processes.work:
         there = (
-            _listed([process_number(process) for process in found.work]) if found.work else "none"
+            _listed([process_number(process) for process in processes.work])
+            if processes.work
+            else "none"
         )
         raise InputError(
             f"{database.label}: no such process with work on a device (it has: {there}). {AGAIN}"
@@ -170,11 +177,11 @@ def _chosen(database: Database, found: Processes, part: int | None) -> int:
     return part
 
 
-def _span(draft: Draft) -> tuple[int, int]:
+def _span(builder: ProcessTraceBuilder) -> tuple[int, int]:
     """When the device had work."""
     work = [
         c
-        for c in draft.chunks
+        for c in builder.chunks
         if len(c.kind) and c.kind[0] in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     ]
     if not work:
@@ -184,46 +191,46 @@ def _span(draft: Draft) -> tuple[int, int]:
     )
 
 
-def _meta(source: Source, draft: Draft, calls: Calls) -> TraceMeta:
-    database = draft.database
+def _meta(source: Source, builder: ProcessTraceBuilder, calls: Calls) -> TraceMeta:
+    database = builder.database
     return TraceMeta(
         path=source.label,
         rank=source.rank,
         rank_source=source.rank_source,
-        backend="nccl" if calls.num_told else None,
-        devices=devices_of(database, draft.process),
+        backend="nccl" if calls.num_sized else None,
+        devices=devices_of(database, builder.process),
         base_ns=base_ns_of(database),
         has_shapes=any(
-            bool((chunk.detail[chunk.kind == Kind.OP] >= 0).any()) for chunk in draft.chunks
+            bool((chunk.detail[chunk.kind == Kind.OP] >= 0).any()) for chunk in builder.chunks
         ),
         versions=versions_of(database),
         size_bytes=database.size_bytes,
     )
 
 
-def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
-    database, tally = draft.database, draft.scanner.tally
-    kinds = {int(chunk.kind[0]) for chunk in draft.chunks if len(chunk.kind)}
-    has_ops = any(bool((chunk.kind == Kind.OP).any()) for chunk in draft.chunks)
-    group, (size, place) = max(calls.sizes.items(), key=lambda item: item[1], default=(0, (0, 0)))
-    waited = ", ".join(f"{name} {ns / 1e6:.1f} ms" for name, ns in draft.os_ns.items())
+def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) -> list[str]:
+    database, tally = builder.database, builder.scanner.tally
+    kinds = {int(chunk.kind[0]) for chunk in builder.chunks if len(chunk.kind)}
+    has_ops = any(bool((chunk.kind == Kind.OP).any()) for chunk in builder.chunks)
+    group, (size, rank) = max(calls.sizes.items(), key=lambda item: item[1], default=(0, (0, 0)))
+    waited = ", ".join(f"{name} {ns / 1e6:.1f} ms" for name, ns in builder.os_ns.items())
     several = (
-        f"process {process_number(draft.process)} was read, and not {_listed(others)}, which had "
+        f"process {process_number(builder.process)} was read, and not {_listed(others)}, which had "
         "less work or no kernels"
     )
-    unowned = ", ".join(f"{count} of {table}" for table, count in draft.unowned.items())
+    unowned = ", ".join(f"{count} of {table}" for table, count in builder.unowned.items())
     graphs = (
-        f"{draft.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is "
+        f"{builder.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is "
         "not known"
     )
-    told = [
+    notes = [
         (others, several),
         (
-            draft.process == NONE and draft.is_unowned,
+            builder.process == NONE and builder.is_unowned,
             "the device work tells no process: whatever is in the file is read as one",
         ),
         (not kinds, "the file has no events of any kind that is read"),
-        (draft.num_graphs, f"{graphs} (nsys profile --cuda-graph-trace=node)"),
+        (builder.num_graphs, f"{graphs} (nsys profile --cuda-graph-trace=node)"),
         (
             Kind.KERNEL in kinds and not has_ops,
             (
@@ -232,9 +239,9 @@ def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
             ),
         ),
         (
-            calls.num_told,
+            calls.num_sized,
             (
-                f"{calls.num_told} of NCCL's calls tell bytes and no type: their type is given as "
+                f"{calls.num_sized} of NCCL's calls tell bytes and no type: their type is given as "
                 "bytes"
             ),
         ),
@@ -245,7 +252,7 @@ def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
             (
                 f"the largest communicator that NCCL made, {group:#x}, has {size} ranks; this "
                 "process "
-                f"is number {place} in it"
+                f"is number {rank} in it"
             ),
         ),
         (
@@ -258,9 +265,9 @@ def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
         (waited, f"calls into the operating system on the thread that launches: {waited}"),
         (unowned, f"rows that tell no process were left out: {unowned}"),
         (
-            draft.num_unnamed,
+            builder.num_unnamed,
             (
-                f"{draft.num_unnamed} name(s) are not in the file's StringIds: what they name is "
+                f"{builder.num_unnamed} name(s) are not in the file's StringIds: what they name is "
                 "not "
                 f"recognised. {AGAIN}"
             ),
@@ -273,4 +280,4 @@ def _notes(draft: Draft, others: Sequence[int], calls: Calls) -> list[str]:
         (not database.has(KERNELS, "start"), "no kernels were recorded: nsys profile -t cuda"),
         (database.refused, f"{len(database.refused)} view(s) in the file were not looked at"),
     ]
-    return [text for condition, text in told if condition]
+    return [text for condition, text in notes if condition]

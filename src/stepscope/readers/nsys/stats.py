@@ -9,10 +9,9 @@ releases write `Time(%)` and `Average`, and --timeunit another unit behind each 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite_text
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 1 << 20
 MAX_ROWS = 100_000
@@ -49,8 +49,8 @@ OTHERS = re.compile(r"vulkan|opengl|nvvideo|syscall|mpi|dx1|openacc|openmp|um_")
 UNIT = re.compile(r"^(.*?)\s*\(([^()]*)\)$")
 NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
 KERNELS, CALLS, OS_CALLS, COPY_TIMES, COPY_SIZES, RANGES, PROJECTIONS = (
-    "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum",
-    "nvtx_gpu_proj_sum",
+    "cuda_gpu_kern_sum", "cuda_api_sum", "osrt_sum", "cuda_gpu_mem_time_sum",
+    "cuda_gpu_mem_size_sum", "nvtx_sum", "nvtx_gpu_proj_sum",
 )  # fmt: skip
 ALIKE = {"average": "avg", "minimum": "min", "maximum": "max", "median": "med"}
 COUNTS = ("instances", "num calls", "count", "range instances", "calls", "operations")
@@ -75,12 +75,12 @@ class Head:
     units: list[str]
     report: str
 
-    def place(self, *wanted: str) -> int | None:
+    def index_of(self, *wanted: str) -> int | None:
         return next((self.names.index(name) for name in wanted if name in self.names), None)
 
 
 @dataclass(slots=True)
-class Draft:
+class ParsedReports:
     reports: dict[str, list[Row]] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -101,25 +101,25 @@ def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All reports of all files; kernels of one name, which a release may list by grid, are one."""
-    draft = Draft()
+    parsed = ParsedReports()
     for source in sources:
-        _read_one(draft, source)
+        _read_file(parsed, source)
     recording = KernelRecording(
         format="nsys-stats",
         paths=tuple(source.label for source in sources),
         notes=(
-            *draft.problems,
-            *(f"{count} {what}" for what, count in draft.counts.items() if count),
+            *parsed.problems,
+            *(f"{count} {what}" for what, count in parsed.counts.items() if count),
         ),
-        totals=_totals(draft.reports.get(KERNELS, [])),
-        others=tuple(_others(draft, report) for report in draft.reports if report != KERNELS),
+        totals=_totals(parsed.reports.get(KERNELS, [])),
+        others=tuple(_others(parsed, report) for report in parsed.reports if report != KERNELS),
     )
     return KernelReport(recordings=(recording,))
 
 
-def _others(draft: Draft, report: str) -> OtherTotals:
+def _others(parsed: ParsedReports, report: str) -> OtherTotals:
     mean = "proj avg" if report == PROJECTIONS else "avg"
-    rows = sorted(draft.reports[report], key=lambda row: -row.total)
+    rows = sorted(parsed.reports[report], key=lambda row: -row.total)
     return OtherTotals(
         of=report,
         rows=tuple(
@@ -131,83 +131,56 @@ def _others(draft: Draft, report: str) -> OtherTotals:
             )
             for row in rows
         ),
-        unit=draft.units.get(report, "") if report == COPY_SIZES else "",
+        unit=parsed.units.get(report, "") if report == COPY_SIZES else "",
     )
 
 
-def _read_one(draft: Draft, source: Source) -> None:
-    stream, hint, head, found = (
-        Stream(source.path, source.offset, source.length),
-        source.path.name,
-        None,
-        0,
-    )
+def _read_file(parsed: ParsedReports, source: Source) -> None:
+    stream = Stream(source.path, source.offset, source.length)
+    hint, head, num_rows = source.path.name, None, 0
     subject, seen = "", set()
     with closing(stream.blocks()) as blocks:
-        for line in _lines(blocks, draft):
-            if HEADER.match(line.encode("utf-8", "replace")):
-                head = _head(_cells(line), hint)
+        for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
+            if not is_whole:
+                parsed.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
+            elif HEADER.match(line.encode("utf-8", "replace")):
+                head = _head(csv_cells(line) or [], hint)
                 if head is None:
-                    draft.counts["table(s) of a kind that is not read were left out"] += 1
-                elif (
-                    subject,
-                    head.report,
-                ) in seen:  # cuda_gpu_kern_gb_sum has the same kernels once more, by their grids.
-                    draft.counts["table(s) that tell the same again were left out"] += 1
+                    parsed.counts["table(s) of a kind that is not read were left out"] += 1
+                elif (subject, head.report) in seen:
+                    # cuda_gpu_kern_gb_sum has the same kernels once more, by their grids.
+                    parsed.counts["table(s) that tell the same again were left out"] += 1
                     head = None
                 else:
-                    draft.units.setdefault(head.report, _unit(head))
+                    parsed.units.setdefault(head.report, _unit(head))
             elif head is not None and (row := _row(head, line)) is not None:
-                draft.add(head.report, row)
+                parsed.add(head.report, row)
                 seen.add((subject, head.report))
-                found += 1
+                num_rows += 1
             else:
                 is_damaged = head is not None and "," in line
-                draft.counts["line(s) of a table were not understood"] += is_damaged
-                hint, head = line if line.strip() else hint, head if is_damaged else None
-                subject = told[1] if (told := SUBJECT.search(line)) else subject
+                parsed.counts["line(s) of a table were not understood"] += is_damaged
+                if line.strip():
+                    hint = line
+                if not is_damaged:
+                    head = None
+                if match := SUBJECT.search(line):
+                    subject = match[1]
     if stream.problem:
-        draft.problems.append(f"{source.label}: {stream.problem}")
-    if not found:
+        parsed.problems.append(f"{source.label}: {stream.problem}")
+    if not num_rows:
         why = f" ({stream.problem})" if stream.problem else ""
         raise FormatError(
             f"{source.label} has no row of a table of nsys stats{why}. Make one with: {RECORD}"
         )
 
 
-def _lines(blocks: Iterator[bytes], draft: Draft) -> Iterator[str]:
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
-        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
-        for part in others:
-            yield from _line(rest, is_whole, draft)
-            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
-    if rest:
-        yield from _line(rest, is_whole, draft)
-
-
-def _line(raw: bytes, is_whole: bool, draft: Draft) -> Iterator[str]:
-    if is_whole:
-        yield raw.decode("utf-8", "replace").rstrip("\r")
-    else:
-        draft.counts[f"line(s) longer than {MAX_LINE_BYTES >> 10} KiB were left out"] += 1
-
-
-def _cells(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line]), [])
-    except csv.Error:
-        return []
-
-
 def _head(cells: Sequence[str], hint: str) -> Head | None:
     """What a table's columns are; None where it is none of the reports that are read."""
     names, units = [], []
     for cell in cells:
-        found = UNIT.match(cell.strip())
-        name, unit = (found[1], found[2]) if found else (cell.strip(), "")
+        match = UNIT.match(cell.strip())
+        name, unit = (match[1], match[2]) if match else (cell.strip(), "")
         names.append(ALIKE.get(name.lower(), name.lower()))
         units.append(unit)
     report = _report(names, units, hint)
@@ -215,50 +188,48 @@ def _head(cells: Sequence[str], hint: str) -> Head | None:
 
 
 def _report(names: list[str], units: list[str], hint: str) -> str | None:
-    if (
-        "category" in names or "source" in names
-    ):  # cuda_api_gpu_sum, which mixes what others list; MPI's events.
+    # cuda_api_gpu_sum, which mixes what others list; MPI's events.
+    if "category" in names or "source" in names:
         return None
     if "total proj time" in names:
         return PROJECTIONS
     if "style" in names and "range" in names:
         return RANGES
     if "operation" in names:
-        return (
-            COPY_TIMES
-            if "total time" in names
-            else COPY_SIZES
-            if any("B" in unit for unit in units)
-            else None
-        )
-    said = REPORT_NAME.findall(hint)
-    told = said[-1].lower() if said else ""
+        if "total time" in names:
+            return COPY_TIMES
+        return COPY_SIZES if any("B" in unit for unit in units) else None
+    names_in_hint = REPORT_NAME.findall(hint)
+    report = names_in_hint[-1].lower() if names_in_hint else ""
     if "num calls" in names and "name" in names:
-        return OS_CALLS if "osrt" in told else None if OTHERS.search(told) else CALLS
+        if "osrt" in report:
+            return OS_CALLS
+        return None if OTHERS.search(report) else CALLS
     if "range" in names:
         return RANGES
-    return KERNELS if "name" in names and "instances" in names and not OTHERS.search(told) else None
+    is_kernels = "name" in names and "instances" in names and not OTHERS.search(report)
+    return KERNELS if is_kernels else None
 
 
 def _unit(head: Head) -> str:
-    place = head.place("total", "total size")
-    return head.units[place] if place is not None else ""
+    index = head.index_of("total", "total size")
+    return head.units[index] if index is not None else ""
 
 
 def _row(head: Head, line: str) -> Row | None:
     """A row of the table; None for a line that is none."""
-    cells = _cells(line)
-    name_at, total_at = (
-        head.place(*NAMES),
-        head.place("total proj time", "total time", "total", "total size"),
+    cells = csv_cells(line) or []
+    name_index, total_index = (
+        head.index_of(*NAMES),
+        head.index_of("total proj time", "total time", "total", "total size"),
     )
-    if len(cells) != len(head.names) or name_at is None or total_at is None:
+    if len(cells) != len(head.names) or name_index is None or total_index is None:
         return None
-    total = _number(head, cells, total_at)
+    total = _number(head, cells, total_index)
     if total is None:
         return None
-    count_at = head.place(*COUNTS)
-    count = _number(head, cells, count_at) if count_at is not None else None
+    count_index = head.index_of(*COUNTS)
+    count = _number(head, cells, count_index) if count_index is not None else None
     wanted = (
         "avg",
         "med",
@@ -270,23 +241,22 @@ def _row(head: Head, line: str) -> Row | None:
         "total gpu ops",
         "time",
     )
-    places = {name: head.names.index(name) for name in wanted if name in head.names}
-    figures = {name: _number(head, cells, at) for name, at in places.items()}
+    indices = {name: head.names.index(name) for name in wanted if name in head.names}
+    figures = {name: _number(head, cells, index) for name, index in indices.items()}
+    name = cells[name_index][:MAX_NAME_CHARS]
     return Row(
-        name=cells[name_at][:MAX_NAME_CHARS].lstrip(":")
-        if "range" in head.names
-        else cells[name_at][:MAX_NAME_CHARS],
+        name=name.lstrip(":") if "range" in head.names else name,
         count=None if count is None else int(count),
         total=total,
         figures={name: figure for name, figure in figures.items() if figure is not None},
     )
 
 
-def _number(head: Head, cells: Sequence[str], place: int) -> float | None:
+def _number(head: Head, cells: Sequence[str], index: int) -> float | None:
     """A cell's number, a time as nanoseconds; None where there is none."""
-    number = finite_text(cells[place].replace(",", ""), 0, 1e18)
+    number = finite_text(cells[index].replace(",", ""), 0, 1e18)
     # Releases that write no unit mean nanoseconds.
-    return None if number is None else number * NS.get(head.units[place].lower(), 1.0)
+    return None if number is None else number * NS.get(head.units[index].lower(), 1.0)
 
 
 def _totals(rows: Sequence[Row]) -> tuple[KernelTotal, ...]:

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 
 from stepscope.core.trace import NONE, DeviceProperties
 from stepscope.readers.nsys.database import Database
-from stepscope.readers.nsys.events import DEVICE_TABLES, GRAPHS, KERNELS, THREAD_MASK, Draft
+from stepscope.readers.nsys.events import (
+    DEVICE_TABLES,
+    GRAPHS,
+    KERNELS,
+    THREAD_MASK,
+    ProcessTraceBuilder,
+)
 from stepscope.readers.nsys.nvtx import RANGES
 
 MAX_PROCESSES = 64
@@ -46,25 +52,25 @@ class Processes:
 
 
 def find_processes(database: Database) -> Processes:
-    found = Processes()
+    processes = Processes()
     for table in DEVICE_TABLES:
         if not database.has(table, "globalPid", "start", "end"):
             continue
         for process, ns in _totals(database, table, '"globalPid"', '"end" - "start"').items():
             if process is None:
-                found.is_unowned = True
+                processes.is_unowned = True
                 continue
-            found.work[process] = found.work.get(process, 0.0) + max(ns, 0.0)
+            processes.work[process] = processes.work.get(process, 0.0) + max(ns, 0.0)
             if table in (KERNELS, GRAPHS):
-                found.with_kernels.add(process)
-    found.is_unowned = found.is_unowned and not found.work
-    if not found.work and not found.is_unowned and database.has(RANGES, "globalTid"):
+                processes.with_kernels.add(process)
+    processes.is_unowned = processes.is_unowned and not processes.work
+    if not processes.work and not processes.is_unowned and database.has(RANGES, "globalTid"):
         counts = _totals(database, RANGES, f'("globalTid" & {~THREAD_MASK})', "1")
-        found.work.update(
+        processes.work.update(
             (process, count) for process, count in counts.items() if process is not None
         )
-    found.work = dict(sorted(found.work.items(), key=lambda pair: -pair[1]))
-    return found
+    processes.work = dict(sorted(processes.work.items(), key=lambda pair: -pair[1]))
+    return processes
 
 
 def _totals(database: Database, table: str, owner: str, what: str) -> dict[int | None, float]:
@@ -72,21 +78,19 @@ def _totals(database: Database, table: str, owner: str, what: str) -> dict[int |
     grouping would sort all rows."""
     owners: list[int | None] = []
     with closing(database.query(f'SELECT DISTINCT {owner} FROM "{table}"')) as blocks:  # noqa: S608
-        for (one,) in next(blocks, []):
-            if one is None or isinstance(one, int):
-                owners.append(one)
-    known = [one for one in owners if one is not None]
-    if len(known) > MAX_PROCESSES:
+        owners += [row[0] for row in next(blocks, []) if row[0] is None or isinstance(row[0], int)]
+    named = [process for process in owners if process is not None]
+    if len(named) > MAX_PROCESSES:
         database.notes.append(
             f"more than {MAX_PROCESSES} processes are in {table}: the first {MAX_PROCESSES} were "
             "looked at"
         )
-        known = known[:MAX_PROCESSES]
+        named = named[:MAX_PROCESSES]
     totals: dict[int | None, float] = {None: 0.0} if None in owners else {}
-    if known:
-        sums = ", ".join([f"total(CASE WHEN {owner} = ? THEN {what} END)"] * len(known))
-        for rows in database.query(f'SELECT {sums} FROM "{table}"', known):  # noqa: S608
-            totals.update(zip(known, rows[0], strict=True))
+    if named:
+        sums = ", ".join([f"total(CASE WHEN {owner} = ? THEN {what} END)"] * len(named))
+        for rows in database.query(f'SELECT {sums} FROM "{table}"', named):  # noqa: S608
+            totals.update(zip(named, rows[0], strict=True))
     return totals
 
 
@@ -95,15 +99,15 @@ def process_number(process: int) -> int:
     return (process >> 24) & THREAD_MASK
 
 
-def take_thread_names(draft: Draft) -> None:
-    rows = draft.database.ints(
-        "ThreadNames", ("nameId", "globalTid"), *draft.of_process("ThreadNames")
+def take_thread_names(builder: ProcessTraceBuilder) -> None:
+    rows = builder.database.ints(
+        "ThreadNames", ("nameId", "globalTid"), *builder.of_process("ThreadNames")
     )
-    names = draft.database.strings(rows["nameId"])
+    names = builder.database.strings(rows["nameId"])
     for number, thread in zip(rows["nameId"].tolist(), rows["globalTid"].tolist(), strict=True):
         if number in names and thread != NONE:
             tid = thread & THREAD_MASK
-            draft.scanner.thread_names[str(process_number(thread)), str(tid)] = (
+            builder.scanner.thread_names[str(process_number(thread)), str(tid)] = (
                 f"thread {tid} ({names[number]})"
             )
 
@@ -125,11 +129,11 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
     names: list[str] = []
     for rows in database.rows(table, 'substr("name", 1, 256)'):
         names += [name if isinstance(name, str) else "" for (name,) in rows]
-    found = database.ints(table, columns)
+    cells = database.ints(table, columns)
     seen = cuda_numbers(database, process)
     devices = []
-    for at, name in enumerate(names[:MAX_DEVICES]):
-        row = {column: int(found[column][at]) for column in columns}
+    for index, name in enumerate(names[:MAX_DEVICES]):
+        row = {column: int(cells[column][index]) for column in columns}
         major, minor = row["computeMajor"], row["computeMinor"]
         own = row["cuDevice"] if row["cuDevice"] >= 0 else row["id"]
         devices.append(
@@ -144,7 +148,7 @@ def devices_of(database: Database, process: int) -> tuple[DeviceProperties, ...]
         )
     chosen = [
         device
-        for device, gpu in zip(devices, found["id"].tolist(), strict=False)
+        for device, gpu in zip(devices, cells["id"].tolist(), strict=False)
         if not seen or gpu in seen
     ]
     return tuple(chosen or devices)
@@ -169,19 +173,19 @@ def base_ns_of(database: Database) -> int:
 def versions_of(database: Database) -> Mapping[str, str]:
     """What was used to record and to export."""
     wanted = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "nsys_schema"}
-    found = {}
+    versions = {}
     if database.has("META_DATA_EXPORT", "name", "value"):
         for rows in database.rows(
             "META_DATA_EXPORT", 'substr("name", 1, 64), substr("value", 1, 64)'
         ):
-            found.update(
+            versions.update(
                 {
                     wanted[name]: str(value)
                     for name, value in rows
                     if name in wanted and value is not None
                 }
             )
-    return found
+    return versions
 
 
 def warnings_of(database: Database) -> list[str]:
@@ -194,14 +198,14 @@ def warnings_of(database: Database) -> list[str]:
     bad = set()
     for rows in database.rows(levels, '"id", substr("label", 1, 32)'):
         bad |= {level for level, label in rows if isinstance(label, str) and WARNING.search(label)}
-    said: list[str] = []
+    texts: list[str] = []
     for rows in database.rows(
         "DIAGNOSTIC_EVENT", f'"severity", substr("text", 1, {WARNING_LENGTH})'
     ):
-        said += [
+        texts += [
             " ".join(text.split()) for level, text in rows if level in bad and isinstance(text, str)
         ]
-    unique = list(dict.fromkeys(said))
+    unique = list(dict.fromkeys(texts))
     more = (
         [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"]
         if len(unique) > MAX_WARNINGS

@@ -50,9 +50,9 @@ class Fields:
         """For each message the number in one of these fields, the last one where there are
         several."""
         mine = np.isin(self.number, wanted) & (self.size == NONE)
-        found = np.full(self.num, default, np.int64)
-        found[self.owner[mine]] = self.value[mine]
-        return found.tolist()  # type: ignore[no-any-return]
+        numbers = np.full(self.num, default, np.int64)
+        numbers[self.owner[mine]] = self.value[mine]
+        return numbers.tolist()  # type: ignore[no-any-return]
 
     def spans(self, wanted: int) -> tuple[Int64, Int64]:
         """For each message where the bytes of a field begin and end, the last one's where there are
@@ -69,13 +69,13 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
     bad = np.zeros(len(start), np.bool_)
     at = start.copy()
     live = np.flatnonzero(at < end)
-    found: list[tuple[Int64, Int64, Int64, Int64]] = []
+    chunks: list[tuple[Int64, Int64, Int64, Int64]] = []
     for _ in range(MAX_FIELDS):
         if not len(live):
             break
-        tag, place, is_whole = _varints(data, at[live])
+        tag, key_end, is_whole = _varints(data, at[live])
         number, kind = tag >> 3, tag & 7
-        value, after, is_number = _varints(data, place)
+        value, after, is_number = _varints(data, key_end)
         has_bytes = kind == BYTES
         size = np.where(has_bytes, value, NONE)
         value = np.where(has_bytes, after, value)
@@ -83,29 +83,29 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
         for fixed, width in ((FIXED64, 8), (FIXED32, 4)):
             if (some := np.flatnonzero(kind == fixed)).size:
                 value[some], after[some], is_number[some] = (
-                    _fixed(data, place[some], width),
-                    place[some] + width,
+                    _fixed(data, key_end[some], width),
+                    key_end[some] + width,
                     True,
                 )
-        known = np.isin(kind, (VARINT, BYTES, FIXED64, FIXED32))
+        is_known = np.isin(kind, (VARINT, BYTES, FIXED64, FIXED32))
         good = (
             is_whole
             & is_number
-            & known
+            & is_known
             & (number > 0)
             & (size >= NONE)
-            & (after >= place)
+            & (after >= key_end)
             & (after <= end[live])
         )
         bad[live[~good]] = True
         live, after = live[good], after[good]
-        found.append((live, number[good], value[good], size[good]))
+        chunks.append((live, number[good], value[good], size[good]))
         at[live] = after
         live = live[after < end[live]]
     bad[live] = True
     owner, numbers, values, sizes = (
-        (np.concatenate(part) for part in zip(*found, strict=True))
-        if found
+        (np.concatenate(part) for part in zip(*chunks, strict=True))
+        if chunks
         else (np.empty(0, np.int64) for _ in range(4))
     )
     order = np.argsort(owner, kind="stable")
@@ -127,9 +127,9 @@ def first_numbers(data: UInt8, fields: Fields, wanted: int) -> list[int]:
     value = fields.value.copy()
     value[together] = _varints(data, fields.value[together])[0]
     mine = together | ((fields.number == wanted) & (fields.size == NONE))
-    found = np.full(fields.num, NONE, np.int64)
-    found[fields.owner[mine]] = value[mine]
-    return found.tolist()  # type: ignore[no-any-return]
+    numbers = np.full(fields.num, NONE, np.int64)
+    numbers[fields.owner[mine]] = value[mine]
+    return numbers.tolist()  # type: ignore[no-any-return]
 
 
 def _varints(data: UInt8, at: Int64) -> tuple[Int64, Int64, Bool]:
@@ -151,9 +151,9 @@ def _varints(data: UInt8, at: Int64) -> tuple[Int64, Int64, Bool]:
 
 
 def _fixed(data: UInt8, at: Int64, width: int) -> Int64:
-    places = np.minimum(at[:, None] + np.arange(width), len(data) - 1)
+    indices = np.minimum(at[:, None] + np.arange(width), len(data) - 1)
     shifts = np.uint64(8) * np.arange(width, dtype=np.uint64)
-    summed: NDArray[np.uint64] = (data[places].astype(np.uint64) << shifts).sum(
+    summed: NDArray[np.uint64] = (data[indices].astype(np.uint64) << shifts).sum(
         axis=1, dtype=np.uint64
     )
     return summed.view(np.int64)

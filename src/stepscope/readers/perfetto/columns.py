@@ -142,11 +142,11 @@ def _texts(text: bytes, fields: Fields, number: int) -> list[str | None]:
     """For each message the text of a field; None where it has none. The same bytes are decoded
     once."""
     start, end = fields.spans(number)
-    found: list[str | None] = [None] * fields.num
-    known: dict[bytes, str] = {}
-    for place in np.flatnonzero(start != NONE).tolist():
-        raw = text[start[place] : end[place]]
-        if raw not in known:
-            known[raw] = raw.decode("utf-8", "replace")
-        found[place] = known[raw]
-    return found
+    texts: list[str | None] = [None] * fields.num
+    decoded: dict[bytes, str] = {}
+    for index in np.flatnonzero(start != NONE).tolist():
+        raw = text[start[index] : end[index]]
+        if raw not in decoded:
+            decoded[raw] = raw.decode("utf-8", "replace")
+        texts[index] = decoded[raw]
+    return texts

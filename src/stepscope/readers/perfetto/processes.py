@@ -54,14 +54,14 @@ class Owners:
         its own is the first one's."""
         if not 0 < pid < 1 << NUMBER_BITS:
             return NONE
-        known = (
+        tracks = (
             self.tracks.setdefault(pid, [])
             if len(self.tracks) < MAX_PROCESSES
             else self.tracks.get(pid, [])
         )
-        if track and track not in known and len(known) < MAX_PROCESSES:
-            known.append(track)
-        owner = (known.index(track) if track in known else 0) << NUMBER_BITS | pid
+        if track and track not in tracks and len(tracks) < MAX_PROCESSES:
+            tracks.append(track)
+        owner = (tracks.index(track) if track in tracks else 0) << NUMBER_BITS | pid
         if name and len(self.names) < MAX_PROCESSES:
             self.names[owner] = name[:80]
         return owner
@@ -92,7 +92,7 @@ def _shown(owner: int) -> str:
 def described(source: Source) -> set[tuple[int, int]]:
     """The processes that a file describes, each with its track; found without a look at the events.
     None of them is ours."""
-    found: set[tuple[int, int]] = set()
+    processes: set[tuple[int, int]] = set()
     threads: set[int] = set()
     with (
         suppress(WireError),
@@ -111,29 +111,29 @@ def described(source: Source) -> set[tuple[int, int]]:
                         for number, value in packet
                         if number == DESCRIPTOR and isinstance(value, bytes)
                     ):
-                        _describe(message, found, threads)
-    return found | {(pid, 0) for pid in threads - {pid for pid, _ in found}}
+                        _describe(message, processes, threads)
+    return processes | {(pid, 0) for pid in threads - {pid for pid, _ in processes}}
 
 
-def _describe(message: bytes, found: set[tuple[int, int]], threads: set[int]) -> None:
+def _describe(message: bytes, processes: set[tuple[int, int]], threads: set[int]) -> None:
     parts = dict(fields(message))
     uuid, process, thread = parts.get(UUID, 0), parts.get(PROCESS), parts.get(THREAD)
-    told = dict(
+    descriptor = dict(
         fields(
             process if isinstance(process, bytes) else thread if isinstance(thread, bytes) else b""
         )
     )
-    pid = told.get(PID)
+    pid = descriptor.get(PID)
     if (
         not isinstance(pid, int)
         or not isinstance(uuid, int)
         or not pid
-        or len(found) + len(threads) >= MAX_PROCESSES
+        or len(processes) + len(threads) >= MAX_PROCESSES
     ):
         return
-    if told.get(PROCESS_NAME) == OURS.encode() and isinstance(process, bytes):
+    if descriptor.get(PROCESS_NAME) == OURS.encode() and isinstance(process, bytes):
         return
     if isinstance(process, bytes):
-        found.add((pid, uuid))
+        processes.add((pid, uuid))
     else:
         threads.add(pid)

@@ -76,57 +76,62 @@ class Clocks:
     """The file's clocks: each snapshot says what all of them showed at one moment. The first one's
     BOOTTIME is the file's."""
 
-    known: dict[int, Clock] = field(default_factory=dict)
+    clocks: dict[int, Clock] = field(default_factory=dict)
     num_unknown: int = 0
     """Times of a clock that nothing ties to the others."""
 
     def snapshot(self, message: bytes, sequence: Sequence) -> None:
         """ClockSnapshot.clocks (1): clock_id 1, timestamp 2, is_incremental 3, unit_multiplier_ns
         4; primary_trace_clock 2."""
-        told: dict[int, tuple[int, bool, int]] = {}
+        readings: dict[int, tuple[int, bool, int]] = {}
         for number, value in fields(message):
             if number == 1 and isinstance(value, bytes):
-                entry = {key: one for key, one in fields(value) if isinstance(one, int)}
-                told[entry.get(1, 0)] = (
+                entry = {key: number for key, number in fields(value) if isinstance(number, int)}
+                readings[entry.get(1, 0)] = (
                     entry.get(2, 0),
                     bool(entry.get(3, 0)),
                     min(max(entry.get(4, 1), 1), 10**9),
                 )
         anchors = {
             clock: value
-            for clock, (value, is_own, _) in told.items()
+            for clock, (value, is_own, _) in readings.items()
             if not FIRST_OWN_CLOCK <= clock <= LAST_OWN_CLOCK
         }
-        now = next(
+        moment_ns = next(
             (
-                self.known[clock].zero_ns + value
+                self.clocks[clock].zero_ns + value
                 for clock, value in anchors.items()
-                if clock in self.known
+                if clock in self.clocks
             ),
             None,
         )
-        if now is None:
-            now = anchors.get(6, next(iter(anchors.values()), 0))  # BOOTTIME, where it is there.
-        for clock, (value, is_incremental, unit) in told.items():
+        if moment_ns is None:
+            moment_ns = anchors.get(
+                6, next(iter(anchors.values()), 0)
+            )  # BOOTTIME, where it is there.
+        for clock, (value, is_incremental, unit) in readings.items():
             made = Clock(
-                zero_ns=now - value * unit, unit_ns=unit, is_incremental=is_incremental, value=value
+                zero_ns=moment_ns - value * unit,
+                unit_ns=unit,
+                is_incremental=is_incremental,
+                value=value,
             )
             if FIRST_OWN_CLOCK <= clock <= LAST_OWN_CLOCK:
                 sequence.clocks[clock] = made
             else:
-                self.known.setdefault(clock, made)
+                self.clocks.setdefault(clock, made)
 
     def wall_ns(self) -> int:
         """What the wall clock (REALTIME) showed when the file's clock was 0; 0 where no snapshot
         has both."""
-        return max(-self.known[1].zero_ns, 0) if 1 in self.known else 0
+        return max(-self.clocks[1].zero_ns, 0) if 1 in self.clocks else 0
 
     def time_ns(self, value: int, clock_id: int, sequence: Sequence) -> int:
         """A packet's time on the file's clock. A clock of NONE is the writer's usual one."""
         clock_id = sequence.default_clock if clock_id == NONE else clock_id
         if clock_id == NONE:
             return value
-        clock = sequence.clocks.get(clock_id) or self.known.get(clock_id)
+        clock = sequence.clocks.get(clock_id) or self.clocks.get(clock_id)
         if clock is None:
             self.num_unknown += clock_id != 6
             return value

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.perfetto.columns import (
     CLOCK_SNAPSHOT,
@@ -36,7 +36,7 @@ from stepscope.readers.perfetto.processes import (
 )
 from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
 from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
-from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
+from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.categories import kind_of_category
@@ -66,8 +66,9 @@ MAX_DEPTH = 1024
 MAX_BAD_PACKETS = 10_000
 ASKED = frozenset(
     (
-        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size", "group_segment_size",
-        "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID", "tid", "workgroup_size",
+        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size",
+        "group_segment_size", "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID",
+        "tid", "workgroup_size",
     )
 )  # fmt: skip
 """What is looked up of the numbers noted down with an event."""
@@ -104,16 +105,16 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
     rank."""
     if len(described(source)) < 2:
         return [], []
-    reading = _Reading()
+    parser = _TraceParser()
     with (
         suppress(WireError),
         closing(Stream(source.path, source.offset, source.length).blocks()) as blocks,
     ):
         for block in Packets(blocks=blocks):
-            reading.take(block)
-            if reading.num_bad > MAX_BAD_PACKETS:
+            parser.take(block)
+            if parser.num_bad > MAX_BAD_PACKETS:
                 break
-    work = reading.draft.work()
+    work = parser.builder.work()
     least_ns = LEAST_SHARE * max((ns for ns, _ in work.values()), default=0.0)
     ranks = [owner for owner, (ns, has_kernels) in work.items() if has_kernels and ns >= least_ns]
     if len(ranks) < 2:
@@ -123,49 +124,46 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
         sorted(ranks, key=lambda owner: -work[owner][0])[:MAX_RANKS],
         key=lambda owner: (number_of(owner), owner),
     )
-    words = words_of(ranks, reading.owners)
-    told = [
+    words = words_of(ranks, parser.owners)
+    notes = [
         (
             f"{len(ranks)} processes ran kernels, and each is read as one rank "
             f"({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
         )
     ]
     if many > MAX_RANKS:
-        told.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
+        notes.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
     elif others := [owner for owner in work if owner not in ranks]:
         little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
-        told.append(f"process {listed(others)} had {little}: taken for no rank")
-    return list(zip(ranks, words, strict=True)), told
+        notes.append(f"process {listed(others)} had {little}: taken for no rank")
+    return list(zip(ranks, words, strict=True)), notes
 
 
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one process: of the source's part, else of the one with the most device work."""
     stream = Stream(source.path, source.offset, source.length)
-    packets, reading = Packets(blocks=stream.blocks()), _Reading(part=source.part)
+    packets, parser = Packets(blocks=stream.blocks()), _TraceParser(part=source.part)
     problem = None
     try:
         for block in packets:
-            reading.take(block)
-            if reading.num_bad > MAX_BAD_PACKETS:
+            parser.take(block)
+            if parser.num_bad > MAX_BAD_PACKETS:
                 raise WireError(f"more than {MAX_BAD_PACKETS} packets cannot be read")
             if progress is not None:
                 progress(stream.compressed_bytes)
     except WireError as error:
-        problem = f"after {reading.num_packets} packets: {error}"
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
-    if not reading.num_packets:
+        problem = f"after {parser.num_packets} packets: {error}"
+    stream.refuse_empty(source.label, WANTED)
+    if not parser.num_packets:
         raise FormatError(
             f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}"
         )
-    reading.tell(packets)
-    return reading.draft.trace(source, stream.text_bytes, problem or stream.problem)
+    parser.add_notes(packets)
+    return parser.builder.trace(source, stream.text_bytes, problem or stream.problem)
 
 
 @dataclass(slots=True)
-class _Place:
+class _TrackOwner:
     """Where a track's slices stand, as far as its descriptors tell."""
 
     pid: int
@@ -186,12 +184,12 @@ class _Track:
     uuid: int = 0
     open: list[tuple[int, str, str, dict[str, int]]] = field(default_factory=list)
     num_deep: int = 0
-    place: _Place | None = None
+    resolved: _TrackOwner | None = None
 
 
 @dataclass(slots=True)
-class _Reading:
-    draft: Draft = field(default_factory=lambda: Draft(least_ns=0))
+class _TraceParser:
+    builder: RowTraceBuilder = field(default_factory=lambda: RowTraceBuilder(least_ns=0))
     clocks: Clocks = field(default_factory=Clocks)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     tracks: dict[int, _Track] = field(default_factory=dict)
@@ -253,14 +251,14 @@ class _Reading:
         track.name = _text(parts.get(2)) or _text(parts.get(10)) or track.name
         track.parent = signed(_int(parts.get(5)) or 0) or track.parent
         if isinstance(process := parts.get(3), bytes):
-            told = dict(fields(process))
-            track.pid, track.process = _int(told.get(1)), _text(told.get(6))
+            descriptor = dict(fields(process))
+            track.pid, track.process = _int(descriptor.get(1)), _text(descriptor.get(6))
         if isinstance(thread := parts.get(4), bytes):
-            told = dict(fields(thread))
+            descriptor = dict(fields(thread))
             track.pid, track.tid, track.name = (
-                _int(told.get(1)),
-                _int(told.get(2)),
-                _text(told.get(5)) or track.name,
+                _int(descriptor.get(1)),
+                _int(descriptor.get(2)),
+                _text(descriptor.get(5)) or track.name,
             )
         self.version += 1
 
@@ -281,9 +279,9 @@ class _Reading:
         if kind == END:
             self._close(track, uuid, time_ns)
         elif kind != BEGIN:
-            self.draft.scanner.tally.raw_events += 1
+            self.builder.scanner.tally.raw_events += 1
             if kind not in (INSTANT, COUNTER):
-                self.draft.scanner.tally.count_unknown(f"track event of type {kind}"[:48])
+                self.builder.scanner.tally.count_unknown(f"track event of type {kind}"[:48])
         elif len(track.open) >= MAX_DEPTH:
             track.num_deep += 1
             self.num_too_deep += 1
@@ -296,7 +294,7 @@ class _Reading:
                 or events.category[at]
                 or ""
             )
-            track.open.append((time_ns, name, category, _told(events, at, sequence)))
+            track.open.append((time_ns, name, category, _args(events, at, sequence)))
 
     def _close(self, track: _Track, uuid: int, time_ns: int) -> None:
         if track.num_deep:
@@ -305,30 +303,32 @@ class _Reading:
         if not track.open:
             self.num_unopened += 1
             return
-        start_ns, name, category, told = track.open.pop()
-        place = (
-            track.place
-            if track.place is not None and track.place.version == self.version
-            else self._placed(track)
+        start_ns, name, category, args = track.open.pop()
+        resolved = (
+            track.resolved
+            if track.resolved is not None and track.resolved.version == self.version
+            else self._resolve(track)
         )
-        if category == OURS or place.is_ours:
+        if category == OURS or resolved.is_ours:
             self.num_ours += 1
             return
         kind, on_device = _kind(category)
-        if self.part is not None and place.owner != self.part:
-            self.num_unowned += on_device and place.owner == NONE
+        if self.part is not None and resolved.owner != self.part:
+            self.num_unowned += on_device and resolved.owner == NONE
             return
         if kind == Kind.OTHER:
-            self.draft.scanner.tally.count_unknown(category[:64] or "(no category)")
+            self.builder.scanner.tally.count_unknown(category[:64] or "(no category)")
         if kind == Kind.MEMCPY and category == "memory_copy":
             name = copy_name(name)
         device, stream = NONE, NONE
         pid, tid = (
-            place.pid,
-            place.tid if place.tid is not None else self._lane(track, place.pid, uuid, told),
+            resolved.pid,
+            resolved.tid
+            if resolved.tid is not None
+            else self._lane(track, resolved.pid, uuid, args),
         )
         if on_device:
-            if place.is_agent or "agent" in told:
+            if resolved.is_agent or "agent" in args:
                 # A copy to the host is the work of the device it comes from; the host's memory is
                 # an agent too.
                 agents = (
@@ -336,11 +336,11 @@ class _Reading:
                     if name.endswith("DtoH")
                     else ("agent", "dst_agent", "src_agent")
                 )
-                device = _first(told, *agents)
-            stream = _first(told, "stream", "stream_ID", "queue")
+                device = _first(args, *agents)
+            stream = _first(args, "stream", "stream_ID", "queue")
             stream = stream if stream != NONE else uuid & 0x7FFF_FFFF
             pid, tid = (device if device != NONE else pid), track.name or stream
-        self.draft.add(
+        self.builder.add(
             kind,
             name,
             start_ns,
@@ -350,36 +350,40 @@ class _Reading:
             device=device,
             stream=stream,
             # rocprofv3 counts from 1: 0 is none.
-            correlation=told.get("corr_id") or told.get("correlation", NONE),
-            size_bytes=_first(told, "copy_bytes", "bytes"),
-            detail=self._launch(told) if kind == Kind.KERNEL else NONE,
-            owner=place.owner,
+            correlation=args.get("corr_id") or args.get("correlation", NONE),
+            size_bytes=_first(args, "copy_bytes", "bytes"),
+            detail=self._launch(args) if kind == Kind.KERNEL else NONE,
+            owner=resolved.owner,
         )
 
-    def _launch(self, told: dict[str, int]) -> int:
-        group, items = _first(told, "workgroup_size"), _first(told, "grid_size")
+    def _launch(self, args: dict[str, int]) -> int:
+        group, items = _first(args, "workgroup_size"), _first(args, "grid_size")
         if group <= 0 or items < 0:
             return NONE
-        shared = _first(told, "group_segment_size", "LDS_block_size_v")
-        return self.draft.launch((items, 1, 1), (group, 1, 1), None, None if shared < 0 else shared)
+        shared = _first(args, "group_segment_size", "LDS_block_size_v")
+        return self.builder.launch(
+            (items, 1, 1), (group, 1, 1), None, None if shared < 0 else shared
+        )
 
-    def _placed(self, track: _Track) -> _Place:
+    def _resolve(self, track: _Track) -> _TrackOwner:
         process = self._process(track)
         pid = process.pid if process.pid is not None else track.pid or 0
         is_agent = AGENT_TRACK.search(track.name[:256]) is not None
         owner = self.owners.of(pid, process.uuid if process.tid is None else 0, process.process)
-        track.place = _Place(pid, track.tid, owner, process.process == OURS, is_agent, self.version)
+        track.resolved = _TrackOwner(
+            pid, track.tid, owner, process.process == OURS, is_agent, self.version
+        )
         if track.name and track.tid is not None:
-            self.draft.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
-        return track.place
+            self.builder.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
+        return track.resolved
 
-    def _lane(self, track: _Track, pid: int, uuid: int, told: dict[str, int]) -> int | str:
+    def _lane(self, track: _Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
         """What stands for a thread where the track is of none."""
-        tid: int | str = told.get("tid", NONE)
+        tid: int | str = args.get("tid", NONE)
         if tid == NONE:
             tid = track.name or uuid & 0x7FFF_FFFF
         if track.name:
-            self.draft.scanner.thread_names[str(pid), str(tid)] = track.name[:256]
+            self.builder.scanner.thread_names[str(pid), str(tid)] = track.name[:256]
         return tid
 
     def _process(self, track: _Track) -> _Track:
@@ -394,12 +398,12 @@ class _Reading:
             track = self.tracks[track.parent]
         return track
 
-    def tell(self, packets: Packets) -> None:
+    def add_notes(self, packets: Packets) -> None:
         still_open = sum(len(track.open) for track in self.tracks.values())
-        draft = self.draft
-        busiest, others = draft.keep_busiest()
-        draft.wall_ns = self.clocks.wall_ns()
-        told = [
+        builder = self.builder
+        busiest, others = builder.keep_busiest()
+        builder.wall_ns = self.clocks.wall_ns()
+        notes = [
             (
                 packets.truncated,
                 "the file ends inside a packet (a killed job?); the whole ones were kept",
@@ -441,24 +445,24 @@ class _Reading:
                 self.num_unowned,
                 f"{self.num_unowned} piece(s) of device work that tell no process were left out",
             ),
-            (not len(draft), "the file has no slices"),
-            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
-            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
+            (not len(builder), "the file has no slices"),
+            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
+            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
         ]
-        draft.notes += [text for condition, text in told if condition]
+        builder.notes += [text for condition, text in notes if condition]
 
 
-def _told(events: Events, at: int, sequence: Sequence) -> dict[str, int]:
+def _args(events: Events, at: int, sequence: Sequence) -> dict[str, int]:
     """The numbers noted down with an event, those that are asked for."""
-    args, names = events.args, sequence.interned[ARG_NAMES]
-    told: dict[str, int] = {}
-    for place in range(events.first_arg[at], events.first_arg[at + 1]):
-        key = args.name[place]
+    columns, names = events.args, sequence.interned[ARG_NAMES]
+    args: dict[str, int] = {}
+    for index in range(events.first_arg[at], events.first_arg[at + 1]):
+        key = columns.name[index]
         if key is None:
-            key = names.get(args.name_iid[place], "")
-        if key in ASKED and args.value[place] != NONE:
-            told[key] = args.value[place]
-    return told
+            key = names.get(columns.name_iid[index], "")
+        if key in ASKED and columns.value[index] != NONE:
+            args[key] = columns.value[index]
+    return args
 
 
 @lru_cache(maxsize=256)
@@ -468,11 +472,11 @@ def _kind(category: str) -> tuple[Kind, bool]:
     return kind, kind in (*DEVICE_WORK, Kind.SYNC, Kind.DEVICE_MARK)
 
 
-def _first(told: dict[str, int], *keys: str) -> int:
+def _first(args: dict[str, int], *keys: str) -> int:
     """The first of these that was noted down; NONE where there is none."""
     for key in keys:
-        if key in told:
-            return told[key]
+        if key in args:
+            return args[key]
     return NONE
 
 

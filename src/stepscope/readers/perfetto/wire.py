@@ -37,7 +37,7 @@ class WireError(Exception):
 
 def fields(message: bytes) -> list[tuple[int, Value]]:
     """Each field's number and value: a whole number of 0 or more, or bytes."""
-    found: list[tuple[int, Value]] = []
+    entries: list[tuple[int, Value]] = []
     at, size = 0, len(message)
     while at < size:
         tag = message[at]
@@ -51,9 +51,9 @@ def fields(message: bytes) -> list[tuple[int, Value]]:
             if value > 0x7F:
                 value, at = varint(message, at - 1)
             if kind == VARINT:
-                found.append((tag >> 3, value))
+                entries.append((tag >> 3, value))
             elif value <= size - at:
-                found.append((tag >> 3, message[at : at + value]))
+                entries.append((tag >> 3, message[at : at + value]))
                 at += value
             else:
                 raise WireError("a field is longer than its message")
@@ -61,13 +61,13 @@ def fields(message: bytes) -> list[tuple[int, Value]]:
             width = 8 if kind == FIXED64 else 4
             if width > size - at:
                 raise WireError("a field is longer than its message")
-            found.append((tag >> 3, int.from_bytes(message[at : at + width], "little")))
+            entries.append((tag >> 3, int.from_bytes(message[at : at + width], "little")))
             at += width
         else:
             raise WireError(f"a field of kind {kind}")
-        if tag < 8 or len(found) > MAX_FIELDS:
+        if tag < 8 or len(entries) > MAX_FIELDS:
             raise WireError("a field of number 0" if tag < 8 else "too many fields")
-    return found
+    return entries
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
@@ -126,15 +126,15 @@ class Packets:
             body, size = at + 2, text[at + 1] if at + 1 < length else 0x80
             if size > 0x7F or text[at] != PACKET:  # Not as most of them are.
                 try:
-                    found = _next(text, at)
-                    if found is not None and found[1] > MAX_PACKET_BYTES:
-                        raise WireError(f"a packet of {found[1] >> 20} MiB")
+                    bounds = _next(text, at)
+                    if bounds is not None and bounds[1] > MAX_PACKET_BYTES:
+                        raise WireError(f"a packet of {bounds[1] >> 20} MiB")
                 except WireError:
                     yield block
                     raise
-                if found is None:
+                if bounds is None:
                     break
-                body, size = found
+                body, size = bounds
             end = body + size
             if end > length:
                 break
@@ -183,11 +183,11 @@ def _squeezed(packet: bytes) -> list[bytes]:
 def _bounds(text: bytes) -> Block:
     """The whole packets of a text that was unpacked; nothing is compressed twice."""
     block, at = Block(text, [], []), 0
-    while (found := _next(text, at)) is not None and found[0] + found[1] <= len(text):
+    while (bounds := _next(text, at)) is not None and bounds[0] + bounds[1] <= len(text):
         if text[at] == PACKET:
-            block.starts.append(found[0])
-            block.ends.append(sum(found))
-        at = sum(found)
+            block.starts.append(bounds[0])
+            block.ends.append(sum(bounds))
+        at = sum(bounds)
     return block
 
 

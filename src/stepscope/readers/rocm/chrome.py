@@ -3,7 +3,8 @@ categories.
 
     { "traceEvents":[{}
     ,{"args":{"name":"GPU0"},"ph":"M","pid":6,"name":"process_name","sort_index":3}
-    ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4", "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
+    ,{"ph":"X","name":"k","pid":6,"tid":1,"ts":"12","dur":"4",
+      "args":{"BeginNs":"1012345","EndNs":"1016345", ...}}
 
 What an event is follows from the name of its process. Times are taken from BeginNs and EndNs: `ts`
 and `dur` are whole microseconds. Arrows from a call to its work are flows, told by process, thread
@@ -20,11 +21,11 @@ import msgspec
 from msgspec import Struct
 
 from stepscope.core.trace import NONE, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
 from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
-from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -74,12 +75,12 @@ def is_mine(head: bytes, _name: str) -> bool:
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file."""
     stream = Stream(source.path, source.offset, source.length)
-    reading = _Reading(stream=stream, progress=progress)
+    parser = _FileParser(stream=stream, progress=progress)
     walk = Walk(
         blocks=stream.blocks(),
         lists=frozenset((EVENTS,)),
         values=frozenset(),
-        try_decode=reading.take,
+        try_decode=parser.take,
     )
     try:
         walk.run()
@@ -88,13 +89,10 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             raise FormatError(
                 f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}"
             ) from None
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
-    if not reading.labels:
+    stream.refuse_empty(source.label, WANTED)
+    if not parser.labels:
         raise FormatError(f"{source.label} has none of rocprof's processes in it. {WANTED}")
-    return reading.finished(source, walk)
+    return parser.finished(source, walk)
 
 
 Spot = tuple[int | None, int | None, int | None]
@@ -102,10 +100,10 @@ Spot = tuple[int | None, int | None, int | None]
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FileParser:
     stream: Stream
     progress: Progress | None
-    draft: Draft = field(default_factory=Draft)
+    builder: RowTraceBuilder = field(default_factory=RowTraceBuilder)
     labels: dict[int, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     flows: dict[Spot, int] = field(default_factory=dict)
@@ -115,10 +113,10 @@ class _Reading:
     """The flows of those spots, by when their events begin."""
 
     def take(self, _: Path, text: bytes) -> bool:
-        found = decoded(_DECODER.decode, text)
-        if not isinstance(found, list):
+        events = decoded(_DECODER.decode, text)
+        if not isinstance(events, list):
             return False
-        for event in found:
+        for event in events:
             if event.ph == "X":
                 self.events.append(event)
             elif (
@@ -137,21 +135,21 @@ class _Reading:
         return True
 
     def finished(self, source: Source, walk: Walk) -> Trace:
-        draft = self.draft
+        builder = self.builder
         self._put_in_order()
         for event in self.events:
             self._add(event)
         self.events.clear()
         damaged = sum(walk.num_malformed.values())
-        told = [
+        notes = [
             (walk.truncated, "the file ends before its end; the complete events were kept"),
             (damaged, f"{damaged} event(s) were damaged and left out"),
-            (not len(draft), "the file has no events"),
-            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
-            (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
+            (not len(builder), "the file has no events"),
+            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
+            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
         ]
-        draft.notes += [text for condition, text in told if condition]
-        return draft.trace(source, self.stream.text_bytes, self.stream.problem)
+        builder.notes += [text for condition, text in notes if condition]
+        return builder.trace(source, self.stream.text_bytes, self.stream.problem)
 
     def _put_in_order(self) -> None:
         """Calls are numbered as they come, and a queue runs its kernels in their order."""
@@ -178,15 +176,15 @@ class _Reading:
         label = self.labels.get(NONE if pid is None else pid, "")
         kind, device = _kind(label, event.name)
         if kind is None:
-            self.draft.scanner.tally.raw_events += 1
-            self.draft.scanner.tally.count_unknown(label[:64] or "(no process)")
+            self.builder.scanner.tally.raw_events += 1
+            self.builder.scanner.tally.count_unknown(label[:64] or "(no process)")
             return
         args, on_device = event.args, kind in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
         queue = _whole(args.stream) if _whole(args.stream) is not None else _whole(args.queue)
         lane = NONE if tid is None else tid
         flow = self._flow(event)
         name = copy_name(_spelled(event.name)) if kind == Kind.MEMCPY else event.name
-        self.draft.add(
+        self.builder.add(
             kind,
             name,
             _whole(args.begin) or 0,
@@ -219,8 +217,8 @@ def _kind(label: str, name: str) -> tuple[Kind | None, int]:
 
 def _spelled(name: str) -> str:
     """CopyHostToDevice as MEMORY_COPY_HOST_TO_DEVICE."""
-    found = COPY.match(name)
-    return f"{found[1]}_TO_{found[2]}".upper() if found and found[1] else name
+    match = COPY.match(name)
+    return f"{match[1]}_TO_{match[2]}".upper() if match and match[1] else name
 
 
 def _whole(value: Number) -> int | None:

@@ -59,30 +59,27 @@ def kind_of(header: Sequence[str]) -> str | None:
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All tables together."""
-    return KernelReport(recordings=tuple(map(_read_one, sources)))
+    return KernelReport(recordings=tuple(map(_read_file, sources)))
 
 
-def _read_one(source: Source) -> KernelRecording:
+def _read_file(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
-    draft = _Draft(table=table, device=_device_of(source))
+    builder = _RecordingBuilder(table=table, device=_device_of(source))
     for row in table.rows():
-        if draft.kind is None:
-            draft.kind = kind_of(table.header)
-            if draft.kind is None:
+        if builder.kind is None:
+            builder.kind = kind_of(table.header)
+            if builder.kind is None:
                 raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
-        draft.take(row)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
-    if draft.kind is None and kind_of(table.header) is None:
+        builder.take(row)
+    stream.refuse_empty(source.label, WANTED)
+    if builder.kind is None and kind_of(table.header) is None:
         raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
-    return draft.recording(source)
+    return builder.recording(source)
 
 
 @dataclass(slots=True)
-class _Draft:
+class _RecordingBuilder:
     table: Table
     device: Device
     kind: str | None = None
@@ -97,9 +94,9 @@ class _Draft:
         elif self.kind == TOPS:
             self._top(row)
         elif len(self.panel) < MAX_PANEL_ROWS:
-            place = self.table.place
+            column = self.table.column
             columns = ("metric", "avg", "unit", "peak", "pct_of_peak")
-            self.panel.append(tuple(cell(row, place(name))[:200] for name in columns))
+            self.panel.append(tuple(cell(row, column(name))[:200] for name in columns))
         else:
             self.num_beyond += 1
 
@@ -107,15 +104,17 @@ class _Draft:
         if len(self.kernels) >= MAX_LAUNCHES:
             self.num_beyond += 1
             return
-        places = [place for place, name in enumerate(self.table.header) if COUNTER.fullmatch(name)]
-        found = {
-            self.table.titles[place]: number(row, place)
-            for place in places
-            if "[" not in self.table.titles[place]
+        indices = [index for index, name in enumerate(self.table.header) if COUNTER.fullmatch(name)]
+        values = {
+            self.table.titles[index]: number(row, index)
+            for index in indices
+            if "[" not in self.table.titles[index]
         }
-        counters = {title: value for title, value in found.items() if value is not None}
+        counters = {title: value for title, value in values.items() if value is not None}
         name = re.sub(
-            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z", "", cell(row, self.table.place("kernel_name"))
+            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z",
+            "",
+            cell(row, self.table.column("kernel_name")),
         )[:MAX_NAME]
         self.kernels.append(
             metrics_of(name or "(no name)", self._about(row), counters, self.device)
@@ -133,24 +132,24 @@ class _Draft:
             ("start", "start_timestamp"),
             ("end", "end_timestamp"),
         )
-        found = {key: whole(row, self.table.place(column)) for key, column in names}
-        return {key: value for key, value in found.items() if value is not None}
+        values = {key: whole(row, self.table.column(column)) for key, column in names}
+        return {key: value for key, value in values.items() if value is not None}
 
     def _top(self, row: list[str]) -> None:
-        place = self.table.place
-        count, total = number(row, place("count")), number(row, place("sum(ns)"))
+        column = self.table.column
+        count, total = number(row, column("count")), number(row, column("sum(ns)"))
         if count is None or total is None or len(self.totals) >= MAX_LAUNCHES:
             self.num_beyond += 1
             return
-        mean, median = (number(row, place(name)) for name in ("mean(ns)", "median(ns)"))
-        name = cell(row, place("kernel_name"))[:MAX_NAME]
+        mean, median = (number(row, column(name)) for name in ("mean(ns)", "median(ns)"))
+        name = cell(row, column("kernel_name"))[:MAX_NAME]
         self.totals.append(
             KernelTotal(name=name, count=int(count), total_ns=total, mean_ns=mean, median_ns=median)
         )
 
     def recording(self, source: Source) -> KernelRecording:
         damaged = self.table.num_cut + self.table.num_malformed
-        told = [
+        notes = [
             (
                 self.table.stream.problem,
                 f"the file was read only in part: {self.table.stream.problem}",
@@ -166,7 +165,7 @@ class _Draft:
         return KernelRecording(
             format="rocprof-compute",
             paths=(source.label,),
-            notes=tuple(text for condition, text in told if condition),
+            notes=tuple(text for condition, text in notes if condition),
             kernels=tuple(self.kernels),
             totals=tuple(self.totals),
             panel=tuple(self.panel),
@@ -195,14 +194,14 @@ def _device_of(source: Source) -> Device:
     if row is None:
         return Device()
 
-    def told(name: str) -> float | None:
-        return number(row, table.place(name)) or None
+    def figure(name: str) -> float | None:
+        return number(row, table.column(name)) or None
 
     return Device(
-        name=cell(row, table.place("gpu_model"))[:64] or None,
-        num_cus=told("cu_per_gpu"),
-        clock_mhz=told("max_sclk"),
-        hbm_gb_s=told("hbm_bw"),
-        num_l2_channels=told("total_l2_chan"),
-        num_xcds=told("num_xcd") or 1.0,
+        name=cell(row, table.column("gpu_model"))[:64] or None,
+        num_cus=figure("cu_per_gpu"),
+        clock_mhz=figure("max_sclk"),
+        hbm_gb_s=figure("hbm_bw"),
+        num_l2_channels=figure("total_l2_chan"),
+        num_xcds=figure("num_xcd") or 1.0,
     )

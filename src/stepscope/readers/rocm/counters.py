@@ -191,8 +191,8 @@ def _times(*factors: float | None) -> float | None:
     return product
 
 
-def _plus(one: float | None, two: float | None) -> float | None:
-    return None if one is None or two is None else one + two
+def _plus(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left + right
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

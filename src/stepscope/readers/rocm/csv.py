@@ -17,7 +17,7 @@ from pathlib import Path
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
-from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name
+from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
 from stepscope.readers.rocm.table import Table, cell, header_of, last_number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -43,7 +43,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of a table, and of its neighbours where it is rocprofv3's table of kernels."""
-    reading = _Reading(draft=Draft())
+    parser = _FileParser(builder=RowTraceBuilder())
     path = (
         source.path
         if isinstance(source.path, Path) and source.archive is None and not source.offset
@@ -56,33 +56,32 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         )
     others = _neighbours(path) if path is not None else []
     if path is not None:
-        reading.read_agents(path)
+        parser.read_agents(path)
     stream = Stream(source.path, source.offset, source.length)
-    kind = reading.read_table(stream, progress)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    kind = parser.read_table(stream, progress)
+    stream.refuse_empty(source.label, WANTED)
     if kind is None:
         raise FormatError(
             f"{source.label} is no table of rocprof: it has no columns of names and times. {WANTED}"
         )
     size = stream.text_bytes
     for other in others:
-        beside = Stream(other)
+        neighbour = Stream(other)
         try:
-            reading.read_table(beside, None)
+            parser.read_table(neighbour, None)
         except InputError as problem:
-            reading.draft.notes.append(str(problem))
-        size += beside.text_bytes
-        reading.draft.notes += (
-            [f"{other.name} was read only in part: {beside.problem}"] if beside.problem else []
+            parser.builder.notes.append(str(problem))
+        size += neighbour.text_bytes
+        parser.builder.notes += (
+            [f"{other.name} was read only in part: {neighbour.problem}"]
+            if neighbour.problem
+            else []
         )
-    reading.draft.notes += (
+    parser.builder.notes += (
         [f"read together with {', '.join(other.name for other in others)}"] if others else []
     )
-    reading.draft.notes += _lacks(reading.draft)
-    return reading.draft.trace(source, size, stream.problem)
+    parser.builder.notes += _lacks(parser.builder)
+    return parser.builder.trace(source, size, stream.problem)
 
 
 def _kind_of(header: Sequence[str]) -> str | None:
@@ -104,8 +103,8 @@ def _kind_of(header: Sequence[str]) -> str | None:
 
 def _main_table(path: Path) -> Path | None:
     """The table of kernels that this one belongs to, where it lies beside it."""
-    found = V3_TABLE.search(path.name)
-    main = path.with_name(path.name[: found.start()] + KERNEL_FILE) if found else None
+    match = V3_TABLE.search(path.name)
+    main = path.with_name(path.name[: match.start()] + KERNEL_FILE) if match else None
     return main if main is not None and main.is_file() else None
 
 
@@ -136,24 +135,24 @@ def _neighbours(path: Path) -> list[Path]:
     return [path.with_name(name) for name in chosen[:MAX_TABLES]]
 
 
-def _lacks(draft: Draft) -> list[str]:
-    told = [
-        (not len(draft), "the table has no rows of kernels, copies or calls"),
+def _lacks(builder: RowTraceBuilder) -> list[str]:
+    notes = [
+        (not len(builder), "the table has no rows of kernels, copies or calls"),
         (
-            len(draft) and not draft.counts[Kind.KERNEL],
+            len(builder) and not builder.counts[Kind.KERNEL],
             "no kernels are in it: give the table of kernels (kernel_trace.csv) too",
         ),
-        (draft.counts[Kind.KERNEL] and not draft.counts[Kind.RUNTIME], NO_HOST),
-        (draft.counts[Kind.KERNEL] and not draft.counts[Kind.MARK], NO_MARKS),
+        (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
+        (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
     ]
-    return [text for condition, text in told if condition]
+    return [text for condition, text in notes if condition]
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FileParser:
     """Tables of one process, put together."""
 
-    draft: Draft
+    builder: RowTraceBuilder
     gpus: dict[int, int] | None = None
     """The devices' places, by the number the tables give them; None where no table of agents tells
     it."""
@@ -176,7 +175,7 @@ class _Reading:
             if progress is not None and count % PROGRESS_ROWS == 0:
                 progress(stream.compressed_bytes)
         damaged = table.num_cut + table.num_malformed
-        self.draft.notes += [f"{damaged} damaged line(s) were left out"] if damaged else []
+        self.builder.notes += [f"{damaged} damaged line(s) were left out"] if damaged else []
         return kind or _kind_of(table.header)
 
     def read_agents(self, path: Path) -> None:
@@ -187,109 +186,109 @@ class _Reading:
         table, self.gpus = Table(stream=Stream(file)), {}
         try:
             for row in table.rows():
-                node = whole(row, table.place("node_id"))
+                node = whole(row, table.column("node_id"))
                 if (
                     node is None
-                    or cell(row, table.place("agent_type")).upper() != "GPU"
+                    or cell(row, table.column("agent_type")).upper() != "GPU"
                     or len(self.gpus) >= 1024
                 ):
                     continue
                 self.gpus[node] = len(self.gpus)
-                self.draft.devices.append(
+                self.builder.devices.append(
                     DeviceProperties(
                         index=self.gpus[node],
-                        name=cell(row, table.place("product_name"))
-                        or cell(row, table.place("name")),
-                        memory_bytes=whole(row, table.place("local_mem_size")) or None,
-                        num_sms=whole(row, table.place("cu_count")) or None,
+                        name=cell(row, table.column("product_name"))
+                        or cell(row, table.column("name")),
+                        memory_bytes=whole(row, table.column("local_mem_size")) or None,
+                        num_sms=whole(row, table.column("cu_count")) or None,
                         compute_capability=None,
-                        warp_size=whole(row, table.place("wave_front_size")) or None,
+                        warp_size=whole(row, table.column("wave_front_size")) or None,
                     )
                 )
         except InputError as problem:
-            self.draft.notes.append(str(problem))
+            self.builder.notes.append(str(problem))
 
     def _kernel(self, table: Table, row: list[str], seen: set[int]) -> None:
-        place = table.place
+        column = table.column
         if (
-            counted := place("counter_name")
+            counted := column("counter_name")
         ) is not None:  # One row for each counter of a launch: the first is the launch.
-            dispatch = whole(row, place("dispatch_id"))
+            dispatch = whole(row, column("dispatch_id"))
             if dispatch is None or dispatch in seen or counted >= len(row):
                 return
             seen.add(dispatch)
-        device = self._device(row, place("agent_id", "gpu_id"))
-        stream = whole(row, place("stream_id", "queue_id"))
-        self.draft.add(
+        device = self._device(row, column("agent_id", "gpu_id"))
+        stream = whole(row, column("stream_id", "queue_id"))
+        self.builder.add(
             Kind.KERNEL,
-            cell(row, place(*KERNEL_NAME)).removesuffix(".kd") or "(no name)",
-            whole(row, place(*START)) or 0,
-            whole(row, place(*END)) or 0,
+            cell(row, column(*KERNEL_NAME)).removesuffix(".kd") or "(no name)",
+            whole(row, column(*START)) or 0,
+            whole(row, column(*END)) or 0,
             pid=device,
             tid=NONE if stream is None else stream,
             device=device,
             stream=NONE if stream is None else stream,
-            correlation=whole(row, place("correlation_id")) or NONE,
+            correlation=whole(row, column("correlation_id")) or NONE,
             detail=self._launch(table, row),
         )
 
     def _launch(self, table: Table, row: list[str]) -> int:
-        place = table.place
-        group = [whole(row, place(f"workgroup_size_{axis}")) for axis in "xyz"]
-        items = [whole(row, place(f"grid_size_{axis}")) for axis in "xyz"]
+        column = table.column
+        group = [whole(row, column(f"workgroup_size_{axis}")) for axis in "xyz"]
+        items = [whole(row, column(f"grid_size_{axis}")) for axis in "xyz"]
         if None in group or None in items:
-            group = [whole(row, place("workgroup_size", "wgr")), 1, 1]
-            items = [whole(row, place("grid_size", "grd")), 1, 1]
+            group = [whole(row, column("workgroup_size", "wgr")), 1, 1]
+            items = [whole(row, column("grid_size", "grd")), 1, 1]
         if not group[0] or items[0] is None:
             return NONE
         vector, matrix = (
-            whole(row, place("vgpr_count", "arch_vgpr", "vgpr")),
-            whole(row, place("accum_vgpr_count", "accum_vgpr")),
+            whole(row, column("vgpr_count", "arch_vgpr", "vgpr")),
+            whole(row, column("accum_vgpr_count", "accum_vgpr")),
         )
         shared = whole(
-            row, place("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds")
+            row, column("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds")
         )
         sizes = [(number or 0) for number in (*items, *group)]
         registers = None if vector is None else vector + (matrix or 0)
-        return self.draft.launch(
+        return self.builder.launch(
             (sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), registers, shared
         )
 
     def _copy(self, table: Table, row: list[str]) -> None:
-        place = table.place
+        column = table.column
         to, of = (
-            self._device(row, place(name)) for name in ("destination_agent_id", "source_agent_id")
+            self._device(row, column(name)) for name in ("destination_agent_id", "source_agent_id")
         )
-        name = copy_name(cell(row, place("direction")))
+        name = copy_name(cell(row, column("direction")))
         device = of if to == NONE or (self.gpus is None and name.endswith("DtoH")) else to
-        stream = whole(row, place("stream_id"))
-        self.draft.add(
+        stream = whole(row, column("stream_id"))
+        self.builder.add(
             Kind.MEMCPY,
             name,
-            whole(row, place(*START)) or 0,
-            whole(row, place(*END)) or 0,
+            whole(row, column(*START)) or 0,
+            whole(row, column(*END)) or 0,
             pid=device,
             tid=NONE if stream is None else stream,
             device=device,
             stream=NONE if stream is None else stream,
-            correlation=whole(row, place("correlation_id")) or NONE,
+            correlation=whole(row, column("correlation_id")) or NONE,
         )
 
     def _call(self, table: Table, row: list[str]) -> None:
-        place = table.place
-        is_mark = cell(row, place("domain")).upper().startswith(("MARKER", "ROCTX"))
-        self.draft.add(
+        column = table.column
+        is_mark = cell(row, column("domain")).upper().startswith(("MARKER", "ROCTX"))
+        self.builder.add(
             Kind.MARK if is_mark else Kind.RUNTIME,
-            cell(row, place("function")) or "(no name)",
-            whole(row, place(*START)) or 0,
-            whole(row, place(*END)) or 0,
-            pid=whole(row, place("process_id")) or 0,
-            tid=whole(row, place("thread_id")) or 0,
-            correlation=NONE if is_mark else whole(row, place("correlation_id")) or NONE,
+            cell(row, column("function")) or "(no name)",
+            whole(row, column(*START)) or 0,
+            whole(row, column(*END)) or 0,
+            pid=whole(row, column("process_id")) or 0,
+            tid=whole(row, column("thread_id")) or 0,
+            correlation=NONE if is_mark else whole(row, column("correlation_id")) or NONE,
         )
 
-    def _device(self, row: list[str], place: int | None) -> int:
-        number = last_number(row, place)
+    def _device(self, row: list[str], index: int | None) -> int:
+        number = last_number(row, index)
         if number is None or self.gpus is None:
             return NONE if number is None else number
         return self.gpus.get(number, NONE)

@@ -2,7 +2,8 @@
 entries at a time.
 
     {"tool": [{"agents": [...], "buffer_records": {"hip_api": [e, e, e, ...]}}]}
-    -> (("tool", "agents"), b"[...]")  (("tool", "buffer_records", "hip_api"), b"[e,e]")  (the same, b"[e, ...]")
+    -> (("tool", "agents"), b"[...]")
+       (("tool", "buffer_records", "hip_api"), b"[e,e]")  (the same, b"[e, ...]")
 
 Lists on the way to a wanted value add nothing to its path. An entry's end is `}, {"`, which cannot
 stand inside a string; a nested list could have it too: then the piece does not decode, and its
@@ -200,27 +201,27 @@ class Walk:
     def _plain(self) -> bytes:
         """A number or a word."""
         while True:
-            found = PLAIN.match(self._text, self._at)
-            assert found is not None
-            if found.end() < len(self._text) or not self._more():
+            match = PLAIN.match(self._text, self._at)
+            assert match is not None
+            if match.end() < len(self._text) or not self._more():
                 break
-        if found.end() == self._at:
+        if match.end() == self._at:
             raise EOFError  # Neither a value nor an end: what follows cannot be distinguished.
-        self._at = found.end()
-        return found[0]
+        self._at = match.end()
+        return match[0]
 
     def _key(self) -> str:
-        while (found := KEY.match(self._text, self._at)) is None:
+        while (match := KEY.match(self._text, self._at)) is None:
             if len(self._text) - self._at > 1 << 14 or not self._more():
                 raise EOFError
-        self._at = found.end()
-        return found[1].decode("utf-8", "replace")
+        self._at = match.end()
+        return match[1].decode("utf-8", "replace")
 
     def _past_space(self) -> bytes:
         self._skip_space()
-        if not (here := self._peek()):
+        if not (char := self._peek()):
             raise EOFError
-        return here
+        return char
 
     def _skip_space(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from stepscope.core.recordings.find_db import FindDb, Searched
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.errors import FormatError
-from stepscope.readers.rocm.miopen_keys import FOUND_LINE, first_lines, problem_of, solvers_of
+from stepscope.readers.rocm.miopen_keys import FIND_DB_LINE, first_lines, problem_of, solvers_of
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -52,7 +52,7 @@ class Left:
 
     def words(self, path: str) -> Iterator[str]:
         yield from self.notes
-        told = (
+        reasons = (
             (self.odd_lines, "line(s) that are no convolution were left out"),
             (self.odd_solvers, "solver(s) cut off or not understood were left out"),
             (self.untimed, "solver(s) whose time is not above zero, or no number, were left out"),
@@ -63,24 +63,24 @@ class Left:
             ),
             (self.beyond, "line(s) beyond what is kept were left out"),
         )
-        yield from (f"{path}: {count:,} {what}" for count, what in told if count)
+        yield from (f"{path}: {count:,} {what}" for count, what in reasons if count)
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    return any(FOUND_LINE.match(line) for line in first_lines(head))
+    return any(FIND_DB_LINE.match(line) for line in first_lines(head))
 
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All files; nothing tells whether they are of one job."""
-    found = [_read_one(source) for source in sources]
-    files = tuple(file for file, _ in found)
-    notes = tuple(note for file, left in found for note in left.words(file.path))
+    files_read = [_read_file(source) for source in sources]
+    files = tuple(file for file, _ in files_read)
+    notes = tuple(note for file, left in files_read for note in left.words(file.path))
     paths = tuple(file.path for file in files)
     recording = KernelRecording(format="miopen-find-db", paths=paths, notes=notes, find_dbs=files)
     return KernelReport(recordings=(recording,))
 
 
-def _read_one(source: Source) -> tuple[FindDb, Left]:
+def _read_file(source: Source) -> tuple[FindDb, Left]:
     lines = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
     searched: dict[str, Searched] = {}
     left = Left()

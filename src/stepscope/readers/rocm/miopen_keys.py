@@ -47,15 +47,18 @@ GROUPS = re.compile(r"_g(\d{1,9})(?![A-Z0-9])")
 NAME = r"[A-Za-z][\w<>+ -]{1,119}"
 TIME = r"(-?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?|-?(?:nan|inf|NAN|INF))"
 BYTES = r"(\d{1,16})"
-ALGORITHM = r"miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)Algo(GEMM|Direct|FFT|Winograd|ImplicitGEMM)"
+ALGORITHM = (
+    r"miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)"
+    r"Algo(GEMM|Direct|FFT|Winograd|ImplicitGEMM)"
+)
 SOLVER = re.compile(f"({NAME}):{TIME},{BYTES},{ALGORITHM}")
 OLD_SOLVER = re.compile(f"{ALGORITHM}:({NAME}),{TIME},{BYTES}(?:,.{{0,400}})?")
 KEY = (
-    rb"\d{1,13}(?:-\d{1,13}){2,3}-\d{1,13}(?:x\d{1,13}){1,2}(?:-[\dx]{1,40}){7,9}(?:-[A-Za-z]{3,6}){1,3}-[A-Z][A-Z0-9]{2,23}"
-    rb"-[FBW](?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4}="
+    rb"\d{1,13}(?:-\d{1,13}){2,3}-\d{1,13}(?:x\d{1,13}){1,2}(?:-[\dx]{1,40}){7,9}"
+    rb"(?:-[A-Za-z]{3,6}){1,3}-[A-Z][A-Z0-9]{2,23}-[FBW](?:_[a-z]{1,2}[A-Z0-9]{1,12}){0,4}="
 )
 LINE = re.compile(KEY + rb"[^\n:;]{1,160}:")
-FOUND_LINE = re.compile(
+FIND_DB_LINE = re.compile(
     KEY + rb"[^\n]{0,4000}?miopen(?:Convolution|Transpose)(?:Fwd|BwdData|BwdWeights)Algo"
 )
 FIRST_LINES = 8
@@ -69,9 +72,9 @@ def first_lines(head: bytes) -> Sequence[bytes]:
 def problem_of(key: str) -> ConvProblem | None:
     """The problem of a key; None where it is none of a convolution's."""
     for rank, pattern in KEYS.items():
-        found = pattern.fullmatch(key)
-        if found is not None:
-            return _problem(found.groups(), rank)
+        match = pattern.fullmatch(key)
+        if match is not None:
+            return _problem(match.groups(), rank)
     return None
 
 
@@ -112,7 +115,7 @@ def _problem(parts: Sequence[str], rank: int) -> ConvProblem | None:
 def solvers_of(text: str) -> tuple[tuple[Solver, ...], int, int]:
     """The fastest first; how many entries were no solvers, and how many had no time that can be
     one."""
-    found: dict[str, Solver] = {}
+    solvers: dict[str, Solver] = {}
     odd = untimed = 0
     for number, entry in enumerate(text.split(";")):
         solver = _solver(entry) if number < MAX_SOLVERS else None
@@ -121,15 +124,19 @@ def solvers_of(text: str) -> tuple[tuple[Solver, ...], int, int]:
         elif not 0 < solver.time_ms <= MAX_TIME_MS:
             untimed += 1
         else:
-            found.setdefault(solver.name, solver)
-    return tuple(sorted(found.values(), key=lambda one: (one.time_ms, one.name))), odd, untimed
+            solvers.setdefault(solver.name, solver)
+    return (
+        tuple(sorted(solvers.values(), key=lambda solver: (solver.time_ms, solver.name))),
+        odd,
+        untimed,
+    )
 
 
 def _solver(entry: str) -> Solver | None:
-    if found := SOLVER.fullmatch(entry):
-        name, time, workspace, algorithm = found.groups()
-    elif found := OLD_SOLVER.fullmatch(entry):
-        algorithm, name, time, workspace = found.groups()
+    if match := SOLVER.fullmatch(entry):
+        name, time, workspace, algorithm = match.groups()
+    elif match := OLD_SOLVER.fullmatch(entry):
+        algorithm, name, time, workspace = match.groups()
     else:
         return None
     if int(workspace) > MAX_WORKSPACE_BYTES:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport, TunedSolvers
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.nsys.database import AGAIN, MAGIC, Database, opened
-from stepscope.readers.rocm.miopen_keys import FOUND_LINE, LINE, NAME, first_lines, problem_of
+from stepscope.readers.rocm.miopen_keys import FIND_DB_LINE, LINE, NAME, first_lines, problem_of
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
@@ -40,15 +40,15 @@ def is_mine(head: bytes, _name: str) -> bool:
         return any(table in head for table in TABLES)
     lines = first_lines(head)
     return any(LINE.match(line) for line in lines) and not any(
-        FOUND_LINE.match(line) for line in lines
+        FIND_DB_LINE.match(line) for line in lines
     )
 
 
 def read(sources: Sequence[Source]) -> KernelReport:
-    return KernelReport(recordings=tuple(_read_one(source) for source in sources))
+    return KernelReport(recordings=tuple(_read_file(source) for source in sources))
 
 
-def _read_one(source: Source) -> KernelRecording:
+def _read_file(source: Source) -> KernelRecording:
     text = TextLines(source, max_line_bytes=MAX_LINE_BYTES)
     first = next(iter(text), "")
     if not first.encode("utf-8", "replace").startswith(MAGIC[:15]):

@@ -1,7 +1,7 @@
 """Reads the JSON of rocprofv3 (`--output-format json`), however large.
 
     {"rocprofiler-sdk-tool": [{"metadata": {}, "agents": [], "strings": {}, "kernel_symbols": [],
-                               "buffer_records": {"kernel_dispatch": [], "hip_api": [], "memory_copy": [], ...}}]}
+                               "buffer_records": {"kernel_dispatch": [], "hip_api": [], ...}}]}
 
 Kernels have a number for a name, calls the numbers of their kind and operation: the tables that
 name them stand before the records, as rocprofv3 writes them. A launch and its kernel carry one
@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
+from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
-from stepscope.readers.rocm.parser import NO_HOST, NO_MARKS, Draft, copy_name, several
 from stepscope.readers.rocm.records import (
     Agent,
     Copy,
@@ -83,12 +83,12 @@ def is_mine(head: bytes, _name: str) -> bool:
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file."""
     stream = Stream(source.path, source.offset, source.length)
-    reading = _Reading(stream=stream, progress=progress)
+    parser = _FileParser(stream=stream, progress=progress)
     walk = Walk(
         blocks=stream.blocks(),
         lists=LISTS,
         values=frozenset((STRINGS, AGENTS, PROCESS)),
-        try_decode=reading.take,
+        try_decode=parser.take,
     )
     try:
         walk.run()
@@ -97,22 +97,19 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             raise FormatError(
                 f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}"
             ) from None
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
-    if not reading.seen:
+    stream.refuse_empty(source.label, WANTED)
+    if not parser.seen:
         raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
-    return reading.finished(source, walk)
+    return parser.finished(source, walk)
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FileParser:
     """What one pass over the file fills."""
 
     stream: Stream
     progress: Progress | None
-    draft: Draft = field(default_factory=Draft)
+    builder: RowTraceBuilder = field(default_factory=RowTraceBuilder)
     seen: set[Path] = field(default_factory=set)
     devices: dict[int, int] = field(default_factory=dict)
     symbols: dict[int, Symbol] = field(default_factory=dict)
@@ -127,48 +124,48 @@ class _Reading:
         return len(self.pids)
 
     def take(self, path: Path, text: bytes) -> bool:
-        found = decoded(_DECODERS[path].decode, text)
-        if found is None:
+        decoded_value = decoded(_DECODERS[path].decode, text)
+        if decoded_value is None:
             return False
         self.seen.add(path)
-        _TAKERS[path](self, path, found)
+        _TAKERS[path](self, path, decoded_value)
         if self.progress is not None:
             self.progress(self.stream.compressed_bytes)
         return True
 
-    def take_process(self, _: Path, found: Process) -> None:
+    def take_process(self, _: Path, process: Process) -> None:
         """The next process: its numbers mean different things than the last one's."""
-        self.pids.append(found.pid)
-        self.pid, self.symbols, self.strings, self.messages = found.pid, {}, (), {}
+        self.pids.append(process.pid)
+        self.pid, self.symbols, self.strings, self.messages = process.pid, {}, (), {}
 
-    def take_agents(self, _: Path, found: list[Agent]) -> None:
+    def take_agents(self, _: Path, agents: list[Agent]) -> None:
         self.devices = {}
-        for agent in (agent for agent in found if agent.type == GPU):
+        for agent in (agent for agent in agents if agent.type == GPU):
             index = (
                 agent.logical_node_type_id if agent.logical_node_type_id >= 0 else len(self.devices)
             )
             self.devices[agent.id.handle] = index
-            if all(known.index != index for known in self.draft.devices):
-                self.draft.devices.append(_properties(agent, index))
+            if all(device.index != index for device in self.builder.devices):
+                self.builder.devices.append(_properties(agent, index))
 
-    def take_symbols(self, _: Path, found: list[Symbol]) -> None:
-        self.symbols.update((symbol.kernel_id, symbol) for symbol in found)
+    def take_symbols(self, _: Path, symbols: list[Symbol]) -> None:
+        self.symbols.update((symbol.kernel_id, symbol) for symbol in symbols)
 
-    def take_strings(self, _: Path, found: list[Names]) -> None:
-        self.strings = tuple(found)
+    def take_strings(self, _: Path, names: list[Names]) -> None:
+        self.strings = tuple(names)
 
-    def take_messages(self, _: Path, found: list[Message]) -> None:
-        self.messages.update((message.key, message.value) for message in found)
+    def take_messages(self, _: Path, messages: list[Message]) -> None:
+        self.messages.update((message.key, message.value) for message in messages)
 
-    def take_dispatches(self, _: Path, found: list[Dispatch]) -> None:
-        for record in found:
+    def take_dispatches(self, _: Path, dispatches: list[Dispatch]) -> None:
+        for record in dispatches:
             info = record.dispatch_info
             symbol = self.symbols.get(info.kernel_id)
             device = self.devices.get(info.agent_id.handle, NONE)
             stream = (
                 record.stream_id.handle if record.stream_id.handle >= 0 else info.queue_id.handle
             )
-            self.draft.add(
+            self.builder.add(
                 Kind.KERNEL,
                 symbol.name if symbol is not None else f"kernel {info.kernel_id}",
                 record.start_timestamp,
@@ -191,17 +188,19 @@ class _Reading:
             else None
         )
         shared = info.group_segment_size if info.group_segment_size >= 0 else None
-        return self.draft.launch(info.grid_size.sizes, info.workgroup_size.sizes, registers, shared)
+        return self.builder.launch(
+            info.grid_size.sizes, info.workgroup_size.sizes, registers, shared
+        )
 
-    def take_copies(self, _: Path, found: list[Copy]) -> None:
-        for record in found:
+    def take_copies(self, _: Path, copies: list[Copy]) -> None:
+        for record in copies:
             to, of = (
                 self.devices.get(agent.handle, NONE)
                 for agent in (record.dst_agent_id, record.src_agent_id)
             )
             device = to if to != NONE else of
             stream = record.stream_id.handle
-            self.draft.add(
+            self.builder.add(
                 Kind.MEMCPY,
                 copy_name(self._operation(record)),
                 record.start_timestamp,
@@ -215,26 +214,26 @@ class _Reading:
                 owner=self.owner,
             )
 
-    def take_calls(self, path: Path, found: list[Record]) -> None:
-        for record in found:
+    def take_calls(self, path: Path, calls: list[Record]) -> None:
+        for record in calls:
             name = self._operation(record) or f"{path[-1]} {record.operation}"
             self._on_host(Kind.RUNTIME, name, record, record.correlation_id.internal or NONE)
 
-    def take_marks(self, _: Path, found: list[Record]) -> None:
+    def take_marks(self, _: Path, marks: list[Record]) -> None:
         """ROCTx ranges, by the text the program gave; calls that give none are no ranges."""
-        for record in found:
+        for record in marks:
             call = self._operation(record)
             text = self.messages.get(record.correlation_id.internal, "")
             if text or not ROCTX_CALL.match(call):
                 self._on_host(Kind.MARK, text or call or "roctx", record, NONE)
 
-    def take_unused(self, path: Path, found: list[Record]) -> None:
-        self.draft.scanner.tally.raw_events += len(found)
-        self.draft.scanner.tally.count_unknown(path[-1], len(found))
+    def take_unused(self, path: Path, records: list[Record]) -> None:
+        self.builder.scanner.tally.raw_events += len(records)
+        self.builder.scanner.tally.count_unknown(path[-1], len(records))
 
     def _on_host(self, kind: Kind, name: str, record: Record, correlation: int) -> None:
         times = record.start_timestamp, record.end_timestamp
-        self.draft.add(
+        self.builder.add(
             kind,
             name,
             *times,
@@ -249,11 +248,11 @@ class _Reading:
         return names[record.operation] if 0 <= record.operation < len(names) else ""
 
     def finished(self, source: Source, walk: Walk) -> Trace:
-        draft = self.draft
+        builder = self.builder
         damaged = sum(walk.num_malformed.values())
-        owner, others = draft.keep_busiest()
-        unnamed = sum(1 for name in draft.scanner.names if re.fullmatch(r"kernel \d+", name))
-        told = [
+        owner, others = builder.keep_busiest()
+        unnamed = sum(1 for name in builder.scanner.names if re.fullmatch(r"kernel \d+", name))
+        notes = [
             (walk.truncated, "the file ends before its end; the complete records were kept"),
             (
                 others,
@@ -269,18 +268,18 @@ class _Reading:
                 f"{walk.num_oversized} record(s) larger than 64 MiB were left out",
             ),
             (unnamed, f"{unnamed} kernel(s) have no name in the file"),
-            (not len(draft), "the file has no records of kernels, copies or calls"),
-            (len(draft) and not self._has(Kind.RUNTIME), NO_HOST),
-            (len(draft) and not self._has(Kind.MARK), NO_MARKS),
+            (not len(builder), "the file has no records of kernels, copies or calls"),
+            (len(builder) and not self._has(Kind.RUNTIME), NO_HOST),
+            (len(builder) and not self._has(Kind.MARK), NO_MARKS),
         ]
-        draft.notes += [text for condition, text in told if condition]
-        return draft.trace(source, self.stream.text_bytes, self.stream.problem)
+        builder.notes += [text for condition, text in notes if condition]
+        return builder.trace(source, self.stream.text_bytes, self.stream.problem)
 
     def _pid(self, owner: int) -> int:
         return self.pids[owner - 1] if 0 < owner <= len(self.pids) else NONE
 
     def _has(self, kind: Kind) -> bool:
-        return self.draft.counts[kind] > 0
+        return self.builder.counts[kind] > 0
 
 
 def _properties(agent: Agent, index: int) -> DeviceProperties:
@@ -296,15 +295,15 @@ def _properties(agent: Agent, index: int) -> DeviceProperties:
 
 
 _DECODERS = {path: msgspec.json.Decoder(type_) for path, type_ in TYPES.items()}
-_TAKERS: dict[Path, Callable[[_Reading, Path, Any], None]] = {
-    DISPATCHES: _Reading.take_dispatches,
-    COPIES: _Reading.take_copies,
-    MARKS: _Reading.take_marks,
-    SYMBOLS: _Reading.take_symbols,
-    MESSAGES: _Reading.take_messages,
-    AGENTS: _Reading.take_agents,
-    STRINGS: _Reading.take_strings,
-    PROCESS: _Reading.take_process,
-    **dict.fromkeys(CALLS, _Reading.take_calls),
-    **dict.fromkeys(UNUSED, _Reading.take_unused),
+_TAKERS: dict[Path, Callable[[_FileParser, Path, Any], None]] = {
+    DISPATCHES: _FileParser.take_dispatches,
+    COPIES: _FileParser.take_copies,
+    MARKS: _FileParser.take_marks,
+    SYMBOLS: _FileParser.take_symbols,
+    MESSAGES: _FileParser.take_messages,
+    AGENTS: _FileParser.take_agents,
+    STRINGS: _FileParser.take_strings,
+    PROCESS: _FileParser.take_process,
+    **dict.fromkeys(CALLS, _FileParser.take_calls),
+    **dict.fromkeys(UNUSED, _FileParser.take_unused),
 }

@@ -18,7 +18,7 @@ from stepscope.core.recordings.kernels import (
     KernelTotal,
     OtherTotals,
 )
-from stepscope.errors import FormatError, InputError
+from stepscope.errors import FormatError
 from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -38,10 +38,10 @@ def is_mine(head: bytes, _name: str) -> bool:
 
 def read(sources: Sequence[Source]) -> KernelReport:
     """All tables together."""
-    return KernelReport(recordings=tuple(map(_read_one, sources)))
+    return KernelReport(recordings=tuple(map(_read_file, sources)))
 
 
-def _read_one(source: Source) -> KernelRecording:
+def _read_file(source: Source) -> KernelRecording:
     stream = Stream(source.path, source.offset, source.length)
     table = Table(stream=stream)
     totals: list[KernelTotal] = []
@@ -54,15 +54,12 @@ def _read_one(source: Source) -> KernelRecording:
             num_beyond += 1
         else:
             totals.append(total)
-    if not stream.text_bytes:
-        raise InputError(
-            f"{source.label} has nothing to read: {stream.problem or 'it is empty'}. {WANTED}"
-        )
+    stream.refuse_empty(source.label, WANTED)
     if not set(table.header) >= COLUMNS:
         raise FormatError(f"{source.label} is no table of totals of rocprof. {WANTED}")
     kernels = [total for total in totals if not CALL.match(total.name)]
     damaged = table.num_cut + table.num_malformed
-    told = [
+    notes = [
         (stream.problem, f"the file was read only in part: {stream.problem}"),
         (damaged, f"{damaged} damaged line(s) were left out"),
         (num_beyond, f"{num_beyond} line(s) were left out: too many, or without figures"),
@@ -75,22 +72,22 @@ def _read_one(source: Source) -> KernelRecording:
     return KernelRecording(
         format="rocprof-stats",
         paths=(source.label,),
-        notes=tuple(text for condition, text in told if condition),
+        notes=tuple(text for condition, text in notes if condition),
         totals=tuple(kernels),
         others=(OtherTotals(of="calls", rows=calls),) if calls else (),
     )
 
 
 def _total(table: Table, row: list[str]) -> KernelTotal | None:
-    place = table.place
-    calls, total = whole(row, place("calls")), number(row, place("totaldurationns"))
+    column = table.column
+    calls, total = whole(row, column("calls")), number(row, column("totaldurationns"))
     if not calls or total is None:
         return None
     return KernelTotal(
-        name=cell(row, place("name")).removesuffix(".kd")[:MAX_NAME],
+        name=cell(row, column("name")).removesuffix(".kd")[:MAX_NAME],
         count=calls,
         total_ns=total,
-        mean_ns=number(row, place("averagens")),
-        least_ns=number(row, place("minns")),
-        most_ns=number(row, place("maxns")),
+        mean_ns=number(row, column("averagens")),
+        least_ns=number(row, column("minns")),
+        most_ns=number(row, column("maxns")),
     )

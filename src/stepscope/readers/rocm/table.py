@@ -3,21 +3,19 @@ it."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.protocol.untrusted import finite_text, whole_text
 from stepscope.readers.stream import Stream
+from stepscope.readers.text_lines import bounded_lines, csv_cells
 
 MAX_LINE_BYTES = 256 << 10
 """Kernels of templates have names of a few thousand characters; a launch of rocprof-compute has
 2700 columns."""
 MAX_COLUMNS = 8192
-WHOLE = re.compile(r"\d{1,19}", re.ASCII)
 LAST_NUMBER = re.compile(r"(\d{1,9})\D{0,64}\Z", re.ASCII)
-NUMBER = re.compile(r"-?\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?", re.ASCII)
 LARGEST = 2**62
 MOST = 1e30
 
@@ -34,15 +32,15 @@ class Table:
     num_cut: int = 0
     """Lines longer than the limit."""
     num_malformed: int = 0
-    _places: dict[str, int] = field(default_factory=dict)
+    _columns: dict[str, int] = field(default_factory=dict)
 
     def rows(self) -> Iterator[list[str]]:
-        for row in _rows(self):
+        for row in self.raw_rows():
             if not self.header:
                 self.titles = tuple(cell.strip() for cell in row[:MAX_COLUMNS])
                 self.header = tuple(map(plain, self.titles))
-                self._places = {
-                    name: place for place, name in reversed(list(enumerate(self.header)))
+                self._columns = {
+                    name: index for index, name in reversed(list(enumerate(self.header)))
                 }
             elif row == list(self.titles):
                 continue
@@ -53,11 +51,18 @@ class Table:
 
     def raw_rows(self) -> Iterator[list[str]]:
         """Every line that is not empty, headers too."""
-        return _rows(self)
+        for line, is_whole in bounded_lines(self.stream.blocks(), MAX_LINE_BYTES):
+            cells = csv_cells(line.removeprefix("\ufeff").replace("\0", "\ufffd"))
+            if not is_whole:
+                self.num_cut += 1
+            elif cells is None:
+                self.num_malformed += 1
+            elif any(cells):
+                yield cells
 
-    def place(self, *names: str) -> int | None:
+    def column(self, *names: str) -> int | None:
         """Where the first of these columns stands."""
-        return next((self._places[name] for name in names if name in self._places), None)
+        return next((self._columns[name] for name in names if name in self._columns), None)
 
 
 def header_of(head: bytes) -> tuple[str, ...]:
@@ -65,10 +70,7 @@ def header_of(head: bytes) -> tuple[str, ...]:
     line = head.lstrip(b"\xef\xbb\xbf\r\n ").split(b"\n", 1)[0][:MAX_LINE_BYTES]
     if b"," not in line or b"\x00" in line or line[:1] in b"{[":
         return ()
-    try:
-        cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
-    except csv.Error:
-        return ()
+    cells = csv_cells(line.decode("utf-8", "replace")) or []
     return tuple(map(plain, cells[:MAX_COLUMNS]))
 
 
@@ -76,56 +78,21 @@ def plain(title: str) -> str:
     return re.sub(r"[^a-z0-9%()]+", "_", title.strip().strip('"').lower()).strip("_")
 
 
-def whole(row: Sequence[str], place: int | None) -> int | None:
+def whole(row: Sequence[str], index: int | None) -> int | None:
     """A whole number of 0 or more; None where there is none."""
-    text = row[place].strip() if place is not None and place < len(row) else ""
-    return whole_text(text, 0, LARGEST)
+    return whole_text(cell(row, index), 0, LARGEST)
 
 
-def number(row: Sequence[str], place: int | None) -> float | None:
+def number(row: Sequence[str], index: int | None) -> float | None:
     """A decimal number; None where there is none."""
-    text = row[place].strip() if place is not None and place < len(row) else ""
-    return finite_text(text, -MOST, MOST)
+    return finite_text(cell(row, index), -MOST, MOST)
 
 
-def last_number(row: Sequence[str], place: int | None) -> int | None:
+def last_number(row: Sequence[str], index: int | None) -> int | None:
     """The number a cell ends with: `Agent 4`, `4`."""
-    text = row[place].strip() if place is not None and place < len(row) else ""
-    found = LAST_NUMBER.search(text[-80:])
-    return int(found[1]) if found else None
+    match = LAST_NUMBER.search(cell(row, index)[-80:])
+    return int(match[1]) if match else None
 
 
-def cell(row: Sequence[str], place: int | None) -> str:
-    return row[place].strip() if place is not None and place < len(row) else ""
-
-
-def _rows(table: Table) -> Iterator[list[str]]:
-    """Each line on its own: a quote that nobody closes then costs one row."""
-    for line in _lines(table):
-        try:
-            row = next(csv.reader([line.decode("utf-8", "replace").replace("\0", "\ufffd")]), [])
-        except csv.Error:
-            table.num_malformed += 1
-            continue
-        if any(row):
-            yield row
-
-
-def _lines(table: Table) -> Iterator[bytes]:
-    rest = b""
-    is_first = True
-    for block in table.stream.blocks():
-        first, *others = block.split(b"\n")
-        rest += first[: MAX_LINE_BYTES + 1 - min(len(rest), MAX_LINE_BYTES + 1)]
-        for part in others:
-            yield _cut(table, rest.removeprefix(b"\xef\xbb\xbf") if is_first else rest)
-            rest, is_first = part[: MAX_LINE_BYTES + 1], False
-    if rest:
-        yield _cut(table, rest)
-
-
-def _cut(table: Table, line: bytes) -> bytes:
-    if len(line) > MAX_LINE_BYTES:
-        table.num_cut += 1
-        return b""
-    return line.rstrip(b"\r")
+def cell(row: Sequence[str], index: int | None) -> str:
+    return row[index].strip() if index is not None and index < len(row) else ""

@@ -12,7 +12,7 @@ from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     ENTERED_FILE,
     EVENTS_FILE,
-    PACE_FILE,
+    OLD_STEP_SUMMARY_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
@@ -20,6 +20,7 @@ from stepscope.protocol.run_folder import (
     SAMPLES_FILE,
     SITE_FOLDER,
     STEP_COLUMNS,
+    STEP_SUMMARY_FILE,
     STEPS_FILE,
     WINDOW_NAME,
     is_run,
@@ -35,7 +36,15 @@ from stepscope.protocol.untrusted import (
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
-RANK_FILES = (RANK_FILE, STEPS_FILE, PACE_FILE, SAMPLES_FILE, EVENTS_FILE, PROBLEM_FILE)
+RANK_FILES = (
+    RANK_FILE,
+    STEPS_FILE,
+    STEP_SUMMARY_FILE,
+    OLD_STEP_SUMMARY_FILE,
+    SAMPLES_FILE,
+    EVENTS_FILE,
+    PROBLEM_FILE,
+)
 NO_REASON = "it does not say why"
 
 
@@ -45,7 +54,7 @@ class RankRecord:
 
     rank: int
     folder: Path
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     """RUN/rank-N/rank.json."""
     rows: tuple[Row, ...]
     samples: tuple[dict[str, Any], ...]
@@ -60,7 +69,7 @@ class RunRecord:
     """A run folder, read."""
 
     path: Path
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     ranks: tuple[RankRecord, ...]
     notes: tuple[str, ...]
 
@@ -90,14 +99,14 @@ def read_run(path: Path) -> RunRecord:
         f"the capture did not start in a process: {last_line(problem) or NO_REASON}"
         for problem in sorted(path.glob("problem-*.txt"))
     ]
-    told = _object(path / RUN_FILE, RUN_FILE, notes)
-    found: dict[int, list[Path]] = {}
+    metadata = _object(path / RUN_FILE, RUN_FILE, notes)
+    rank_folders: dict[int, list[Path]] = {}
     for folder in path.iterdir():
         match = RANK_FOLDER.match(folder.name)
-        if match and folder.is_dir() and len(found) < MAX_RANKS:
-            found.setdefault(int(match[1]), []).append(folder)
+        if match and folder.is_dir() and len(rank_folders) < MAX_RANKS:
+            rank_folders.setdefault(int(match[1]), []).append(folder)
     ranks = []
-    for rank, folders in sorted(found.items()):
+    for rank, folders in sorted(rank_folders.items()):
         newest = max(folders, key=lambda folder: folder.stat().st_mtime_ns)
         if len(folders) > 1:
             notes.append(
@@ -112,7 +121,7 @@ def read_run(path: Path) -> RunRecord:
             "out, as do launchers that clear"
             " the environment or start the job in a container"
         )
-    return RunRecord(path=path, told=told, ranks=tuple(ranks), notes=tuple(notes))
+    return RunRecord(path=path, metadata=metadata, ranks=tuple(ranks), notes=tuple(notes))
 
 
 def refuse_special_files(run: Path) -> None:
@@ -156,8 +165,8 @@ def _unrecorded(ranks: list[RankRecord]) -> list[str]:
         }:
             reasons.setdefault(problem, []).append(rank)
     notes = []
-    for problem, told in sorted(reasons.items()):
-        whose = f"rank {told[0].rank}" if len(told) == 1 else f"{len(told)} ranks"
+    for problem, failed in sorted(reasons.items()):
+        whose = f"rank {failed[0].rank}" if len(failed) == 1 else f"{len(failed)} ranks"
         notes.append(f"a recording of {whose} did not come about: {problem}")
     return notes
 
@@ -177,7 +186,7 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
     return RankRecord(
         rank=rank,
         folder=folder,
-        told=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
+        metadata=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
         rows=tuple(_rows(folder / STEPS_FILE, notes)),
         samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
         events=tuple(_objects(folder / EVENTS_FILE, notes)),

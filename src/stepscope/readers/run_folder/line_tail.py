@@ -21,7 +21,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at: int | None = None
+        self._offset: int | None = None
 
     def new(self) -> list[Any]:
         try:
@@ -29,21 +29,21 @@ class Lines:
                 end = file.seek(0, 2)
                 start = max(0, end - TAIL_BYTES)
                 is_cut = start > 0
-                if self._at is not None and start <= self._at <= end:
-                    start, is_cut = self._at, False
+                if self._offset is not None and start <= self._offset <= end:
+                    start, is_cut = self._offset, False
                 file.seek(start)
                 data = file.read(TAIL_BYTES)
         except OSError:
             return []
-        whole = data.rfind(b"\n") + 1
-        self._at = start + whole
+        end = data.rfind(b"\n") + 1
+        self._offset = start + end
         # A piece that begins inside a line begins with half of one.
         begin = data.find(b"\n") + 1 if is_cut else 0
-        return list(parse_json_lines(data[begin:whole]))
+        return list(parse_json_lines(data[begin:end]))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A small JSON file of a run, each value as run_values has it; empty where it is none."""
+    """A small JSON file of a run, each value as values.py has it; empty where it is none."""
     return sound_object(read_json_object(path, MOST_BYTES))[0]
 
 

@@ -13,20 +13,20 @@ from typing import Any
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
-    PACE_COLUMNS,
-    PACE_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
     RUN_FILE,
     SAMPLES_FILE,
     STEP_COLUMNS,
+    STEP_SUMMARY_COLUMNS,
     STEPS_FILE,
     WINDOW_NAME,
     is_run,
+    step_summary_path,
 )
 from stepscope.protocol.untrusted import last_line
-from stepscope.readers.run_folder.folder import NO_REASON, refuse_special_files
+from stepscope.readers.run_folder.folder import MAX_RANKS, NO_REASON, refuse_special_files
 from stepscope.readers.run_folder.line_tail import Lines, head_lines, read_object, sound_objects
 from stepscope.readers.run_folder.values import Row, sound_row
 
@@ -34,7 +34,6 @@ NUM_HEAD = 100
 """Timed steps from which the run's own baseline is made."""
 NUM_ROWS = 64
 NUM_SAMPLES = 32
-MAX_RANKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class RankTail:
     """What one rank wrote last."""
 
     rank: int
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     """RUN/rank-N/rank.json."""
     head: tuple[Row, ...]
     """The run's first timed steps."""
@@ -67,7 +66,7 @@ class RunTail:
     """One look at a run folder."""
 
     path: Path
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     diagnosis: dict[str, Any] | None
     ranks: tuple[RankTail, ...]
     wall_ns: int
@@ -78,16 +77,15 @@ class Follower:
     """Looks at a run folder again and again. Between two looks it keeps the last few lines of each
     file and where it stood."""
 
-    def __init__(self, path: Path, now: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = time.time_ns) -> None:
         refuse_special_files(path)
         if not is_run(path):
             what = "is not the folder of a run" if path.exists() else "does not exist"
             raise InputError(
-                f"{path} {what}: name the folder that `stepscope run` told of, with {RUN_FILE} in "
-                "it"
+                f"{path} {what}: name the folder that `stepscope run` named, with {RUN_FILE} in it"
             )
         self.path = path
-        self._now = now
+        self._clock = clock
         self._ranks: dict[str, _RankFollower] = {}
 
     def look(self) -> RunTail:
@@ -99,10 +97,10 @@ class Follower:
                 newest[rank.rank] = rank
         return RunTail(
             path=self.path,
-            told=read_object(self.path / RUN_FILE),
+            metadata=read_object(self.path / RUN_FILE),
             diagnosis=read_object(self.path / DIAGNOSIS_FILE) or None,
             ranks=tuple(newest[rank].look() for rank in sorted(newest)),
-            wall_ns=self._now(),
+            wall_ns=self._clock(),
         )
 
     def _folders(self) -> Iterator[Path]:
@@ -121,13 +119,15 @@ class _RankFollower:
         match = RANK_FOLDER.match(folder.name)
         assert match is not None
         self.rank = int(match[1])
-        self._told: dict[str, Any] = {}
-        self._told_ns = 0
+        self._metadata: dict[str, Any] = {}
+        self._metadata_ns = 0
         self._head: tuple[Row, ...] = ()
         self._rows: deque[Row] = deque(maxlen=NUM_ROWS)
         self._stretches: deque[Row] = deque(maxlen=NUM_ROWS)
         self._samples: deque[dict[str, Any]] = deque(maxlen=NUM_SAMPLES)
-        self._files = {name: Lines(folder / name) for name in (STEPS_FILE, PACE_FILE, SAMPLES_FILE)}
+        self._row_lines = Lines(folder / STEPS_FILE)
+        self._stretch_lines = Lines(step_summary_path(folder))
+        self._sample_lines = Lines(folder / SAMPLES_FILE)
         self._last_step: Any = None
         self._sign_ns: int | None = None
         self._step_ns: int | None = None
@@ -136,14 +136,14 @@ class _RankFollower:
         return max(_changed_ns(self.folder / SAMPLES_FILE), _changed_ns(self.folder / STEPS_FILE))
 
     def look(self) -> RankTail:
-        self._look_at_notes()
+        self._read_metadata()
         if len(self._head) < NUM_HEAD:
             self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[
                 :NUM_HEAD
             ]
-        rows = _rows(self._files[STEPS_FILE].new(), STEP_COLUMNS)
-        stretches = _rows(self._files[PACE_FILE].new(), PACE_COLUMNS)
-        samples = sound_objects(self._files[SAMPLES_FILE].new())
+        rows = _rows(self._row_lines.new(), STEP_COLUMNS)
+        stretches = _rows(self._stretch_lines.new(), STEP_SUMMARY_COLUMNS)
+        samples = sound_objects(self._sample_lines.new())
         self._rows.extend(rows)
         self._stretches.extend(stretches)
         self._samples.extend(samples)
@@ -151,7 +151,7 @@ class _RankFollower:
         problem = self.folder / PROBLEM_FILE
         return RankTail(
             rank=self.rank,
-            told=self._told,
+            metadata=self._metadata,
             head=self._head,
             rows=tuple(self._rows),
             stretches=tuple(self._stretches),
@@ -165,15 +165,15 @@ class _RankFollower:
             problem=last_line(problem) or NO_REASON if problem.is_file() else None,
         )
 
-    def _look_at_notes(self) -> None:
+    def _read_metadata(self) -> None:
         changed = _changed_ns(self.folder / RANK_FILE)
-        if changed != self._told_ns:
-            self._told, self._told_ns = read_object(self.folder / RANK_FILE), changed
+        if changed != self._metadata_ns:
+            self._metadata, self._metadata_ns = read_object(self.folder / RANK_FILE), changed
 
     def _wall(self, at_ns: int | None) -> int:
-        """A time of the rank's perf_counter on the wall clock: its notes tell how the two stood to
-        each other."""
-        wall, perf = self._told.get("wall_ns"), self._told.get("perf_ns")
+        """A time of the rank's perf_counter on the wall clock: rank.json has one moment on both
+        clocks."""
+        wall, perf = self._metadata.get("wall_ns"), self._metadata.get("perf_ns")
         if isinstance(wall, int) and isinstance(perf, int) and at_ns is not None:
             return at_ns - perf + wall
         return self.changed_ns()

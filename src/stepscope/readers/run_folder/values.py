@@ -86,11 +86,11 @@ MOST_STEP_NS = 2**53
 NUM_NAMED = 4
 
 
-def sound_object(told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def sound_object(value: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The object with every value that cannot be what its name says as None, and the names of those
     values."""
     wrong: list[str] = []
-    return {name: _sound(name, value, name, wrong) for name, value in told.items()}, tuple(wrong)
+    return {name: _sound(name, part, name, wrong) for name, part in value.items()}, tuple(wrong)
 
 
 def sound_row(columns: Sequence[str], values: Sequence[Any]) -> Row:
@@ -122,20 +122,16 @@ def _sound(name: str, value: Any, path: str, wrong: list[str]) -> Any:
             str(key): _sound(str(key), part, f"{path}.{key}", wrong) for key, part in kept.items()
         }
     elif isinstance(kept, list):
-        return [_sound("", part, f"{path}[{at}]", wrong) for at, part in enumerate(kept)]
+        return [_sound("", part, f"{path}[{index}]", wrong) for index, part in enumerate(kept)]
     return kept
 
 
 def _kept(name: str, value: Any) -> Any:
     """The value, or of a list the parts of the right kind; None where it is of a wrong one."""
     if name in LISTS_OF_OBJECTS:
-        return (
-            [part for part in value if isinstance(part, dict)] if isinstance(value, list) else None
-        )
+        return _of_type(value, dict)
     if name in LISTS_OF_TEXTS:
-        return (
-            [part for part in value if isinstance(part, str)] if isinstance(value, list) else None
-        )
+        return _of_type(value, str)
     if name in OBJECTS:
         return value if isinstance(value, dict) else None
     if name in TEXTS:
@@ -146,6 +142,10 @@ def _kept(name: str, value: Any) -> Any:
     if isinstance(value, int | float):
         return _number(name, value)
     return None if name in FINITE else value
+
+
+def _of_type(value: Any, kind: type) -> list[Any] | None:
+    return [part for part in value if isinstance(part, kind)] if isinstance(value, list) else None
 
 
 def _number(name: str, value: float) -> float | None:

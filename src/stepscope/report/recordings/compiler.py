@@ -10,12 +10,12 @@ from stepscope.report.recordings.text import Table
 
 MAX_ROWS = 100
 MAX_CELL = 160
-MAX_PLACE = 40
+MAX_LOCATION = 40
 
 
 def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
     report = CompilerReport(recordings=(recording,))
-    functions, breaks = report.functions(), report.break_places()
+    functions, breaks = report.functions(), report.break_counts()
     if report.num_processes > 1:
         yield "processes", f"{report.num_processes}; counts are those of the one with most"
     if report.seconds is not None:
@@ -39,7 +39,7 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
             yield (
                 "given up",
                 (
-                    f"{function.name} ({function.place}): {function.limit} was hit; calls that "
+                    f"{function.name} ({function.location}): {function.limit} was hit; calls that "
                     "fit no "
                     "compiled version run eagerly"
                 ),
@@ -50,7 +50,7 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
             f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}",
         )
     for counted in recording.counted:
-        told = [
+        numbers = [
             f"{number} {word}"
             for number, word in (
                 (counted.frames, "frames"),
@@ -59,8 +59,8 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
             )
             if number is not None
         ]
-        if told:
-            yield "counted", ", ".join(told)
+        if numbers:
+            yield "counted", ", ".join(numbers)
         if counted.limit_hits:
             yield (
                 "given up",
@@ -73,7 +73,7 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
 
 def tables(recording: CompilerRecording) -> Iterator[Table]:
     report = CompilerReport(recordings=(recording,))
-    functions, breaks = report.functions(), report.break_places()
+    functions, breaks = report.functions(), report.break_counts()
     rows = tuple(
         _function_row(each)
         for each in functions
@@ -91,7 +91,11 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             title="graph breaks",
             columns=("reason", "times", "place"),
             rows=tuple(
-                (_cut(each.told.reason), str(each.count), short(each.told.place) or "not told")
+                (
+                    _cut(each.graph_break.reason),
+                    str(each.count),
+                    short(each.graph_break.location) or "not told",
+                )
                 for each in breaks[:MAX_ROWS]
             ),
             right=(1,),
@@ -123,13 +127,13 @@ def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:
         changed,
         str(function.recompiles),
         seconds,
-        f"{function.name or 'not told'}, {short(function.place) or 'place not told'}",
+        f"{function.name or 'not told'}, {short(function.location) or 'place not told'}",
     )
 
 
-def short(place: str) -> str:
+def short(location: str) -> str:
     """The end of a place: `.../models/attention.py:61`."""
-    return place if len(place) <= MAX_PLACE else "..." + place[-MAX_PLACE:]
+    return location if len(location) <= MAX_LOCATION else "..." + location[-MAX_LOCATION:]
 
 
 def _cut(text: str) -> str:

@@ -9,8 +9,8 @@ from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.training_log import (
     CLOCK,
     RATE,
-    SUM,
     STATED,
+    SUM,
     Figure,
     FrameworkLog,
     TrainingRecording,

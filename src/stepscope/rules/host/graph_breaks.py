@@ -44,7 +44,7 @@ from stepscope.analyses.steps.projection import BACKWARD_RANGE, OPTIMIZER_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
-from stepscope.core.recordings.compiler import NO_REASON, Break, BreakPlace
+from stepscope.core.recordings.compiler import NO_REASON, Break, BreakCount
 from stepscope.core.trace import Int64, Kind
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -237,14 +237,15 @@ def _in_a_row(case: Case, graph: Graph, regions: Int64) -> Remark | None:
 
 def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     """One for each place where TorchDynamo could not go on, the most frequent first."""
-    break_places = () if auxiliary.compiler is None else auxiliary.compiler.break_places()
-    shown = break_places[: POLICY.most_advice]
-    more = break_places[POLICY.most_advice :]
-    advice = [_advice(break_place) for break_place in shown]
+    break_counts = () if auxiliary.compiler is None else auxiliary.compiler.break_counts()
+    shown = break_counts[: POLICY.most_advice]
+    more = break_counts[POLICY.most_advice :]
+    advice = [_advice(break_count) for break_count in shown]
     if more:
         names = ", ".join(
             dict.fromkeys(
-                break_place.told.place or break_place.told.reason for break_place in more[:8]
+                break_count.graph_break.location or break_count.graph_break.reason
+                for break_count in more[:8]
             )
         )
         rest = ", ..." if len(more) > 8 else ""
@@ -253,15 +254,15 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     return tuple(advice)
 
 
-def _advice(break_place: BreakPlace) -> Advice:
-    graph_break = break_place.told
+def _advice(break_count: BreakCount) -> Advice:
+    graph_break = break_count.graph_break
     code = f" ({graph_break.code})" if graph_break.code else ""
-    where = f"at {graph_break.place}"
-    if not graph_break.place:
+    where = f"at {graph_break.location}"
+    if not graph_break.location:
         where = (
             f"over {graph_break.reason} (the line was not recorded; TORCH_LOGS=graph_breaks does)"
         )
-    again = times(break_place.count)
+    again = times(break_count.count)
     called = f", called from {graph_break.called_from}" if graph_break.called_from else ""
     why = (
         f"{graph_break.reason}: {graph_break.explanation}"
@@ -275,7 +276,7 @@ def _advice(break_place: BreakPlace) -> Advice:
         action=_fix(graph_break),
         evidence=(
             f"graph break {where}{code}{called}; {again} while compiling",
-            f"{graph_break.place or 'graph break'}: {why}",
+            f"{graph_break.location or 'graph break'}: {why}",
         ),
     )
 

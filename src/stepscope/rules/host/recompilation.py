@@ -173,7 +173,7 @@ def _advice(report: CompilerReport, function: CompiledFunction) -> Advice:
 
 
 def _summary(function: CompiledFunction) -> str:
-    name = f"{function.name or 'A function'} ({function.place or 'line not recorded'})"
+    name = f"{function.name or 'A function'} ({function.location or 'line not recorded'})"
     pieces = (
         f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
     )
@@ -193,12 +193,12 @@ def _guard_lines(function: CompiledFunction) -> Iterator[str]:
         part = "" if function.limit_part in ("", function.name) else f", in {function.limit_part}"
         eager = "calls that fit no compiled version run eagerly from there on"
         yield (
-            f"{function.name} ({function.place}) hit torch._dynamo's {function.limit}{part}: "
+            f"{function.name} ({function.location}) hit torch._dynamo's {function.limit}{part}: "
             f"{eager}"
         )
     for guard in (*function.guards, *function.resumed_guards)[: POLICY.most_guards]:
         yield (
-            f"{function.name} ({function.place}): {guard.words}; this guard failed "
+            f"{function.name} ({function.location}): {guard.words}; this guard failed "
             f"{times(guard.count)}"
         )
 
@@ -208,7 +208,7 @@ def _action(function: CompiledFunction, failed: GuardCount) -> str:
     guard = failed.guard
     name = guard.subject
     if guard.kind == VALUE and "___stack" in name:
-        where = f" at {guard.place}" if guard.place else ""
+        where = f" at {guard.location}" if guard.location else ""
         return (
             f"fix the graph break{where} first: what it hands over to the rest of {function.name} "
             "is a new number each time"

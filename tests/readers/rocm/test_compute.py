@@ -3,6 +3,7 @@ kernels, and damaged ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,7 @@ def test_cut_and_damaged_tables_are_read_or_refused_in_words(tmp_path: Path) -> 
         tmp_path, odd, system=SYSTEM.replace("100,4", "0,4").replace("1000.0,2", "-1,0")
     ).kernels
     assert (kernel.duration_ns, kernel.l2_hits, kernel.fma_pipe) == (None, 1.0, None)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "rocprof-compute", "pmc_perf.csv", table(COUNTERS).encode()

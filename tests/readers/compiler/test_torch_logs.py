@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ import pytest
 from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.core.recordings.compiler_guard import guard_of
 from stepscope.errors import FormatError, InputError
-from stepscope.readers.compiler import parser as torch_logs_draft
-from stepscope.readers.compiler import torch_logs
+from stepscope.readers.compiler import builder, torch_logs
 from stepscope.readers.detect import format_of
 from stepscope.readers.source import Source
 from tests.recordings import texts_of
@@ -76,7 +76,7 @@ def test_a_real_log_gives_what_grep_counts_in_it() -> None:
     (function,) = report.functions()
     given_up = len(re.findall(r"hit config\.recompile_limit", text))
     told = Counter(re.findall(r"Recompiling function (\S+) in (\S+)", text))
-    assert (function.name, function.place) == ("f", "train/artifacts.py:59")
+    assert (function.name, function.location) == ("f", "train/artifacts.py:59")
     assert (
         (function.recompiles, function.limit)
         == (sum(told.values()) - given_up, "recompile_limit (8)")
@@ -97,7 +97,7 @@ def test_a_real_log_gives_what_grep_counts_in_it() -> None:
     )
     assert size.values == tuple(str(8 * n) for n in range(1, 10))
     values = next(guard for guard in function.resumed_guards if guard.guard.kind == "value")
-    assert (values.guard.subject, values.guard.place, values.guard.code) == (
+    assert (values.guard.subject, values.guard.location, values.guard.code) == (
         "___stack0",
         "train/artifacts.py:61",
         "if y.sum().item() > 0:",
@@ -112,17 +112,24 @@ def test_a_real_log_tells_each_break_with_its_line_reason_and_hint() -> None:
     text = LAB.read_text()
     report = torch_logs.read([Source(path=LAB, label="torch_logs.txt")])
     heads = Counter(re.findall(r"Graph break [^\n]*in user code at (\S+)", text))
-    assert {place.told.place: place.count for place in report.break_places()} == dict(heads)
-    item, printed = report.break_places()
-    assert (item.told.place, item.told.code, item.told.function) == (
+    assert {place.graph_break.location: place.count for place in report.break_counts()} == dict(
+        heads
+    )
+    item, printed = report.break_counts()
+    assert (item.graph_break.location, item.graph_break.code, item.graph_break.function) == (
         "train/artifacts.py:61",
         "if y.sum().item() > 0:",
         "f",
     )
-    assert item.told.reason == "Unsupported Tensor.item() call with capture_scalar_outputs=False"
-    assert item.told.hints[0].startswith("Set `torch._dynamo.config.capture_scalar_outputs = True`")
-    assert (printed.told.code, printed.count) == ('print("break")', 8)
-    assert not any("report an issue" in hint for hint in printed.told.hints)
+    assert (
+        item.graph_break.reason
+        == "Unsupported Tensor.item() call with capture_scalar_outputs=False"
+    )
+    assert item.graph_break.hints[0].startswith(
+        "Set `torch._dynamo.config.capture_scalar_outputs = True`"
+    )
+    assert (printed.graph_break.code, printed.count) == ('print("break")', 8)
+    assert not any("report an issue" in hint for hint in printed.graph_break.hints)
 
 
 def test_ranks_that_write_into_one_file_are_told_apart_and_counted_once(tmp_path: Path) -> None:
@@ -156,7 +163,7 @@ def test_a_limit_alone_names_the_function(tmp_path: Path) -> None:
     ]
     report = read(tmp_path, "".join(line(text, kind="", ident="2/8") for text in told))
     (function,) = report.functions()
-    assert (function.name, function.place, function.limit) == (
+    assert (function.name, function.location, function.limit) == (
         "forward",
         "model.py:12",
         "cache_size_limit (8)",
@@ -198,9 +205,9 @@ def test_logs_of_old_versions_are_read_without_ids(tmp_path: Path) -> None:
         "end",
         ("10", "11"),
     )
-    assert function.guards[0].guard.place == "<ipython-input-6>:9"
-    (place,) = report.break_places()
-    assert (place.told.place, place.told.reason) == (
+    assert function.guards[0].guard.location == "<ipython-input-6>:9"
+    (place,) = report.break_counts()
+    assert (place.graph_break.location, place.graph_break.reason) == (
         "a.py:5",
         "call_function BuiltinVariable(print)",
     )
@@ -276,9 +283,9 @@ def test_guards_are_understood(
 
 def test_a_guard_keeps_the_users_line_and_torchs_hint() -> None:
     text = "2/0: s.i == 0      # s.i += 1  # mp/b.py:28 in forward (HINT: make it a tensor)"
-    assert guard_of(text, [("/home/b.py:28", "s.i += 1")]).place == "/home/b.py:28"
+    assert guard_of(text, [("/home/b.py:28", "s.i += 1")]).location == "/home/b.py:28"
     guard = guard_of(text)
-    assert (guard.text, guard.code, guard.place, guard.hint) == (
+    assert (guard.text, guard.code, guard.location, guard.hint) == (
         "s.i == 0",
         "s.i += 1",
         "mp/b.py:28",
@@ -300,8 +307,8 @@ def test_a_break_of_2_4_has_its_reason_at_the_end_of_the_compilers_stack(tmp_pat
     told += ["    raise Unsupported(msg)", "torch._dynamo.exc.Unsupported: Tensor.item"]
     (place,) = read(
         tmp_path, "".join(line(text, kind="graph_breaks") for text in told)
-    ).break_places()
-    assert (place.told.place, place.told.code, place.told.reason) == (
+    ).break_counts()
+    assert (place.graph_break.location, place.graph_break.code, place.graph_break.reason) == (
         "/a/m.py:7",
         "if x.item():",
         "Tensor.item",
@@ -322,9 +329,12 @@ def test_a_break_inside_a_package_tells_who_called_it(tmp_path: Path) -> None:
     report = read(
         tmp_path, "".join(line(each, kind="graph_breaks", ident="0/0_1") for each in text)
     )
-    (found,) = report.break_places()
-    assert (found.told.place, found.told.called_from) == (place, "/home/me/train.py:40")
-    assert (found.told.id, found.told.code) == ("0/0", "if x.sum() > 0:")
+    (found,) = report.break_counts()
+    assert (found.graph_break.location, found.graph_break.called_from) == (
+        place,
+        "/home/me/train.py:40",
+    )
+    assert (found.graph_break.id, found.graph_break.code) == ("0/0", "if x.sum() > 0:")
 
 
 def test_hints_of_inductor_are_counted(tmp_path: Path) -> None:
@@ -344,7 +354,7 @@ def test_every_cut_of_a_log_is_read_or_refused_in_words(tmp_path: Path) -> None:
         else:
             with pytest.raises(FormatError, match="TORCH_LOGS="):
                 read(tmp_path, text[:end])
-    assert len(read(tmp_path, text).break_places()) == 1
+    assert len(read(tmp_path, text).break_counts()) == 1
 
 
 def test_gzip_that_ends_early_gives_what_was_there_and_says_so(tmp_path: Path) -> None:
@@ -372,8 +382,8 @@ def test_control_characters_colours_and_giant_lines_do_no_harm(tmp_path: Path) -
 def test_a_million_lines_stay_within_the_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_logs_draft, "MAX_COMPILES", 50)
-    monkeypatch.setattr(torch_logs_draft, "MAX_BREAKS", 20)
+    monkeypatch.setattr(builder, "MAX_COMPILES", 50)
+    monkeypatch.setattr(builder, "MAX_BREAKS", 20)
     noise = "step 1 loss 0.1\n" * 1_000_000
     text = "".join(recompile(f"0/0: n == {n}", ident=f"{n}/1", name=f"f{n}") for n in range(80))
     text += "".join(broken(f"m.py:{n}", "No", ident=f"{n}/0") for n in range(60))
@@ -404,5 +414,11 @@ def test_two_reports_of_one_run_count_once_and_fill_each_other(tmp_path: Path) -
     one, two = read(tmp_path, text), read(tmp_path, text + recompile("0/1: n == 2", ident="0/2"))
     joined = one.joined(two)
     assert joined.functions()[0].recompiles == 2
-    assert joined.break_places()[0].count == 1
+    assert joined.break_counts()[0].count == 1
     assert len(joined.recordings) == 2
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    mismatch = "0/0: tensor 'x' size mismatch at index 0. expected 8, actual 16"
+    text = recompile(mismatch) * 3 + broken("train.py:61", "item() call", "do not")
+    yield "torch-logs", "torch_logs.txt", text.encode()

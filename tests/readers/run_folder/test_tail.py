@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import InputError
+from stepscope.protocol.run_folder import OLD_STEP_SUMMARY_FILE, STEP_SUMMARY_FILE
 from stepscope.readers.run_folder.line_tail import TAIL_BYTES, Lines
 from stepscope.readers.run_folder.tail import NUM_ROWS, Follower
-from tests.live_runs import add_samples, add_steps, row, sample, wall, write_rank, write_run
+from tests.live_runs import (
+    add_samples,
+    add_steps,
+    add_stretches,
+    row,
+    sample,
+    wall,
+    write_rank,
+    write_run,
+)
 
 
 def test_a_look_gives_what_came_since_the_one_before(tmp_path: Path) -> None:
@@ -75,6 +85,16 @@ def test_times_are_told_on_the_wall_clock_of_the_ranks_machine(tmp_path: Path) -
     add_samples(write_rank(run, 0), [sample(1, 5), sample(2, 6), sample(3, 6)])
     (tail,) = Follower(run).look().ranks
     assert (tail.sign_wall_ns, tail.step_wall_ns) == (wall(3), wall(2))
+
+
+@pytest.mark.parametrize("name", [STEP_SUMMARY_FILE, OLD_STEP_SUMMARY_FILE])
+def test_step_summaries_are_followed_under_both_names(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "run")
+    rank = write_rank(run, 0)
+    add_stretches(rank, [[60, 100, 600_000_000, 1_600_000_000, 9_000_000, 11_000_000, 0]])
+    (rank / STEP_SUMMARY_FILE).rename(rank / name)
+    (tail,) = Follower(run).look().ranks
+    assert [stretch["first_step"] for stretch in tail.new_stretches] == [60]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])

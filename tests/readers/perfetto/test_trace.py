@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from stepscope.analyses.links import link
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import InputError
-from stepscope.readers.inputs import Found, find_sources
+from stepscope.readers.inputs import FoundSources, find_sources
 from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.perfetto import bulk as perfetto_bulk
@@ -356,7 +357,7 @@ def test_of_several_processes_the_busiest_is_read_and_the_others_are_named(tmp_p
     assert len(read(tmp_path / "b", b"".join(rank_packets(7, 100)))) == 2
 
 
-def parts_of(path: Path, *ranks: list[bytes]) -> Found:
+def parts_of(path: Path, *ranks: list[bytes]) -> FoundSources:
     path.write_bytes(b"".join(one for rank in ranks for one in rank))
     return find_sources([path])
 
@@ -553,3 +554,7 @@ def test_text_is_not_taken_for_packets() -> None:
     assert not perfetto_trace.is_mine(head, "trace.pftrace")
     assert not perfetto_trace.is_mine(b"\n\n\n\n\n\n\n\n\n\n\n\n", "log.txt")
     assert perfetto_trace.is_mine(sdk_file(), "results")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "perfetto", "run.pftrace", sdk_file()

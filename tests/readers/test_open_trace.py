@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import open_trace as sniff
+from stepscope.readers import open_trace
 from stepscope.readers.cache import FOLDER_VARIABLE
 from stepscope.readers.kineto import trace as kineto
 from stepscope.readers.open_trace import read_trace
@@ -76,7 +76,7 @@ def test_only_a_large_trace_is_cached_and_only_when_allowed(
     monkeypatch.setenv(FOLDER_VARIABLE, str(kept))
     read_trace(source(path))
     assert not kept.exists()
-    monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 100)
+    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 100)
     read_trace(source(path), use_cache=False)
     assert not kept.exists()
     first = read_trace(source(path))

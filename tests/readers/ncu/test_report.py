@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,3 +173,7 @@ def test_first_bytes_decide() -> None:
     assert ncu_rep.is_mine(b"\x00\x01", "run.ncu-rep")
     assert not ncu_rep.is_mine(b'"ID","Process ID"', "run.ncu-rep")
     assert not ncu_rep.is_mine(b"\x00\x01", "run.sqlite")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "ncu-rep", "run.ncu-rep", NVR

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,6 @@ def test_an_old_schema_has_its_shapes_beside_its_inputs(tmp_path: Path) -> None:
         "parent": 1,
         "inputs": [HALF, HALF],
         "input_shapes": [[10, 100], [100, 10]],
-        # fmt: skip
         "input_types": ["Tensor(c10::Half)"] * 2,
         "outputs": [],
         "output_shapes": [],
@@ -323,3 +323,9 @@ def test_tensors_beyond_the_limit_are_counted(
         "one that is known may reach further"
     )
     assert any("2 tensor(s) beyond" in note for note in log.recordings[0].notes)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    types = ["Tensor(c10::Half)"] * 2
+    product = node(2, "aten::mm", shapes=[[10, 100], [100, 10]], types=types, values=[HALF, HALF])
+    yield "chakra", "et.json", trace(product, node(3, "c10d::allreduce_", caller=2))

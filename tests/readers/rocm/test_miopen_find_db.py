@@ -7,8 +7,10 @@ import gzip
 import json
 import random
 import sqlite3
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
@@ -403,3 +405,12 @@ def test_diagnose_advises_nothing_on_amds_own(
     told = json.loads(capsys.readouterr().out)
     assert told["advice"] == []
     assert told["recordings"][0]["format"] == "miopen-find-db"
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    text = line(PLAIN_KEY, GEMM, NAIVE) + line(LAST_KEY, IGEMM)
+    yield "miopen-find-db", "gfx90a6e.HIP.3_2_0.ufdb.txt", text.encode()
+    with TemporaryDirectory() as folder:
+        perf_db = database(Path(folder), "gfx90a6e.udb", *PERF_DB)
+        assert isinstance(perf_db.path, Path)
+        yield "miopen-perf-db", "gfx90a6e.udb", perf_db.path.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,14 @@ def test_counts_of_a_real_run_are_taken_as_they_stand(tmp_path: Path) -> None:
         "FX graph": (2, 13, 1),
         "AOTAutograd": (0, 12, 0),
     }
-    item, branch = report.break_places()
-    assert (item.told.reason, item.count, item.told.place) == (
+    item, branch = report.break_counts()
+    assert (item.graph_break.reason, item.count, item.graph_break.location) == (
         ITEM.split("\n", maxsplit=1)[0],
         3,
         "",
     )
-    assert item.told.hints == ("Set `torch._dynamo.config.capture_scalar_outputs = True`.",)
-    assert (branch.told.reason, branch.count) == ("Data-dependent branching", 1)
+    assert item.graph_break.hints == ("Set `torch._dynamo.config.capture_scalar_outputs = True`.",)
+    assert (branch.graph_break.reason, branch.count) == ("Data-dependent branching", 1)
 
 
 def test_what_was_not_counted_is_not_zero(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_what_was_not_counted_is_not_zero(tmp_path: Path) -> None:
 
 def test_processes_are_not_added_up(tmp_path: Path) -> None:
     report = read(tmp_path, COUNTERS, COUNTERS)
-    assert [(place.count, place.processes) for place in report.break_places()] == [(3, 2), (1, 2)]
+    assert [(place.count, place.processes) for place in report.break_counts()] == [(3, 2), (1, 2)]
     assert [recording.paths for recording in report.recordings] == [
         ("counters0.json",),
         ("counters1.json",),
@@ -142,3 +143,7 @@ def test_it_is_known_by_its_sections_not_by_its_name() -> None:
         b"",
     )
     assert not any(dynamo_counters.is_mine(other, "counters.json") for other in others)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "dynamo-counters", "counters.json", json.dumps(COUNTERS).encode()

@@ -14,8 +14,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace
 from stepscope.errors import InputError
-from stepscope.readers import cache
-from stepscope.readers import open_trace as sniff
+from stepscope.readers import cache, open_trace
 from stepscope.readers.inputs import assign_ranks, find_sources
 from stepscope.readers.nsys import sqlite as nsys_sqlite
 from stepscope.readers.nsys import target as nsys_target
@@ -96,7 +95,7 @@ def test_each_process_is_diagnosed_as_a_rank(
 def test_each_part_has_its_own_events_devices_and_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
+    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 0)
     path = two_ranks(tmp_path / "report.sqlite").close()
     found = find_sources([path])
     assert [source.label for source in found.sources] == [
@@ -112,7 +111,7 @@ def test_each_part_has_its_own_events_devices_and_cache(
             assert {thread.pid for thread in trace.threads} == {str(rank), str(PID + 10 * rank)}
             assert [device.index for device in trace.meta.devices] == [rank]
             assert (trace.meta.path, trace.meta.rank) == (source.label, None)
-    assert len({cache._place(source, None) for source in found.sources}) == 2
+    assert len({cache._cache_path(source, None) for source in found.sources}) == 2
     assert all(cache.load(source) is not None for source in found.sources)
     assert cache.load(replace(found.sources[0], part=None)) is None
     assert not list(tmp_path.glob("*.stepscope-cache"))

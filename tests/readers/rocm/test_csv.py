@@ -4,14 +4,14 @@ and damaged."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
-from stepscope.readers import cache
-from stepscope.readers import open_trace as sniff
+from stepscope.readers import cache, open_trace
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.rocm import chrome as rocprof_chrome
 from stepscope.readers.rocm import csv as rocprof_csv
@@ -21,58 +21,77 @@ from stepscope.readers.source import Source
 from tests.recordings import texts_of
 
 KERNELS = (
-    '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
-    '"Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count",'
-    '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
+    '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id",'
+    '"Kernel_Name","Correlation_Id",'
+    '"Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count",'
+    '"Accum_VGPR_Count","SGPR_Count",'
+    '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y",'
+    '"Grid_Size_Z"\n'
     '"KERNEL_DISPATCH","Agent 4",1,5,69,1,16,"void add<float>(float*, '
     'int)",100,5000,9000,512,0,24,8,16,64,1,1,1000,2,1\n'
     '"KERNEL_DISPATCH","Agent '
     '5",2,6,69,2,17,"Cijk_A.kd",101,9000,9400,0,0,32,0,16,256,1,1,256,1,1\n'
 )
 OLD_KERNELS = (
-    '"Kind","Agent_Id","Queue_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id","Start_Timestamp",'
-    '"End_Timestamp","Private_Segment_Size","Group_Segment_Size","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z",'
+    '"Kind","Agent_Id","Queue_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name",'
+    '"Correlation_Id","Start_Timestamp",'
+    '"End_Timestamp","Private_Segment_Size","Group_Segment_Size","Workgroup_Size_X",'
+    '"Workgroup_Size_Y","Workgroup_Size_Z",'
     '"Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
     '"KERNEL_DISPATCH",1,2,69,1,16,"add",1451,5000,9000,0,0,64,1,1,1024,1,1\n'
 )
-CALLS = '"Domain","Function","Process_Id","Thread_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
+CALLS = (
+    '"Domain","Function","Process_Id","Thread_Id","Correlation_Id",'
+    '"Start_Timestamp","End_Timestamp"\n'
+)
 HIP = (
-    CALLS
-    + '"HIP_RUNTIME_API","hipLaunchKernel",42,69,100,4000,4100\n"HIP_RUNTIME_API","hipLaunchKernel",42,69,101,4200,4300\n'
+    CALLS + '"HIP_RUNTIME_API","hipLaunchKernel",42,69,100,4000,4100\n'
+    '"HIP_RUNTIME_API","hipLaunchKernel",42,69,101,4200,4300\n'
 )
 MARKS = CALLS + '"MARKER_CORE_API","step 1",42,69,7,3000,9500\n'
 COPIES = (
-    '"Kind","Direction","Stream_Id","Source_Agent_Id","Destination_Agent_Id","Correlation_Id","Start_Timestamp","End_Timestamp"\n'
+    '"Kind","Direction","Stream_Id","Source_Agent_Id","Destination_Agent_Id",'
+    '"Correlation_Id","Start_Timestamp","End_Timestamp"\n'
     '"MEMORY_COPY","MEMORY_COPY_HOST_TO_DEVICE",5,"Agent 0","Agent 4",0,4600,4700\n'
     '"MEMORY_COPY","MEMORY_COPY_DEVICE_TO_HOST",5,"Agent 5","Agent 0",0,9600,9700\n'
 )
 AGENTS = (
-    '"Node_Id","Logical_Node_Id","Agent_Type","Wave_Front_Size","Cu_Count","Local_Mem_Size","Name","Product_Name"\n'
+    '"Node_Id","Logical_Node_Id","Agent_Type","Wave_Front_Size","Cu_Count",'
+    '"Local_Mem_Size","Name","Product_Name"\n'
     '0,0,"CPU",0,64,0,"EPYC","EPYC"\n4,4,"GPU",64,304,0,"gfx942","AMD Instinct MI300X"\n'
     '5,5,"GPU",64,304,0,"gfx942","AMD Instinct MI300X"\n'
 )
 V1 = (
-    "Index,KernelName,gpu-id,queue-id,queue-index,pid,tid,grd,wgr,lds,scr,arch_vgpr,accum_vgpr,sgpr,wave_size,"
+    "Index,KernelName,gpu-id,queue-id,queue-index,pid,tid,grd,wgr,lds,scr,arch_vgpr,"
+    "accum_vgpr,sgpr,wave_size,"
     "DispatchNs,BeginNs,EndNs,CompleteNs\n\n"
     '0,"vecCopy(double*, int) [clone .kd]",1,2,0,10,11,1048576,256,0,0,8,0,16,64,100,200,350,400\n'
 )
-V2 = "Domain,Operation,Kernel_Name,Start_Timestamp,Stop_Timestamp,Correlation_ID\n\nHIP_OPS_DOMAIN,KernelExecution,k,200,350,9\n"
+V2 = (
+    "Domain,Operation,Kernel_Name,Start_Timestamp,Stop_Timestamp,Correlation_ID\n\n"
+    "HIP_OPS_DOMAIN,KernelExecution,k,200,350,9\n"
+)
 COUNTERS = (
-    '"Correlation_Id","Dispatch_Id","Agent_Id","Queue_Id","Process_Id","Thread_Id","Grid_Size","Kernel_Id","Kernel_Name",'
-    '"Workgroup_Size","LDS_Block_Size","Scratch_Size","VGPR_Count","SGPR_Count","Counter_Name","Counter_Value",'
+    '"Correlation_Id","Dispatch_Id","Agent_Id","Queue_Id","Process_Id","Thread_Id",'
+    '"Grid_Size","Kernel_Id","Kernel_Name",'
+    '"Workgroup_Size","LDS_Block_Size","Scratch_Size","VGPR_Count","SGPR_Count",'
+    '"Counter_Name","Counter_Value",'
     '"Start_Timestamp","End_Timestamp"\n'
-    '1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"SQ_WAVES",16,200,300\n1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"GRBM_COUNT",3,200,300\n'
+    '1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"SQ_WAVES",16,200,300\n'
+    '1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"GRBM_COUNT",3,200,300\n'
 )
 STATS = (
     '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
-    '"Cijk_A.kd",4,2000,500.5,40.0,100,900,1.5\n"add",1,3000,3000,60.0,3000,3000,0.0\n"broken","x",1,1,1,1,1,1\n'
+    '"Cijk_A.kd",4,2000,500.5,40.0,100,900,1.5\n"add",1,3000,3000,60.0,3000,3000,0.0\n'
+    '"broken","x",1,1,1,1,1,1\n'
 )
 CHROME = """{ "traceEvents":[{}
 ,{"args":{"name":"Markers and Ranges"},"ph":"M","pid":1,"name":"process_name","sort_index":0}
 ,{"args":{"name":"CPU HIP API"},"ph":"M","pid":2,"name":"process_name","sort_index":1}
 ,{"args":{"name":"GPU3"},"ph":"M","pid":9,"name":"process_name","sort_index":2}
 ,{"args":{"name":"GPU Barriers3"},"ph":"M","pid":521,"name":"process_name","sort_index":3}
-,{"ph":"X","name":"step","pid":1,"tid":7,"ts":"0","dur":"9", "args":{"BeginNs":"1000","EndNs":"10500","pid":"42","tid":"7"}}
+,{"ph":"X","name":"step","pid":1,"tid":7,"ts":"0","dur":"9",
+  "args":{"BeginNs":"1000","EndNs":"10500","pid":"42","tid":"7"}}
 ,{"ph":"X","name":"hipLaunchKernel","pid":2,"tid":7,"ts":"1","dur":"1",
   "args":{
     "BeginNs":"2345",
@@ -81,8 +100,10 @@ CHROME = """{ "traceEvents":[{}
 }
 ,{"ph":"X","name":"gemm","pid":9,"tid":0,"ts":"4","dur":"2",
   "args":{"BeginNs":"5001","EndNs":"7003","dev-id":"3","queue-id":"1","stream-id":"5","pid":"42"}}
-,{"ph":"X","name":"CopyHostToDevice","pid":9,"tid":0,"ts":"8","dur":"1", "args":{"BeginNs":"9000","EndNs":"9100","queue-id":"1"}}
-,{"ph":"X","name":"b","pid":521,"tid":0,"ts":"8","dur":"1", "args":{"BeginNs":"9000","EndNs":"9100"}}
+,{"ph":"X","name":"CopyHostToDevice","pid":9,"tid":0,"ts":"8","dur":"1",
+  "args":{"BeginNs":"9000","EndNs":"9100","queue-id":"1"}}
+,{"ph":"X","name":"b","pid":521,"tid":0,"ts":"8","dur":"1",
+  "args":{"BeginNs":"9000","EndNs":"9100"}}
 ,{"ts":1,"ph":"s","cat":"DataFlow","id":12,"pid":2,"tid":7,"name":"dep"}
 ,{"ts":4,"ph":"t","cat":"DataFlow","id":12,"pid":9,"tid":0,"name":"dep"}
 ],
@@ -313,18 +334,36 @@ def test_arrows_of_one_microsecond_are_told_apart_by_their_order(tmp_path: Path)
 def test_a_cache_is_stale_when_a_neighbour_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sniff, "MIN_CACHED_BYTES", 0)
-    kernels = "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp\n"
+    monkeypatch.setattr(open_trace, "MIN_CACHED_BYTES", 0)
+    kernels = (
+        "Kind,Agent_Id,Queue_Id,Dispatch_Id,Kernel_Name,Correlation_Id,"
+        "Start_Timestamp,End_Timestamp\n"
+    )
     calls = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp\n"
     (tmp_path / "7_kernel_trace.csv").write_text(
         kernels + "KERNEL_DISPATCH,Agent 4,1,1,gemm,1,1000,2000\n"
     )
     (source,) = find_sources([tmp_path / "7_kernel_trace.csv"]).sources
-    assert len(sniff.read_trace(source)) == 1
+    assert len(open_trace.read_trace(source)) == 1
     assert cache.load(source) is not None
     (tmp_path / "7_hip_api_trace.csv").write_text(
         calls + "HIP_RUNTIME_API,hipLaunchKernel,7,7,1,500,600\n"
     )
     assert cache.load(source) is None
-    assert [Kind(kind).name for kind in sniff.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
+    assert [Kind(kind).name for kind in open_trace.read_trace(source).kind] == ["RUNTIME", "KERNEL"]
     assert cache.load(source) is not None
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    texts = {
+        "kernels": KERNELS,
+        "old_kernels": OLD_KERNELS,
+        "hip": HIP,
+        "copies": COPIES,
+        "v1": V1,
+        "v2": V2,
+    }
+    for name, text in texts.items():
+        yield "rocprof-csv", f"{name}_kernel_trace.csv", text.encode()
+    yield "rocprof-stats", "kernel_stats.csv", STATS.encode()
+    yield "roctracer-json", "results.json", CHROME.encode()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -507,3 +509,15 @@ def test_long_page_with_a_new_launch_in_every_row_is_capped(
     report = read(path)
     assert [kernel.duration_ns for kernel in report.kernels] == [0, 1000, 2000, 3000, 4000]
     assert "45 rows of launches" in report.recordings[0].notes[0]
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    metrics = {
+        "gpu__time_duration.sum": ("us", "78.91"),
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "61.2"),
+        "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "44.1"),
+        "dram__bytes_read.sum": ("Mbyte", "12.5"),
+        "launch__registers_per_thread": ("register/thread", "128"),
+    }
+    with TemporaryDirectory() as folder:
+        yield "ncu-csv", "ncu.csv", wide(Path(folder), metrics).read_bytes()

@@ -7,6 +7,7 @@ import copy
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +359,7 @@ def test_the_first_bytes_tell_it_from_others() -> None:
     )
     assert issubclass(FormatError, InputError)
     assert NONE == -1
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    yield "rocprofv3-json", "results.json", json.dumps(small()).encode()

@@ -44,7 +44,7 @@ MAX_DEVICE = 2**15 - 1
 
 
 @dataclass(slots=True)
-class Draft:
+class RowTraceBuilder:
     """What a reader fills, row by row."""
 
     scanner: Scanner = field(default_factory=Scanner)
@@ -138,9 +138,11 @@ class Draft:
         work = table[
             np.isin(table[:, 2], [int(kind) for kind in DEVICE_WORK]) & (table[:, 10] != NONE)
         ]
-        owners, place = np.unique(work[:, 10], return_inverse=True)
-        total_ns = np.bincount(place, work[:, 1].astype(np.float64), minlength=len(owners))
-        kernels = np.bincount(place, work[:, 2] == int(Kind.KERNEL), minlength=len(owners)) > 0
+        owners, owner_index = np.unique(work[:, 10], return_inverse=True)
+        total_ns = np.bincount(owner_index, work[:, 1].astype(np.float64), minlength=len(owners))
+        kernels = (
+            np.bincount(owner_index, work[:, 2] == int(Kind.KERNEL), minlength=len(owners)) > 0
+        )
         return dict(
             zip(owners.tolist(), zip(total_ns.tolist(), kernels.tolist(), strict=True), strict=True)
         )
@@ -162,15 +164,15 @@ class Draft:
         """The number of a kernel's geometry. AMD counts a grid in work items; a trace counts it in
         groups of them."""
         key = (items, group, registers, shared_bytes)
-        known = self._launches.get(key)
-        if known is None:
+        code = self._launches.get(key)
+        if code is None:
             grid = [
-                -(-all_of // one) if one > 0 else all_of
-                for all_of, one in zip(items, group, strict=True)
+                -(-total // size) if size > 0 else total
+                for total, size in zip(items, group, strict=True)
             ]
             parts = (_json(grid), _json(list(group)), _json(registers), _json(shared_bytes), b"")
-            known = self._launches[key] = self.scanner.details[SEPARATOR.join(parts)]
-        return known
+            code = self._launches[key] = self.scanner.details[SEPARATOR.join(parts)]
+        return code
 
     def trace(self, source: Source, text_bytes: int, problem: str | None = None) -> Trace:
         """All rows as a Trace. The rows are given away on the way."""
@@ -196,7 +198,7 @@ class Draft:
         return assemble([columns], self.scanner, meta, [*self.notes, *self._troubles(problem)])
 
     def _troubles(self, problem: str | None) -> list[str]:
-        told = [
+        troubles = [
             (problem, f"the file was read only in part: {problem}"),
             (
                 self.num_left_out,
@@ -208,7 +210,7 @@ class Draft:
             ),
             (self.num_beyond, f"{self.num_beyond} row(s) past the first {MAX_ROWS} were left out"),
         ]
-        return [text for condition, text in told if condition]
+        return [text for condition, text in troubles if condition]
 
 
 def copy_name(operation: str) -> str:
@@ -229,8 +231,8 @@ def several(read: int, others: list[int], how: str) -> str:
 
 
 def _counted(values: Int64) -> tuple[list[int], list[int]]:
-    found, counts = np.unique(values, return_counts=True)
-    return found.tolist(), counts.tolist()
+    kinds, counts = np.unique(values, return_counts=True)
+    return kinds.tolist(), counts.tolist()
 
 
 def _json(value: list[int] | int | None) -> bytes:

@@ -9,8 +9,10 @@ c10d says of a collective; marks drawn on the device; the profiler's span over t
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from stepscope.core.trace import NONE, Detail, Kind, Launch, OpInputs, Trace
 from stepscope.readers.nsys import sqlite as nsys_sqlite
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
+from tests.format_samples import trimmed
 from tests.nsys_files import write_export
 from tests.shared_data import DEMO, SHARED, needs_shared
 
@@ -141,3 +144,11 @@ def test_projection_of_the_demo_is_what_its_launches_say(tmp_path: Path) -> None
             instances,
         )
         assert instances > 0
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    with TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        trace.write_bytes(trimmed(DEMO))
+        export = write_export(read_kineto(trace), Path(folder, "run.sqlite"))
+        yield "nsys-sqlite", "run.sqlite", export.read_bytes()

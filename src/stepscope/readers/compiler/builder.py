@@ -1,5 +1,4 @@
-"""What is gathered while a recording of torch.compile is read, with limits on all of it; finished,
-it is a CompilerReport."""
+"""Builds a CompilerReport while recordings of torch.compile are read, with limits on all of it."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ Writer = tuple[int | None, int | None]
 
 
 @dataclass(slots=True)
-class CompileDraft:
+class CompileBuilder:
     function: str = ""
-    place: str = ""
+    location: str = ""
     guards: list[Guard] | None = None
     seconds: float | None = None
     backward_s: float | None = None
@@ -44,8 +43,8 @@ class CompileDraft:
 
 
 @dataclass(slots=True)
-class Draft:
-    compiles: dict[tuple[Writer, str], CompileDraft] = field(default_factory=dict)
+class ReportBuilder:
+    compiles: dict[tuple[Writer, str], CompileBuilder] = field(default_factory=dict)
     breaks: dict[tuple[object, ...], Break] = field(default_factory=dict)
     hints: Counter[str] = field(default_factory=Counter)
     caches: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -55,31 +54,30 @@ class Draft:
     num_lines: int = 0
     """Of the format that was looked for."""
 
-    def compile(self, writer: Writer, ident: str) -> CompileDraft:
+    def compile(self, writer: Writer, ident: str) -> CompileBuilder:
         """The compilation of this id. Beyond the limit it is one that nobody keeps."""
         key = (writer, ident)
         if key not in self.compiles and len(self.compiles) >= MAX_COMPILES:
             self.left_out["compilations"] += 1
-            return CompileDraft()
-        return self.compiles.setdefault(key, CompileDraft())
+            return CompileBuilder()
+        return self.compiles.setdefault(key, CompileBuilder())
 
     def add_guard(
-        self, compiled: CompileDraft, text: str, frames: Sequence[tuple[str, str]] = ()
+        self, compiled: CompileBuilder, text: str, frames: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """One more guard that failed; told twice of one compilation, by an artifact and by its
-        metrics, it is one."""
+        """One more guard that failed."""
         guards = compiled.guards = [] if compiled.guards is None else compiled.guards
         if self.num_guards >= MAX_GUARDS:
             self.left_out["guards"] += 1
             return
         self.num_guards += 1
-        guards.append(known_guard(text, tuple(frames)))
+        guards.append(parsed_guard(text, tuple(frames)))
 
-    def add_break(self, told: Break) -> None:
-        if told.key not in self.breaks and len(self.breaks) >= MAX_BREAKS:
+    def add_break(self, graph_break: Break) -> None:
+        if graph_break.key not in self.breaks and len(self.breaks) >= MAX_BREAKS:
             self.left_out["graph breaks"] += 1
         else:
-            self.breaks.setdefault(told.key, told)
+            self.breaks.setdefault(graph_break.key, graph_break)
 
     def add_hint(self, text: str) -> None:
         if text not in self.hints and len(self.hints) >= MAX_HINTS:
@@ -95,7 +93,7 @@ class Draft:
     def finished(self, name: str, paths: Sequence[str], notes: Sequence[str]) -> CompilerReport:
         """The report of one recording, of this format and these files."""
         compiles = [
-            _compile(writer, ident, draft) for (writer, ident), draft in self.compiles.items()
+            _compile(writer, ident, builder) for (writer, ident), builder in self.compiles.items()
         ]
         breaks = list(self.breaks.values())
         ranks = ranks_of(compiles, breaks)
@@ -122,24 +120,24 @@ class Draft:
 
 
 @lru_cache(maxsize=20_000)
-def known_guard(text: str, frames: tuple[tuple[str, str], ...]) -> Guard:
-    """The same guard is told again for every version that it keeps out."""
+def parsed_guard(text: str, frames: tuple[tuple[str, str], ...]) -> Guard:
+    """The same guard is printed again for every version that it keeps out."""
     return guard_of(text, frames)
 
 
-def _compile(writer: Writer, ident: str, draft: CompileDraft) -> Compile:
+def _compile(writer: Writer, ident: str, builder: CompileBuilder) -> Compile:
     rank, process = writer
     return Compile(
         rank=rank,
         process=process,
         id=ident,
-        function=draft.function[:MAX_NAME],
-        place=draft.place[-MAX_NAME:],
-        guards=None if draft.guards is None else tuple(draft.guards),
-        seconds=draft.seconds,
-        backward_s=draft.backward_s,
-        num_ops=draft.num_ops,
-        num_guards=draft.num_guards,
-        limit=draft.limit,
-        failure=draft.failure,
+        function=builder.function[:MAX_NAME],
+        location=builder.location[-MAX_NAME:],
+        guards=None if builder.guards is None else tuple(builder.guards),
+        seconds=builder.seconds,
+        backward_s=builder.backward_s,
+        num_ops=builder.num_ops,
+        num_guards=builder.num_guards,
+        limit=builder.limit,
+        failure=builder.failure,
     )

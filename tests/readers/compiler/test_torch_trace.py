@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_a_real_trace_agrees_with_what_the_job_measured_itself(job: Path) -> Non
         "recompile_limit (3)",
         "grows",
     )
-    assert grows.place.endswith(f"job.py:{line_of('def grows') - 1}")
+    assert grows.location.endswith(f"job.py:{line_of('def grows') - 1}")
     (size,) = grows.guards
     assert (size.guard.kind, size.guard.subject, size.guard.index, size.values) == (
         "size",
@@ -103,14 +104,14 @@ def test_a_real_trace_agrees_with_what_the_job_measured_itself(job: Path) -> Non
 
 
 def test_a_real_trace_tells_the_line_of_the_break(job: Path) -> None:
-    (place,) = torch_trace.read(sources(job)[:1]).break_places()
-    assert (place.told.place, place.told.code, place.count) == (
+    (place,) = torch_trace.read(sources(job)[:1]).break_counts()
+    assert (place.graph_break.location, place.graph_break.code, place.count) == (
         f"{job}/job.py:{line_of('here')}",
         'print("here")',
         1,
     )
-    assert "print" in place.told.explanation
-    assert place.told.hints
+    assert "print" in place.graph_break.explanation
+    assert place.graph_break.hints
 
 
 def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
@@ -129,8 +130,8 @@ def test_log_trace_and_counters_of_one_run_are_one_report(job: Path) -> None:
     assert [(f.name, f.compiles, f.recompiles, f.limit) for f in whole.functions()] == [
         (f.name, f.compiles, f.recompiles, f.limit) for f in apart[0].functions()
     ]
-    assert [(place.told.place, place.count) for place in whole.break_places()] == [
-        (place.told.place, place.count) for place in apart[0].break_places()
+    assert [(place.graph_break.location, place.count) for place in whole.break_counts()] == [
+        (place.graph_break.location, place.count) for place in apart[0].break_counts()
     ]
     assert whole.counted[0].limit_hits == 1
     beside = read_auxiliary(
@@ -228,7 +229,7 @@ def test_a_compilation_without_an_end_is_said(tmp_path: Path) -> None:
     }
     report = read(tmp_path, line({"str": ["m.py", 1]}) + line(start))
     (function,) = report.functions()
-    assert (function.name, function.place, function.compiles, function.seconds) == (
+    assert (function.name, function.location, function.compiles, function.seconds) == (
         "g",
         "m.py:8",
         None,
@@ -260,9 +261,9 @@ def test_of_tlparses_folder_raw_log_alone_is_read(tmp_path: Path) -> None:
         ["raw.log"],
     )
     alone = read(tmp_path, jsonl, names=("raw.jsonl",))
-    (place,) = alone.break_places()
+    (place,) = alone.break_counts()
     assert (alone.seconds, alone.compiles[0].process) == (2.0, 7)
-    assert (place.told.reason, place.told.hints, place.told.place) == (
+    assert (place.graph_break.reason, place.graph_break.hints, place.graph_break.location) == (
         "Failed to trace builtin operator",
         ("do.",),
         "",
@@ -363,3 +364,13 @@ def test_other_files_are_not_claimed() -> None:
         b'[{"ph": "X"}]',
     ):
         assert not torch_trace.is_mine(other, "dedicated_log_torch_trace_rank_0_x.log")
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    lines = [
+        metrics(f"0/{index}", entire_frame_compile_time_s=1.5, graph_op_count=4)
+        for index in range(3)
+    ]
+    artifact = {"artifact": {"name": "recompile_reasons"}, "frame_id": 0, "frame_compile_id": 1}
+    lines.append(line(artifact, '["0/0: size mismatch"]'))
+    yield "torch-trace", "trace.log", "".join(lines).encode()

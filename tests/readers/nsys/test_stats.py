@@ -3,6 +3,7 @@ hand."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ Total (MB),Count,Avg (MB),Med (MB),Min (MB),Max (MB),StdDev (MB),Operation
 16.000,2,8.0,8.0,8.0,8.0,0.0,[CUDA memcpy Host-to-Device]
 """
 PROJECTIONS = """\
-Range,Style,Total Proj Time (ns),Total Range Time (ns),Range Instances,Proj Avg (ns),Proj Med (ns),Proj Min (ns),\
-Proj Max (ns),Proj StdDev (ns),Total GPU Ops,Avg GPU Ops,Avg Range Lvl,Avg Num Child
+Range,Style,Total Proj Time (ns),Total Range Time (ns),Range Instances,Proj Avg (ns),\
+Proj Med (ns),Proj Min (ns),Proj Max (ns),\
+Proj StdDev (ns),Total GPU Ops,Avg GPU Ops,Avg Range Lvl,Avg Num Child
 :forward,PushPop,10740000,4553000,4,2685000.0,2600000.0,1,2,3.0,75624,68.5,3.0,3.0
 """
 NVTX = """\
@@ -55,7 +57,8 @@ def table(text: str, tmp_path: Path, name: str = "stats.csv") -> KernelReport:
 
 
 BY_GRID = """\
-Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),GridXYZ,BlockXYZ,Name
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),\
+GridXYZ,BlockXYZ,Name
 100.0,1000,10,100.0,100.0,90,110,1.0,   4    1    1, 128    1    1,gemm
 """
 PLAIN = BY_GRID.replace("GridXYZ,BlockXYZ,", "").replace("   4    1    1, 128    1    1,", "")
@@ -96,8 +99,9 @@ def test_kernels_are_totalled_with_their_whole_names(tmp_path: Path) -> None:
 
 def test_one_output_has_several_reports(tmp_path: Path) -> None:
     heads = {
-        "cuda_gpu_kern_sum": KERNELS, "cuda_api_sum": API, "osrt_sum": API.replace("cudaLaunchKernel", "poll"),
-        "cuda_gpu_mem_time_sum": COPIES, "cuda_gpu_mem_size_sum": SIZES, "nvtx_sum": NVTX, "nvtx_gpu_proj_sum": PROJECTIONS,
+        "cuda_gpu_kern_sum": KERNELS, "cuda_api_sum": API,
+        "osrt_sum": API.replace("cudaLaunchKernel", "poll"), "cuda_gpu_mem_time_sum": COPIES,
+        "cuda_gpu_mem_size_sum": SIZES, "nvtx_sum": NVTX, "nvtx_gpu_proj_sum": PROJECTIONS,
     }  # fmt: skip
     text = "Generating SQLite file run.sqlite from run.nsys-rep\n"
     for name, rows in heads.items():
@@ -110,16 +114,21 @@ def test_one_output_has_several_reports(tmp_path: Path) -> None:
     )
     titles = {shown.title.split(":")[0]: shown for shown in recording.tables}
     assert list(titles) == [
-        "Kernels", "Calls into CUDA", ("Calls into the operating "
-"system, all threads"), "Copies and sets",
-        "Copies and sets, by size", "NVTX ranges, on the host", "NVTX ranges on the device",
-    ]  # fmt: skip
+        "Kernels",
+        "Calls into CUDA",
+        "Calls into the operating system, all threads",
+        "Copies and sets",
+        "Copies and sets, by size",
+        "NVTX ranges, on the host",
+        "NVTX ranges on the device",
+    ]
     assert titles["Calls into the operating system, all threads"].rows[0][:2] == ("poll", "0.90")
     assert titles["NVTX ranges on the device"].rows[0] == ("forward", "10.74", "-", "4", "2685.0")
     assert recording.tables[4].columns[1] == "MB"
     assert recording.tables[4].rows[0][1:] == ("16.000", "2")
     assert dict(recording.lines) == {
-        "kernels": "10.00 ms in 11 launches of 2 kernels", "copies": "0.25 ms in 2", "calls into CUDA": "1.00 ms in 10"
+        "kernels": "10.00 ms in 11 launches of 2 kernels", "copies": "0.25 ms in 2",
+        "calls into CUDA": "1.00 ms in 10"
     }  # fmt: skip
     assert recording.notes == ()
 
@@ -226,3 +235,8 @@ def test_it_is_told_from_other_tables(tmp_path: Path) -> None:
         b'{"traceEvents": []}',
     ]
     assert not any(is_mine(other, "x.csv") for other in others)
+
+
+def samples() -> Iterator[tuple[str, str, bytes]]:
+    for number, text in enumerate((API, COPIES, PROJECTIONS, BY_GRID, OLD)):
+        yield "nsys-stats", f"stats{number}.csv", text.encode()
