@@ -108,7 +108,8 @@ memory_gb = 2048
 bandwidth_gb_per_s = 51
 """
 REAL = {
-    "kineto": ("lab/single/elementwise_chain.slow.pt.trace.json.gz", "public/tracelens/torch_compile_triton.trace.json.gz",
+    "kineto": ("lab/single/elementwise_chain.slow.pt.trace.json.gz",
+               "public/tracelens/torch_compile_triton.trace.json.gz",
                "public/hta/amd_trace.mi250_minitoy_train_ROCm6_2_kineto.json.gz",
                "public/hta/critical_path.cuda_event_sync.event_sync_trace.json.gz"),
     "ncu-csv": ("lab/formats/ncu_raw.csv", "lab/formats/ncu_details.csv"),
@@ -148,11 +149,15 @@ def _run(folder: Path) -> dict[str, bytes]:
         "throttle_reasons": ["sw_power_cap"],
     }
     rank = write_rank(
-        run, 0, machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4, "devices": [{"name": "H200"}]},
-        loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8, "pin_memory": False, "prefetch_factor": None}],
-        loader_iter={"class": "_SingleProcessDataLoaderIter", "num_workers": 0, "batch_size": 8}, host="n0", pid=7,
-        flags={"cudnn_benchmark": False, "matmul_tf32": False}, local_world_size=1, local_rank=0,
-        optimizers=[{"class": "Adam", "foreach": True}], models=[{"class": "M", "num_params": 4225}], ddp=[],
+        run, 0,
+        machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4,
+                 "devices": [{"name": "H200"}]},
+        loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8, "pin_memory": False,
+                  "prefetch_factor": None}],
+        loader_iter={"class": "_SingleProcessDataLoaderIter", "num_workers": 0, "batch_size": 8},
+        host="n0", pid=7, flags={"cudnn_benchmark": False, "matmul_tf32": False},
+        local_world_size=1, local_rank=0, optimizers=[{"class": "Adam", "foreach": True}],
+        models=[{"class": "M", "num_params": 4225}], ddp=[],
     )  # fmt: skip
     add_steps(
         rank,

@@ -31,10 +31,11 @@ NUMBERS = (
     b"true", b"[1]", b"{}", b"4294967296", b"2147483648", b"0.0001",
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 2, 2**31, 2**53, 2**62, 2**63, -(2**63), 10**30, 10**400, 1.5, -0.5, 1e18, 1e308, -1e300, 5e-324,
-    float("nan"), float("inf"), float("-inf"), "", "x", "7", "12.5", "nan", "\u202e", "\x1b[2J", "\ud800", "a" * 5000,
-    [], [1], [None], [[2, 3], [3, 4]], {}, {"a": 1}, [{}], "rank 3", "0/0",
-    "ProfilerStep#1", "Optimizer.step#X", "kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "aten::mm", "step",
+    None, True, False, -1, 0, 1, 2, 2**31, 2**53, 2**62, 2**63, -(2**63), 10**30, 10**400, 1.5,
+    -0.5, 1e18, 1e308, -1e300, 5e-324, float("nan"), float("inf"), float("-inf"), "", "x", "7",
+    "12.5", "nan", "\u202e", "\x1b[2J", "\ud800", "a" * 5000, [], [1], [None], [[2, 3], [3, 4]], {},
+    {"a": 1}, [{}], "rank 3", "0/0", "ProfilerStep#1", "Optimizer.step#X", "kernel", "cpu_op",
+    "cuda_runtime", "gpu_memcpy", "aten::mm", "step",
 )  # fmt: skip
 DEPTHS, DEEP = (20, 99, 150, 700, 50_000), "deep %d"
 """Values inside one another, and the word that stands for them until the text is written."""
@@ -159,8 +160,9 @@ def spoil_text(data: bytearray, chance: random.Random) -> None:
 
 
 BY_BYTE: tuple[Mutation, ...] = (
-    flip, insert, overwrite, delete, cut_off, repeat, move, change_lines, change_lines, spoil_text, spoil_text, change_column,
-    change_number, change_number, change_number, change_number, change_number, change_same_numbers,
+    flip, insert, overwrite, delete, cut_off, repeat, move, change_lines, change_lines, spoil_text,
+    spoil_text, change_column, change_number, change_number, change_number, change_number,
+    change_number, change_same_numbers,
 )  # fmt: skip
 
 
@@ -264,16 +266,16 @@ def _damage_table(base: sqlite3.Connection, table: str, chance: random.Random) -
         chance.choice(("cell", "cell", "column", "rename", "drop", "drop column", "twice")),
     )
     value = chance.choice(
-        [one for one in VALUES if isinstance(one, int | float | str | None) and one != 10**30]
+        [v for v in VALUES if isinstance(v, int | float | str | None) and v != 10**30]
     )
     if action == "cell":
         base.execute(
-            f"update [{table}] set [{column}] = ? where rowid % ? = 0",
+            f"update [{table}] set [{column}] = ? where rowid % ? = 0",  # noqa: S608
             (value, chance.choice([1, 2, 7])),
         )
     elif action == "column":
         base.execute(
-            f"update [{table}] set [{column}] = [{column}] * ?",
+            f"update [{table}] set [{column}] = [{column}] * ?",  # noqa: S608
             (chance.choice([0, -1, 2**40, 1e300, 0.5]),),
         )
     elif action == "rename":

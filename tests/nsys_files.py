@@ -185,24 +185,28 @@ class Export:
         )
 
     def kernel(
-        self, start: int, end: int, correlation: int, name: str = "sgemm", *, stream: int = 7, device: int = 0, pid: int = PID,
-        grid: Sequence[int] = (1, 1, 1), block: Sequence[int] = (32, 1, 1), registers: int = 16, shared: int = 0,
+        self, start: int, end: int, correlation: int, name: str = "sgemm", *, stream: int = 7,
+        device: int = 0, pid: int = PID, grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (32, 1, 1), registers: int = 16, shared: int = 0,
     ) -> None:  # fmt: skip
         text = self.string(name)
         self.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=device, contextId=1, streamId=stream,
-            correlationId=correlation, globalPid=global_id(pid), demangledName=text, shortName=text, registersPerThread=registers,
-            gridX=grid[0], gridY=grid[1], gridZ=grid[2], blockX=block[0], blockY=block[1], blockZ=block[2],
+            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=device, contextId=1,
+            streamId=stream, correlationId=correlation, globalPid=global_id(pid),
+            demangledName=text, shortName=text, registersPerThread=registers, gridX=grid[0],
+            gridY=grid[1], gridZ=grid[2], blockX=block[0], blockY=block[1], blockZ=block[2],
             staticSharedMemory=0, dynamicSharedMemory=shared,
         )  # fmt: skip
 
     def copy(
-        self, start: int, end: int, correlation: int, size: int, kind: int = 1, source: int | None = 1, target: int | None = 2, *,
-        stream: int = 7, device: int = 0, pid: int = PID,
+        self, start: int, end: int, correlation: int, size: int, kind: int = 1,
+        source: int | None = 1, target: int | None = 2, *, stream: int = 7, device: int = 0,
+        pid: int = PID,
     ) -> None:  # fmt: skip
         self.add(
-            "CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=end, deviceId=device, contextId=1, streamId=stream,
-            correlationId=correlation, globalPid=global_id(pid), bytes=size, copyKind=kind, srcKind=source, dstKind=target,
+            "CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=end, deviceId=device, contextId=1,
+            streamId=stream, correlationId=correlation, globalPid=global_id(pid), bytes=size,
+            copyKind=kind, srcKind=source, dstKind=target,
         )  # fmt: skip
 
     def fill(
@@ -218,14 +222,16 @@ class Export:
         pid: int = PID,
     ) -> None:
         self.add(
-            "CUPTI_ACTIVITY_KIND_MEMSET", start=start, end=end, deviceId=device, contextId=1, streamId=stream,
-            correlationId=correlation, globalPid=global_id(pid), value=0, bytes=size, memKind=kind,
+            "CUPTI_ACTIVITY_KIND_MEMSET", start=start, end=end, deviceId=device, contextId=1,
+            streamId=stream, correlationId=correlation, globalPid=global_id(pid), value=0,
+            bytes=size, memKind=kind,
         )  # fmt: skip
 
     def graph(self, start: int, end: int, correlation: int, graph: int, *, pid: int = PID) -> None:
         self.add(
-            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=start, end=end, deviceId=0, contextId=1, streamId=7,
-            correlationId=correlation, globalPid=global_id(pid), graphId=graph, graphExecId=graph + 1,
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=start, end=end, deviceId=0, contextId=1,
+            streamId=7, correlationId=correlation, globalPid=global_id(pid), graphId=graph,
+            graphExecId=graph + 1,
         )  # fmt: skip
 
     def call(
@@ -239,32 +245,36 @@ class Export:
         pid: int = PID,
     ) -> None:
         self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, eventClass=0, globalTid=global_id(pid, tid),
-            correlationId=correlation, nameId=self.string(name), returnValue=0,
+            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, eventClass=0,
+            globalTid=global_id(pid, tid), correlationId=correlation, nameId=self.string(name),
+            returnValue=0,
         )  # fmt: skip
 
     def wait(self, start: int, end: int, correlation: int, kind: int, *, stream: int = 7) -> None:
         self.add(
-            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=start, end=end, deviceId=0, contextId=1, streamId=stream,
-            correlationId=correlation, globalPid=global_id(), syncType=kind, eventId=0,
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=start, end=end, deviceId=0, contextId=1,
+            streamId=stream, correlationId=correlation, globalPid=global_id(), syncType=kind,
+            eventId=0,
         )  # fmt: skip
 
     def range(
-        self, start: int, end: int | None, text: str, *, tid: int = TID, pid: int = PID, kind: int = PUSH_POP, domain: int = 0,
-        payload: bytes | str | None = None, end_tid: int | None = None,
+        self, start: int, end: int | None, text: str, *, tid: int = TID, pid: int = PID,
+        kind: int = PUSH_POP, domain: int = 0, payload: bytes | str | None = None,
+        end_tid: int | None = None,
     ) -> None:  # fmt: skip
         said: dict[str, Any] = (
             {"text": text} if self.old or kind == DOMAIN else {"textId": self.string(text)}
         )
         self.add(
-            "NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=global_id(pid, tid), domainId=domain,
-            binaryData=payload, endGlobalTid=None if end_tid is None else global_id(pid, end_tid), **said,
+            "NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=global_id(pid, tid),
+            domainId=domain, binaryData=payload,
+            endGlobalTid=None if end_tid is None else global_id(pid, end_tid), **said,
         )  # fmt: skip
 
     def os_call(self, start: int, end: int, name: str, *, tid: int = TID) -> None:
         self.add(
-            "OSRT_API", start=start, end=end, eventClass=27, globalTid=global_id(PID, tid), nameId=self.string(name),
-            returnValue=0, callchainId=0,
+            "OSRT_API", start=start, end=end, eventClass=27, globalTid=global_id(PID, tid),
+            nameId=self.string(name), returnValue=0, callchainId=0,
         )  # fmt: skip
 
     def device(
@@ -277,8 +287,8 @@ class Export:
         memory: int = 80 << 30,
     ) -> None:
         self.add(
-            "TARGET_INFO_GPU", vmId=0, id=number, name=name, totalMemory=memory, smCount=132, threadsPerWarp=32, computeMajor=9,
-            computeMinor=0,
+            "TARGET_INFO_GPU", vmId=0, id=number, name=name, totalMemory=memory, smCount=132,
+            threadsPerWarp=32, computeMajor=9, computeMinor=0,
         )  # fmt: skip
         self.add(
             "TARGET_INFO_CUDA_DEVICE",
@@ -348,7 +358,8 @@ def write_job(traces: Sequence[Trace], path: Path) -> Path:
 def _write_trace(export: Export, trace: Trace, pid: int, shift: int) -> None:
     for device in trace.meta.devices:
         export.add(
-            "TARGET_INFO_GPU", vmId=0, id=device.index, name=device.name, totalMemory=device.memory_bytes, smCount=device.num_sms,
+            "TARGET_INFO_GPU", vmId=0, id=device.index, name=device.name,
+            totalMemory=device.memory_bytes, smCount=device.num_sms,
             threadsPerWarp=device.warp_size, computeMajor=(device.compute_capability or (0, 0))[0],
             computeMinor=(device.compute_capability or (0, 0))[1],
         )  # fmt: skip
@@ -374,8 +385,9 @@ def _write_event(
     if kind == Kind.KERNEL:
         assert isinstance(detail, Launch)
         export.kernel(
-            start, end, correlation, name, **place, grid=detail.grid or (1, 1, 1), block=detail.block or (1, 1, 1),
-            registers=detail.registers or 0, shared=detail.shared_bytes or 0,
+            start, end, correlation, name, **place, grid=detail.grid or (1, 1, 1),
+            block=detail.block or (1, 1, 1), registers=detail.registers or 0,
+            shared=detail.shared_bytes or 0,
         )  # fmt: skip
     elif kind == Kind.MEMCPY:
         word, source, target = _copy_words(name)

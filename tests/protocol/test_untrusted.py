@@ -73,8 +73,9 @@ def _run(folder: Path) -> Path:
     return run
 
 
-FILES = ("run.json", "rank-0/rank.json", "rank-0/steps.jsonl", "rank-0/pace.jsonl", "rank-0/samples.jsonl",
-         "rank-0/events.jsonl", "rank-0/problem.txt", "rank-0/window-5.pt.trace.json")  # fmt: skip
+FILES = ("run.json", "rank-0/rank.json", "rank-0/steps.jsonl", "rank-0/pace.jsonl",
+         "rank-0/samples.jsonl", "rank-0/events.jsonl", "rank-0/problem.txt",
+         "rank-0/window-5.pt.trace.json")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

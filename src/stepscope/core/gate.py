@@ -4,7 +4,8 @@
     condition   comparison, joined by `and` (binds first) and `or`
     comparison  sum  > >= < <= == !=  sum
     sum         products joined by + and -, products of factors joined by * and /
-    factor      a number, a name, `any finding`, `baseline`, `baseline.NAME`, -factor, or something in parentheses
+    factor      a number, a name, `any finding`, `baseline`, `baseline.NAME`, -factor, or something
+                in parentheses
 
 `baseline` alone is the one quantity that its comparison names, on the baseline. What was not
 measured is never a number: a comparison with it is undecided, and so is a condition that hangs on

@@ -18,7 +18,8 @@ PACKAGE = Path(__file__).absolute().parents[1] / "__init__.py"
 LOOK_S = 0.5
 """Between two looks at the run folder."""
 SITE = """\
-# Every Python of a job under `stepscope run` starts with this. It never lets a problem of its own reach the job.
+# Every Python of a job under `stepscope run` starts with this.
+# It never lets a problem of its own reach the job.
 import sys
 
 def _start():

@@ -53,7 +53,9 @@ def test_cpu_quota_of_the_first_version(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         {
-            "proc/self/cgroup": "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n1:name=systemd:/docker/x\n",
+            "proc/self/cgroup": (
+                "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n1:name=systemd:/docker/x\n"
+            ),
             "sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us": "150000\n",
             "sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us": "100000\n",
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
