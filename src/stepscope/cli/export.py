@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from stepscope.cli.diagnose import num_processes, options_of, step_time
+from stepscope.cli.options import (
+    add_all_findings,
+    add_jobs,
+    add_no_cache,
+    add_step_ms,
+    options_of,
+    reading_of,
+)
 from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
@@ -53,38 +60,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
+        type=Path,
         required=True,
         metavar="FILE",
         help=".pftrace or .json; .gz after it compresses",
     )
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="X",
-        help="the step time without a profiler attached, in ms",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="also findings whose fix gives less than 2 %%"
-    )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=num_processes,
-        metavar="N",
-        help="processes to use for several files (default: one per core)",
-    )
+    add_step_ms(parser)
+    add_all_findings(parser)
+    add_no_cache(parser)
+    add_jobs(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What the command line says beside how to read."""
+
+    paths: list[str]
+    output: Path
+    step_ms: float | None
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import Recording
 
-    target = Path(arguments.output)
+    options = options_of(ExportOptions, arguments)
+    target = options.output
     _refuse_target(target)
-    with Recording(
-        arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)
-    ) as recording:
+    with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis

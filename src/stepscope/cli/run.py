@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.options import add_hardware
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
@@ -131,15 +131,15 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def command_of(words: Sequence[str]) -> tuple[str, ...]:
+def command_of(
+    words: Sequence[str], example: str = "stepscope run -- python train.py"
+) -> tuple[str, ...]:
     """What stands after the two dashes."""
     from stepscope.errors import UsageError
 
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command:
-        raise UsageError(
-            "no command was given. Write it after two dashes: stepscope run -- python train.py"
-        )
+        raise UsageError(f"no command was given. Write it after two dashes: {example}")
     return command
 
 

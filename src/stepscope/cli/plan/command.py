@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import printing
+from stepscope.cli.options import add_no_cache, options_of
 
 if TYPE_CHECKING:
     from stepscope.cli.plan.options import Output
@@ -106,9 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the run's step time without a profiler, in ms",
     )
-    run_group.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
+    add_no_cache(run_group)
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     output.add_argument(
@@ -197,14 +196,7 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.cli.plan.options import (
-        JobOptions,
-        Output,
-        Pins,
-        Questions,
-        RunOptions,
-        options_of,
-    )
+    from stepscope.cli.plan.options import JobOptions, Output, Pins, Questions, RunOptions
     from stepscope.errors import UsageError
 
     output = options_of(Output, arguments)
