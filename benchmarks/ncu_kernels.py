@@ -191,7 +191,7 @@ extern "C" __global__ void known_l2_good_order(
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKernel:
     name: str
     character: str
     must: frozenset[str]
@@ -200,60 +200,60 @@ class Known:
 
 GEMM = ("nvjet", "gemm", "cutlass")
 KNOWN = (
-    Known(
+    KnownKernel(
         "known_coalesced_copy",
         "a copy in order, 16 bytes a thread: at the DRAM's roof",
         frozenset(),
     ),
-    Known(
+    KnownKernel(
         "known_strided_copy",
         "a copy with a stride of 32 floats",
         frozenset({"uncoalesced-access"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_conflicted_transpose",
         "a transposition with 32-way bank conflicts",
         frozenset({"memory-stalls"}),
     ),
-    Known("known_padded_transpose", "the same, with its tile padded", frozenset()),
-    Known(
+    KnownKernel("known_padded_transpose", "the same, with its tile padded", frozenset()),
+    KnownKernel(
         "known_spilling",
         "96 sums a thread under a limit of 32 registers",
         frozenset({"register-pressure"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_low_occupancy",
         "200 KB of shared memory for four warps, one load in flight",
         frozenset({"low-occupancy"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_barrier_reduction",
         "31 warps wait at a barrier for one thread",
         frozenset({"barrier-stalls"}),
     ),
-    Known("known_tail_wave", "1.12 waves of arithmetic", frozenset({"tail-wave"})),
-    Known(
+    KnownKernel("known_tail_wave", "1.12 waves of arithmetic", frozenset({"tail-wave"})),
+    KnownKernel(
         "known_l2_misses",
         "random rows of a buffer 2.5 times the L2, read 8 times each",
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_l2_bad_order",
         "8 rows of blocks over an operand 4 times the L2, row by row",
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_l2_good_order",
         "the same reads, column by column",
         frozenset(),
         frozenset({"memory-stalls"}),
     ),
-    Known("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
+    KnownKernel("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
 )
 
 
@@ -368,7 +368,7 @@ def score(path: Path) -> int:
     return 1 if wrong else 0
 
 
-def _is(known: Known, name: str) -> bool:
+def _is(known: KnownKernel, name: str) -> bool:
     return any(word in name for word in GEMM) if known.name == "gemm" else known.name in name
 
 

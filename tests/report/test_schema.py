@@ -19,7 +19,7 @@ from stepscope.core.contract.codec import schema_of
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.diagnosis import BOUNDS, Finding
 from stepscope.core.facts import PARTS
-from stepscope.core.run import Known, RunFacts
+from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
 from stepscope.report.json import to_json
@@ -281,7 +281,7 @@ def test_what_may_be_null_may_be(demo: dict[str, Any]) -> None:
 
 def test_the_schema_has_every_field_of_the_shapes() -> None:
     defs = PUBLISHED["$defs"]
-    for shape in (CommsFacts, RunFacts, Known, Finding):
+    for shape in (CommsFacts, RunFacts, RankMetadata, Finding):
         assert set(defs[shape.__name__]["properties"]) == {one.name for one in fields(shape)}
     assert tuple(defs["Partition"]["properties"]) == PARTS
     assert tuple(defs["Verdict"]["properties"]["bound"]["enum"]) == BOUNDS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.run import Known, LoaderKnobs
+from stepscope.core.run import LoaderKnobs, RankMetadata
 from stepscope.experiments.tune.knob_space import Space, parse_knobs
 from stepscope.experiments.tune.words import winner_words
 from stepscope.pipeline.options import Options
@@ -132,7 +132,9 @@ def test_a_starved_loader_is_never_told_to_have_less(
     workers: int | None, cores: float | None, prefetch: int | None, busy: float | None
 ) -> None:
     loader = LoaderKnobs(num_workers=workers, prefetch_factor=prefetch)
-    known = Known(rank=0, cores=cores, local_ranks=1, loader=loader, busiest_worker_cores=busy)
+    known = RankMetadata(
+        rank=0, cores=cores, local_ranks=1, loader=loader, busiest_worker_cores=busy
+    )
     for given in (None, known):
         for times in (2, 4):
             action = _action(given, times)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.run import Known, LoaderKnobs, UnprofiledSteps
+from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of
 from tests.rules.judging import judge
@@ -33,7 +33,7 @@ def steps(loading_ms: int, work_ms: int, num: int = 5) -> Trace:
     return trace_of(*events)
 
 
-def known(cores: float, used: float, wait_ms: int, step_ms: int) -> Known:
+def known(cores: float, used: float, wait_ms: int, step_ms: int) -> RankMetadata:
     timed = UnprofiledSteps(
         num=50,
         num_left_out=0,
@@ -49,7 +49,7 @@ def known(cores: float, used: float, wait_ms: int, step_ms: int) -> Known:
         num_batches=1,
         num_backwards=1,
     )
-    return Known(
+    return RankMetadata(
         rank=0,
         steps=timed,
         cores=cores,

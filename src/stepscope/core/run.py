@@ -68,7 +68,7 @@ class DeviceSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class RankMetadata:
     """One rank, from its folder."""
 
     rank: int
@@ -119,7 +119,7 @@ class RunFacts:
     command: tuple[str, ...]
     exit_code: int | None
     """None while it runs, or where nobody saw its end."""
-    ranks: tuple[Known, ...]
+    ranks: tuple[RankMetadata, ...]
 
     @property
     def step_ns(self) -> int | None:
@@ -128,7 +128,7 @@ class RunFacts:
         return told[(len(told) - 1) // 2] if told else None
 
     @property
-    def known(self) -> Mapping[int, Known]:
+    def by_rank(self) -> Mapping[int, RankMetadata]:
         return {rank.rank: rank for rank in self.ranks}
 
     @property

@@ -34,7 +34,7 @@ def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
 
 def _key(source: Source) -> Source:
     """What the run's folder says of a rank is no part of what is in its file."""
-    return replace(source, known=None)
+    return replace(source, metadata=None)
 
 
 class RankContexts:

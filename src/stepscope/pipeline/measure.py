@@ -105,7 +105,9 @@ def measure_job(
     contexts = contexts or RankContexts(use_cache=False)
     if run is not None:
         sources = [
-            source if source.rank is None else replace(source, known=run.known.get(source.rank))
+            source
+            if source.rank is None
+            else replace(source, metadata=run.by_rank.get(source.rank))
             for source in sources
         ]
     step = _step_time(step_ns, run, auxiliary, sources, contexts)
@@ -224,7 +226,9 @@ def _case_maker(
             context = contexts.of(rank.source)
         except StepscopeError:
             return None
-        return case_of(context, rank.facts.rank, step_ns, rank.source.known, searched, rank.facts)
+        return case_of(
+            context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
+        )
 
     return case
 

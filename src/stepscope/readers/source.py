@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.core.run import Known
+from stepscope.core.run import RankMetadata
 from stepscope.readers.remote import AnyPath
 
 
@@ -33,7 +33,7 @@ class Source:
     """The archive it lies in. `path` differs where that is compressed: then it is the archive
     unpacked, and goes away."""
 
-    known: Known | None = None
+    metadata: RankMetadata | None = None
     """What the run's folder tells of its rank."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.run import DeviceSample, Known, RunFacts
+from stepscope.core.run import DeviceSample, RankMetadata, RunFacts
 from stepscope.report.document.blocks import Facts, Section
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, percent, plural
@@ -24,7 +24,7 @@ def run_section(run: RunFacts) -> Section:
     return Section(title="Run", aside=aside, blocks=(Facts(tuple(rows)),), is_folded=True)
 
 
-def _steps(rank: Known) -> list[tuple[str, str]]:
+def _steps(rank: RankMetadata) -> list[tuple[str, str]]:
     steps = rank.steps
     assert steps is not None
     spread = f"{ms(steps.low_ns)} to {ms(steps.high_ns)}"
@@ -54,7 +54,7 @@ def _steps(rank: Known) -> list[tuple[str, str]]:
     return rows
 
 
-def _set_up(rank: Known) -> list[tuple[str, str]]:
+def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
     rows = []
     if rank.model is not None and rank.num_parameters is not None:
         rows.append(("model", f"{shorten(rank.model, 40)}, {rank.num_parameters:,} parameters"))

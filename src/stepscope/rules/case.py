@@ -10,7 +10,7 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.recordings.find_db import SearchedConvolutions
-from stepscope.core.run import Known
+from stepscope.core.run import RankMetadata
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host
 from stepscope.replay.kinds import task_kinds
@@ -39,7 +39,7 @@ class Case:
     faster waits longer."""
     step_interval_ns: float | None
     """The step that gains are measured against: the replayed one."""
-    metadata: Known | None = None
+    metadata: RankMetadata | None = None
     """What the run folder has of the rank."""
     searched: SearchedConvolutions | None = None
     """From MIOpen's find-db, where one was given with the trace."""
@@ -76,7 +76,7 @@ def case_of(
     context: RankContext,
     rank: int,
     step_ns: int | None,
-    metadata: Known | None = None,
+    metadata: RankMetadata | None = None,
     searched: SearchedConvolutions | None = None,
     facts: RankFacts | None = None,
 ) -> Case:

@@ -6,7 +6,7 @@ from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.run import Known, RunFacts, UnprofiledSteps
+from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.advice import advise
 from stepscope.rules.comms import slow_link
@@ -47,7 +47,7 @@ def diagnose_without_trace(
     )
 
 
-def _verdict(run: RunFacts, rank: Known | None) -> Verdict:
+def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
     if not run.ranks:
         words = "no optimizer step was seen in any process of the job"
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
@@ -88,7 +88,7 @@ def _wait_share(steps: UnprofiledSteps) -> float | None:
     return min(1.0, steps.wait_ns / steps.step_ns) if steps.step_ns > 0 else None
 
 
-def _step(run: RunFacts, rank: Known | None) -> StepTime:
+def _step(run: RunFacts, rank: RankMetadata | None) -> StepTime:
     ms = None if run.step_ns is None else run.step_ns / 1e6
     count = 0 if rank is None or rank.steps is None else rank.steps.num
     return StepTime(

@@ -24,7 +24,7 @@ from stepscope.core.experiments.kernel_tuning import (
     Timed,
     Trying,
 )
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.floor import datasheet_roofs, floor_of
 from stepscope.experiments.tune.cache import TuningCache
@@ -206,7 +206,7 @@ def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:
     assert plain is not None
     assert tensor is not None
     assert plain / tensor == pytest.approx(roofs.peak_flops["tf32"] / roofs.peak_flops["fp32"])
-    nothing = Roofs(device="d", source="s", peak_flops={}, bandwidth_bytes_per_s=1e9)
+    nothing = DeviceRates(device="d", source="s", peak_flops={}, bandwidth_bytes_per_s=1e9)
     assert floor_of(nothing, "float32", 1000, 5e9, cache_bytes=0, allows_tf32=False).ns == 1000
 
 

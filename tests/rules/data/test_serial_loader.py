@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.core.run import Known, LoaderKnobs
+from stepscope.core.run import LoaderKnobs, RankMetadata
 from stepscope.rules.data import serial_loader
 from tests.rules.judging import judge
 from tests.rules.recorded import SERIAL, Run
@@ -50,7 +50,7 @@ def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worke
     run = loading(80_000, compute_us=20_000)
     case = replace(
         run.case(),
-        metadata=Known(
+        metadata=RankMetadata(
             rank=0, cores=16, cores_used=0.8 * 8 + 0.2, loader=LoaderKnobs(num_workers=0)
         ),
     )
@@ -58,7 +58,8 @@ def test_what_many_threads_did_in_the_training_process_is_one_threads_in_a_worke
     assert finding is not None
     assert finding.predicted_speedup == pytest.approx(100 / 80, rel=0.05)
     single = replace(
-        case, metadata=Known(rank=0, cores=16, cores_used=1.0, loader=LoaderKnobs(num_workers=0))
+        case,
+        metadata=RankMetadata(rank=0, cores=16, cores_used=1.0, loader=LoaderKnobs(num_workers=0)),
     )
     finding = next(one for one in judge(single).findings if one.code == "serial-loader")
     assert finding.predicted_speedup == pytest.approx(100 / 21, rel=0.05)
@@ -75,7 +76,7 @@ def test_threads_of_operators_may_only_spin() -> None:
     ]
     case = replace(
         run.case(),
-        metadata=Known(
+        metadata=RankMetadata(
             rank=0, cores=16, cores_used=0.8 * 8 + 0.2, loader=LoaderKnobs(num_workers=0)
         ),
     )
@@ -108,7 +109,7 @@ def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
 ) -> None:
     """40 ms of loading and 10 of work on one core, without a device. If the core idles through the
     loading, workers wait together."""
-    known = Known(rank=0, cores=1, cores_used=cores_used, loader=LoaderKnobs(num_workers=0))
+    known = RankMetadata(rank=0, cores=1, cores_used=cores_used, loader=LoaderKnobs(num_workers=0))
     case: Any = SimpleNamespace(
         graph=SimpleNamespace(on_host=True), metadata=known, step_interval_ns=50e6
     )
@@ -126,6 +127,8 @@ def test_workers_that_wait_for_their_data_need_no_cores_of_their_own(
 def test_the_action_does_not_ask_for_more_cores_than_there_are(cores: int, words: str) -> None:
     case = replace(
         loading(10_000).case(),
-        metadata=Known(rank=0, cores=cores, cores_used=0.2, loader=LoaderKnobs(num_workers=0)),
+        metadata=RankMetadata(
+            rank=0, cores=cores, cores_used=0.2, loader=LoaderKnobs(num_workers=0)
+        ),
     )
     assert words in serial_loader._least(case, 10e6, 8)

@@ -11,7 +11,7 @@ from typing import Any
 
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
-from stepscope.core.run import DeviceSample, Known, LoaderKnobs, RunFacts
+from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
@@ -30,14 +30,14 @@ def run_facts(record: RunRecord) -> RunFacts:
     )
 
 
-def rank_metadata(record: RankRecord) -> Known:
+def rank_metadata(record: RankRecord) -> RankMetadata:
     """What one rank recorded of itself."""
     recorded = record.told
     machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
     samples = _while_timed(record)
-    return Known(
+    return RankMetadata(
         rank=record.rank,
         steps=unprofiled_steps(record.rows),
         num_steps=len(record.rows),

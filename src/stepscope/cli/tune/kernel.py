@@ -19,7 +19,7 @@ from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
-    from stepscope.core.hardware import Roofs
+    from stepscope.core.hardware import DeviceRates
     from stepscope.experiments.kernels.space import Settings
     from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
@@ -125,7 +125,7 @@ class Options:
     edges: Shapes | None
     dtypes: tuple[str, ...]
     policy: SweepPolicy
-    roofs: Roofs | None
+    roofs: DeviceRates | None
     cache: str | None
     style: str
 

@@ -10,7 +10,7 @@ from stepscope.analyses.run.width import mean_parts, run_step
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.run import Known, RunFacts, UnprofiledSteps
+from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join
 
 """How a note of a diagnosis tells the rules that lacked something."""
@@ -207,7 +207,7 @@ def work_done(facts: Facts) -> WorkDone:
     return done if first is None else with_known(done, first)
 
 
-def with_known(done: WorkDone, rank: Known) -> WorkDone:
+def with_known(done: WorkDone, rank: RankMetadata) -> WorkDone:
     """The same with what the run's folder tells."""
     return replace(
         done,

@@ -34,7 +34,7 @@ import numpy as np
 from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.run import Known
+from stepscope.core.run import RankMetadata
 from stepscope.core.trace import Kind
 from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
@@ -146,7 +146,7 @@ def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False
     )
 
 
-def _cores_per_worker(metadata: Known) -> float:
+def _cores_per_worker(metadata: RankMetadata) -> float:
     """Of a core that one thread keeps busy while it makes batches. Without a device to wait for, a
     process that uses less than one over a step waits for its data."""
     if metadata.cores_used is None:
@@ -154,7 +154,7 @@ def _cores_per_worker(metadata: Known) -> float:
     return min(1.0, max(metadata.cores_used, LEAST_CORES))
 
 
-def _threads(metadata: Known, share: float) -> float:
+def _threads(metadata: RankMetadata, share: float) -> float:
     """Cores that making a batch keeps busy, at work or spinning: those in use over the step, less
     one for the rest of it."""
     if metadata.cores_used is None or not 0 < share <= 1:

@@ -28,7 +28,7 @@ import numpy as np
 
 from stepscope.analyses.host.loader import WORKERS, is_starved, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.run import Known
+from stepscope.core.run import RankMetadata
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
@@ -85,7 +85,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def _action(metadata: Known | None, times: int) -> str:
+def _action(metadata: RankMetadata | None, times: int) -> str:
     """More workers and more batches of each kept ready, as far as both are more than the job
     has."""
     loader = None if metadata is None else metadata.loader
@@ -108,7 +108,7 @@ def _action(metadata: Known | None, times: int) -> str:
     )
 
 
-def _more_workers(metadata: Known, workers: int, times: int) -> int:
+def _more_workers(metadata: RankMetadata, workers: int, times: int) -> int:
     """So many times the workers, within the rank's cores; workers that wait for storage may
     outnumber these."""
     wanted = workers * times

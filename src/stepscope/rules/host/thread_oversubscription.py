@@ -31,7 +31,7 @@ from stepscope.analyses.intervals import contains, join, union
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostCounters, HostStacks
-from stepscope.core.run import Known
+from stepscope.core.run import RankMetadata
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Remark
@@ -102,7 +102,7 @@ def propose(case: Case) -> Remark | Abstention | None:
     )
 
 
-def _by_count(metadata: Known) -> Remark | None:
+def _by_count(metadata: RankMetadata) -> Remark | None:
     """From the run's own numbers: nothing is said where there is room for every thread."""
     assert metadata.threads is not None
     assert metadata.cores is not None
