@@ -161,8 +161,8 @@ def _pid(text: str) -> int:
 def _looks(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of looks; give 2 or more: one does not tell hung from "
-            "running"
+            f"{text!r} is not a number of looks; give 2 or more: one does not distinguish "
+            "hung from running"
         )
     return int(text)
 

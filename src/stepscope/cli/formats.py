@@ -1,6 +1,6 @@
 """What stepscope reads: each format, what it lets us judge, and how to record it.
 
-FILE, where one is given, is looked at: what it is, what it would tell, or what to record instead.
+FILE, where one is given, is looked at: what it is, what it would show, or what to record instead.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every
 rank has made its steps, or after --timeout. The answer is a table on stdout; the job's own output
-goes to stderr. Exit code: 0 healthy, 1 not healthy, 2 could not tell. Nothing of the job stays,
+goes to stderr. Exit code: 0 healthy, 1 not healthy, 2 not known. Nothing of the job stays,
 whichever way this command ends. It may be ended in the middle of a save: let it write to a folder
 of its own.
 """

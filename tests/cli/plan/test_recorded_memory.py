@@ -150,7 +150,7 @@ def test_counters_tell_the_whole_and_no_part(
     assert rows["peak"]["ratio"] == pytest.approx(rows["peak"]["planned_bytes"] / (4 << 30))
     assert [rows[part]["ratio"] for part in PARTS[:5]] == [None] * 5
     assert beside["notes"] == [
-        "what the memory was used for is not recorded: a memory snapshot with stacks tells it"
+        "what the memory was used for is not recorded: a memory snapshot with stacks has it"
     ]
 
 

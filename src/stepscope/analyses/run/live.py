@@ -161,7 +161,7 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     """Each rank for itself where they are few;
     else those alike on one line, and after it those that stand out."""
     if len(ranks) <= MAX_LINES:
-        return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
+        return tuple(RankGroup(ranks=(rank.rank,), typical=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
     step, waits = (
         _middle([rank.step_ns for rank in ranks]),
@@ -174,9 +174,9 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[
         len(alike) // 2 : len(alike) // 2 + 1
     ]
-    shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
+    shown = [RankGroup(ranks=tuple(numbers), typical=rank) for rank in middle]
     shown += [
-        RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True)
+        RankGroup(ranks=(rank.rank,), typical=rank, is_outlier=True)
         for rank in others[: MAX_LINES - len(shown)]
     ]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])

@@ -5,7 +5,7 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE lays the plan's memory beside a recording of it.
+--beside FILE compares the plan's memory with a recording of it.
 """
 
 from __future__ import annotations
@@ -229,11 +229,11 @@ def run(arguments: argparse.Namespace) -> int:
         options_of(Pins, arguments),
         options_of(Questions, arguments),
     )
-    _give(plan, None if memory is None else laid_beside(plan, *memory), output)
+    _print_or_write(plan, None if memory is None else laid_beside(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _give(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
+def _print_or_write(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
     """The plan, to the file or to standard output."""
     from stepscope.cli.report import put_document, put_or_write
 
@@ -259,15 +259,15 @@ def _run_rows(path: Path, out: Path | None) -> int:
     from stepscope.protocol.json_text import json_text
 
     lines = []
-    is_told = sys.stderr.isatty()
+    shows_progress = sys.stderr.isatty()
     for number, row in enumerate(read_rows(path), 1):
         row.pop("measured", None)
         lines.append(json_text(predict(row)))
         if out is None:
             printing.put(lines.pop() + "\n")
-        if is_told and number % 50 == 0:
+        if shows_progress and number % 50 == 0:
             printing.progress(f"{number} rows")
-    if is_told:
+    if shows_progress:
         printing.progress("")
     if out is not None:
         put_or_write("".join(f"{line}\n" for line in lines), out)

@@ -147,7 +147,7 @@ def _refuse_contradictions(options: QueryOptions) -> None:
         )
     if output is not None and to is None and output.suffix.lower() not in SUFFIXES:
         raise UsageError(
-            f"{output}: its ending does not tell the format. Add --to csv or --to parquet"
+            f"{output}: its ending does not name a format. Add --to csv or --to parquet"
         )
     if to == "parquet" and output is None:
         raise UsageError("a parquet file is nothing to print: say where to write it with -o FILE")
