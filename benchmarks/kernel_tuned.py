@@ -318,11 +318,12 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 
 
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
+    from stepscope.core.contract.codec import plain
     from stepscope.report.kernel_tune.json import kernel_tuning_contract
 
     told = {
         "seconds": seconds,
-        "sweeps": {sweep.word: kernel_tuning_contract(one) for sweep, one in found},
+        "sweeps": {sweep.word: plain(kernel_tuning_contract(tuning)) for sweep, tuning in found},
     }
     path.write_text(json.dumps(told, indent=1), encoding="utf-8")
 

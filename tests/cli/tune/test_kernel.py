@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
+from stepscope.core.contract.codec import plain
 from stepscope.core.experiments.kernel_tuning import (
     RIGHT,
     WRONG,
@@ -182,7 +183,7 @@ def test_markdown_obeys_no_stranger() -> None:
 
 
 def test_json_names_configurations_by_their_place() -> None:
-    told = kernel_tuning_contract(made())
+    told = plain(kernel_tuning_contract(made()))
     (case,) = told["cases"]
     assert told["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
     assert case["share_of_floor"] == pytest.approx(3413 / 5000)
