@@ -71,7 +71,7 @@ def prepare(
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
-        "options": options.told,
+        "options": options.values,
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
     }
@@ -88,9 +88,9 @@ def environment(run: Path | None, given: Mapping[str, str] = os.environ) -> dict
     return {**given, "PYTHONPATH": site if not before else site + os.pathsep + before}
 
 
-def finish(run: Path, told: Mapping[str, Any], exit_code: int) -> None:
+def finish(run: Path, started: Mapping[str, Any], exit_code: int) -> None:
     """Writes down how the job ended."""
-    write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": exit_code})
+    write_json(run / RUN_FILE, {**started, "ended_wall_ns": time.time_ns(), "exit_code": exit_code})
 
 
 def launch(
