@@ -12,19 +12,18 @@ stepscope, plain, TraceML, plain, ... A tool's hooks are put in before its block
 it, down to the functions of torch that it replaced, so that plain is plain.
 
 - **training thread**: CPU time of the thread that trains, a step: the mean of the middle half of a
-  block's steps. Each block is
-  compared with the mean of the plain blocks before and after it; told is the median over blocks, with a bootstrap interval
-  of 95 %. What falls on one step of many, as stepscope's looks do, is not in it. The shorter the blocks, the less does it
-  matter that the machine is now faster, now slower.
+  block's steps. Each block is compared with the mean of the plain blocks before and after it; shown
+  is the median over blocks, with a bootstrap interval of 95 %. What falls on one step of many, as
+  stepscope's looks do, is not in it. The shorter the blocks, the less does it matter that the
+  machine is now faster, now slower.
 - **its looks**: CPU time of the training thread inside the calls that only some of the steps make,
   over the stretch below, a
   step. stepscope's alone is known; what TraceML may have of that kind is not counted.
 - **all steps**: as for the training thread, but the plain mean of every step, and the mean over
-  blocks: nothing is left out, and
-  whatever else the machine did is in it too.
+  blocks: nothing is left out, and whatever else the machine did is in it too.
 - **its threads**: CPU time of the threads that the tool started, by their own clocks, over a
-  stretch in which it is on all the
-  time, a step. For stepscope that is the writer with its samples once a second; for TraceML the sampler and the exporter.
+  stretch in which it is on all the time, a step. For stepscope that is the writer with its samples
+  once a second; for TraceML the sampler and the exporter.
 - **process**: the sum of training thread, looks and threads: what a step costs more in CPU time of
   the whole process.
 - **wall**, **device**: as for the training thread. Device time is the distance of two CUDA events

@@ -1,13 +1,15 @@
 """The lab's loops through the capture, unedited: are verdicts those of bare traces, and predictions
 better?
 
-    python -m benchmarks.captured record OUT [--seconds N] [--cases A,B] [--each S] [--command "..."]   on a machine with a GPU
+    python -m benchmarks.captured record OUT [--seconds N] [--cases A,B] [--each S]
+        [--command "..."]
     python -m benchmarks.captured score OUT [--truth lab/truth.json]
 
-`record` plays each case's slow and fixed run under the capture (the command gets the case and the
-variant after it; `python -m lab.play` without one) and keeps OUT/CASE.VARIANT, a run folder each,
-recordings compressed. It needs torch and the standard library alone. `score` diagnoses them with
-nothing told, and compares with the truth and with the step time that the truth has.
+`record` needs a GPU. It plays each case's slow and fixed run under the capture (the command gets
+the case and the variant after it; `python -m lab.play` without one) and keeps OUT/CASE.VARIANT, a
+run folder each, recordings compressed. It needs torch and the standard library alone. `score`
+diagnoses them with nothing else given, and compares with the truth and with the step time that the
+truth has.
 """
 
 from __future__ import annotations

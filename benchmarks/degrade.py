@@ -351,7 +351,10 @@ def _rocm_kernel(name: str) -> str:
         return f"batched_transpose_32x32_{'half' if half else 'dword'}"
     if _LIBRARY_CONV.search(name):
         way = "bwd" if "dgrad" in name else "wrw" if "wgrad" in name else "fwd"
-        return f"igemm_{way}_gtcx3_nhwc_{'bf16' if half else 'fp32'}_bx0_ex1_bt64x128x32_wt32x32x8_ws1x1_wr2x1"
+        dtype = "bf16" if half else "fp32"
+        return f"igemm_{way}_gtcx3_nhwc_{dtype}_bx0_ex1_bt64x128x32_wt32x32x8_ws1x1_wr2x1"
     if _LIBRARY_GEMM.search(name):
-        return f"Cijk_Alik_Bljk_{'BBS_BH' if half else 'SB'}_Bias_HA_S_SAV_UserArgs_MT128x128x64_MI16x16x1_SN_LDSB1_AFC1"
+        dtype = "BBS_BH" if half else "SB"
+        tile = "MT128x128x64_MI16x16x1_SN_LDSB1_AFC1"
+        return f"Cijk_Alik_Bljk_{dtype}_Bias_HA_S_SAV_UserArgs_{tile}"
     return name

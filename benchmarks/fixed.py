@@ -1,7 +1,8 @@
 """What the replay predicts against what verify measures: `stepscope fix --verify` over jobs with a
 fault each, and `stepscope verify` where the fix is another command.
 
-    python -m benchmarks.fixed OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N] [--seconds N] [--check]
+    python -m benchmarks.fixed OUT [--jobs workers,...] [--command CMD] [--steps N] [--rounds N]
+        [--seconds N] [--check]
 
 The jobs are those of benchmarks.slow_jobs and need a GPU; --command gives one of your own. Each is
 recorded once (a run folder in OUT), then fixed; OUT/NAME.json keeps the whole result. A table at

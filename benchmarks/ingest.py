@@ -1,9 +1,10 @@
 """What it costs to read and diagnose a big trace, beside json.loads and HTA on the same file, in
 one run.
 
-    python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]    makes 56 and 520 MB traces of TRACE's events
-    python -m benchmarks.ingest --trace PATH [--trace PATH ...]                      measures traces of your own
+    python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]
+    python -m benchmarks.ingest --trace PATH [--trace PATH ...]
 
+The first makes 56 and 520 MB traces of TRACE's events, the second measures traces of your own.
 Run it from the root of the repository, with the python that has stepscope. The table goes to the
 screen and to benchmarks/out/ingest.md. Compare CPU seconds and memory; wall time says as much about
 what else the machine was doing.
@@ -14,13 +15,12 @@ Rows, each a fresh process with the file in the page cache:
   the standard library.
 - `stepscope diagnose --no-cache`: the whole command, from the file to a diagnosis in JSON.
 - `stepscope diagnose, cold cache` and `warm cache`: the command twice on a trace in a folder of its
-  own; the first writes the
-  columnar cache, the second reads it.
+  own; the first writes the columnar cache, the second reads it.
 - `HTA`: TraceAnalysis(trace_dir=...) and one get_temporal_breakdown(visualize=False), with its
-  default settings. It does less
-  than a diagnosis: idle, compute and non-compute time of each rank. HTA finds ranks by a "rank" line and reads the whole file
-  again to look for one; a trace without gets that line in a copy, so that HTA is not charged for it. On some traces its
-  breakdown fails an assertion of its own, and the row says so: take a source on which it does not.
+  default settings. It does less than a diagnosis: idle, compute and non-compute time of each rank.
+  HTA finds ranks by a "rank" line and reads the whole file again to look for one; a trace without
+  gets that line in a copy, so that HTA is not charged for it. On some traces its breakdown fails an
+  assertion of its own, and the row says so: take a source on which it does not.
 
 HTA needs an environment of its own, for its many dependencies (it does not need torch):
 

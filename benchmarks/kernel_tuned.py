@@ -1,7 +1,8 @@
 """`tune kernel` on Triton kernels and a small module: what it finds, what it refuses, and how near
 the floor the winners are.
 
-    PYTHONPATH=src python -m benchmarks.kernel_tuned [--seconds 95] [--only WORD] [--json FILE] [--cache FILE]
+    PYTHONPATH=src python -m benchmarks.kernel_tuned [--seconds 95] [--only WORD] [--json FILE]
+        [--cache FILE]
 
 Six sweeps: a softmax that is wrong when a block holds less than a row, a matrix product in fp32
 where TF32 must be refused, a right softmax, a layer norm under @triton.autotune, a matrix product
@@ -102,7 +103,9 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def _matmul_tiles(  # type: ignore[no-untyped-def]
-        a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr  # noqa: N803
+        a, b, c,
+        M, N, K,  # noqa: N803
+        BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         tiles_m = tl.cdiv(M, BM)
         tile = tl.program_id(0)
@@ -161,14 +164,10 @@ def plain_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def matmul(
-    a: Any,
-    b: Any,
-    BM: int = 64,
-    BN: int = 64,
-    BK: int = 32,
-    num_warps: int = 4,
-    num_stages: int = 2,
-) -> Any:
+    a: Any, b: Any,
+    BM: int = 64, BN: int = 64, BK: int = 32,  # noqa: N803
+    num_warps: int = 4, num_stages: int = 2,
+) -> Any:  # fmt: skip
     return _product(a, b, BM, BN, BK, "ieee", num_warps, num_stages)
 
 
@@ -177,8 +176,10 @@ def matmul_fp32(a: Any, b: Any, PRECISION: str = "ieee") -> Any:  # noqa: N803
 
 
 def _product(
-    a: Any, b: Any, BM: int, BN: int, BK: int, precision: str, num_warps: int, num_stages: int
-) -> Any:
+    a: Any, b: Any,
+    BM: int, BN: int, BK: int,  # noqa: N803
+    precision: str, num_warps: int, num_stages: int,
+) -> Any:  # fmt: skip
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), device=a.device, dtype=a.dtype)
     grid = (-(-m // BM) * -(-n // BN),)
@@ -317,11 +318,12 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 
 
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
+    from stepscope.core.contract.codec import plain
     from stepscope.report.kernel_tune.json import kernel_tuning_contract
 
     told = {
         "seconds": seconds,
-        "sweeps": {sweep.word: kernel_tuning_contract(one) for sweep, one in found},
+        "sweeps": {sweep.word: plain(kernel_tuning_contract(tuning)) for sweep, tuning in found},
     }
     path.write_text(json.dumps(told, indent=1), encoding="utf-8")
 

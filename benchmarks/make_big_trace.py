@@ -10,12 +10,11 @@ that the result reads as one long recording:
   digits before the point change
   and the decimals stay exactly as Kineto wrote them, whatever their number;
 - correlations and flow ids move together (an ac2g flow's id is its correlation), as do Python ids
-  and parent ids; External ids,
-  Ev Idx and Sequence numbers each by their own range. 0 is "none" for correlations and External ids and stays 0;
+  and parent ids; External ids, Ev Idx and Sequence numbers each by their own range. 0 is "none" for
+  correlations and External ids and stays 0;
 - ProfilerStep#N goes on counting;
 - metadata events, the profiler's own span and the start and end of the recording stand once, after
-  the copies. The end of the
-  recording and the span's duration move with the last copy.
+  the copies. The end of the recording and the span's duration move with the last copy.
 
 The text is edited where it stands, never parsed and printed again: what a reader meets is what
 Kineto writes. The source is streamed once per copy, in pieces of 8 MB, so memory does not grow with

@@ -9,12 +9,11 @@ accounts it (`wait4`). It is what to compare on a shared machine; wall time is n
 samples (2 ms in the first half second, for commands that take no longer):
 
 - while the tree is one process, that process's VmHWM, the kernel's own high-water mark of its
-  resident memory. It never falls, so
-  sampling misses only growth after the last sample of its life;
+  resident memory. It never falls, so sampling misses only growth after the last sample of its life;
 - while there are several, the sum of their PSS, where a page shared by n processes counts 1/n in
-  each: summing RSS would count
-  what forked workers share once for each. A peak between two samples is missed; a worker that ends while a sample is taken
-  can leave what it shared counted twice in that one.
+  each: summing RSS would count what forked workers share once for each. A peak between two samples
+  is missed; a worker that ends while a sample is taken can leave what it shared counted twice in
+  that one.
 
 The larger of the two is given. Mapped file pages count as memory in both. PSS makes the kernel walk
 the page tables (about 10 ms for each GB), so the thread also sleeps five times as long as its last

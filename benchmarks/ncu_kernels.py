@@ -3,7 +3,8 @@
 On a machine with a GPU, Nsight Compute and torch >= 2.9 (once; about half a minute, each kernel is
 launched once):
 
-    ncu --set full --clock-control none --target-processes all --kernel-name "regex:known_|nvjet|gemm|cutlass" \\
+    ncu --set full --clock-control none --target-processes all \\
+        --kernel-name "regex:known_|nvjet|gemm|cutlass" \\
         --csv --page raw python -m benchmarks.ncu_kernels > ncu_known.csv
 
 Then, anywhere:
@@ -58,23 +59,28 @@ extern "C" __global__ void known_strided_copy(const float* in, float* out, int n
 extern "C" __global__ void known_conflicted_transpose(const float* in, float* out, int n) {
     __shared__ float tile[32][32];
     int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 32 + threadIdx.y;
-    for (int j = 0; j < 32; j += 8) tile[threadIdx.y + j][threadIdx.x] = in[(size_t)(y + j) * n + x];
+    for (int j = 0; j < 32; j += 8)
+        tile[threadIdx.y + j][threadIdx.x] = in[(size_t)(y + j) * n + x];
     __syncthreads();
     x = blockIdx.y * 32 + threadIdx.x, y = blockIdx.x * 32 + threadIdx.y;
-    for (int j = 0; j < 32; j += 8) out[(size_t)(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
+    for (int j = 0; j < 32; j += 8)
+        out[(size_t)(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
 }
 
 extern "C" __global__ void known_padded_transpose(const float* in, float* out, int n) {
     __shared__ float tile[32][33];
     int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 32 + threadIdx.y;
-    for (int j = 0; j < 32; j += 8) tile[threadIdx.y + j][threadIdx.x] = in[(size_t)(y + j) * n + x];
+    for (int j = 0; j < 32; j += 8)
+        tile[threadIdx.y + j][threadIdx.x] = in[(size_t)(y + j) * n + x];
     __syncthreads();
     x = blockIdx.y * 32 + threadIdx.x, y = blockIdx.x * 32 + threadIdx.y;
-    for (int j = 0; j < 32; j += 8) out[(size_t)(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
+    for (int j = 0; j < 32; j += 8)
+        out[(size_t)(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
 }
 
 // 96 sums a thread, and 32 registers: 1024 threads, two blocks on a multiprocessor.
-extern "C" __global__ void __launch_bounds__(1024, 2) known_spilling(const float* in, float* out, int n) {
+extern "C" __global__ void __launch_bounds__(1024, 2)
+known_spilling(const float* in, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     float sum[96];
     #pragma unroll
@@ -90,7 +96,8 @@ extern "C" __global__ void __launch_bounds__(1024, 2) known_spilling(const float
     out[i] = all;
 }
 
-// One block of four warps on a multiprocessor: it asks for all of its shared memory. One load in flight a thread.
+// One block of four warps on a multiprocessor: it asks for all of its shared memory.
+// One load in flight a thread.
 extern "C" __global__ void known_low_occupancy(const float* in, float* out, int n) {
     extern __shared__ float room[];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -118,19 +125,23 @@ extern "C" __global__ void known_barrier_reduction(const float* in, float* out, 
     if (threadIdx.x == 0) out[blockIdx.x] = all;
 }
 
-// Arithmetic alone, alike in all blocks, one block on a multiprocessor: the grid is one wave and a little more.
-extern "C" __global__ void __launch_bounds__(1024, 1) known_tail_wave(const float* in, float* out, int n) {
+// Arithmetic alone, alike in all blocks, one block on a multiprocessor: the grid is one wave and a
+// little more.
+extern "C" __global__ void __launch_bounds__(1024, 1)
+known_tail_wave(const float* in, float* out, int n) {
     extern __shared__ float room[];
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     float a = in[i % n], b = a + 1.f, c = a + 2.f, d = a + 3.f;
     for (int turn = 0; turn < 8192; turn++) {
-        a = a * 1.0001f + 0.5f; b = b * 1.0002f + 0.5f; c = c * 1.0003f + 0.5f; d = d * 1.0004f + 0.5f;
+        a = a * 1.0001f + 0.5f; b = b * 1.0002f + 0.5f;
+        c = c * 1.0003f + 0.5f; d = d * 1.0004f + 0.5f;
     }
     room[threadIdx.x] = a + b + c + d;
     out[i % n] = room[threadIdx.x];
 }
 
-// Rows of 512 bytes in random order, each read several times, out of a buffer that is larger than the L2.
+// Rows of 512 bytes in random order, each read several times, out of a buffer that is larger than
+// the L2.
 extern "C" __global__ void known_l2_misses(const float4* in, float* out, int rows) {
     unsigned warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     float sum = 0.f;
@@ -144,26 +155,34 @@ extern "C" __global__ void known_l2_misses(const float4* in, float* out, int row
     if (sum == 12345.678f) out[0] = sum;
 }
 
-// Each block adds up a strip of a and a strip of b that is twice as long, past the L1. Row by row: the blocks that run together
-// share a's strip, and b, four times the L2, comes from DRAM again for every row.
-extern "C" __global__ void known_l2_bad_order(const float4* a, const float4* b, float* out, int rows, int cols, int strip) {
+// Each block adds up a strip of a and a strip of b that is twice as long, past the L1. Row by row:
+// the blocks that run together share a's strip, and b, four times the L2, comes from DRAM again for
+// every row.
+extern "C" __global__ void known_l2_bad_order(
+    const float4* a, const float4* b, float* out, int rows, int cols, int strip
+) {
     int row = blockIdx.x / cols, col = blockIdx.x % cols;
     float sum = 0.f;
     for (int i = threadIdx.x; i < strip; i += blockDim.x) {
         float4 x = __ldcg(a + (size_t)row * strip + i);
-        float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
+        float4 y = __ldcg(b + (size_t)col * 2 * strip + i);
+        float4 z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
         sum += x.x + x.y + x.z + x.w + y.x + y.y + y.z + y.w + z.x + z.y + z.z + z.w;
     }
     if (sum == 12345.678f) out[0] = sum;
 }
 
-// The same reads, column by column: blocks that run together share b's strip, and all of a fits the L2.
-extern "C" __global__ void known_l2_good_order(const float4* a, const float4* b, float* out, int rows, int cols, int strip) {
+// The same reads, column by column: blocks that run together share b's strip, and all of a fits
+// the L2.
+extern "C" __global__ void known_l2_good_order(
+    const float4* a, const float4* b, float* out, int rows, int cols, int strip
+) {
     int row = blockIdx.x % rows, col = blockIdx.x / rows;
     float sum = 0.f;
     for (int i = threadIdx.x; i < strip; i += blockDim.x) {
         float4 x = __ldcg(a + (size_t)row * strip + i);
-        float4 y = __ldcg(b + (size_t)col * 2 * strip + i), z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
+        float4 y = __ldcg(b + (size_t)col * 2 * strip + i);
+        float4 z = __ldcg(b + (size_t)col * 2 * strip + strip + i);
         sum += x.x + x.y + x.z + x.w + y.x + y.y + y.z + y.w + z.x + z.y + z.z + z.w;
     }
     if (sum == 12345.678f) out[0] = sum;
@@ -172,7 +191,7 @@ extern "C" __global__ void known_l2_good_order(const float4* a, const float4* b,
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKernel:
     name: str
     character: str
     must: frozenset[str]
@@ -181,60 +200,60 @@ class Known:
 
 GEMM = ("nvjet", "gemm", "cutlass")
 KNOWN = (
-    Known(
+    KnownKernel(
         "known_coalesced_copy",
         "a copy in order, 16 bytes a thread: at the DRAM's roof",
         frozenset(),
     ),
-    Known(
+    KnownKernel(
         "known_strided_copy",
         "a copy with a stride of 32 floats",
         frozenset({"uncoalesced-access"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_conflicted_transpose",
         "a transposition with 32-way bank conflicts",
         frozenset({"memory-stalls"}),
     ),
-    Known("known_padded_transpose", "the same, with its tile padded", frozenset()),
-    Known(
+    KnownKernel("known_padded_transpose", "the same, with its tile padded", frozenset()),
+    KnownKernel(
         "known_spilling",
         "96 sums a thread under a limit of 32 registers",
         frozenset({"register-pressure"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_low_occupancy",
         "200 KB of shared memory for four warps, one load in flight",
         frozenset({"low-occupancy"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_barrier_reduction",
         "31 warps wait at a barrier for one thread",
         frozenset({"barrier-stalls"}),
     ),
-    Known("known_tail_wave", "1.12 waves of arithmetic", frozenset({"tail-wave"})),
-    Known(
+    KnownKernel("known_tail_wave", "1.12 waves of arithmetic", frozenset({"tail-wave"})),
+    KnownKernel(
         "known_l2_misses",
         "random rows of a buffer 2.5 times the L2, read 8 times each",
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_l2_bad_order",
         "8 rows of blocks over an operand 4 times the L2, row by row",
         frozenset({"low-l2-hits"}),
         frozenset({"memory-stalls"}),
     ),
-    Known(
+    KnownKernel(
         "known_l2_good_order",
         "the same reads, column by column",
         frozenset(),
         frozenset({"memory-stalls"}),
     ),
-    Known("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
+    KnownKernel("gemm", "torch.matmul, bf16, 4096 x 4096 x 4096", frozenset()),
 )
 
 
@@ -349,7 +368,7 @@ def score(path: Path) -> int:
     return 1 if wrong else 0
 
 
-def _is(known: Known, name: str) -> bool:
+def _is(known: KnownKernel, name: str) -> bool:
     return any(word in name for word in GEMM) if known.name == "gemm" else known.name in name
 
 

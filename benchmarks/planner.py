@@ -10,8 +10,7 @@ to it. Told for each source:
   of predicted / measured.
   Where a row has TFLOP/s alone, the step time is what its own convention makes of them.
 - **memory**: the same for the peak. Sources mean different things by it (allocated, reserved, what
-  the driver shows; GB or GiB):
-  the prediction is put in the same kind before it is compared.
+  the driver shows; GB or GiB): the prediction is put in the same kind before it is compared.
 - **order**: Spearman's correlation of predicted and measured throughput over the layouts of one job
   (same model, batch, length
   and number of devices), where there are at least five; the median over jobs.

@@ -1,6 +1,7 @@
 """What `stepscope diagnose` costs as a job grows: 8 to 512 ranks made out of one real one.
 
-    python -m benchmarks.scale --source TRACE [--ranks 8 32 128 256 512] [--jobs N] [--cluster ADDRESS]
+    python -m benchmarks.scale --source TRACE [--ranks 8 32 128 256 512] [--jobs N]
+        [--cluster ADDRESS]
 
 Run it from the root of the repository, with the python that has stepscope. The table goes to the
 screen and to benchmarks/out/scale.md.

@@ -1,7 +1,8 @@
 """Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one
 they run on the CPU, where they show little.
 
-    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]        torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
+    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]
+    torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
 
 They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are
 over.

@@ -1,6 +1,7 @@
 """Scores diagnoses against runs whose answer is known.
 
-    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen] [--degrade NAME|all] [--hardware FILE]
+    python -m benchmarks.truth FOLDER [--without-step-ms] [--multi] [--held-out | --seen]
+        [--degrade NAME|all] [--hardware FILE]
 
 FOLDER has a truth.json as the lab writes it and the traces beside it (in single/, traces/ or
 itself; NAME.slow and NAME.fixed). A case is *named* when the verdict's bound is one of its bounds,

@@ -1,7 +1,9 @@
 """Does `tune` find with a fifth of the trials what an exhaustive search finds?
 
-    python benchmarks/tuned.py                      measures every cell of a grid on this machine, then tunes on the same
-    python benchmarks/tuned.py --grid grid.json     plays 20 seeds of the search on a grid that was measured before
+    python benchmarks/tuned.py
+        measures every cell of a grid on this machine, then tunes on the same
+    python benchmarks/tuned.py --grid grid.json
+        plays 20 seeds of the search on a grid that was measured before
 
 The job is benchmarks/tuned_job.py: loader workers, threads, prefetching and the fused optimizer,
 all of them real.

@@ -1,7 +1,9 @@
 """How far `stepscope verify` can be trusted: real CPU trainings, started again and again.
 
-    python benchmarks/verified.py                        the faults: a fix for each that must be proven, and a trap
-    python benchmarks/verified.py --pairs 100 --jobs 8   two sides that are the same: how often a difference is claimed
+    python benchmarks/verified.py
+        the faults: a fix for each that must be proven, and a trap
+    python benchmarks/verified.py --pairs 100 --jobs 8
+        two sides that are the same: how often a difference is claimed
 
 Prints a table, and a line of JSON at the end. With --jobs, each job has a core of its own.
 """
@@ -49,7 +51,8 @@ torch.manual_seed(0)
 TINY = """
 torch.set_num_threads(1)
 data = [torch.randn(64, 128) for _ in range(8)]
-model = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+model = nn.Sequential(
+    nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for step in range(100_000):
     loss = model(data[step % 8]).square().mean()
@@ -77,7 +80,8 @@ CROWDED = """
 # As a job says that takes the host's cores for its container's.
 torch.set_num_threads(int(os.environ["THREADS"]))
 data = torch.randn(128, 512)
-model = nn.Sequential(*[layer for _ in range(12) for layer in (nn.LayerNorm(512), nn.GELU(), nn.Tanh())])
+model = nn.Sequential(
+    *[layer for _ in range(12) for layer in (nn.LayerNorm(512), nn.GELU(), nn.Tanh())])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 for step in range(100_000):
     loss = model(data).square().mean()

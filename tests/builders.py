@@ -165,8 +165,14 @@ def step_events() -> list[Event]:
 
 HEADER: Mapping[str, Any] = {
     "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "H100", "totalGlobalMem": 2**36, "numSms": 132, "computeMajor": 9, "computeMinor": 0}],
-    "distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]},
+    "deviceProperties": [{
+        "id": 0, "name": "H100", "totalGlobalMem": 2**36, "numSms": 132,
+        "computeMajor": 9, "computeMinor": 0,
+    }],
+    "distributedInfo": {
+        "backend": "nccl", "rank": 3, "world_size": 8,
+        "pg_config": [{"pg_name": "0", "ranks": [0, 1]}],
+    },
     "baseTimeNanoseconds": 1790857026000000000,
 }  # fmt: skip
 

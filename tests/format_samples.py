@@ -116,9 +116,11 @@ def _run(folder: Path) -> dict[str, bytes]:
         "throttle_reasons": ["sw_power_cap"],
     }
     rank = write_rank(
-        run, 0, machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4,
-        "devices": [{"name": "H200"}]}, loaders=[{"is_feeding": True, "num_workers": 0,
-        "batch_size": 8, "pin_memory": False, "prefetch_factor": None}],
+        run, 0,
+        machine={"cpu_count": 8, "cpu_affinity": 4, "cpu_quota": 2.5, "num_threads": 4,
+                 "devices": [{"name": "H200"}]},
+        loaders=[{"is_feeding": True, "num_workers": 0, "batch_size": 8, "pin_memory": False,
+                  "prefetch_factor": None}],
         loader_iter={"class": "_SingleProcessDataLoaderIter", "num_workers": 0, "batch_size": 8},
         host="n0", pid=7, flags={"cudnn_benchmark": False, "matmul_tf32": False},
         local_world_size=1, local_rank=0, optimizers=[{"class": "Adam", "foreach": True}],

@@ -266,7 +266,7 @@ def _damage_table(base: sqlite3.Connection, table: str, chance: random.Random) -
         chance.choice(("cell", "cell", "column", "rename", "drop", "drop column", "twice")),
     )
     value = chance.choice(
-        [one for one in VALUES if isinstance(one, int | float | str | None) and one != 10**30]
+        [v for v in VALUES if isinstance(v, int | float | str | None) and v != 10**30]
     )
     if action == "cell":
         base.execute(

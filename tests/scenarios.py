@@ -55,7 +55,10 @@ ELEMENTWISE = (
     "(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
 )
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_bias_TNN"
-FLASH = "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128_1x4x1_cga1x1x1_kernel0_0"
+FLASH = (
+    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128_1x4x1_"
+    "cga1x1x1_kernel0_0"
+)
 EVIL_NAMES = (
     "[red]x[/red]",
     "[link=file:///etc/passwd]click[/link]",

@@ -31,8 +31,9 @@ from stepscope.calibration.groups import join
 from stepscope.calibration.hardware_file import save
 from stepscope.calibration.measure import measure_links
 job = join(find_device("cpu"))
-found = measure_links(job, replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0), "test", lambda _: None)
-save(found, Path(sys.argv[1]) / f"rank-{job.rank}.json")
+sweep = replace(CPU_QUICK, collectives=(1024, 4096, 10001, 65536), point_s=0.0)
+links = measure_links(job, sweep, "test", lambda _: None)
+save(links, Path(sys.argv[1]) / f"rank-{job.rank}.json")
 job.dist.destroy_process_group()
 """
 

@@ -26,17 +26,22 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 torch.set_num_threads(1)
 class Rows(torch.utils.data.Dataset):
     def __len__(self): return 64
-    def __getitem__(self, i): return {"input_ids": torch.arange(16) % 50 + i % 10, "labels": torch.tensor(i % 2)}
-config = BertConfig(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    def __getitem__(self, i):
+        return {"input_ids": torch.arange(16) % 50 + i % 10, "labels": torch.tensor(i % 2)}
+config = BertConfig(
+    vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32)
 arguments = TrainingArguments(
-    output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=4, max_steps=20, eval_strategy="steps",
-    eval_steps=7, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, logging_strategy="no")
+    output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=4, max_steps=20,
+    eval_strategy="steps", eval_steps=7, save_strategy="no", report_to=[], disable_tqdm=True,
+    use_cpu=True, logging_strategy="no")
 callbacks = []
 if len(sys.argv) > 1:
     import stepscope
     callbacks = [stepscope.TransformersCallback(sys.argv[1], start_step=8, num_steps=2)]
 model = BertForSequenceClassification(config)
-trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=callbacks)
+trainer = Trainer(
+    model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=callbacks)
 trainer.train()
 print("ended at", trainer.state.global_step)
 """
@@ -52,14 +57,17 @@ class Net(lightning.LightningModule):
     def training_step(self, batch, index): return self.layer(batch[0]).square().mean()
     def validation_step(self, batch, index): self.layer(batch[0])
     def configure_optimizers(self): return torch.optim.AdamW(self.parameters())
-def rows(): return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(160, 8)), batch_size=2)
+def rows():
+    data = torch.utils.data.TensorDataset(torch.randn(160, 8))
+    return torch.utils.data.DataLoader(data, batch_size=2)
 callbacks = []
 if len(sys.argv) > 1:
     import stepscope
     callbacks = [stepscope.LightningCallback(sys.argv[1], start_step=8, num_steps=2)]
 trainer = lightning.Trainer(
-    max_steps=20, accelerator="cpu", accumulate_grad_batches=4, val_check_interval=24, limit_val_batches=3, logger=False,
-    enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False, callbacks=callbacks)
+    max_steps=20, accelerator="cpu", accumulate_grad_batches=4, val_check_interval=24,
+    limit_val_batches=3, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+    enable_model_summary=False, callbacks=callbacks)
 trainer.fit(Net(), rows(), rows())
 print("ended at", trainer.global_step)
 """
@@ -70,7 +78,8 @@ torch.set_num_threads(1)
 def main():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
     model = torch.nn.Linear(8, 8)
-    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(320, 8)), batch_size=2)
+    data = torch.utils.data.TensorDataset(torch.randn(320, 8))
+    rows = torch.utils.data.DataLoader(data, batch_size=2)
     model, optimizer, rows = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), rows)
     for (x,) in rows:
         with accelerator.accumulate(model):

@@ -57,14 +57,15 @@ RANKS = """
 import torch.distributed as dist
 import torch.multiprocessing as processes
 def rank_main(rank, folder):
-    dist.init_process_group("gloo", init_method="file://" + folder + "/meet", rank=rank, world_size=2)
+    meeting = "file://" + folder + "/meet"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     ddp = nn.parallel.DistributedDataParallel(model)
     mine = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for _ in range(20):
         ddp(torch.randn(4, 32)).mean().backward()
         mine.step(); mine.zero_grad()
-    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go, and DDP's end holds it
-    # while it waits for that thread.
+    # torch's own race at a job's end: gloo's thread wants the interpreter to let its last work go,
+    # and DDP's end holds it while it waits for that thread.
     time.sleep(0.3)
     dist.destroy_process_group()
 if __name__ == "__main__":
@@ -162,7 +163,8 @@ FORKED = """
 for name, text in KINDS.items():
     child = os.fork()
     if child == 0:
-        # A process each, for a kind leaves torch changed; multiprocessing's way out, which atexit has no part in.
+        # A process each, for a kind leaves torch changed; multiprocessing's way out, which atexit
+        # has no part in.
         os.environ["RANK"] = str(list(KINDS).index(name))
         import multiprocessing.util
         code = 1
@@ -198,7 +200,8 @@ def test_a_profiler_with_a_schedule_of_the_jobs_own_is_left_alone(tmp_path: Path
     text = """
 from torch.profiler import ProfilerActivity, profile, schedule
 seen, plan = [], schedule(wait=2, warmup=3, active=2, repeat=2)
-with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=lambda p: seen.append(len(p.events()) > 0)) as own:
+see = lambda p: seen.append(len(p.events()) > 0)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=see) as own:
     train(20, lambda step: own.step(), pause_s=0)
 print(seen)
 """

@@ -65,7 +65,8 @@ class Slow(torch.utils.data.Dataset):
         time.sleep(0.002)
         return torch.randn(32)
 def main():
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=8, num_workers={num_workers}, multiprocessing_context={start!r})
+    loader = torch.utils.data.DataLoader(
+        Slow(), batch_size=8, num_workers={num_workers}, multiprocessing_context={start!r})
     for x in loader:
         model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ TESTS = """\
         1024           256     float     sum      -1    10.00    0.10    0.10      0    10.00    0.10    0.10    N/A
      1048576        262144     float     sum      -1    20.00   52.43   52.43      0    20.00   52.43   52.43    N/A
    104857600      26214400     float     sum      -1  1010.00  103.82  103.82      0  1010.00  103.82  103.82    N/A
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -139,7 +139,8 @@ def test_ranks_are_started_and_their_file_joined(
 import json, os, sys
 from stepscope.cli.main import main
 at = sys.argv.index("--out")
-json.dump([sys.argv[1:at], os.environ["STEPSCOPE_CALIBRATE_QUIET"]], open({str(tmp_path / "told.json")!r}, "w"))
+called = [sys.argv[1:at], os.environ["STEPSCOPE_CALIBRATE_QUIET"]]
+json.dump(called, open({str(tmp_path / "told.json")!r}, "w"))
 sys.exit(main(["calibrate", "--nccl-tests", {str(tests)!r}, "--out", sys.argv[at + 1]]))
 """
     player = tmp_path / "python"

@@ -21,7 +21,8 @@ STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if len(sys.argv) == 2:
-    child = subprocess.Popen([sys.executable, __file__, sys.argv[1], "child"], start_new_session=True)
+    command = [sys.executable, __file__, sys.argv[1], "child"]
+    child = subprocess.Popen(command, start_new_session=True)
 else:
     open(sys.argv[1], "w").close()
 time.sleep(600)

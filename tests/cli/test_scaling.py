@@ -25,13 +25,13 @@ from tests.shared_data import SHARED, needs_shared
 
 TOP_KEYS = {"schema", "scaling", "runs", "amdahl", "notes"}
 RUN_KEYS = {
-    "path", "width", "width_source", "ranks_read", "device", "step", "partition_ms", "flops_per_rank", "gradient_bytes",
-    "against_base", "notes",
+    "path", "width", "width_source", "ranks_read", "device", "step", "partition_ms",
+    "flops_per_rank", "gradient_bytes", "against_base", "notes",
 }  # fmt: skip
 STEP_KEYS = {"count", "ms", "low_ms", "high_ms", "profiled_ms", "source"}
 GAIN_KEYS = {
-    "ideal_speedup", "speedup", "efficiency", "efficiency_low", "efficiency_high", "karp_flatt", "ideal_ms", "lost_ms",
-    "lost_parts_ms", "worst",
+    "ideal_speedup", "speedup", "efficiency", "efficiency_low", "efficiency_high", "karp_flatt",
+    "ideal_ms", "lost_ms", "lost_parts_ms", "worst",
 }  # fmt: skip
 
 

@@ -226,8 +226,9 @@ def test_parts_add_up_and_none_is_negative() -> None:
 def many() -> Layouts:
     """Layouts of 1,024 devices, each axis at several values."""
     found = [
-        Layout(tp=tp, pp=pp, vpp=vpp, dp=1024 // tp // pp, micro_batch=mb, num_micro=max(1, 1536 * tp * pp // 1024 // mb),
-               zero_stage=zero, recompute=recompute, schedule=schedule, is_sequence_parallel=tp > 1, is_flash=flash)
+        Layout(tp=tp, pp=pp, vpp=vpp, dp=1024 // tp // pp, micro_batch=mb,
+               num_micro=max(1, 1536 * tp * pp // 1024 // mb), zero_stage=zero, recompute=recompute,
+               schedule=schedule, is_sequence_parallel=tp > 1, is_flash=flash)
         for tp in (1, 8) for pp in (1, 8) for vpp in (1, 2) for mb in (1, 4) for zero in (0, 1, 3)
         for recompute in RECOMPUTE for schedule in SCHEDULES for flash in (False, True)
     ]  # fmt: skip

@@ -19,13 +19,16 @@ ROW: dict[str, Any] = {
     "id": "x-1",
     "source": "x",
     "model": {
-        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256, "gated_mlp": True,
-        "tied_embeddings": False, "name": "some-8b",
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336,
+        "vocab": 128256, "gated_mlp": True, "tied_embeddings": False, "name": "some-8b",
     },
     "seq_len": 8192,
     "global_batch": 16,
     "cluster": {"gpu": "H100-SXM-80GB", "gpu_mem_gb": 80, "num_gpus": 8, "gpus_per_node": 8},
-    "layout": {"micro_batch": 1, "tp": 1, "pp": 1, "dp": 8, "fsdp": "on", "recompute": "full", "precision": "bf16"},
+    "layout": {
+        "micro_batch": 1, "tp": 1, "pp": 1, "dp": 8, "fsdp": "on", "recompute": "full",
+        "precision": "bf16",
+    },
     "framework": "torchtitan FSDP2",
 }  # fmt: skip
 
@@ -105,8 +108,8 @@ def test_what_was_not_published_is_chosen_as_a_user_would() -> None:
 @pytest.mark.skipif(not ROWS.exists(), reason="the published results are not in this checkout")
 def test_step_times_stay_within_their_bars() -> None:
     wanted = {
-        "korthikanti-t5": 0.05, "megatron-sc21-t1": 0.10, "megatron-readme-2021-01": 0.10, "megatron-2020": 0.10,
-        "mosaic-mpt": 0.06, "vtrain-multi": 0.10, "megascale-t2": 0.10,
+        "korthikanti-t5": 0.05, "megatron-sc21-t1": 0.10, "megatron-readme-2021-01": 0.10,
+        "megatron-2020": 0.10, "mosaic-mpt": 0.06, "vtrain-multi": 0.10, "megascale-t2": 0.10,
         "torchtitan-h100-2024-12": 0.10, "megatron-h100-weak": 0.10, "internevo-7b-flops": 0.10,
     }  # fmt: skip
     told = score([row for row in read_rows(ROWS) if row["source"] in wanted])

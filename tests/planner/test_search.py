@@ -84,8 +84,9 @@ def every_layout(job: TrainingJob) -> Iterator[Layout]:
                 (True, False),
             ):
                 layout = Layout(
-                    tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=micro, num_micro=num_micro, vpp=vpp, schedule=schedule,
-                    zero_stage=zero, shard=shard, is_sequence_parallel=sp, recompute=recompute, offload=offload, is_flash=flash,
+                    tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=micro, num_micro=num_micro,
+                    vpp=vpp, schedule=schedule, zero_stage=zero, shard=shard,
+                    is_sequence_parallel=sp, recompute=recompute, offload=offload, is_flash=flash,
                 )  # fmt: skip
                 if methods_make_sense(job, layout):
                     yield layout

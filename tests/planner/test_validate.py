@@ -51,7 +51,8 @@ widths = st.integers(1, 4096)
 layouts = st.builds(
     Layout, tp=widths, pp=widths, vpp=widths, dp=widths, cp=widths, ep=widths, micro_batch=widths,
     zero_stage=st.integers(1, 3), is_sequence_parallel=st.booleans(), is_flash=st.booleans(),
-    recompute=st.sampled_from(RECOMPUTE), schedule=st.sampled_from(SCHEDULES), offload=st.sampled_from(OFFLOAD),
+    recompute=st.sampled_from(RECOMPUTE), schedule=st.sampled_from(SCHEDULES),
+    offload=st.sampled_from(OFFLOAD),
 )  # fmt: skip
 
 

@@ -143,17 +143,17 @@ def test_no_finding_promises_a_slower_step(
         step_interval_ns=step_interval_ns,
         speedup=lambda speedup: speedup,
     )
-    words = {
-        "code": "x",
-        "bound": "host",
-        "summary": "",
-        "action": "",
-        "evidence": (),
-        "ranks": (0,),
-    }
     proposal = JobProposal(
-        change=becoming(likely), cautious=becoming(less), hopeful=becoming(more), **words
-    )  # type: ignore[arg-type]
+        code="x",
+        bound="host",
+        summary="",
+        action="",
+        evidence=(),
+        ranks=(0,),
+        change=becoming(likely),
+        cautious=becoming(less),
+        hopeful=becoming(more),
+    )
     finding = judge_module.finding_of(job, proposal)
     finding.self_check()
     assert finding.predicted_speedup == max(1.0, likely)

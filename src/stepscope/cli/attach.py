@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.cli.options import options_of
 from stepscope.cli.printing import print_document
 
 if TYPE_CHECKING:
-    from stepscope.core.recordings.stacks import Comparison, Frame, Stood
+    from stepscope.core.recordings.stacks import Frame, Stood
     from stepscope.process.table import Process
 
 MOST = 1024
@@ -38,23 +40,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachOptions:
+    pids: list[int]
+    looks: int
+    every: float
+    """Seconds."""
+
+
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.py_spy import dump, find_spy
+    from stepscope.report.stacks_view import stacks_document
 
     spy = find_spy()
-    chosen = find_ranks(arguments.pids)
-    comparison = compare(look(chosen, lambda pid: dump(spy, pid), arguments.looks, arguments.every))
-    _print(comparison)
+    options = options_of(AttachOptions, arguments)
+    stacks = look(
+        find_ranks(options.pids), lambda pid: dump(spy, pid), options.looks, options.every
+    )
+    print_document(stacks_document(compare(stacks)))
     return 0
 
 
-def find_ranks(pids: Sequence[int], known: dict[int, Process] | None = None) -> list[Process]:
+def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -> list[Process]:
     """The processes that train: those named, or what they started where that has ranks."""
     from stepscope.errors import InputError
     from stepscope.process.table import descendants, processes
 
-    everyone = processes() if known is None else known
+    everyone = processes() if running is None else running
     if not everyone:
         raise InputError("processes are found through /proc, which this system does not have")
     chosen: dict[int, Process] = {}
@@ -122,31 +135,21 @@ def look(
                 except InputError as problem:
                     problems[process.pid] = str(problem)
     spent = time.monotonic() - begun
-    found = []
+    seen = []
     for process in chosen:
-        before, after = first[process.pid], read_process(process.pid)
-        used = (
-            None
-            if before is None or after is None or not spent
-            else (after.cpu_s - before.cpu_s) / spent
-        )
-        seen = tuple(stacks[process.pid])
-        found.append(
+        before, after, cpu_share = first[process.pid], read_process(process.pid), None
+        if before is not None and after is not None and spent:
+            cpu_share = (after.cpu_s - before.cpu_s) / spent
+        seen.append(
             Stood(
                 pid=process.pid,
                 rank=rank_of(process),
-                stacks=seen,
-                cpu_share=used,
+                stacks=tuple(stacks[process.pid]),
+                cpu_share=cpu_share,
                 problem=problems.get(process.pid),
             )
         )
-    return found
-
-
-def _print(comparison: Comparison) -> None:
-    from stepscope.report.stacks_view import stacks_document
-
-    print_document(stacks_document(comparison))
+    return seen
 
 
 def _pid(text: str) -> int:
@@ -158,8 +161,8 @@ def _pid(text: str) -> int:
 def _looks(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= 1000:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of looks; give 2 or more: one does not tell hung from "
-            "running"
+            f"{text!r} is not a number of looks; give 2 or more: one does not distinguish "
+            "hung from running"
         )
     return int(text)
 

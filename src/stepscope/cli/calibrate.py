@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.options import options_of
 from stepscope.cli.printing import note, print_document, put
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT = Path("stepscope-hardware.json")
 PICTURES = (".svg", ".png", ".pdf")
 QUIET = "STEPSCOPE_CALIBRATE_QUIET"
-"""In the environment of ranks that we started: what they measured is ours to tell."""
+"""In the environment of ranks that we started: we report what they measured."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,52 +71,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    out: Path
+    quick: bool
+    device: str | None
+    ranks: int | None
+    only: str | None
+    plot: Path | None
+    nccl_tests: list[Path] | None
+
+
 def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
-    found = _from_nccl_tests(arguments) if arguments.nccl_tests else _measured(arguments)
-    if found is None:
+    options = options_of(CalibrateOptions, arguments)
+    _check(options)
+    if options.nccl_tests:
+        _save(_from_nccl_tests(options.nccl_tests, options.out), options)
         return 0
-    return _finish(found, arguments)
+    measured = _measured(options)
+    if measured is not None:
+        _save(measured, options)
+    return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(options: CalibrateOptions) -> None:
     """What can be known to fail is said before minutes of measuring."""
     from stepscope.calibration.groups import in_job
     from stepscope.errors import UsageError
 
-    for path in (arguments.out, arguments.plot):
+    for path in (options.out, options.plot):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            what = (
-                "is a folder"
-                if path.is_dir()
-                else f"cannot be written: there is no folder {path.parent}"
-            )
+            what = f"cannot be written: there is no folder {path.parent}"
+            if path.is_dir():
+                what = "is a folder"
             raise UsageError(f"{path} {what}. Give the path of a file")
-    if arguments.plot is not None:
+    if options.plot is not None:
         from stepscope.notebook.extras import need
 
-        if arguments.plot.suffix.casefold() not in PICTURES:
-            raise UsageError(f"--plot {arguments.plot}: the name must end in {', '.join(PICTURES)}")
+        if options.plot.suffix.casefold() not in PICTURES:
+            raise UsageError(f"--plot {options.plot}: the name must end in {', '.join(PICTURES)}")
         need("matplotlib.figure", "notebook", "--plot")
-    if arguments.nccl_tests and (
-        arguments.ranks or arguments.only or arguments.device or arguments.quick
-    ):
+    if options.nccl_tests and (options.ranks or options.only or options.device or options.quick):
         raise UsageError(
             "--nccl-tests reads files and measures nothing: leave out --ranks, --only, --device "
             "and --quick"
         )
-    if arguments.ranks and in_job():
+    if options.ranks and in_job():
         raise UsageError("this process is one of torchrun's ranks already: leave out --ranks")
-    if arguments.only == "device" and arguments.ranks:
+    if options.only == "device" and options.ranks:
         raise UsageError("--only device measures no collectives: leave out --ranks")
-    if arguments.only == "collectives" and not (arguments.ranks or in_job()):
+    if options.only == "collectives" and not (options.ranks or in_job()):
         raise UsageError(
             "collectives need several ranks: give --ranks N, or start with torchrun -m stepscope "
             "calibrate"
         )
 
 
-def _measured(arguments: argparse.Namespace) -> Calibrated | None:
+def _measured(options: CalibrateOptions) -> Calibrated | None:
     """None in ranks that have nothing to write."""
     from stepscope import __version__
     from stepscope.calibration.device import find_device
@@ -122,16 +136,16 @@ def _measured(arguments: argparse.Namespace) -> Calibrated | None:
     from stepscope.calibration.sweep import sweep_of
 
     is_job = in_job()
-    device = find_device(arguments.device, number("LOCAL_RANK") if is_job else 0)
-    sweep = sweep_of(device.kind, arguments.quick)
+    device = find_device(options.device, number("LOCAL_RANK") if is_job else 0)
+    sweep = sweep_of(device.kind, options.quick)
     made_by = f"stepscope {__version__}"
     is_first = not is_job or number("RANK") == 0
     alone = None
-    if is_first and arguments.only != "collectives":
-        alone = measure_device(device, sweep, made_by, _told)
-    if arguments.only == "device" or not (is_job or arguments.ranks):
+    if is_first and options.only != "collectives":
+        alone = measure_device(device, sweep, made_by, _say_measuring)
+    if options.only == "device" or not (is_job or options.ranks):
         return alone
-    links = _in_job(device, sweep, made_by) if is_job else _with_ranks(arguments)
+    links = _in_job(device, sweep, made_by) if is_job else _with_ranks(options)
     if not is_first or links is None:
         return None
     return joined(alone, links) if alone else links
@@ -143,12 +157,12 @@ def _in_job(device: Device, sweep: Sweep, made_by: str) -> Calibrated:
 
     job = join(device)
     try:
-        return measure_links(job, sweep, made_by, _told if job.rank == 0 else _hush)
+        return measure_links(job, sweep, made_by, _say_measuring if job.rank == 0 else _hush)
     finally:
         job.dist.destroy_process_group()
 
 
-def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
+def _with_ranks(options: CalibrateOptions) -> Calibrated:
     """Starts this command again, once per rank; a file of theirs comes back."""
     import os
     import tempfile
@@ -164,23 +178,23 @@ def _with_ranks(arguments: argparse.Namespace) -> Calibrated:
             "-m",
             "torch.distributed.run",
             "--standalone",
-            f"--nproc_per_node={arguments.ranks}",
+            f"--nproc_per_node={options.ranks}",
         ]
         command += ["-m", "stepscope", "calibrate", "--only", "collectives", "--out", str(out)]
-        command += ["--quick"] if arguments.quick else []
-        command += ["--device", arguments.device] if arguments.device else []
+        command += ["--quick"] if options.quick else []
+        command += ["--device", options.device] if options.device else []
         environment = {"OMP_NUM_THREADS": "1", **os.environ, QUIET: "1"}
         # Our stdout is for the answer alone.
         code = run_owned(command, environment, stdout=sys.stderr).exit_code
         if code:
             raise InputError(
-                f"the {arguments.ranks} ranks ended with code {code}: what they said stands "
+                f"the {options.ranks} ranks ended with code {code}: what they said stands "
                 "above. Nothing was written"
             )
         return read_hardware(out)
 
 
-def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
+def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
     """The tests' points, beside what a hardware file at --out holds of the device already."""
     from dataclasses import replace
 
@@ -191,7 +205,7 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
     from stepscope.readers.nccl.tests import read_nccl_tests
     from stepscope.readers.system.hardware_file import read_hardware
 
-    tests = [read_nccl_tests(path) for path in arguments.nccl_tests]
+    tests = [read_nccl_tests(path) for path in paths]
     points = tuple(point for test in tests for point in test.points)
     machine = Machine(
         kind="unknown",
@@ -206,32 +220,31 @@ def _from_nccl_tests(arguments: argparse.Namespace) -> Calibrated:
     )
     notes = tuple(note for test in tests for note in test.notes)
     links = replace(links, collectives=points, collective_fits=fit_collectives(points), notes=notes)
-    if not arguments.out.exists():
+    if not out.exists():
         return links
-    note(f"{arguments.out} keeps what it holds of the device; its collectives are the tests' now.")
-    return joined(read_hardware(arguments.out), links)
+    note(f"{out} keeps what it holds of the device; its collectives are the tests' now.")
+    return joined(read_hardware(out), links)
 
 
-def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
+def _save(measured: Calibrated, options: CalibrateOptions) -> None:
     import os
 
     from stepscope.calibration.hardware_file import save
     from stepscope.report.calibration_view import calibration_document
 
-    save(found, arguments.out)
+    save(measured, options.out)
     if QUIET in os.environ:
-        return 0
-    print_document(calibration_document(found))
-    put(f"\nWritten to {arguments.out}\n")
-    if arguments.plot is not None:
+        return
+    print_document(calibration_document(measured))
+    put(f"\nWritten to {options.out}\n")
+    if options.plot is not None:
         from stepscope.calibration.plot import draw
 
-        draw(found, arguments.plot)
-        put(f"Drawn in {arguments.plot}\n")
-    return 0
+        draw(measured, options.plot)
+        put(f"Drawn in {options.plot}\n")
 
 
-def _told(what: str) -> None:
+def _say_measuring(what: str) -> None:
     note(f"measuring {what} ...")
 
 

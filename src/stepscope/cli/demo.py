@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from importlib import resources
 
-from stepscope.cli.diagnose import FORMATS, print_diagnosis
+from stepscope.cli.diagnose import print_diagnosis
+from stepscope.cli.options import add_format
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -13,9 +14,7 @@ STEP_MS = 65.48
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="how to print it (default: text)"
-    )
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from stepscope.cli.diagnose import num_processes, options_of, step_time
+from stepscope.cli.options import (
+    add_all_findings,
+    add_jobs,
+    add_no_cache,
+    add_step_ms,
+    options_of,
+    reading_of,
+)
 from stepscope.cli.printing import put
 
 if TYPE_CHECKING:
@@ -53,38 +60,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
+        type=Path,
         required=True,
         metavar="FILE",
         help=".pftrace or .json; .gz after it compresses",
     )
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="X",
-        help="the step time without a profiler attached, in ms",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="also findings whose fix gives less than 2 %%"
-    )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=num_processes,
-        metavar="N",
-        help="processes to use for several files (default: one per core)",
-    )
+    add_step_ms(parser)
+    add_all_findings(parser)
+    add_no_cache(parser)
+    add_jobs(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What the command line says beside how to read."""
+
+    paths: list[str]
+    output: Path
+    step_ms: float | None
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import Recording
 
-    target = Path(arguments.output)
+    options = options_of(ExportOptions, arguments)
+    target = options.output
     _refuse_target(target)
-    with Recording(
-        arguments.paths, replace(options_of(arguments), step_ms=arguments.step_ms)
-    ) as recording:
+    with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis
@@ -111,14 +113,14 @@ class _Job:
     def over(self) -> dict[int, tuple[int, int]]:
         """By rank, from its first step to its last, or all that was recorded, in the file's
         time."""
-        found = {}
+        spans = {}
         for head, facts, shift in zip(self.heads, self.facts, self.aligned.shift_ns, strict=True):
             windows = facts.steps.windows if facts is not None else ()
-            low, high = (
-                (windows[0][0], windows[-1][1]) if windows else (head.first_ns, head.last_ns)
-            )
-            found[head.rank] = low + shift, high + shift
-        return found
+            low, high = head.first_ns, head.last_ns
+            if windows:
+                low, high = windows[0][0], windows[-1][1]
+            spans[head.rank] = low + shift, high + shift
+        return spans
 
 
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
@@ -128,8 +130,8 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
-    found, read = recording.inputs, []
-    for source in found.sources:
+    read = []
+    for source in recording.inputs.sources:
         try:
             context = recording.context(source)
         except StepscopeError:
@@ -159,12 +161,12 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
         )
         for rank, (_, meta, span, collective_records) in zip(ranks, read, strict=True)
     )
-    facts = {one.path: one for one in diagnosis.facts.ranks}
+    facts = {rank.path: rank for rank in diagnosis.facts.ranks}
     return _Job(
         sources=tuple(source for source, _, _, _ in read),
         heads=heads,
         facts=tuple(facts.get(meta.path) for _, meta, _, _ in read),
-        aligned=align(heads, ROOM_NS if found.run is not None else 0),
+        aligned=align(heads, ROOM_NS if recording.inputs.run is not None else 0),
         recording=recording,
     )
 
@@ -176,9 +178,9 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     timeline = Timeline(writer)
     timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
     without_path = []
-    for at in sorted(range(len(job.heads)), key=lambda one: job.heads[one].rank):
-        found = job.recording.context(job.sources[at])
-        tracks = _tracks(job, at, found)
+    for index in sorted(range(len(job.heads)), key=lambda index: job.heads[index].rank):
+        context = job.recording.context(job.sources[index])
+        tracks = _tracks(job, index, context)
         if not any(name == PATH for name, _ in tracks.spans):
             without_path.append(tracks.rank)
         timeline.add_rank(tracks)
@@ -199,50 +201,50 @@ def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
 PATH = "critical path"
 
 
-def _tracks(job: _Job, at: int, found: RankContext) -> RankTracks:
+def _tracks(job: _Job, index: int, context: RankContext) -> RankTracks:
     from stepscope.analyses.timeline import tracks
     from stepscope.report.perfetto.timeline import RankTracks
 
-    head, aligned = job.heads[at], job.aligned
+    head, aligned = job.heads[index], job.aligned
     matched = aligned.matched if head.collective_records is not None else None
-    path = _critical_path(found, job.facts[at])
+    path = _critical_path(context, job.facts[index])
     spans = [
-        ("steps", tracks.step_spans(found)),
-        ("partition", tracks.partition_spans(found, head.collective_records, matched)),
+        ("steps", tracks.step_spans(context)),
+        ("partition", tracks.partition_spans(context, head.collective_records, matched)),
     ]
     counted = [
-        tracks.queue_depth(found),
+        tracks.queue_depth(context),
         tracks.collective_bandwidth(head.collective_records),
-        tracks.copy_bandwidth(found),
+        tracks.copy_bandwidth(context),
     ]
     return RankTracks(
         rank=head.rank,
-        trace=found.trace,
-        links=found.links,
-        step_of=found.cut.step_of,
-        shift_ns=aligned.shift_ns[at],
+        trace=context.trace,
+        links=context.links,
+        step_of=context.cut.step_of,
+        shift_ns=aligned.shift_ns[index],
         spans=(*spans, *(() if path is None else ((PATH, path),))),
         series=(
-            *(one for one in counted if one is not None),
-            *tracks.allocator_memory(found),
+            *(series for series in counted if series is not None),
+            *tracks.allocator_memory(context),
             *_sampled(job, head),
         ),
     )
 
 
-def _critical_path(found: RankContext, facts: RankFacts | None) -> Spans | None:
+def _critical_path(context: RankContext, facts: RankFacts | None) -> Spans | None:
     """None where the steps cannot be replayed."""
     from stepscope.replay.critical_path import critical_path, recorded_spans
     from stepscope.replay.graph import build
     from stepscope.replay.host_graph import build_on_host
     from stepscope.rules.partition_verdict import is_blind
 
-    graph = build(found.trace, found.links, found.cut, found.host, found.collective)
-    if graph is None and found.device is None:
-        graph = build_on_host(found.trace, found.cut, found.host)
+    graph = build(context.trace, context.links, context.cut, context.host, context.collective)
+    if graph is None and context.device is None:
+        graph = build_on_host(context.trace, context.cut, context.host)
     if graph is None or (facts is not None and is_blind(facts)):
         return None
-    return recorded_spans(graph, critical_path(graph, backlog_ns=graph.backlog_ns), found.trace)
+    return recorded_spans(graph, critical_path(graph, backlog_ns=graph.backlog_ns), context.trace)
 
 
 def _sampled(job: _Job, head: RankClock) -> list[Series]:
@@ -250,26 +252,24 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
     from stepscope.analyses.timeline.samples import sampled_series
 
     run = job.recording.inputs.run
-    record = (
-        None if run is None else next((rank for rank in run.ranks if rank.rank == head.rank), None)
-    )
+    ranks = () if run is None else run.ranks
+    record = next((rank for rank in ranks if rank.rank == head.rank), None)
     if record is None:
         return []
     series = sampled_series(record, head.base_ns + head.first_ns, head.base_ns + head.last_ns)
-    return [replace(one, time_ns=one.time_ns - head.base_ns) for one in series]
+    return [replace(each, time_ns=each.time_ns - head.base_ns) for each in series]
 
 
 def _refuse_target(target: Path) -> None:
     from stepscope.errors import UsageError
 
     if not target.name.lower().endswith(PROTO + JSON):
-        known = (
+        wanted = (
             "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either "
             "compresses it"
         )
         raise UsageError(
-            f"{target}: what to write is told by the name's ending, and this one is not known: "
-            f"{known}"
+            f"{target}: the name's ending says what to write, and this one is not known: {wanted}"
         )
     if target.is_dir():
         raise UsageError(
@@ -322,6 +322,6 @@ def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
     except OSError as problem:
         why = problem.strerror or problem
         raise UsageError(
-            f"cannot write {target}: {why}. Name a place with -o where there is room and you may "
+            f"cannot write {target}: {why}. Name a folder with -o where there is room and you may "
             "write"
         ) from None

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.options import add_hardware
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.run import RUNS, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code

@@ -1,6 +1,6 @@
 """What stepscope reads: each format, what it lets us judge, and how to record it.
 
-FILE, where one is given, is looked at: what it is, what it would tell, or what to record instead.
+FILE, where one is given, is looked at: what it is, what it would show, or what to record instead.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stepscope.cli.options import add_format
 from stepscope.cli.printing import put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file to look at")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "markdown"),
-        default="text",
-        help="how to print it (default: text)",
-    )
+    add_format(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,10 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.files:
         return _look(arguments.files)
-    write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[
-        arguments.format
-    ]
-    put(write() + "\n")
+    writers = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}
+    put(writers[arguments.format]() + "\n")
     return 0
 
 
@@ -43,13 +37,12 @@ def _look(files: list[Path]) -> int:
     code = 0
     for file in files:
         try:
-            with find_sources([file]) as found:
-                for source in found.sources:
+            with find_sources([file]) as inputs:
+                for source in inputs.sources:
                     if source.format is None:
-                        read_trace(
-                            source, use_cache=False
-                        )  # Only reading it tells; it is refused with the reason.
-                lines = source_words(found)
+                        # Only reading it shows what it is; it is refused with the reason.
+                        read_trace(source, use_cache=False)
+                lines = source_words(inputs)
         except StepscopeError as problem:
             lines, code = [str(problem)], 1
         put("\n".join(lines) + "\n")

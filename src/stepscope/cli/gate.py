@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -20,6 +23,19 @@ OPTIONS = ("--fail-if", "--budget", "--baseline")
 MAX_JSON_BYTES = 64 << 20
 IS_DIAGNOSIS = re.compile(rb'"schema"\s*:\s*"stepscope\.diagnosis/')
 IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """What the command line says about limits."""
+
+    fail_if: list[str]
+    budget: Path | None
+    baseline: str | None
+
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self.fail_if) or self.budget is not None or self.baseline is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_wanted(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.fail_if) or arguments.budget is not None or arguments.baseline is not None
-
-
-def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) -> Asked | None:
-    """The gate of these arguments; None when none is wanted. Mistakes are told before anything is
-    measured.
+def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked | None:
+    """The gate that these options ask for; None when they ask for none. Mistakes are reported
+    before anything is measured.
 
     `more_names` are quantities beside those of a diagnosis.
     """
-    if not is_wanted(arguments):
+    if not options.is_wanted:
         return None
     from stepscope.core.gate import Budget, Check, parse
     from stepscope.core.toml_text import read_toml
@@ -75,14 +87,14 @@ def read_asked(arguments: argparse.Namespace, more_names: Collection[str] = ()) 
     names = known_names(codes) | frozenset(more_names)
     checks = [
         Check(text=text, source="--fail-if", condition=parse(text, "--fail-if", names))
-        for text in arguments.fail_if
+        for text in options.fail_if
     ]
-    missing, baseline = "fail", arguments.baseline
-    if arguments.budget is not None:
-        budget = read_toml(arguments.budget, Budget)
-        checks += _budget_checks(budget, str(arguments.budget), names)
+    missing, baseline = "fail", options.baseline
+    if options.budget is not None:
+        budget = read_toml(options.budget, Budget)
+        checks += _budget_checks(budget, str(options.budget), names)
         missing = budget.missing
-        baseline = baseline or _budget_baseline(budget.baseline, arguments.budget)
+        baseline = baseline or _budget_baseline(budget.baseline, options.budget)
     if not checks:
         raise UsageError(
             "there is a baseline, or a budget, and nothing to check: give --fail-if, or [limits] "
@@ -113,8 +125,7 @@ def read_baseline(
     from stepscope.report.json import to_json
 
     try:
-        told = _diagnosis_bytes(asked.baseline)
-        text = to_json(diagnose(asked.baseline)) if told is None else told
+        text = _kept_json(asked.baseline) or to_json(diagnose(asked.baseline))
         return read_quantities(text, shown(asked.baseline), asked.codes)
     except InputError as problem:
         raise type(problem)(f"--baseline: {problem}") from None
@@ -136,13 +147,21 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
     )
 
 
-def _diagnosis_bytes(text: str) -> bytes | str | None:
-    """The JSON of a diagnosis; None when the path is something else, which its own reader then
-    judges."""
-    from stepscope.core.saved import load
+def say_gate(gate: Gate) -> int:
+    """The reasons on stderr, after the report. Returns the exit code."""
+    from stepscope.report.gate import gate_lines
+
+    sys.stdout.flush()
+    for line in gate_lines(gate):
+        say(line)
+    return 0 if gate.is_passed else FAILED
+
+
+def kept_bytes(text: str) -> bytes | None:
+    """The bytes of a diagnosis that was kept, as JSON or whole; None when the path is something
+    else, which its own reader then judges."""
     from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
-    from stepscope.report.json import to_json
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():
@@ -151,19 +170,28 @@ def _diagnosis_bytes(text: str) -> bytes | str | None:
         data = read_regular(path, MAX_JSON_BYTES)
     except OSError:
         return None
-    if IS_SAVED.search(data):
-        return to_json(load(path))
-    return data if IS_DIAGNOSIS.search(data) else None
+    return data if IS_SAVED.search(data) or IS_DIAGNOSIS.search(data) else None
 
 
-def _budget_baseline(told: str | None, path: Path) -> str | None:
+def _kept_json(text: str) -> bytes | str | None:
+    from stepscope.core.saved import load
+    from stepscope.readers.remote import as_path
+    from stepscope.report.json import to_json
+
+    kept = kept_bytes(text)
+    if kept is None or not IS_SAVED.search(kept):
+        return kept
+    return to_json(load(Path(as_path(text))))
+
+
+def _budget_baseline(baseline: str | None, path: Path) -> str | None:
     """The budget's own baseline; a path in it is seen from the budget's folder."""
     from stepscope.readers.remote import as_path
 
-    if told is None:
+    if baseline is None:
         return None
-    at = as_path(told)
-    return at if isinstance(at, str) else str(path.parent / at)
+    location = as_path(baseline)
+    return location if isinstance(location, str) else str(path.parent / location)
 
 
 def _budget_checks(budget: Budget, where: str, names: frozenset[str]) -> Iterator[Check]:

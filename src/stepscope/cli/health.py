@@ -2,7 +2,7 @@
 
 COMMAND is started as `stepscope run` would start it, recorded early, and ended as soon as every
 rank has made its steps, or after --timeout. The answer is a table on stdout; the job's own output
-goes to stderr. Exit code: 0 healthy, 1 not healthy, 2 could not tell. Nothing of the job stays,
+goes to stderr. Exit code: 0 healthy, 1 not healthy, 2 not known. Nothing of the job stays,
 whichever way this command ends. It may be ended in the middle of a save: let it write to a folder
 of its own.
 """
@@ -13,12 +13,15 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.options import options_of
 from stepscope.cli.printing import print_document
+from stepscope.cli.run import command_of, new_folder
 from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
@@ -51,26 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthOptions:
+    command: list[str]
+    timeout: float
+    """Seconds."""
+    out: Path | None
+
+
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.health import health
     from stepscope.errors import UsageError
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if not command:
-        raise UsageError(
-            "no command was given. Write it after two dashes: stepscope health -- torchrun train.py"
-        )
+    options = options_of(HealthOptions, arguments)
+    command = command_of(options.command, "stepscope health -- torchrun train.py")
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
         )
-    with _folder(arguments.out) as folder:
-        answer = health(_try(folder, command, arguments.timeout))
+    with _folder(options.out) as folder:
+        answer = health(_try(folder, command, options.timeout))
     _print(answer)
     return CODES[answer.state]
 
 
-def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
+def _try(folder: Path, command: Sequence[str], timeout_s: float) -> Outcome:
     """Runs the job as far as is needed, ends it, and says how it went."""
     from stepscope import __version__
     from stepscope.analyses.run.health import Outcome, expected_ranks
@@ -81,7 +89,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     from stepscope.process.launch import environment, finish, prepare
 
     try:
-        told = prepare(folder, command, RECORDING, __version__)
+        started = prepare(folder, command, RECORDING, __version__)
     except OSError as problem:
         raise UsageError(
             f"nothing can be recorded in {folder}: {problem.strerror}. Give --out a folder with "
@@ -105,7 +113,7 @@ def _try(folder: Path, command: list[str], timeout_s: float) -> Outcome:
     )
     # Ranks write their last lines as they end.
     tail = progress.look()
-    finish(folder, told, ended.exit_code)
+    finish(folder, started, ended.exit_code)
     findings, why = _findings(folder) if tail.ranks else (None, "")
     return Outcome(
         ranks=tail.ranks,
@@ -164,20 +172,13 @@ def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
 
 @contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    from stepscope.errors import UsageError
-
     if out is None:
         with tempfile.TemporaryDirectory(
             prefix="stepscope-health-", ignore_cleanup_errors=True
         ) as name:
             yield Path(name)
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(
-            f"{out} is there already and not empty. Give --out another folder, or take that one "
-            "away"
-        )
-    yield out
+    yield new_folder(out)
 
 
 def _print(answer: Health) -> None:

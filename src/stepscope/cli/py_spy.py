@@ -24,14 +24,14 @@ class NotPermittedError(InputError):
 
 def find_spy() -> str:
     """py-spy, on PATH or beside this Python."""
-    beside = Path(sys.executable).with_name("py-spy")
-    found = shutil.which("py-spy") or (str(beside) if beside.is_file() else None)
-    if found is None:
+    installed = Path(sys.executable).with_name("py-spy")
+    spy = shutil.which("py-spy") or (str(installed) if installed.is_file() else None)
+    if spy is None:
         raise UsageError(
             "attach looks into processes through py-spy, which is not here: pip install "
             "'stepscope[attach]'"
         )
-    return found
+    return spy
 
 
 def dump(spy: str, pid: int) -> tuple[Frame, ...]:

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.diagnose import add_hardware, num_processes, options_of, step_time
+from stepscope.cli.options import (
+    add_hardware,
+    add_jobs,
+    add_no_cache,
+    add_step_ms,
+    options_of,
+    reading_of,
+)
 from stepscope.cli.printing import note, print_document, put
 from stepscope.protocol.untrusted import is_regular, read_regular
 
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
     from stepscope.report.document.blocks import Document
 
 KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
-"""How JSON of ours is told. A profile of a job may name our modules, and is none."""
+"""How JSON of ours is recognized. A profile of a job may name our modules, and is none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="default: report.html",
     )
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="X",
-        help="the step time without a profiler attached, in ms",
-    )
+    add_step_ms(parser)
     parser.add_argument(
         "--roofs",
         type=Path,
@@ -55,15 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the machine's measured roofs as JSON (default: datasheets)",
     )
     add_hardware(parser)
-    parser.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=num_processes,
-        metavar="N",
-        help="processes to use for several files (default: one per core)",
-    )
+    add_no_cache(parser)
+    add_jobs(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What the command line says beside how to read."""
+
+    paths: list[str]
+    out: Path
+    step_ms: float | None
+    roofs: Path | None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,16 +78,16 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_document
 
-    kept = _kept_diagnosis(arguments.paths)
+    options = options_of(ReportOptions, arguments)
+    kept = _kept_diagnosis(options.paths)
     if kept is not None:
         page = page_of_document(kept)
     else:
-        roofs = None if arguments.roofs is None else read_roofs(arguments.roofs)
-        options = replace(options_of(arguments), step_ms=arguments.step_ms)
-        with Recording(arguments.paths, options) as recording:
-            page = page_of(page_of_recording(recording, roofs))
-    write(render_page(page), arguments.out)
-    note(f"{page['headline']}\n{arguments.out}")
+        rates = None if options.roofs is None else read_roofs(options.roofs)
+        with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
+            page = page_of(page_of_recording(recording, rates))
+    write(render_page(page), options.out)
+    note(f"{page['headline']}\n{options.out}")
     return 0
 
 
@@ -105,7 +110,7 @@ def write(text: str, path: Path) -> None:
 
 
 def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:
-    """To the file where one is named, which is then told; else to standard output."""
+    """To the file where one is named, and its name to stderr; else to standard output."""
     if path is None:
         put(text, errors=errors)
         return

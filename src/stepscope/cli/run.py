@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.diagnose import add_hardware
+from stepscope.cli.options import add_hardware
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
@@ -127,19 +127,19 @@ def run(arguments: argparse.Namespace) -> int:
         watch=lambda: watching.Watching(folder, options.watching),
     )
     if options.is_diagnosed:
-        tell(folder, options.hardware)
+        diagnose_run(folder, options.hardware)
     return code
 
 
-def command_of(words: Sequence[str]) -> tuple[str, ...]:
+def command_of(
+    words: Sequence[str], example: str = "stepscope run -- python train.py"
+) -> tuple[str, ...]:
     """What stands after the two dashes."""
     from stepscope.errors import UsageError
 
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command:
-        raise UsageError(
-            "no command was given. Write it after two dashes: stepscope run -- python train.py"
-        )
+        raise UsageError(f"no command was given. Write it after two dashes: {example}")
     return command
 
 
@@ -156,7 +156,7 @@ def record(
     from stepscope.process.launch import launch, prepare
 
     try:
-        told = prepare(folder, command, options, __version__)
+        started = prepare(folder, command, options, __version__)
     except OSError as problem:
         say(
             f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. "
@@ -164,7 +164,7 @@ def record(
         )
         return launch(None, command, {})
 
-    beside = None if watch is None else watch()
+    watcher = None if watch is None else watch()
     requests = Requests(folder)
 
     def meanwhile() -> None:
@@ -172,17 +172,17 @@ def record(
             # A file system that does not answer for a moment must not end the launcher: the job
             # would go with it.
             requests.look()
-        if beside is not None:
-            beside.look()
+        if watcher is not None:
+            watcher.look()
 
     try:
-        return launch(folder, command, told, meanwhile=meanwhile, on_usr2=requests.ask)
+        return launch(folder, command, started, meanwhile=meanwhile, on_usr2=requests.ask)
     finally:
-        if beside is not None:
-            beside.close()
+        if watcher is not None:
+            watcher.close()
 
 
-def tell(folder: Path, hardware: Path | None = None) -> None:
+def diagnose_run(folder: Path, hardware: Path | None = None) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the
     job's exit code stands."""
     from rich.console import Console

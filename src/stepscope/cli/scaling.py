@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from stepscope.pipeline.options import Options
 
 
+def run_scaling(
+    paths: Sequence[str],
+    steps_ms: Sequence[float],
+    kind: str | None,
+    options: Options,
+    style: str,
+) -> int:
+    print_scaling(scale_paths(paths, steps_ms, kind, options), style)
+    return 0
+
+
 def scale_paths(
     paths: Sequence[str], steps_ms: Sequence[float], kind: str | None, options: Options
 ) -> Scaling:
@@ -52,10 +63,11 @@ def _measured(path: str, options: Options) -> WidthRun:
 def _refuse_same_width(runs: Sequence[WidthRun], run: WidthRun) -> None:
     for other in runs:
         if other.width == run.width:
-            told = "as their traces say" if run.width_source == "recorded" else "by the ranks found"
+            is_recorded = run.width_source == "recorded"
+            source = "as their traces say" if is_recorded else "by the ranks found"
             wide = "1 rank" if run.width == 1 else f"{run.width} ranks"
             why = "--scaling needs runs of different widths; leave one of them out"
-            raise UsageError(f"{other.path} and {run.path} are both {wide} wide ({told}). {why}")
+            raise UsageError(f"{other.path} and {run.path} are both {wide} wide ({source}). {why}")
 
 
 def print_scaling(scaling: Scaling, style: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import geometric_mean, median
 
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 
 SCHEMA = "stepscope.hardware/1"
 KINDS = (
@@ -349,14 +349,14 @@ class Calibrated:
         points = [point for point in self.copies if point.kind == kind]
         return max(points, key=lambda point: point.size_bytes).bytes_per_s if points else None
 
-    def roofs(self, source: str = "measured") -> Roofs | None:
+    def roofs(self, source: str = "measured") -> DeviceRates | None:
         """The best product of each precision, as it is kept up, and the device's own memory; None
         where either is missing."""
         bandwidth = self.copy_bytes_per_s()
         if not self.gemms or bandwidth is None:
             return None
         peaks = best_flops(self.gemms) | best_flops(self.sustained)
-        return Roofs(
+        return DeviceRates(
             device=self.machine.device,
             source=source,
             peak_flops=peaks,

@@ -90,7 +90,7 @@ class CollectiveRecords:
     """Device time with compute, in the windows."""
     base_ns: int = 0
     phase: Int64 = field(default_factory=_no_entries)
-    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not told. Empty when nobody looked."""
+    """Per entry FORWARD, BACKWARD or OPTIMIZER; NONE where not known. Empty when nobody looked."""
     unevenness: Float64 = field(default_factory=_no_figures)
     """Per entry, its greatest split over its mean split; NaN where no splits were recorded. Empty
     like `phase`."""
@@ -149,7 +149,7 @@ class Matched:
     """Ranks outside the reference rank's set."""
     of: dict[int, Int64]
     """Per rank, per entry of its ledger: the number of the collective; NONE: no other rank's was
-    found."""
+    matched."""
     num: int
     arrival_ns: dict[int, Int64]
     """Per rank, per entry of its ledger: when it arrived, on its set's clock."""
@@ -165,13 +165,13 @@ class Matched:
         """Per entry of a rank's collective records, how long it waited for the last rank; 0 where
         nothing was matched."""
         ids = self.of[collective_records.rank]
-        found = ids != NONE
+        matched = ids != NONE
         waited = np.zeros(len(ids), np.int64)
-        arrived = self.arrival_ns[collective_records.rank][found]
-        waited[found] = np.clip(
-            self.last_ns[ids[found]] - arrived,
+        arrived = self.arrival_ns[collective_records.rank][matched]
+        waited[matched] = np.clip(
+            self.last_ns[ids[matched]] - arrived,
             0,
-            (collective_records.end_ns - collective_records.start_ns)[found],
+            (collective_records.end_ns - collective_records.start_ns)[matched],
         )
         return waited
 

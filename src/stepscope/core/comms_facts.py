@@ -58,7 +58,7 @@ class LinkFit:
     group: str
     num_ranks: int
     alpha_ns: float
-    """Of one step of a ring; 0 when it cannot be told from nothing."""
+    """Of one step of a ring; 0 when it cannot be distinguished from nothing."""
     beta_bytes_per_s: float
     """Over the bus."""
     num_sizes: int
@@ -134,7 +134,7 @@ class Dimension:
     num_groups: int
     group: str
     because: str
-    """What told it."""
+    """What it was derived from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class Verdict:
 
     bound: Bound
     """The resource without which the step would be shortest; unknown when that could not be
-    told."""
+    measured."""
     summary: str
     """The verdict in a sentence."""
     shares: Annotated[Mapping[str, Share], keys_of(*BOUNDS[:-1])]
@@ -40,7 +40,7 @@ class StepTime:
     profiled_ms: AtLeastZero | None
     """The same while the profiler was attached, on the rank with the median step."""
     source: Annotated[str, one_of("given", "measured", "log", "trace")]
-    """given by --step-ms, measured by `stepscope run`, told by the job's own log, or from the
+    """given by --step-ms, measured by `stepscope run`, read in the job's own log, or from the
     trace, which is the profiled one."""
 
 

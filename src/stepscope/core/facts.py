@@ -65,7 +65,7 @@ class Steps:
     next one's."""
 
     source: str
-    """What told the steps apart: ProfilerStep, a mark's name, Optimizer.step, launch pattern, whole
+    """What separates the steps: ProfilerStep, a mark's name, Optimizer.step, launch pattern, whole
     trace."""
     where: str
     """device, or host when nothing ran on a device."""
@@ -114,8 +114,8 @@ class Partition:
     parts: Mapping[str, tuple[int, ...]]
     totals: tuple[int, ...]
     waits_split: bool
-    """Whether waiting for other ranks could be told from moving bytes: needs their traces. If not,
-    all of it is transfer."""
+    """Whether waiting for other ranks is separate from moving bytes, which needs their traces. If
+    not, all of it is transfer."""
 
     def self_check(self) -> None:
         assert set(self.parts) == set(PARTS)
@@ -343,11 +343,11 @@ class Facts:
 
     ranks: tuple[RankFacts, ...]
     given_step_ns: int | None = None
-    """The step with no profiler attached; None when nobody told it."""
+    """The step with no profiler attached; None when it is not known."""
     is_step_measured: bool = False
-    """Whether the capture measured that time; else the user gave it, or a log told it."""
+    """Whether the capture measured that time; else the user gave it, or a log had it."""
     is_step_logged: bool = False
-    """Whether the job's own log told it."""
+    """Whether the job's own log had it."""
     run: RunFacts | None = None
     """The recorded run; None for traces that came without one."""
     nccl: NcclLog | None = None
@@ -400,10 +400,10 @@ class Facts:
     def median_rank(self) -> RankFacts:
         """The rank whose step time is the median (the lower of the two middle ones); one without
         steps only if none has any."""
-        known = [r for r in self.ranks if r.steps.step_interval_ns is not None]
+        timed = [r for r in self.ranks if r.steps.step_interval_ns is not None]
         # The span of a rank that shows no step of its own is no step time.
         timed = sorted(
-            [r for r in known if r.steps.is_pitch] or known,
+            [r for r in timed if r.steps.is_pitch] or timed,
             key=lambda r: (r.steps.step_interval_ns or 0, r.rank),
         )
         return timed[(len(timed) - 1) // 2] if timed else self.ranks[0]

@@ -4,7 +4,8 @@
     condition   comparison, joined by `and` (binds first) and `or`
     comparison  sum  > >= < <= == !=  sum
     sum         products joined by + and -, products of factors joined by * and /
-    factor      a number, a name, `any finding`, `baseline`, `baseline.NAME`, -factor, or something in parentheses
+    factor      a number, a name, `any finding`, `baseline`, `baseline.NAME`, -factor, or something
+                in parentheses
 
 `baseline` alone is the one quantity that its comparison names, on the baseline. What was not
 measured is never a number: a comparison with it is undecided, and so is a condition that hangs on
@@ -40,7 +41,7 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 _WIDTH = 4
-"""Columns of a word in what Python's parser gets: a place in it tells the word."""
+"""Columns of a word in what Python's parser gets: a column in it names the word."""
 _WRONG_ORDER = re.compile(r"(?<=[\^(o-])[o)$]|(?<=[q)])[q(]")
 """Words as letters (q a number or quantity, o a sign between two, ^ and $ the ends): one that may
 not follow what stands before it."""
@@ -60,7 +61,7 @@ _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 class Node:
     """A piece of an expression: a number, a quantity, or two pieces joined."""
 
-    at: int
+    column: int
     """Where it stands in the text."""
     sign: str
     """number, name, baseline, + - * /, a comparison, and, or."""
@@ -179,15 +180,19 @@ def walk(node: Node) -> Iterator[Node]:
 def decide(check: Check, run: Quantities, baseline: Quantities | None) -> Result:
     """The check's answer for this run."""
     answer = _Answer(run, baseline)
-    told = answer.condition(check.condition)
-    status = "undecided" if told is None else "failed" if told == check.fails_when else "passed"
+    holds = answer.condition(check.condition)
+    status = "passed"
+    if holds is None:
+        status = "undecided"
+    elif holds == check.fails_when:
+        status = "failed"
     return Result(
         check=check.text,
         source=check.source,
         status=status,
         values=answer.values,
         compared=tuple(answer.compared),
-        missing=tuple(dict.fromkeys(answer.missing)) if told is None else (),
+        missing=tuple(dict.fromkeys(answer.missing)) if holds is None else (),
     )
 
 
@@ -235,19 +240,19 @@ class _Answer:
         return result
 
     def _quantity(self, node: Node) -> float | None:
-        told = self._baseline if node.of_baseline else self._run
-        assert told is not None, "a check of a baseline needs one"
-        value = told.values.get(node.name)
+        quantities = self._baseline if node.of_baseline else self._run
+        assert quantities is not None, "a check of a baseline needs one"
+        value = quantities.values.get(node.name)
         self.values[node.label] = value
         if value is None:
-            self.missing.append(f"{node.label} {told.why.get(node.name, 'was not measured')}")
+            self.missing.append(f"{node.label} {quantities.why.get(node.name, 'was not measured')}")
         return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Token:
     word: str
-    at: int
+    column: int
     leaf: Node | None = None
     """Of a number or a quantity."""
 
@@ -274,13 +279,13 @@ class _Reader:
                 if token.word == "("
                 else "')' is one too many here"
             )
-            raise self._wrong(what, token.at) from None
+            raise self._wrong(what, token.column) from None
         node = self._node(tree.body)
         if not node.is_condition:
             raise self._wrong(
                 "this is a quantity, not a condition: compare it with something, as in `step_ms > "
                 "100`",
-                node.at,
+                node.column,
             )
         return node
 
@@ -295,27 +300,29 @@ class _Reader:
 
     def _token(self, match: re.Match[str]) -> _Token:
         kind = match.lastgroup or ""
-        word, at = " ".join(match[kind].split()), match.start(kind)
+        word, column = " ".join(match[kind].split()), match.start(kind)
         if kind == "number":
             if not math.isfinite(float(word)):
-                raise self._wrong("this number is too large", at)
-            return _Token(word=word, at=at, leaf=Node(at=at, sign="number", value=float(word)))
+                raise self._wrong("this number is too large", column)
+            return _Token(
+                word=word, column=column, leaf=Node(column=column, sign="number", value=float(word))
+            )
         if kind == "name" and word not in ("and", "or"):
-            return _Token(word=word, at=at, leaf=self._quantity(word, at))
-        return _Token(word=word, at=at)
+            return _Token(word=word, column=column, leaf=self._quantity(word, column))
+        return _Token(word=word, column=column)
 
-    def _quantity(self, word: str, at: int) -> Node:
+    def _quantity(self, word: str, column: int) -> Node:
         if word == "baseline":
-            return Node(at=at, sign="baseline")
+            return Node(column=column, sign="baseline")
         name = word.removeprefix("baseline.")
         if name not in self._names:
             near = difflib.get_close_matches(name, sorted(self._names), n=1)
             raise self._wrong(
                 f"{name!r} is not a quantity of a diagnosis"
                 + (f"; is {near[0]} meant?" if near else ""),
-                at,
+                column,
             )
-        return Node(at=at, sign="name", name=name, of_baseline=name != word)
+        return Node(column=column, sign="name", name=name, of_baseline=name != word)
 
     def _check_order(self) -> None:
         kinds = "".join("q" if t.leaf else t.word if t.word in "()-" else "o" for t in self._tokens)
@@ -330,7 +337,7 @@ class _Reader:
             f"{token.word!r} is one too many here"
             if is_more
             else "a number or a name was expected here",
-            token.at,
+            token.column,
         )
 
     def _check_depth(self) -> None:
@@ -340,7 +347,7 @@ class _Reader:
             minuses = minuses + 1 if token.word == "-" else 0
             if opened + minuses > MAX_DEPTH:
                 raise self._wrong(
-                    f"more than {MAX_DEPTH} parentheses or signs inside one another", token.at
+                    f"more than {MAX_DEPTH} parentheses or signs inside one another", token.column
                 )
 
     def _node(self, tree: ast.expr) -> Node:
@@ -350,46 +357,54 @@ class _Reader:
                 assert leaf is not None
                 return leaf
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                at = self._tokens[tree.col_offset // _WIDTH].at
+                column = self._tokens[tree.col_offset // _WIDTH].column
                 return Node(
-                    at=at, sign="-", sides=(Node(at=at, sign="number"), self._number(operand))
+                    column=column,
+                    sign="-",
+                    sides=(Node(column=column, sign="number"), self._number(operand)),
                 )
             case ast.BinOp(
                 left=left, right=right, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()
             ):
                 sign = self._sign_before(right)
                 return Node(
-                    at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))
+                    column=sign.column,
+                    sign=sign.word,
+                    sides=(self._number(left), self._number(right)),
                 )
             case ast.Compare(left=left, comparators=[right]):
                 sign = self._sign_before(right)
                 return self._with_baseline(
                     Node(
-                        at=sign.at, sign=sign.word, sides=(self._number(left), self._number(right))
+                        column=sign.column,
+                        sign=sign.word,
+                        sides=(self._number(left), self._number(right)),
                     )
                 )
             case ast.Compare(comparators=[_, second, *_]):
                 raise self._wrong(
-                    "one comparison at a time: join two with `and`", self._sign_before(second).at
+                    "one comparison at a time: join two with `and`",
+                    self._sign_before(second).column,
                 )
             case ast.BoolOp(values=values):
                 sign = self._sign_before(values[1])
                 sides = tuple(self._condition(value, sign.word) for value in values)
-                return Node(at=sign.at, sign=sign.word, sides=sides)
-        raise self._wrong("this means nothing here", self._tokens[tree.col_offset // _WIDTH].at)
+                return Node(column=sign.column, sign=sign.word, sides=sides)
+        raise self._wrong("this means nothing here", self._tokens[tree.col_offset // _WIDTH].column)
 
     def _sign_before(self, tree: ast.expr) -> _Token:
         """The sign that the right side of two stands after, perhaps in parentheses."""
-        place = tree.col_offset // _WIDTH - 1
-        while self._tokens[place].word == "(":
-            place -= 1
-        return self._tokens[place]
+        index = tree.col_offset // _WIDTH - 1
+        while self._tokens[index].word == "(":
+            index -= 1
+        return self._tokens[index]
 
     def _number(self, tree: ast.expr) -> Node:
         node = self._node(tree)
         if node.is_condition:
             raise self._wrong(
-                "this is a condition; a quantity or a number was expected on both sides", node.at
+                "this is a condition; a quantity or a number was expected on both sides",
+                node.column,
             )
         return node
 
@@ -398,7 +413,7 @@ class _Reader:
         if not node.is_condition:
             raise self._wrong(
                 f"`{sign}` joins conditions, and this is a quantity: compare it with something",
-                node.at,
+                node.column,
             )
         return node
 
@@ -417,20 +432,20 @@ class _Reader:
             raise self._wrong(
                 f"baseline of what? {what}: write baseline.{named[0] if named else 'step_ms'} or "
                 "the like",
-                bare.at,
+                bare.column,
             )
         return _filled(comparison, named[0])
 
-    def _wrong(self, problem: str, at: int) -> UsageError:
-        known = ", ".join(
+    def _wrong(self, problem: str, column: int) -> UsageError:
+        names = ", ".join(
             sorted(name for name in self._names if "." not in name and " " not in name)
         )
         bounds = ", ".join(
             sorted(name.removeprefix("share.") for name in self._names if name.startswith("share."))
         )
         return UsageError(
-            f"{self._where}: {problem}\n\n    {self._text}\n    {' ' * at}^\n\n"
-            f"{textwrap.fill(f'names: {known};', 100)}\n"
+            f"{self._where}: {problem}\n\n    {self._text}\n    {' ' * column}^\n\n"
+            f"{textwrap.fill(f'names: {names};', 100)}\n"
             f"share.BOUND ({bounds});\n"
             f"finding.CODE (`stepscope explain --list` has the codes), any finding;\n"
             f"baseline for the same quantity of --baseline, baseline.NAME for another"

@@ -35,7 +35,7 @@ class DeviceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roofs:
+class DeviceRates:
     """What arithmetic and memory can give at most on one device."""
 
     device: str

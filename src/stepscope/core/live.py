@@ -14,7 +14,7 @@ the capture in it gave up."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that changed for the worse, told once per episode."""
+    """Something that changed for the worse, reported once per episode."""
 
     kind: str
     """step-time, utilisation, host-memory, device-memory, silent or stalled."""
@@ -32,7 +32,7 @@ class RankLive:
     state: str
     """One of the four above."""
     quiet_s: float | None = None
-    """How long it has told nothing, or made no step, where `state` says so."""
+    """How long it has written nothing, or made no step, where `state` says so."""
     step: int | None = None
     step_ns: float | None = None
     """The median of the last steps that no profiler slowed; their mean in a long run."""
@@ -60,7 +60,7 @@ class RankGroup:
     """Ranks that are alike, and one of them in the middle that stands for all."""
 
     ranks: tuple[int, ...]
-    one: RankLive
+    typical: RankLive
     is_outlier: bool = False
 
 
@@ -80,18 +80,17 @@ class LiveView:
     world_size: int | None
     """What the ranks say there should be."""
     bound: str
-    """What limits the run, as far as it can be told by now, in words."""
+    """What limits the run, as far as can be said by now, in words."""
     alerts: tuple[Alert, ...] = ()
 
     @property
     def step_ns(self) -> float | None:
         """The job's step: the median over ranks."""
-        told = sorted(rank.step_ns for rank in self.ranks if rank.step_ns is not None)
-        return told[(len(told) - 1) // 2] if told else None
+        steps_ns = sorted(rank.step_ns for rank in self.ranks if rank.step_ns is not None)
+        return steps_ns[(len(steps_ns) - 1) // 2] if steps_ns else None
 
     @property
     def samples_per_s(self) -> float | None:
-        """Of all ranks together; None where one of them does not tell."""
-        told = [rank.samples_per_s for rank in self.ranks]
-        known = [value for value in told if value is not None]
-        return sum(known) if known and len(known) == len(told) else None
+        """Of all ranks together; None where that of one of them is not known."""
+        rates = [rank.samples_per_s for rank in self.ranks if rank.samples_per_s is not None]
+        return sum(rates) if rates and len(rates) == len(self.ranks) else None

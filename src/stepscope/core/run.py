@@ -27,7 +27,7 @@ class UnprofiledSteps:
     median_ns: int
     slowest_ns: int
     on_device: bool
-    """Whether the device's own clock told them: the host's may run ahead."""
+    """Whether they are by the device's own clock: the host's may run ahead."""
     wait_ns: int | None
     """In next() of a DataLoader, a step; of the same steps as `step_ns`. None: more than the steps
     themselves took."""
@@ -64,7 +64,7 @@ class DeviceSample:
     power_limit_w: float | None = None
     temperature_c: float | None = None
     throttled_share: Mapping[str, float] | None = None
-    """Share of the samples in which each reason to run slower was told."""
+    """Share of the samples in which each reason to run slower was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ class RunFacts:
     @property
     def step_ns(self) -> int | None:
         """The job's step: the median over ranks of each one's."""
-        told = sorted(rank.steps.step_ns for rank in self.ranks if rank.steps is not None)
-        return told[(len(told) - 1) // 2] if told else None
+        steps_ns = sorted(rank.steps.step_ns for rank in self.ranks if rank.steps is not None)
+        return steps_ns[(len(steps_ns) - 1) // 2] if steps_ns else None
 
     @property
     def by_rank(self) -> Mapping[int, RankMetadata]:

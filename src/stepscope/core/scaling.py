@@ -51,7 +51,7 @@ class WidthRun:
     """Ranks that were read."""
     step: RunStep
     parts_ns: Mapping[str, int | None] | None
-    """By SCALING_PARTS, summing to the step; waits are None where they could not be told from
+    """By SCALING_PARTS, summing to the step; waits are None where they are not distinguished from
     transfers, which then hold both."""
     flops: float | None
     """The model's, of one rank and step: the mean over ranks."""
@@ -128,7 +128,7 @@ class Scaling:
     because: str
     runs: tuple[WidthRun, ...]
     gains: tuple[Gain | None, ...]
-    """One for each run, None for the base and wherever it could not be told."""
+    """One for each run, None for the base and wherever it is not known."""
     amdahl: Amdahl | None
     notes: tuple[str, ...]
 

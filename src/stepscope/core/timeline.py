@@ -77,7 +77,7 @@ class Gaps:
     """How far a piece may stand from its place: pieces too small to draw were put together by part.
     0: all stand exactly."""
     waits_split: bool
-    """Whether waiting for other ranks was told from moving bytes. If not, all of it is transfer."""
+    """Whether waiting for other ranks is separate from moving bytes. If not, all is transfer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,19 +42,19 @@ def table_as(values: Mapping[str, object], shape: type[T], where: str) -> T:
 
 
 def _fault(values: Mapping[str, object], shape: Any, where: str) -> str:
-    known = {field.name: field.type for field in msgspec.structs.fields(shape)}
+    types = {field.name: field.type for field in msgspec.structs.fields(shape)}
     for name, value in values.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        if name not in types:
+            near = difflib.get_close_matches(name, types, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(types)}"
             return f"{where}: no field is named {_shown(name)}; {hint}"
         try:
-            msgspec.convert(value, known[name])
+            msgspec.convert(value, types[name])
         except msgspec.ValidationError:
-            is_table = isinstance(known[name], type) and issubclass(known[name], msgspec.Struct)
+            is_table = isinstance(types[name], type) and issubclass(types[name], msgspec.Struct)
             if is_table and isinstance(value, dict):
-                return _fault(value, known[name], f"{where}: [{name}]")
-            wanted = f"a table, [{name}]" if is_table else _wanted(known[name])
+                return _fault(value, types[name], f"{where}: [{name}]")
+            wanted = f"a table, [{name}]" if is_table else _wanted(types[name])
             return f"{where}: {name} must be {wanted}, not {_shown(value)}"
     raise AssertionError(f"{where}: every field is as it must be, and the table is not")
 

@@ -15,7 +15,7 @@ from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.curves import Curve
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.core.timeline import Timeline
 from stepscope.pipeline.recording import Recording, hardware_file
 from stepscope.readers.inputs import assign_ranks
@@ -36,11 +36,11 @@ class Page:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
     """By rank."""
-    roofs: Roofs | None = None
+    roofs: DeviceRates | None = None
     """The machine's, where they were measured."""
 
 
-def page_of_recording(recording: Recording, roofs: Roofs | None = None) -> Page:
+def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) -> Page:
     """The page of what was recorded; `roofs` replace those that are found."""
     diagnosis = recording.diagnosis
     run = recording.inputs.run
@@ -88,7 +88,7 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
     return None if mine is None else waiting(mine, match(rank_records))
 
 
-def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
+def _named_roofs(diagnosis: Diagnosis) -> DeviceRates | None:
     """Of a file of measured rates among what was named, where it is of the run's device."""
     auxiliary, ranks = diagnosis.facts.beside, diagnosis.facts.ranks
     if auxiliary is None or auxiliary.system is None or not ranks:
@@ -100,7 +100,7 @@ def _named_roofs(diagnosis: Diagnosis) -> Roofs | None:
     return None
 
 
-def _calibrated_roofs(recording: Recording, diagnosis: Diagnosis) -> Roofs | None:
+def _calibrated_roofs(recording: Recording, diagnosis: Diagnosis) -> DeviceRates | None:
     """The hardware file's roofs,
     where there is one and it was measured on the device of the run."""
     path = hardware_file(recording.options.hardware)

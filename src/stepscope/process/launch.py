@@ -18,7 +18,8 @@ PACKAGE = Path(__file__).absolute().parents[1] / "__init__.py"
 LOOK_S = 0.5
 """Between two looks at the run folder."""
 SITE = """\
-# Every Python of a job under `stepscope run` starts with this. It never lets a problem of its own reach the job.
+# Every Python of a job under `stepscope run` starts with this.
+# It never lets a problem of its own reach the job.
 import sys
 
 def _start():
@@ -70,7 +71,7 @@ def prepare(
         "schema": SCHEMA,
         "stepscope": version,
         "command": masked_words(command),
-        "options": options.told,
+        "options": options.values,
         "started_wall_ns": time.time_ns(),
         **({"settings": dict(settings)} if settings else {}),
     }
@@ -87,9 +88,9 @@ def environment(run: Path | None, given: Mapping[str, str] = os.environ) -> dict
     return {**given, "PYTHONPATH": site if not before else site + os.pathsep + before}
 
 
-def finish(run: Path, told: Mapping[str, Any], exit_code: int) -> None:
+def finish(run: Path, started: Mapping[str, Any], exit_code: int) -> None:
     """Writes down how the job ended."""
-    write_json(run / RUN_FILE, {**told, "ended_wall_ns": time.time_ns(), "exit_code": exit_code})
+    write_json(run / RUN_FILE, {**started, "ended_wall_ns": time.time_ns(), "exit_code": exit_code})
 
 
 def launch(

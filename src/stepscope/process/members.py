@@ -42,13 +42,13 @@ def members(first: FirstProcess | None, mark: bytes) -> set[int]:
     if not HAS_TABLE:
         # The first one is all that can be looked up.
         return set() if first is None or _session(first.pid) is None else {first.pid}
-    known = {pid: each for pid, each in processes(with_words=False).items() if each.state != "Z"}
-    pids = {pid for pid in known if mark and mark in read_environment(pid)}
+    running = {pid: each for pid, each in processes(with_words=False).items() if each.state != "Z"}
+    pids = {pid for pid in running if mark and mark in read_environment(pid)}
     if first is not None:
-        namesake = known.get(first.pid)
+        namesake = running.get(first.pid)
         if namesake is None or namesake.started_ticks == first.started_ticks:
-            pids |= {pid for pid, each in known.items() if first.pid in (pid, each.group)}
-    pids |= {each.pid for each in descendants(pids, known)}
+            pids |= {pid for pid, each in running.items() if first.pid in (pid, each.group)}
+    pids |= {each.pid for each in descendants(pids, running)}
     return pids - {os.getpid()}
 
 

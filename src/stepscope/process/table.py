@@ -72,26 +72,26 @@ def processes(*, with_words: bool = True) -> dict[int, Process]:
         pids = [int(name) for name in os.listdir(PROC) if name.isdecimal()]
     except OSError:
         return {}
-    known = {pid: read_process(pid, with_words=with_words) for pid in pids}
-    return {pid: process for pid, process in known.items() if process is not None}
+    running = {pid: read_process(pid, with_words=with_words) for pid in pids}
+    return {pid: process for pid, process in running.items() if process is not None}
 
 
 def read_environment(pid: int) -> bytes:
-    """As the system tells it; empty where we may not look."""
+    """As the system has it; empty where we may not look."""
     return _read(f"{PROC}/{pid}/environ")
 
 
-def descendants(pids: Iterable[int], known: dict[int, Process]) -> list[Process]:
+def descendants(pids: Iterable[int], running: dict[int, Process]) -> list[Process]:
     """Those it started, those they started, and so on; parents before their children."""
     children: dict[int, list[Process]] = {}
-    for process in known.values():
+    for process in running.values():
         children.setdefault(process.parent, []).append(process)
-    found, waiting = [], list(pids)
+    started, waiting = [], list(pids)
     while waiting:
         for child in sorted(children.pop(waiting.pop(0), []), key=lambda process: process.pid):
-            found.append(child)
+            started.append(child)
             waiting.append(child.pid)
-    return found
+    return started
 
 
 def _environment(folder: str) -> dict[str, str]:

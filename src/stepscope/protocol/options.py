@@ -55,7 +55,7 @@ class Options:
         return self.trial or self.numerics or self.max_steps is not None
 
     @property
-    def told(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """As RUN/run.json has it."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

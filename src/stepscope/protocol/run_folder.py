@@ -1,22 +1,22 @@
 """The run folder: where each thing that a recorded run leaves behind lies, and what its lines mean.
 
-    RUN/run.json                        the command, when it ran, how it ended, what was asked of the capture
+    RUN/run.json                        the command, its times and end, what was asked
     RUN/site/sitecustomize.py           what every Python of the job starts with
     RUN/site/entered                    there from when it first met torch
     RUN/control.json                    what the job is asked while it runs: a recording, a stop
-    RUN/alerts.jsonl                    a line per alert while the job ran: kind, ranks, step, words, at_wall_ns
-    RUN/rank-3/rank.json                who this rank is, its machine, versions, environment, knobs, model
-    RUN/rank-3/steps.jsonl              a header, then one array per step with no profiler attached (STEP_COLUMNS)
-    RUN/rank-3/step_summary.jsonl       a header, then one array per ten seconds of a long run
+    RUN/alerts.jsonl                    a line per alert: kind, ranks, step, words, at_wall_ns
+    RUN/rank-3/rank.json                the rank, its machine, versions, environment, knobs, model
+    RUN/rank-3/steps.jsonl              a header, an array per step without profiler (STEP_COLUMNS)
+    RUN/rank-3/step_summary.jsonl       a header, an array per ten seconds of a long run
                                         (STEP_SUMMARY_COLUMNS); pace.jsonl up to version 0.1.0
     RUN/rank-3/samples.jsonl            a line per second: the device's counters, memory, the host
-    RUN/rank-3/events.jsonl             a line per save, compilation, collection of garbage, epoch, recording
+    RUN/rank-3/events.jsonl             a line per save, compilation, collection, epoch, recording
     RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
     RUN/rank-3/problem.txt              why the capture switched itself off, where it did
-    RUN/rank-3/ended.json               that the rank ended itself after the steps that were asked for
-    RUN/rank-3/applied.json             of a trial: each setting applied on top of the job's, on how many objects, and why not
+    RUN/rank-3/ended.json               that the rank ended itself after the steps asked for
+    RUN/rank-3/applied.json             of a trial: each setting, on how many objects, or why not
     RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
-    RUN/rank-3/losses.json              of a trial: the loss that each backward pass started from, and when
+    RUN/rank-3/losses.json              of a trial: the loss of each backward pass, and when
     RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run

@@ -31,18 +31,18 @@ random letters over 4."""
 def masked_words(command: Sequence[str]) -> list[str]:
     """A command line as it may be written down: without keys, what follows a bare --token, and what
     looks like a secret."""
-    told, follows_secret = [], False
+    masked, follows_secret = [], False
     for word in command:
         name, equals, _ = word.partition("=")
         is_named = word.startswith("-") and _SECRET_NAME.search(name) is not None
         if follows_secret and not word.startswith("-"):
-            told.append(MASK)
+            masked.append(MASK)
         elif is_named and equals:
-            told.append(f"{name}={MASK}")
+            masked.append(f"{name}={MASK}")
         else:
-            told.append(word if os.sep in word or is_named or not looks_secret(word) else MASK)
+            masked.append(word if os.sep in word or is_named or not looks_secret(word) else MASK)
         follows_secret = is_named and not equals
-    return told
+    return masked
 
 
 def masked(name: str, value: str) -> str:

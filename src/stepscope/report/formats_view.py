@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.protocol.json_text import json_text
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.formats import Format, FormatsContract
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
 from stepscope.readers.inputs import FoundSources
 from stepscope.report.names import clean
@@ -36,20 +37,17 @@ def formats_markdown() -> str:
 
 
 def formats_json() -> str:
-    """Schema stepscope.formats/1."""
-    rows = [
-        {
-            "name": each.name,
-            "words": each.words,
-            "kind": each.kind,
-            "record": each.record,
-            "judges": list(each.judges),
-        }
+    rows = tuple(
+        Format(
+            name=each.name,
+            words=each.words,
+            kind=each.kind,
+            record=each.record,
+            judges=tuple(each.judges),
+        )
         for each in FORMATS
-    ]
-    return json_text(
-        {"schema": "stepscope.formats/1", "judged": list(JUDGED), "formats": rows}, indent=2
     )
+    return encode(FormatsContract(judged=tuple(JUDGED), formats=rows))
 
 
 def source_words(found: FoundSources) -> list[str]:

@@ -92,7 +92,7 @@ def _ranks_section(view: LiveView) -> Section:
 
 
 def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
-    one, many = group.one, len(group.ranks) > 1
+    one, many = group.typical, len(group.ranks) > 1
     name = f"{len(group.ranks)} alike" if many else str(one.rank)
     is_slower = (
         one.step_ns is not None
@@ -114,7 +114,7 @@ def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
 
 def _state_of(group: RankGroup) -> str:
     """Of ranks that do not run as they should, or not as the others do."""
-    one = group.one
+    one = group.typical
     who = f"rank {one.rank}" if len(group.ranks) == 1 else f"ranks {number_ranges(group.ranks)}"
     if one.state == RUNS:
         return f"{who}: unlike the others" if group.is_outlier else ""

@@ -31,7 +31,8 @@ def good(tmp_path: Path) -> Outcome:
         add_samples(folder, [sample(1, 11, devices=[{"throttle_reasons": ["sw_power_cap"]}])])
     tail = Follower(run).look()
     return Outcome(
-        ranks=tail.ranks, expected=frozenset({0, 1}), num_steps=10, exit_code=None, has_timed_out=False, silent=(), findings=()
+        ranks=tail.ranks, expected=frozenset({0, 1}), num_steps=10, exit_code=None,
+        has_timed_out=False, silent=(), findings=()
     )  # fmt: skip
 
 

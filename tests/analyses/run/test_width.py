@@ -34,9 +34,10 @@ def test_the_width_is_the_recorded_one_else_the_ranks_found() -> None:
 
 def scattered(size: int | None, count: float | None, **changes: Any) -> CommsFacts:
     row = CollectiveRow(
-        op="reduce_scatter", group="0", num_groups=1, num_ranks=2, dtype="Float", bytes=size, num_sizes=1, count_per_step=count,
-        ns_per_step=None, wait_ns_per_step=None, exposed_share=None, moving_ns=1, includes_waits=False,
-        algbw_bytes_per_s=None, busbw_bytes_per_s=None,
+        op="reduce_scatter", group="0", num_groups=1, num_ranks=2, dtype="Float", bytes=size,
+        num_sizes=1, count_per_step=count, ns_per_step=None, wait_ns_per_step=None,
+        exposed_share=None, moving_ns=1, includes_waits=False, algbw_bytes_per_s=None,
+        busbw_bytes_per_s=None,
     )  # fmt: skip
     whole = CommsFacts(
         world_size=2,

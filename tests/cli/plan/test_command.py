@@ -29,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 
 SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16")
 KEYS = {
-    "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs", "scaling", "largest", "smallest",
-    "judged_by", "assumptions", "advice",
+    "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs",
+    "scaling", "largest", "smallest", "judged_by", "assumptions", "advice",
 }  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "r1",
@@ -304,9 +304,10 @@ def test_a_hardware_file_stands_in_for_the_datasheet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit = {
-        "precision": "bf16", "peak_flops": 989.4e12, "peak_source": "datasheet", "efficiency": 0.35, "half_k": 130.0,
-        "tile_m": None, "tile_n": None, "num_sms": 132, "bandwidth_bytes_per_s": 4e12, "floor_s": 4e-6, "median_misfit": 1.02,
-        "worst_misfit": 1.3, "worst_shape": [256, 256, 256], "num_points": 20,
+        "precision": "bf16", "peak_flops": 989.4e12, "peak_source": "datasheet", "efficiency": 0.35,
+        "half_k": 130.0, "tile_m": None, "tile_n": None, "num_sms": 132,
+        "bandwidth_bytes_per_s": 4e12, "floor_s": 4e-6, "median_misfit": 1.02, "worst_misfit": 1.3,
+        "worst_shape": [256, 256, 256], "num_points": 20,
     }  # fmt: skip
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(hardware_told() | {"gemm_fits": [fit]}))

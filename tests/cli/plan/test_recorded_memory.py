@@ -17,8 +17,8 @@ FORMATS = SHARED / "lab" / "formats"
 LAYOUT = "tp1-pp1-dp1-mb4"
 PARTS = ["weights", "gradients", "optimizer", "activations", "others", "peak", "reserved"]
 LAB_MODEL = {
-    "model_type": "gpt2", "n_embd": 1024, "n_layer": 6, "n_head": 16, "n_positions": 1024, "vocab_size": 32000,
-    "tie_word_embeddings": False,
+    "model_type": "gpt2", "n_embd": 1024, "n_layer": 6, "n_head": 16, "n_positions": 1024,
+    "vocab_size": 32000, "tie_word_embeddings": False,
 }  # fmt: skip
 """What the lab's memory was recorded of (lab.py's GPT, six layers): 4 sequences of 1024 under
 autocast, plain AdamW."""
@@ -150,7 +150,7 @@ def test_counters_tell_the_whole_and_no_part(
     assert rows["peak"]["ratio"] == pytest.approx(rows["peak"]["planned_bytes"] / (4 << 30))
     assert [rows[part]["ratio"] for part in PARTS[:5]] == [None] * 5
     assert beside["notes"] == [
-        "what the memory was used for is not recorded: a memory snapshot with stacks tells it"
+        "what the memory was used for is not recorded: a memory snapshot with stacks has it"
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.tune.kernel import add_kernel_arguments, run_kernel
+from stepscope.core.contract.codec import plain
 from stepscope.core.experiments.kernel_tuning import (
     RIGHT,
     WRONG,
@@ -24,7 +25,7 @@ from stepscope.core.experiments.kernel_tuning import (
     Timed,
     Trying,
 )
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.kernels.floor import datasheet_roofs, floor_of
 from stepscope.experiments.tune.cache import TuningCache
@@ -188,7 +189,7 @@ def test_markdown_obeys_no_stranger() -> None:
 
 
 def test_json_names_configurations_by_their_place() -> None:
-    tuning = kernel_tuning_contract(made())
+    tuning = plain(kernel_tuning_contract(made()))
     (case,) = tuning["cases"]
     assert tuning["configs"][case["winner"]]["settings"] == case["settings"] == {"BLOCK": 1024}
     assert case["share_of_floor"] == pytest.approx(3413 / 5000)
@@ -212,7 +213,7 @@ def test_floors_are_bytes_over_bandwidth_or_products_over_the_peak() -> None:
     assert plain is not None
     assert tensor is not None
     assert plain / tensor == pytest.approx(roofs.peak_flops["tf32"] / roofs.peak_flops["fp32"])
-    nothing = Roofs(device="d", source="s", peak_flops={}, bandwidth_bytes_per_s=1e9)
+    nothing = DeviceRates(device="d", source="s", peak_flops={}, bandwidth_bytes_per_s=1e9)
     assert floor_of(nothing, "float32", 1000, 5e9, cache_bytes=0, allows_tf32=False).ns == 1000
 
 

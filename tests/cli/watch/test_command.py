@@ -110,7 +110,7 @@ def test_alerts_are_said_kept_and_posted(
 ) -> None:
     url, got = receiver
     sinks = Sinks(ended, url)
-    sinks.tell([ALERT])
+    sinks.report([ALERT])
     sinks.close()
     assert capsys.readouterr().err == "stepscope: silent at step 7: rank 3: silent for 11 s\n"
     assert read_alerts(ended) == (ALERT,)
@@ -123,10 +123,10 @@ def test_a_webhook_that_fails_is_said_once_without_its_token(
     ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sinks = Sinks(ended, f"http://127.0.0.1:{free_port()}/hook?token=secret")
-    sinks.tell([ALERT, ALERT])
+    sinks.report([ALERT, ALERT])
     sinks.close()
     said = capsys.readouterr().err
-    assert said.count("cannot be told") == 1
+    assert said.count("cannot be reached") == 1
     assert "secret" not in said
     assert len(read_alerts(ended)) == 2
 

@@ -102,14 +102,13 @@ def test_ranks_on_more_devices_than_a_node_has_are_held_against_the_network() ->
 
 def test_the_ledger_names_the_measured_link() -> None:
     job = knowing(exchanging(10_000_000, 200).job(), machine(350e9))
-    found = job.cases[0].context
-    assert collective_records_of(found, 0).link == (
-        "nvlink",
-        450e9,
-        collective_records_of(found, 0).link[2],
-    )  # type: ignore[index]
-    known = replace(found, trace=replace(found.trace, meta=replace(found.trace.meta, world_size=2)))
-    name, rate, source = collective_records_of(known, 0).link or ("", 0.0, "")
+    context = job.cases[0].context
+    link = collective_records_of(context, 0).link
+    assert link is not None
+    assert link[:2] == ("nvlink", 450e9)
+    meta = replace(context.trace.meta, world_size=2)
+    sized = replace(context, trace=replace(context.trace, meta=meta))
+    name, rate, source = collective_records_of(sized, 0).link or ("", 0.0, "")
     assert name == "collectives"
     assert rate == pytest.approx(350e9)
     assert source == "measured on this machine, 2026-11-16"

@@ -149,13 +149,13 @@ def test_logs_without_ids_count_by_name() -> None:
 
 
 def test_a_limit_that_counters_alone_tell_is_said_without_a_name() -> None:
-    given = beside(counted=(Counted(path="c.json", limit_hits=2),))
-    (advice,) = recompilation.advise(given)
+    counted = (Counted(path="c.json", limit_hits=2),)
+    (advice,) = recompilation.advise(beside(counted=counted))
     assert "hit 2 times" in advice.summary
     assert recompilation.advise(beside(counted=(Counted(path="c.json", limit_hits=0),))) == ()
     (named,) = recompilation.advise(
-        beside(again("n == 1", limit="recompile_limit (8)"), counted=given.compiler.counted)
-    )  # type: ignore[union-attr]
+        beside(again("n == 1", limit="recompile_limit (8)"), counted=counted)
+    )
     assert "given up at recompile_limit (8)" in named.summary
 
 

@@ -47,7 +47,8 @@ def expected_ranks(tails: Sequence[RankTail]) -> frozenset[int]:
     """The whole world; where only one of its machines is seen here
     and its launcher numbered its ranks, those of that machine."""
     world = max(
-        (size for tail in tails if isinstance(size := tail.metadata.get("world_size"), int)), default=0
+        (size for tail in tails if isinstance(size := tail.metadata.get("world_size"), int)),
+        default=0,
     )
     if len({tail.metadata.get("host") for tail in tails}) != 1:
         return frozenset(range(world))

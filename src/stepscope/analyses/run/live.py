@@ -44,7 +44,10 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     ranks = tuple(_rank(tail, run) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
     command, code = run.metadata.get("command"), whole(run.metadata.get("exit_code"))
-    begun, ended = whole(run.metadata.get("started_wall_ns")), whole(run.metadata.get("ended_wall_ns"))
+    begun, ended = (
+        whole(run.metadata.get("started_wall_ns")),
+        whole(run.metadata.get("ended_wall_ns")),
+    )
     return LiveView(
         path=str(run.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -161,7 +164,7 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     """Each rank for itself where they are few;
     else those alike on one line, and after it those that stand out."""
     if len(ranks) <= MAX_LINES:
-        return tuple(RankGroup(ranks=(rank.rank,), one=rank) for rank in ranks), 0
+        return tuple(RankGroup(ranks=(rank.rank,), typical=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
     step, waits = (
         _middle([rank.step_ns for rank in ranks]),
@@ -174,9 +177,9 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     middle = sorted(alike, key=lambda rank: rank.step_ns or 0.0)[
         len(alike) // 2 : len(alike) // 2 + 1
     ]
-    shown = [RankGroup(ranks=tuple(numbers), one=rank) for rank in middle]
+    shown = [RankGroup(ranks=tuple(numbers), typical=rank) for rank in middle]
     shown += [
-        RankGroup(ranks=(rank.rank,), one=rank, is_outlier=True)
+        RankGroup(ranks=(rank.rank,), typical=rank, is_outlier=True)
         for rank in others[: MAX_LINES - len(shown)]
     ]
     return tuple(shown), len(others) - len([group for group in shown if group.is_outlier])

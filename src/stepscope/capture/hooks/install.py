@@ -63,12 +63,8 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     guard.at_end(session.hurry)
     _hook_optimizers(guard, torch, session)
     replace(guard, torch.autograd, "backward", hooked_backward(session, guard))
-    replace(
-        guard,
-        torch.utils.data.dataloader._BaseDataLoaderIter,
-        "__next__",
-        hooked_next(session, guard),
-    )
+    loader_iter = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
+    replace(guard, loader_iter, "__next__", hooked_next(session, guard))
     replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
     replace(guard, torch, "save", timed(guard, session.saved))
     # By its own name too: else it can no longer be pickled, and no process pool could be given it.

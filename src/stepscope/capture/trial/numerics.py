@@ -165,7 +165,9 @@ def total_norm(torch: Any, tensors: list[Any]) -> Any:
             tensor.coalesce().values() if tensor.is_sparse else tensor
         )
     parts = [
-        norm for group in by_kind.values() for norm in torch._foreach_norm(_wide(torch, group))
+        norm
+        for group in by_kind.values()
+        for norm in torch._foreach_norm(_wide(torch, group))  # noqa: SLF001
     ]
     if not parts:
         return None

@@ -30,9 +30,8 @@ class SameStart:
         self._num = 0
         self._folder: Path | None = None
         self._facts: dict[str, Any] = {"seed": None, "data": None, "num_batches": 0}
-        replace(
-            guard, torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._around_next
-        )
+        loader_iter = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
+        replace(guard, loader_iter, "__next__", self._around_next)
 
     def began(self, folder: Path) -> None:
         self._folder = folder

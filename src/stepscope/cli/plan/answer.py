@@ -36,20 +36,20 @@ def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
         job = replace(job, model=largest.model)
     check(job, space)
     start = time.perf_counter()
-    found = search(job, space, top=questions.layouts, num_workers=None)
+    result = search(job, space, top=questions.layouts, num_workers=None)
     took = time.perf_counter() - start
-    accounts = tuple(account_of(job, choice) for choice in found.best)
+    accounts = tuple(account_of(job, choice) for choice in result.best)
     explained = (
-        None if questions.explain is None else explained_of(job, questions.explain, found, space)
+        None if questions.explain is None else explained_of(job, questions.explain, result, space)
     )
-    best = found.best[0] if found.best else None
+    best = result.best[0] if result.best else None
     measured_by = options.from_run[0] if options.from_run else str(options.hardware or "")
     return Plan(
         job=job,
         best=accounts[0] if accounts else None,
         layouts=accounts,
-        pareto=tuple(account_of(job, choice) for choice in thinned(found)),
-        counts=counts_of(found),
+        pareto=tuple(account_of(job, choice) for choice in thinned(result)),
+        counts=counts_of(result),
         search_s=took,
         explained=explained,
         budget=None
@@ -97,7 +97,7 @@ def space_of(given: Pins) -> Space:
     return Space(**pins)
 
 
-def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space) -> Account:
+def explained_of(job: TrainingJob, word: str, result: SearchResult, space: Space) -> Account:
     """The layout of a name, whether the search showed it or not. What the name leaves open is as
     pinned."""
     layout, plain = parse_layout(word, job), Layout()
@@ -118,7 +118,7 @@ def explained_of(job: TrainingJob, word: str, found: SearchResult, space: Space)
             layout = replace(layout, **{name: pinned[0]})
     checks.check_layout(job, layout)
     choice = choice_of(job, layout)
-    return account_of(job, replace(choice, why=why(choice, found.best[0]) if found.best else ""))
+    return account_of(job, replace(choice, why=why(choice, result.best[0]) if result.best else ""))
 
 
 def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Variant, ...]:
@@ -159,15 +159,15 @@ def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
 
 def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
-    found = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
-    if found is None:
+    smallest = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
+    if smallest is None:
         return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
-    nodes = found.job.cluster.num_nodes
+    nodes = smallest.job.cluster.num_nodes
     name = (
-        f"{found.num_devices} x {job.cluster.device.name}, in {nodes} "
+        f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
         f"node{'' if nodes == 1 else 's'}"
     )
-    return _variant(name, found.job, found.choice, found.num_devices)
+    return _variant(name, smallest.job, smallest.choice, smallest.num_devices)
 
 
 def whole_node(cluster: Cluster) -> Cluster:
@@ -192,22 +192,20 @@ def _variant(
     return Variant(name=name, num_devices=num_devices or job.cluster.num_devices, best=best)
 
 
-def counts_of(found: SearchResult) -> dict[str, int]:
+def counts_of(result: SearchResult) -> dict[str, int]:
     """Layouts tried, those that fit, and those that do not, by what is too large."""
-    return {"tried": found.num_layouts, "fit": found.num_fit} | {
-        f"too large: {name}": num for name, num in found.too_large.items()
+    return {"tried": result.num_layouts, "fit": result.num_fit} | {
+        f"too large: {name}": num for name, num in result.too_large.items()
     }
 
 
-def thinned(found: SearchResult) -> list[Choice]:
+def thinned(result: SearchResult) -> list[Choice]:
     """A few of the front, spread over its memory: neighbours differ by little."""
-    front = [each for each in found.front if each.step_s <= SLOWEST * found.front[0].step_s]
+    front = [each for each in result.front if each.step_s <= SLOWEST * result.front[0].step_s]
     if len(front) <= MOST_OF_FRONT:
         return front
-    places = sorted(
-        {round(i * (len(front) - 1) / (MOST_OF_FRONT - 1)) for i in range(MOST_OF_FRONT)}
-    )
-    return [front[place] for place in places]
+    step = (len(front) - 1) / (MOST_OF_FRONT - 1)
+    return [front[index] for index in sorted({round(i * step) for i in range(MOST_OF_FRONT)})]
 
 
 def assumed(options: JobOptions, job: TrainingJob) -> list[str]:

@@ -5,7 +5,7 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE lays the plan's memory beside a recording of it.
+--beside FILE compares the plan's memory with a recording of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import printing
+from stepscope.cli.options import add_no_cache, options_of
 
 if TYPE_CHECKING:
     from stepscope.cli.plan.options import Output
@@ -106,9 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the run's step time without a profiler, in ms",
     )
-    run_group.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
+    add_no_cache(run_group)
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     output.add_argument(
@@ -197,14 +196,7 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.cli.plan.options import (
-        JobOptions,
-        Output,
-        Pins,
-        Questions,
-        RunOptions,
-        options_of,
-    )
+    from stepscope.cli.plan.options import JobOptions, Output, Pins, Questions, RunOptions
     from stepscope.errors import UsageError
 
     output = options_of(Output, arguments)
@@ -237,11 +229,11 @@ def run(arguments: argparse.Namespace) -> int:
         options_of(Pins, arguments),
         options_of(Questions, arguments),
     )
-    _give(plan, None if memory is None else laid_beside(plan, *memory), output)
+    _print_or_write(plan, None if memory is None else laid_beside(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _give(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
+def _print_or_write(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
     """The plan, to the file or to standard output."""
     from stepscope.cli.report import put_document, put_or_write
 
@@ -267,15 +259,15 @@ def _run_rows(path: Path, out: Path | None) -> int:
     from stepscope.protocol.json_text import json_text
 
     lines = []
-    is_told = sys.stderr.isatty()
+    shows_progress = sys.stderr.isatty()
     for number, row in enumerate(read_rows(path), 1):
         row.pop("measured", None)
         lines.append(json_text(predict(row)))
         if out is None:
             printing.put(lines.pop() + "\n")
-        if is_told and number % 50 == 0:
+        if shows_progress and number % 50 == 0:
             printing.progress(f"{number} rows")
-    if is_told:
+    if shows_progress:
         printing.progress("")
     if out is not None:
         put_or_write("".join(f"{line}\n" for line in lines), out)

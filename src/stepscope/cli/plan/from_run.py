@@ -66,18 +66,18 @@ def read_run(asked: RunOptions) -> tuple[Job, MeasuredRun]:
 
     options = Options(step_ms=asked.step_ms, use_cache=not asked.no_cache, progress=progress_bar)
     job = measure(asked.from_run, options)
-    told = width_run(asked.from_run[0], job.facts, job.world_size)
-    if told.parts_ns is None:
+    run = width_run(asked.from_run[0], job.facts, job.world_size)
+    if run.parts_ns is None:
         raise InputError(
             f"{asked.from_run[0]}: no whole step was recorded, so there is nothing to carry to "
             "other widths"
         )
     comms = job.facts.comms
     return job, MeasuredRun(
-        width=told.width,
-        parts_s={part: ns / 1e9 for part, ns in told.parts_ns.items() if ns is not None},
-        collectives=() if comms is None else collectives_of(comms, told.width),
-        num_data=num_data_of(comms, told.width),
+        width=run.width,
+        parts_s={part: ns / 1e9 for part, ns in run.parts_ns.items() if ns is not None},
+        collectives=() if comms is None else collectives_of(comms, run.width),
+        num_data=num_data_of(comms, run.width),
     )
 
 
@@ -102,12 +102,12 @@ def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, .
 
     data = {each.group for each in comms.shape if each.kind == "data"}
     fits = {(fit.op, fit.group, fit.num_ranks): fit for fit in comms.fits if _is_wide(fit)}
-    found = []
+    collectives = []
     for row in comms.rows:
         if row.count_per_step is None or row.bytes is None or row.num_ranks is None:
             continue
         fit = fits.get((row.op, row.group, row.num_ranks))
-        found.append(
+        collectives.append(
             MeasuredCollective(
                 op=row.op,
                 num_ranks=row.num_ranks,
@@ -119,12 +119,12 @@ def collectives_of(comms: CommsFacts, width: int) -> tuple[MeasuredCollective, .
                 beta_bytes_per_s=None if fit is None else fit.beta_bytes_per_s,
             )
         )
-    return tuple(found)
+    return tuple(collectives)
 
 
 def _is_wide(fit: LinkFit) -> bool:
-    """Whether a latency can be told from a bandwidth: it grows with the ranks, so one that is mere
-    noise must not."""
+    """Whether a latency can be separated from a bandwidth: it grows with the ranks, so one that
+    is mere noise must not."""
     return fit.max_bytes >= WIDE * fit.min_bytes and fit.worst <= MISFIT
 
 

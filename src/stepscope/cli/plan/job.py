@@ -89,35 +89,32 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     from stepscope.planner.constants import DEFAULT
     from stepscope.readers.system.hardware_file import read_hardware
 
-    found, source = read_hardware(path), str(path)
-    if not _is_same(found.machine.device, cluster.device.name):
+    hardware, source = read_hardware(path), str(path)
+    if not _is_same(hardware.machine.device, cluster.device.name):
         raise UsageError(
-            f"{path} was measured on {found.machine.device[:80]}, and the cluster has "
-            f"{cluster.device.name}; "
-            "calibrate there, or plan by the datasheet"
+            f"{path} was measured on {hardware.machine.device[:80]}, and the cluster has "
+            f"{cluster.device.name}; calibrate there, or plan by the datasheet"
         )
-    fits = [fit for precision in cluster.peak_flops if (fit := found.gemm(precision)) is not None]
+    fits = [
+        fit for precision in cluster.peak_flops if (fit := hardware.gemm(precision)) is not None
+    ]
     gemms = {
         fit.precision: Gemm(
             peak=fit.peak_flops, efficiency=fit.efficiency, half_k=fit.half_k, source=source
         )
         for fit in fits
     }
-    attention = _attention(found)
-    notes = (
-        []
-        if attention
-        else [
-            (
-                "attention was not measured in half precision: its rate is what is usual on such "
-                "devices"
-            )
-        ]
-    )
+    attention = _attention(hardware)
+    notes = []
+    if not attention:
+        notes.append(
+            "attention was not measured in half precision: its rate is what is usual on such "
+            "devices"
+        )
     if not gemms:
         notes.append(f"{path} has no fitted matrix products: their rates are the datasheet's")
-    copied, pinned = found.copy_bytes_per_s(), found.copy_bytes_per_s("to_device_pinned")
-    tiers, missing = _tiers(cluster, found, source)
+    copied, pinned = hardware.copy_bytes_per_s(), hardware.copy_bytes_per_s("to_device_pinned")
+    tiers, missing = _tiers(cluster, hardware, source)
     return replace(
         cluster,
         gemms=gemms,
@@ -130,16 +127,15 @@ def measured(cluster: Cluster, path: Path) -> tuple[Cluster, tuple[str, ...]]:
     ), (*notes, *missing)
 
 
-def _attention(found: Calibrated) -> dict[str, float]:
+def _attention(hardware: Calibrated) -> dict[str, float]:
     """The best of each direction in half precision, for heads of 128; nothing unless both were
     measured."""
     best: dict[str, float] = {}
-    for point in found.attention:
+    for point in hardware.attention:
         if point.head_dim == 128 and point.precision in ("fp16", "bf16"):
             # A backward counts as two forwards there, and as two and a half here.
-            rate = (
-                point.flops / point.time.seconds * (1.25 if point.direction == "backward" else 1.0)
-            )
+            scale = 1.25 if point.direction == "backward" else 1.0
+            rate = point.flops / point.time.seconds * scale
             best[point.direction] = max(best.get(point.direction, 0.0), rate)
     return best if {"forward", "backward"} <= best.keys() else {}
 
@@ -154,7 +150,9 @@ def _is_same(measured_on: str, named: str) -> bool:
         return False
 
 
-def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier, ...], list[str]]:
+def _tiers(
+    cluster: Cluster, hardware: Calibrated, source: str
+) -> tuple[tuple[Tier, ...], list[str]]:
     """All-reduces of the largest group of each tier; a tier that was not measured stays the
     datasheet's.
 
@@ -164,14 +162,15 @@ def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier
     from stepscope.planner.constants import DEFAULT
 
     tiers, missing = [], []
-    for place, tier in enumerate(cluster.tiers):
-        wanted, share = (
-            (("node",), DEFAULT.link_share)
-            if place == 0
-            else (("across", "world"), DEFAULT.network_share)
-        )
+    for level, tier in enumerate(cluster.tiers):
+        wanted: tuple[str, ...] = ("across", "world")
+        share = DEFAULT.network_share
+        if level == 0:
+            wanted, share = ("node",), DEFAULT.link_share
         fits = [
-            fit for fit in found.collective_fits if fit.tier in wanted and fit.kind == "all_reduce"
+            fit
+            for fit in hardware.collective_fits
+            if fit.tier in wanted and fit.kind == "all_reduce"
         ]
         fit = min(fits, key=lambda each: (wanted.index(each.tier), -each.group_size), default=None)
         beta = None if fit is None else fit.regions[-1].beta_bytes_per_s
@@ -185,6 +184,6 @@ def _tiers(cluster: Cluster, found: Calibrated, source: str) -> tuple[tuple[Tier
             )
             continue
         tiers.append(tier)
-        if tier.size > 1 and (place == 0 or cluster.num_nodes > 1):
+        if tier.size > 1 and (level == 0 or cluster.num_nodes > 1):
             missing.append(f"the {tier.name} link was not measured: it is the datasheet's")
     return tuple(tiers), missing

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-T = TypeVar("T")
-
-
-def options_of(shape: type[T], arguments: argparse.Namespace) -> T:
-    """The options of one of the shapes below."""
-    return shape(**{field.name: getattr(arguments, field.name) for field in fields(shape)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +78,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """How a plan is told, and where to."""
+    """How a plan is shown, and where to."""
 
     format: str
     out: Path | None

@@ -65,20 +65,21 @@ def products(kernels: Sequence[KernelRow], cluster: Cluster, source: str) -> dic
     more is taken off."""
     from stepscope.planner.cluster import Gemm
 
-    found = {}
+    gemms = {}
     for precision in cluster.peak_flops:
         rate = _rate(
             [row for row in kernels if row.category == "gemm" and row.precision == precision]
         )
         if rate is not None:
-            found[precision] = Gemm(peak=rate, efficiency=1.0, half_k=0.0, source=source)
-    return found
+            gemms[precision] = Gemm(peak=rate, efficiency=1.0, half_k=0.0, source=source)
+    return gemms
 
 
 def _rate(rows: list[KernelRow]) -> float | None:
-    known = [(row.flops, row.total_ns) for row in rows if row.flops]
-    spent_ns = sum(ns for _, ns in known)
-    return sum(flops for flops, _ in known) * 1e9 / spent_ns if spent_ns >= LEAST_NS else None
+    spent_ns = sum(row.total_ns for row in rows if row.flops)
+    if spent_ns < LEAST_NS:
+        return None
+    return sum(row.flops for row in rows if row.flops) * 1e9 / spent_ns
 
 
 def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier, ...]:
@@ -86,13 +87,13 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
     none did."""
     from stepscope.planner.constants import DEFAULT
 
-    made = []
-    for place, tier in enumerate(cluster.tiers):
-        share = DEFAULT.link_share if place == 0 else DEFAULT.network_share
+    tiers = []
+    for level, tier in enumerate(cluster.tiers):
+        share = DEFAULT.link_share if level == 0 else DEFAULT.network_share
         rows = () if comms is None else comms.rows
         # Over nodes a group may use all cards of a node at once: each has its part of what was
         # reached.
-        cards = 1 if place == 0 else cluster.devices_per_node
+        cards = 1 if level == 0 else cluster.devices_per_node
         reached = [
             row.busbw_bytes_per_s
             / min(cards, max(1, (row.num_ranks or 1) // max(1, cluster.num_nodes)))
@@ -100,12 +101,11 @@ def links(cluster: Cluster, comms: CommsFacts | None, source: str) -> tuple[Tier
             if row.on_device
             and row.busbw_bytes_per_s
             and (row.bytes or 0) >= LEAST_BYTES
-            and row.crosses_nodes is (place > 0)
+            and row.crosses_nodes is (level > 0)
             and not row.includes_waits
         ]
-        made.append(
-            replace(tier, bytes_per_s=max(reached) / share, source=source, is_measured=True)
-            if reached
-            else tier
-        )
-    return tuple(made)
+        if reached:
+            rate = max(reached) / share
+            tier = replace(tier, bytes_per_s=rate, source=source, is_measured=True)
+        tiers.append(tier)
+    return tuple(tiers)

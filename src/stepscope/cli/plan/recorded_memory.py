@@ -38,8 +38,8 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
     from stepscope.readers.auxiliary import read_auxiliary
     from stepscope.readers.inputs import find_sources
 
-    with find_sources(paths) as found:
-        sources = (*found.sources, *found.logs, *found.others)
+    with find_sources(paths) as inputs:
+        sources = (*inputs.sources, *inputs.logs, *inputs.others)
         mine = [source for source in sources if _is_memory(source)]
         strange = [source for source in sources if not _is_memory(source)]
         for source in strange:
@@ -47,19 +47,16 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
                 raise InputError(
                     f"{source.label} is no recording of memory{_known_as(source)}. {WANTED}."
                 )
-        beside = read_auxiliary(mine)
-        if beside is None or beside.memory is None or not beside.memory.records:
-            why = (
-                "; ".join(() if beside is None else beside.notes)
-                or f"{', '.join(map(str, paths))}: no memory was recorded there"
+        recorded = read_auxiliary(mine)
+        notes = [] if recorded is None else list(recorded.notes)
+        if recorded is None or recorded.memory is None or not recorded.memory.records:
+            nothing = f"{', '.join(map(str, paths))}: no memory was recorded there"
+            raise InputError(f"{'; '.join(notes) or nothing}. {WANTED}.")
+        if strange:
+            notes.append(
+                f"{len(strange)} other file(s) beside the recordings of memory were not read"
             )
-            raise InputError(f"{why}. {WANTED}.")
-        left = (
-            (f"{len(strange)} other file(s) beside the recordings of memory were not read",)
-            if strange
-            else ()
-        )
-        return beside.memory, (*found.notes, *beside.notes, *left)
+        return recorded.memory, (*inputs.notes, *notes)
 
 
 def _is_memory(source: Source) -> bool:
@@ -95,17 +92,17 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     if account is not None:
         planned["activations"] = parts["activations"] + parts["logits"]
     sizes = tuple(planned[part] for part in PARTS)
-    told = compare_with_plan(report, *sizes)
-    if not told:
-        told = tuple(
+    compared = compare_with_plan(report, *sizes)
+    if not compared:
+        compared = tuple(
             PlanRow(
                 part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None
             )
             for p in PARTS
         )
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
-    rows = [row for row in told if row.part not in (OTHERS, TOTAL)]
-    others = next((row.at_peak_bytes for row in told if row.part == OTHERS), None)
+    rows = [row for row in compared if row.part not in (OTHERS, TOTAL)]
+    others = next((row.at_peak_bytes for row in compared if row.part == OTHERS), None)
     rows.append(_row(OTHERS, between, others, None))
     held = None if account is None else sum(parts.values()) - parts["slack"] - parts["context"]
     reserved = None if held is None else held + parts["slack"]
@@ -139,20 +136,20 @@ def notes_of(
     from stepscope.report.plan.words import gib
     from stepscope.report.units import percent
 
-    told = report.detailed
-    if told is None or told.held is None:
+    record = report.detailed
+    if record is None or record.held is None:
         return [
-            "what the memory was used for is not recorded: a memory snapshot with stacks tells it"
+            "what the memory was used for is not recorded: a memory snapshot with stacks has it"
         ]
     notes = []
-    if report.fullest is not None and report.fullest.label != told.label:
+    if report.fullest is not None and report.fullest.label != record.label:
         notes.append(
-            f"the parts are those of {told.label}, the peak is that of {report.fullest.label}"
+            f"the parts are those of {record.label}, the peak is that of {report.fullest.label}"
         )
-    unknown = told.held.get(UNKNOWN, 0)
-    if unknown > (1 - SURE_SHARE) * told.peak_bytes:
+    unknown = record.held.get(UNKNOWN, 0)
+    if unknown > (1 - SURE_SHARE) * record.peak_bytes:
         notes.append(
-            f"{percent(unknown / told.peak_bytes)} of the recorded peak is of unknown use: parts "
+            f"{percent(unknown / record.peak_bytes)} of the recorded peak is of unknown use: parts "
             "may be larger than was seen"
         )
     if account is None:
@@ -163,7 +160,7 @@ def notes_of(
         counted = f"the plan counts autocast's half-precision copies with the weights ({copies})"
         notes.append(f"{counted}; the recording sees them made in the forward pass, as activations")
     if account.memory["logits"] > 0:
-        passing = f"{gib(told.held.get(TEMPORARY, 0))} at the peak"
+        passing = f"{gib(record.held.get(TEMPORARY, 0))} at the peak"
         notes.append(
             "the plan counts the logits' gradient with them; the recording has it among others, "
             f"as temporary ({passing})"

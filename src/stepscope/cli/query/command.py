@@ -14,8 +14,11 @@ import argparse
 import io
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.options import add_no_cache, options_of
 from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
@@ -42,12 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         choices=("csv", "parquet"),
         help="write the answer in this format (csv: to standard output without -o; a text that a "
-        "spreadsheet would take for a"
-        " formula gets an apostrophe before it)",
+        "spreadsheet would take for a formula gets an apostrophe before it)",
     )
     parser.add_argument(
         "-o",
         "--output",
+        type=Path,
         metavar="FILE",
         help="where to write it; its ending says the format where --to does not",
     )
@@ -60,24 +63,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the step time without a profiler attached, in ms, for findings",
     )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the columnar cache"
-    )
+    add_no_cache(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    paths: list[str]
+    """The last may be the SQL."""
+    format: str | None
+    to: str | None
+    output: Path | None
+    rows: int | None
+    step_ms: float | None
+    no_cache: bool
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.notebook.run import load
 
-    _refuse_contradictions(arguments)
-    paths, sql = split_sql(arguments.paths)
-    opened = load(paths, arguments.step_ms, not arguments.no_cache, jobs=None)
+    options = options_of(QueryOptions, arguments)
+    _refuse_contradictions(options)
+    paths, sql = split_sql(options.paths)
+    opened = load(paths, options.step_ms, not options.no_cache, jobs=None)
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse
 
-            return converse(lambda text: _print(ask(opened, text), arguments))
+            return converse(lambda text: _print(ask(opened, text), options))
         answer = ask(opened, sys.stdin.read() if sql is None else sql)
-        _deliver(answer, arguments)
+        _print_or_write(answer, options)
     finally:
         opened.close()
     _say_notes(opened)
@@ -123,35 +137,32 @@ def ask(opened: Run, text: str) -> Table:
     return Table(words[0], lambda: rows)
 
 
-def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+def _refuse_contradictions(options: QueryOptions) -> None:
     from stepscope.errors import UsageError
 
-    output, to = arguments.output, arguments.to
-    if arguments.format is not None and (to is not None or output is not None):
+    output, to = options.output, options.to
+    if options.format is not None and (to is not None or output is not None):
         raise UsageError(
             "--format prints the answer, --to and -o write it as a file: leave out one of them"
         )
-    if output is not None and to is None and _suffix(output) not in SUFFIXES:
+    if output is not None and to is None and output.suffix.lower() not in SUFFIXES:
         raise UsageError(
-            f"{output}: its ending does not tell the format. Add --to csv or --to parquet"
+            f"{output}: its ending does not name a format. Add --to csv or --to parquet"
         )
     if to == "parquet" and output is None:
         raise UsageError("a parquet file is nothing to print: say where to write it with -o FILE")
-    if arguments.rows is not None and arguments.rows < 0:
-        raise UsageError(f"--rows {arguments.rows}: give 0 for all of them, or how many to print")
+    if options.rows is not None and options.rows < 0:
+        raise UsageError(f"--rows {options.rows}: give 0 for all of them, or how many to print")
 
 
-def _suffix(path: str) -> str:
-    return os.path.splitext(path)[1].lower()
-
-
-def _deliver(answer: Table, arguments: argparse.Namespace) -> None:
-    if arguments.output is None and arguments.to is None:
-        _print(answer, arguments)
-    elif arguments.output is None:
+def _print_or_write(answer: Table, options: QueryOptions) -> None:
+    if options.output is not None:
+        to = options.to or SUFFIXES[options.output.suffix.lower()]
+        _write(answer, options.output, to)
+    elif options.to is not None:
         _print_csv(answer)
     else:
-        _write(answer, arguments.output, arguments.to or SUFFIXES[_suffix(arguments.output)])
+        _print(answer, options)
 
 
 def _print_csv(answer: Table) -> None:
@@ -169,14 +180,14 @@ def _print_csv(answer: Table) -> None:
     write_csv(answer.to_arrow(), sys.stdout)
 
 
-def _write(answer: Table, path: str, to: str) -> None:
+def _write(answer: Table, path: Path, to: str) -> None:
     from stepscope.errors import UsageError
     from stepscope.notebook.extras import need
     from stepscope.notebook.text import write_csv
 
     try:
         if to == "csv":
-            with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:
+            with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
                 write_csv(answer.to_arrow(), file)
         else:
             need("pyarrow.parquet", "sql", "parquet").write_table(answer.to_arrow(), path)
@@ -185,15 +196,15 @@ def _write(answer: Table, path: str, to: str) -> None:
     note(f"{path}: {len(answer)} rows")
 
 
-def _print(answer: Table, arguments: argparse.Namespace) -> None:
+def _print(answer: Table, options: QueryOptions) -> None:
     import shutil
 
     from stepscope.notebook.text import MOST_ROWS, to_json, to_text
 
     rows = answer.to_arrow()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-    most = MOST_ROWS if arguments.rows is None else arguments.rows
-    put(to_json(rows) if arguments.format == "json" else to_text(rows, width, most))
+    most = MOST_ROWS if options.rows is None else options.rows
+    put(to_json(rows) if options.format == "json" else to_text(rows, width, most))
 
 
 def _say_notes(opened: Run) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from stepscope.cli.printing import put, say
 
-GREETING = """SQL over the run's tables; end it with ; or an empty line. .tables lists them, .schema TABLE their columns, .quit ends."""
+GREETING = (
+    "SQL over the run's tables; end it with ; or an empty line. "
+    ".tables lists them, .schema TABLE their columns, .quit ends."
+)
 ENDINGS = (".quit", ".exit", ".q")
 
 

@@ -80,10 +80,11 @@ def run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.report.tune.cache_view import Row, cache_document, cache_json
+    from stepscope.core.contract.tuning_cache import CacheEntry
+    from stepscope.report.tune.cache_view import cache_document, cache_json
 
     rows = [
-        Row(
+        CacheEntry(
             what=entry.key.what,
             shapes=entry.key.shapes,
             dtype=entry.key.dtype,

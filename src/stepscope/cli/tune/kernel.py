@@ -22,7 +22,7 @@ from stepscope.cli.tune.options import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
-    from stepscope.core.hardware import Roofs
+    from stepscope.core.hardware import DeviceRates
     from stepscope.experiments.kernels.space import Settings
     from stepscope.experiments.kernels.tuner import Plan, SweepPolicy
     from stepscope.experiments.kernels.worker import Described, Opening
@@ -127,7 +127,7 @@ class Options:
     edges: Shapes | None
     dtypes: tuple[str, ...]
     policy: SweepPolicy
-    roofs: Roofs | None
+    roofs: DeviceRates | None
     cache: str | None
     style: str
 

@@ -51,33 +51,33 @@ def read_alerts(run: Path) -> tuple[Alert, ...]:
     from stepscope.core.live import Alert
     from stepscope.readers.run_folder.line_tail import read_lines
 
-    found = []
-    for told in read_lines(run / ALERTS_FILE):
-        step, at, ranks = told.get("step"), told.get("at_wall_ns"), told.get("ranks")
-        if isinstance(at, int) and isinstance(ranks, list):
+    alerts = []
+    for line in read_lines(run / ALERTS_FILE):
+        step, wall_ns, ranks = line.get("step"), line.get("at_wall_ns"), line.get("ranks")
+        if isinstance(wall_ns, int) and isinstance(ranks, list):
             numbers = tuple(rank for rank in ranks if isinstance(rank, int))
-            words, kind = str(told.get("words", "")), str(told.get("kind", ""))
-            found.append(
+            words, kind = str(line.get("words", "")), str(line.get("kind", ""))
+            alerts.append(
                 Alert(
                     kind=kind,
                     ranks=numbers,
                     step=step if isinstance(step, int) else None,
                     words=words,
-                    at_wall_ns=at,
+                    at_wall_ns=wall_ns,
                 )
             )
-    return tuple(found)
+    return tuple(alerts)
 
 
 class Sinks:
-    """Tells alerts. A place that cannot be told is said once and the others go on."""
+    """Reports alerts. A sink that cannot be reached is named once, and the others go on."""
 
     def __init__(self, run: Path, webhook: str | None = None) -> None:
         self._path = run / ALERTS_FILE
         self._webhook = None if webhook is None else Webhook(webhook, run)
         self._num_kept = 0
 
-    def tell(self, alerts: Sequence[Alert]) -> None:
+    def report(self, alerts: Sequence[Alert]) -> None:
         for alert in alerts:
             step = "" if alert.step is None else f" at step {alert.step}"
             say(f"{alert.kind}{step}: {alert.words}")
@@ -146,6 +146,6 @@ class Webhook:
             self._has_failed = True
             # The address itself may hold a token.
             say(
-                f"the webhook at {urlsplit(self._url).hostname} cannot be told: {why}. Alerts are "
-                f"in {self._run}/{ALERTS_FILE}"
+                f"the webhook at {urlsplit(self._url).hostname} cannot be reached: {why}. Alerts "
+                f"are in {self._run}/{ALERTS_FILE}"
             )

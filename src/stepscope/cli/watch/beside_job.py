@@ -1,5 +1,5 @@
-"""What `run` does beside its job: looks at the run folder now and then, tells alerts, serves
-metrics."""
+"""What `run` does beside its job: looks at the run folder now and then, reports alerts,
+serves metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-alerts",
         action="store_true",
-        help="tell of no slower steps, growing memory, silent ranks",
+        help="report no slower steps, growing memory, silent ranks",
     )
     prometheus.add_arguments(parser)
 
@@ -76,9 +76,8 @@ class Watching:
         self._metrics: prometheus.Metrics | None = None
         if options.port is not None:
             metrics = prometheus.Metrics()
-            self._metrics = (
-                metrics if metrics.serve(options.host, options.port) is not None else None
-            )
+            if metrics.serve(options.host, options.port) is not None:
+                self._metrics = metrics
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
         self._is_on = self._alarms is not None or self._metrics is not None
@@ -105,8 +104,8 @@ class Watching:
 
         tail = self._follower.look()
         if self._alarms is not None and self._sinks is not None:
-            found = self._alarms.look(tail)
-            self._sinks.tell(found)
-            self._alerts = [*self._alerts, *found][-MOST_ALERTS:]
+            alerts = self._alarms.look(tail)
+            self._sinks.report(alerts)
+            self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
         if self._metrics is not None:
             self._metrics.view = live_view(tail, self._alerts)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.options import options_of
 from stepscope.cli.printing import print_document
 from stepscope.cli.watch import prometheus
 
@@ -31,18 +33,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prometheus.add_arguments(parser)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    path: Path | None
+    once: bool
+    prometheus: int | None
+    """The port where metrics are served; None for nowhere."""
+    prometheus_host: str
+
+
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.alerts import JobAlarms
     from stepscope.readers.run_folder.tail import Follower
 
-    path = arguments.path or newest()
-    follower, alarms = Follower(path), JobAlarms()
+    options = options_of(WatchOptions, arguments)
+    follower, alarms = Follower(options.path or newest()), JobAlarms()
     metrics = None
-    if arguments.prometheus is not None and not arguments.once:
+    if options.prometheus is not None and not options.once:
         metrics = prometheus.Metrics()
-        metrics.serve(arguments.prometheus_host, arguments.prometheus)
+        metrics.serve(options.prometheus_host, options.prometheus)
     try:
-        if arguments.once or (metrics is None and not sys.stdout.isatty()):
+        if options.once or (metrics is None and not sys.stdout.isatty()):
             _print_once(_view(follower, alarms, []))
         else:
             _watch(follower, alarms, metrics)
@@ -61,12 +72,12 @@ def newest() -> Path:
     from stepscope.errors import UsageError
     from stepscope.protocol.run_folder import RUN_FILE, is_run
 
-    found = [path for path in Path(RUNS).glob("*") if is_run(path)]
-    if not found:
+    runs = [path for path in Path(RUNS).glob("*") if is_run(path)]
+    if not runs:
         raise UsageError(
             f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN"
         )
-    return max(found, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
+    return max(runs, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
 
 
 def _print_once(view: LiveView) -> None:
@@ -85,10 +96,10 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
     from stepscope.report.live_view import live_document
 
     console = Console()
-    found: list[Alert] = []
+    alerts: list[Alert] = []
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            view = _view(follower, alarms, found)
+            view = _view(follower, alarms, alerts)
             if metrics is not None:
                 metrics.view = view
             live.update(frame(live_document(view), console), refresh=True)
@@ -97,12 +108,12 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
             time.sleep(REFRESH_S)
 
 
-def _view(follower: Follower, alarms: JobAlarms, found: list[Alert]) -> LiveView:
-    """The alerts are those that `run` told; our own where it was told to be quiet about them, or
-    its launcher is gone."""
+def _view(follower: Follower, alarms: JobAlarms, alerts: list[Alert]) -> LiveView:
+    """The alerts are those that `run` wrote; our own where it was started with --no-alerts, or its
+    launcher is gone."""
     from stepscope.analyses.run.live import live_view
     from stepscope.cli.watch.alerting import read_alerts
 
     tail = follower.look()
-    found += alarms.look(tail)
-    return live_view(tail, read_alerts(follower.path) or found)
+    alerts += alarms.look(tail)
+    return live_view(tail, read_alerts(follower.path) or alerts)

@@ -56,9 +56,9 @@ def decode(text: str | bytes, shape: type[D], where: str, *, is_strict: bool = F
         raise FormatError(message) from None
 
 
-def _check_schema(told: object, schema: str) -> None:
-    if told != schema:
-        has = f"the schema {told[:80]!r}" if isinstance(told, str) else "no schema"
+def _check_schema(given: object, schema: str) -> None:
+    if given != schema:
+        has = f"the schema {given[:80]!r}" if isinstance(given, str) else "no schema"
         raise ValueError(f"it has {has}, and this version reads {schema!r}")
 
 

@@ -143,14 +143,14 @@ def read_diagnosis(path: Path, option: str) -> DiagnosisContract:
     return decode(data, DiagnosisContract, f"{option} {path}")
 
 
-def refuse_impossible(told: DiagnosisContract, where: str) -> None:
+def refuse_impossible(diagnosis: DiagnosisContract, where: str) -> None:
     """FormatError where a time or a gain is beyond all that could be drawn, or compared."""
-    numbers = [told.step.ms, told.step.profiled_ms, *told.ladder]
-    numbers += [ms for rank in told.ranks for ms in parts_ms(rank).values()]
-    for finding in told.findings:
+    numbers = [diagnosis.step.ms, diagnosis.step.profiled_ms, *diagnosis.ladder]
+    numbers += [ms for rank in diagnosis.ranks for ms in parts_ms(rank).values()]
+    for finding in diagnosis.findings:
         numbers += [finding.predicted_high, finding.predicted_step_ms]
     if any(number is not None and number >= TOO_LARGE for number in numbers):
-        raise FormatError(f"{where} holds a time or a gain that is none. {told.AGAIN}")
+        raise FormatError(f"{where} holds a time or a gain that is none. {diagnosis.AGAIN}")
 
 
 def parts_ms(rank: Rank) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ class ScalingKind(Struct, frozen=True, kw_only=True):
     kind: Annotated[str, one_of(*KINDS)] | None
     source: str
     because: str
-    """What told it."""
+    """What it was derived from."""
 
 
 class Step(Struct, frozen=True, kw_only=True):

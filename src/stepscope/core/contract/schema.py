@@ -84,8 +84,8 @@ def _complete(schema: dict[str, Any], cls: type, *, is_closed: bool) -> None:
 def _with_null(field: dict[str, Any]) -> dict[str, Any]:
     """`{"type": ["number", "null"]}` in place of two alternatives, where it says the same."""
     match field:
-        case {"anyOf": [{"type": str(name)} as one, {"type": "null"}]} if "enum" not in one:
-            return {**one, "type": [name, "null"]}
+        case {"anyOf": [{"type": str(name)} as schema, {"type": "null"}]} if "enum" not in schema:
+            return {**schema, "type": [name, "null"]}
     return field
 
 

@@ -28,7 +28,7 @@ class Knob(Struct, frozen=True, kw_only=True):
     name: str
     values: str
     way: str
-    """How the job was told."""
+    """How the job was given the settings."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):

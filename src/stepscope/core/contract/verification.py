@@ -75,7 +75,7 @@ class Run(Struct, frozen=True, kw_only=True):
     wall_s: float
     exit_code: int
     on_device: bool
-    """Whether the device's own clock told the steps."""
+    """Whether the steps are by the device's own clock."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class VerificationContract(Contract, frozen=True, kw_only=True, tag="stepscope.v
     speedup: Interval | None
     """Before / after: more than 1 is faster. Null when nothing was measured."""
     smallest_shown: float | None
-    """The smallest true speedup that an interval this wide would have told from 1, four times in
+    """The smallest true speedup that an interval this wide would distinguish from 1, four times in
     five."""
     unit: Annotated[str, one_of("step", "sample")]
     """What a side's ms are of."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.core.recordings.recording import Recording
 
 POWER = ("sw_power_cap", "power_violation")
@@ -252,7 +252,7 @@ class MeasuredRates:
     """A file of rates that were measured on a machine."""
 
     path: str
-    roofs: Roofs
+    roofs: DeviceRates
     is_hardware: bool = False
     """Of `stepscope calibrate`, which a diagnosis can judge by."""
     made: str = ""

@@ -6,18 +6,18 @@ Its bytes over the bandwidth, its products over the peak.
 from __future__ import annotations
 
 from stepscope.core.experiments.kernel_tuning import Floor
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.hardware.lookup import find_spec_by_key
 
 PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
-def datasheet_roofs(key: str | None) -> Roofs | None:
+def datasheet_roofs(key: str | None) -> DeviceRates | None:
     """By the datasheet, where the device is surely known."""
     spec = None if key is None else find_spec_by_key(key)
     if spec is None:
         return None
-    return Roofs(
+    return DeviceRates(
         device=spec.name,
         source=f"datasheet of {spec.name}",
         peak_flops={name: figure.value for name, figure in spec.peak_flops.items()},
@@ -26,7 +26,7 @@ def datasheet_roofs(key: str | None) -> Roofs | None:
 
 
 def floor_of(
-    roofs: Roofs | None,
+    roofs: DeviceRates | None,
     dtype: str,
     bytes_moved: int,
     flops: float | None,
@@ -50,7 +50,7 @@ def floor_of(
     )
 
 
-def _peak(roofs: Roofs, dtype: str, allows_tf32: bool) -> float | None:
+def _peak(roofs: DeviceRates, dtype: str, allows_tf32: bool) -> float | None:
     """The best unit for this precision: TF32 only where the process allows it."""
     name = PRECISIONS.get(dtype, dtype)
     names = [name, f"{name}_tensor"] + (["tf32"] if name == "fp32" and allows_tf32 else [])

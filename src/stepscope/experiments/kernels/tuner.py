@@ -23,7 +23,7 @@ from stepscope.core.experiments.kernel_tuning import (
     KernelTuning,
     Trying,
 )
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
@@ -69,7 +69,7 @@ class Plan:
     by: str
     cold: bool
     gradients: bool
-    roofs: Roofs | None
+    roofs: DeviceRates | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.core.recordings.system import MeasuredRates, SystemRecording, SystemReport
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
@@ -88,7 +88,7 @@ def _name(source: Source) -> str:
     return source.label.replace("\\", "/").rpartition("/")[2]
 
 
-def read_roofs(path: Path) -> Roofs:
+def read_roofs(path: Path) -> DeviceRates:
     """The roofs in a file; an error in words where it holds none."""
     try:
         with open_regular(path) as file:
@@ -107,7 +107,7 @@ def _object(text: bytes) -> dict[str, Any] | None:
     return parse_json_object(text) or None
 
 
-def _roofs(rates: Mapping[str, Any], where: str, name: str) -> Roofs:
+def _roofs(rates: Mapping[str, Any], where: str, name: str) -> DeviceRates:
     peaks: dict[str, float] = {}
     for key, value in rates.items():
         match = GEMM.fullmatch(key)
@@ -121,7 +121,7 @@ def _roofs(rates: Mapping[str, Any], where: str, name: str) -> Roofs:
             "of a copy"
         )
     device = rates.get("device")
-    return Roofs(
+    return DeviceRates(
         device=device[:100] if isinstance(device, str) else name,
         source=f"measured, {name}",
         peak_flops=peaks,
@@ -129,7 +129,7 @@ def _roofs(rates: Mapping[str, Any], where: str, name: str) -> Roofs:
     )
 
 
-def _calibrated_roofs(path: Path) -> Roofs:
+def _calibrated_roofs(path: Path) -> DeviceRates:
     roofs = read_hardware(path).roofs(f"measured, {path.name}")
     if roofs is None:
         raise _no_roofs(str(path))

@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.comms_facts import CommsFacts, LinkFit
 from stepscope.core.facts import Facts, RankFacts
-from stepscope.core.hardware import Roofs
+from stepscope.core.hardware import DeviceRates
 from stepscope.hardware.lookup import load_specs
 from stepscope.report.names import kernel_name
 
@@ -16,7 +16,7 @@ MAX_POINTS = 200
 LINE_POINTS = 24
 
 
-def roofline_chart(rank: RankFacts, measured: Roofs | None = None) -> dict[str, Any] | None:
+def roofline_chart(rank: RankFacts, measured: DeviceRates | None = None) -> dict[str, Any] | None:
     """Each known kernel's FLOP/s against its FLOPs a byte, under the device's roofs, measured ones
     where they are given; None when no roof or no work is known."""
     roofs = measured or _datasheet(rank.roofline.device)
@@ -49,11 +49,11 @@ def roofline_chart(rank: RankFacts, measured: Roofs | None = None) -> dict[str, 
     }
 
 
-def _datasheet(device: str | None) -> Roofs | None:
+def _datasheet(device: str | None) -> DeviceRates | None:
     spec = next((spec for spec in load_specs() if device in (spec.name, spec.key)), None)
     if spec is None:
         return None
-    return Roofs(
+    return DeviceRates(
         device=spec.name,
         source="datasheet",
         peak_flops={name: figure.value for name, figure in spec.peak_flops.items()},

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.plan_run import PlanRunContract, RecordedRun, Width
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
-from stepscope.protocol.json_text import json_text
 from stepscope.report.document.blocks import (
     MOST_NOTES,
     Bar,
@@ -23,7 +23,6 @@ from stepscope.report.document.blocks import (
 from stepscope.report.plan.words import seconds
 from stepscope.report.units import number, percent, plural
 
-SCHEMA = "stepscope.plan-run/1"
 BAR_WIDTH = 12
 
 
@@ -118,34 +117,34 @@ def _widths_table(plan: RunPlan) -> Table:
 
 
 def run_plan_json(plan: RunPlan) -> str:
-    """As indented text. What is not known is null."""
+    """As indented text."""
     made = plan.made
-    told: dict[str, Any] = {
-        "schema": SCHEMA,
-        "run": {
-            "paths": list(plan.path),
-            "width": made.run.width,
-            "step_s": made.run.step_s,
-            "step_source": plan.step_source,
-        },
-        "scaling": "strong" if made.is_strong else "weak",
-        "ranks_per_node": made.per_node,
-        "widths": [
-            {
-                "nodes": step.num_nodes,
-                "width": step.width,
-                "data_ranks": step.num_data,
-                "source": "measured" if step.is_measured else "derived",
-                "step_s": step.step_s,
-                "parts_s": dict(step.parts_s),
-                "speedup": step.speedup,
-                "efficiency": step.efficiency,
-                "samples_per_s": plan.samples_per_s(step),
-                "tokens_per_s": plan.tokens_per_s(step),
-            }
-            for step in made.steps
-        ],
-        "methods": list(made.methods),
-        "notes": list(plan.notes),
-    }
-    return json_text(told, indent=2)
+    document = PlanRunContract(
+        run=RecordedRun(
+            paths=tuple(plan.path),
+            width=made.run.width,
+            step_s=made.run.step_s,
+            step_source=plan.step_source,
+        ),
+        scaling="strong" if made.is_strong else "weak",
+        ranks_per_node=made.per_node,
+        widths=tuple(_width(plan, step) for step in made.steps),
+        methods=made.methods,
+        notes=plan.notes,
+    )
+    return encode(document)
+
+
+def _width(plan: RunPlan, step: WidthStep) -> Width:
+    return Width(
+        nodes=step.num_nodes,
+        width=step.width,
+        data_ranks=step.num_data,
+        source="measured" if step.is_measured else "derived",
+        step_s=step.step_s,
+        parts_s=step.parts_s,
+        speedup=step.speedup,
+        efficiency=step.efficiency,
+        samples_per_s=plan.samples_per_s(step),
+        tokens_per_s=plan.tokens_per_s(step),
+    )
