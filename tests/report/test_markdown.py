@@ -103,9 +103,17 @@ def shouting(text: str) -> NcclLog:
     """A log of NCCL with this text wherever a stranger's may stand."""
     warnings = (NcclWarning(text=text, count=2),)
     return NcclLog(
-        library="nccl", files=(text,), versions=(text,), hosts=(text,), networks=(text,), interfaces=(text,), warnings=warnings,
-        remarks=warnings, env={"NCCL_NET": (text,)}, problems=(text,),
-    )  # fmt: skip
+        library="nccl",
+        files=(text,),
+        versions=(text,),
+        hosts=(text,),
+        networks=(text,),
+        interfaces=(text,),
+        warnings=warnings,
+        remarks=warnings,
+        env={"NCCL_NET": (text,)},
+        problems=(text,),
+    )
 
 
 def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
@@ -206,8 +214,14 @@ def test_the_tables_parts_sum_to_the_step(demo: Diagnosis) -> None:
 
 def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
     rank = demo.facts.ranks[0]
-    bare = replace(rank, partition=None, steps=replace(rank.steps, windows=()), busy_ns=(), comms_hidden_ns=(),
-                   roofline=replace(rank.roofline, mfu=None))  # fmt: skip
+    bare = replace(
+        rank,
+        partition=None,
+        steps=replace(rank.steps, windows=()),
+        busy_ns=(),
+        comms_hidden_ns=(),
+        roofline=replace(rank.roofline, mfu=None),
+    )
     nothing = replace(
         demo,
         facts=replace(demo.facts, ranks=(bare,)),

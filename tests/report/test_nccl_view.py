@@ -62,8 +62,13 @@ def test_json_has_the_key_only_with_a_log(tmp_path: Path) -> None:
     found = json.loads(to_json(with_log(log)))["nccl"]
     assert found["transports"] == {"P2P": 4, "NET/IB": 4}
     assert found["connections"][0] == {
-        "communicator": "0xabc", "rank": 0, "peer": 1, "via": "P2P/CUMEM/read", "received_via": None, "channels": 1
-    }  # fmt: skip
+        "communicator": "0xabc",
+        "rank": 0,
+        "peer": 1,
+        "via": "P2P/CUMEM/read",
+        "received_via": None,
+        "channels": 1,
+    }
     assert found["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
     assert "nccl" not in json.loads(to_json(SCENARIOS["healthy"]()))
 

@@ -289,8 +289,12 @@ def test_the_schema_has_every_field_of_the_shapes() -> None:
 
 def test_every_object_of_the_schema_is_closed() -> None:
     def objects(at: Any) -> list[Any]:
-        inner = [one for value in (at.values() if isinstance(at, dict) else at) if isinstance(value, dict | list)
-                 for one in objects(value)]  # fmt: skip
+        inner = [
+            one
+            for value in (at.values() if isinstance(at, dict) else at)
+            if isinstance(value, dict | list)
+            for one in objects(value)
+        ]
         return inner + (
             [at] if isinstance(at, dict) and isinstance(at.get("properties"), dict) else []
         )

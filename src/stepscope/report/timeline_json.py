@@ -6,8 +6,8 @@
 | `whats` | per kind of slice, for each of `fields` a code into `strings`, one after the other |
 | `lanes` | per lane label, kind, how many rows |
 | `rows` | per row, how many slices |
-| `start`, `dur`, `what` | per slice, row after row; a start is told from the one before it in its row |
-| `launched`, `launch` | the slices whose launch is known, and that launch: slice numbers, each told from the one before |
+| `start`, `dur`, `what` | per slice, row after row; a start counts from the one before in its row |
+| `launched`, `launch` | slices with a known launch, and that launch; each counts from the last |
 | `blocks` | slice number, how many slices it stands for, their time |
 | `sizes` | slice number, bytes |
 | `gaps`, `gap_parts` | the window's pieces without holes: nanoseconds, and which of `parts` |

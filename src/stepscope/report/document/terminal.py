@@ -60,7 +60,8 @@ STYLES: dict[Tone, str] = {
     "": "", "strong": "bold", "quiet": "dim", "good": "green", "warn": "yellow", "bad": "red",
 }  # fmt: skip
 BAR_STYLES: dict[Part, str] = {
-    "compute": "green", "comms": "magenta", "copies": "cyan", "input": "yellow", "idle": "red", "": "",
+    "compute": "green", "comms": "magenta", "copies": "cyan",
+    "input": "yellow", "idle": "red", "": "",
 }  # fmt: skip
 
 

@@ -39,10 +39,11 @@ from stepscope.report.units import fixed, number, percent
 SCRIPTS = ("charts.js", "page.js")
 STYLES = ("page.css", "plan.css")
 COLORS = {
-    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "logits": 4, "gathered": 5, "buffers": 6, "update": 9,
-    "slack": 7, "context": 8,
-    "gemm": 3, "attention": 1, "stream": 9, "recompute": 4, "head": 11, "host": 10, "tensor_comms": 2, "expert_comms": 5,
-    "context_comms": 0, "shard_comms": 5, "pipeline_comms": 0, "bubble": 7, "data_comms": 6, "offload": 10, "jitter": 8,
+    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "logits": 4, "gathered": 5,
+    "buffers": 6, "update": 9, "slack": 7, "context": 8,
+    "gemm": 3, "attention": 1, "stream": 9, "recompute": 4, "head": 11, "host": 10,
+    "tensor_comms": 2, "expert_comms": 5, "context_comms": 0, "shard_comms": 5,
+    "pipeline_comms": 0, "bubble": 7, "data_comms": 6, "offload": 10, "jitter": 8,
 }  # fmt: skip
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
 NEGLIGIBLE = 0.001

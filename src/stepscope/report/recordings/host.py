@@ -24,12 +24,8 @@ def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
     if stacks.num_threads is not None:
         told.append(("threads", f"{stacks.num_threads:,}"))
     if stacks.busy_cores is not None:
-        told.append(
-            (
-                "busy cores",
-                f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}",
-            )
-        )
+        seen = "" if stacks.num_cores is None else f" of {stacks.num_cores} seen"
+        told.append(("busy cores", f"{stacks.busy_cores:.2f}{seen}"))
     named = (
         ("the interpreter itself", stacks.interpreter_share),
         ("waiting for the GIL", stacks.gil_wait_share),
