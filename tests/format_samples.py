@@ -18,7 +18,7 @@ from typing import Any
 
 from stepscope.core.saved import save
 from stepscope.readers.kineto.trace import read as read_kineto
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests import memory_snapshots, miopen_files, nccl_logs, scenarios
 from tests.builders import source, step_events, tar_bytes, trace_text
 from tests.live_runs import (

@@ -10,7 +10,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
-from stepscope.report.formats_view import formats_markdown
+from stepscope.report.formats import formats_markdown
 from tests.format_samples import samples
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces, some
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from stepscope.core.saved import load, save
-from stepscope.report.comms_view import MAX_ROWS
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.comms import MAX_ROWS
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
 
 

@@ -25,9 +25,9 @@ from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import Page, page_of_recording
 from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
-from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from tests import scenarios
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from stepscope.analyses.run.live import grouped
 from stepscope.core.live import SILENT, Alert, LiveView, RankLive
 from stepscope.report.document.terminal import to_text
-from stepscope.report.live_view import live_document
-from stepscope.report.prometheus import exposition
+from stepscope.report.live.prometheus import exposition
+from stepscope.report.live.view import live_document
 from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"

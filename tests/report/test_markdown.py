@@ -16,7 +16,7 @@ from stepscope.core.gate import Gate, Result
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.diagnosis_view import MAX_FINDINGS, diagnosis_document
+from stepscope.report.diagnosis.view import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS

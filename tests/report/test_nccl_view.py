@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.core.saved import load, save
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from tests.nccl_logs import info, read_text, two_nodes
 from tests.scenarios import SCENARIOS
 

@@ -22,7 +22,7 @@ from stepscope.core.facts import PARTS
 from stepscope.core.run import Known, RunFacts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS

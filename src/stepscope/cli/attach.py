@@ -144,7 +144,7 @@ def look(
 
 
 def _print(comparison: Comparison) -> None:
-    from stepscope.report.stacks_view import stacks_document
+    from stepscope.report.stacks import stacks_document
 
     print_document(stacks_document(comparison))
 

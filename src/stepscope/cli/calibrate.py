@@ -216,7 +216,7 @@ def _finish(found: Calibrated, arguments: argparse.Namespace) -> int:
     import os
 
     from stepscope.calibration.hardware_file import save
-    from stepscope.report.calibration_view import calibration_document
+    from stepscope.report.calibration import calibration_document
 
     save(found, arguments.out)
     if QUIET in os.environ:

@@ -189,7 +189,7 @@ def _side(path: str, place: int, arguments: argparse.Namespace) -> tuple[Compare
     from stepscope.pipeline.comparison import read_side
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.remote import as_path, shown
-    from stepscope.report.json import to_json
+    from stepscope.report.diagnosis.json import to_json
 
     label = shown(path)
     step_ms = arguments.step_ms[place] if arguments.step_ms else None

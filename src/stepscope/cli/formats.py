@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.report.formats_view import formats_json, formats_markdown, formats_text
+    from stepscope.report.formats import formats_json, formats_markdown, formats_text
 
     if arguments.files:
         return _look(arguments.files)
@@ -38,7 +38,7 @@ def _look(files: list[Path]) -> int:
     from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.open_trace import read_trace
-    from stepscope.report.formats_view import source_words
+    from stepscope.report.formats import source_words
 
     code = 0
     for file in files:

@@ -109,8 +109,8 @@ def read_baseline(
         return None
     from stepscope.errors import InputError
     from stepscope.readers.remote import shown
+    from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import read_quantities
-    from stepscope.report.json import to_json
 
     try:
         told = _diagnosis_bytes(asked.baseline)
@@ -124,8 +124,8 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
     """Every check's answer."""
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown
+    from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import comparable, read_quantities
-    from stepscope.report.json import to_json
 
     run, source = read_quantities(to_json(diagnosis), "this diagnosis", asked.codes)
     against = None if baseline is None else comparable(*baseline, source)
@@ -142,7 +142,7 @@ def _diagnosis_bytes(text: str) -> bytes | str | None:
     from stepscope.core.saved import load
     from stepscope.protocol.untrusted import read_regular
     from stepscope.readers.remote import as_path
-    from stepscope.report.json import to_json
+    from stepscope.report.diagnosis.json import to_json
 
     path = as_path(text)
     if isinstance(path, str) or not path.is_file():

@@ -507,7 +507,7 @@ def _run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
-    from stepscope.report.tune.cache_view import Row, cache_document, cache_json
+    from stepscope.report.tune.cache import Row, cache_document, cache_json
 
     rows = [
         Row(

@@ -16,8 +16,8 @@ from stepscope.core.experiments.comparison import (
 )
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
+from stepscope.report.diagnosis.step import PART_WORDS
 from stepscope.report.names import MAX_CHARS, kernel_name, op_name
-from stepscope.report.step_view import PART_WORDS
 from stepscope.report.units import NBSP, fixed, ms, percent, plural
 
 PART_NAMES = PART_WORDS | {

@@ -12,15 +12,15 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
-from stepscope.report.diagnosis_view import BOUND_WORDS, SOURCE_WORDS
-from stepscope.report.html.beside import beside_of, beside_of_document, explained
+from stepscope.report.diagnosis.json import diagnosis_contract
+from stepscope.report.diagnosis.kernels import COLLECTIVE
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
-from stepscope.report.json import diagnosis_contract
-from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.html.timeline import timeline_values
 from stepscope.report.names import clean
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.timeline_json import timeline_values
 from stepscope.report.units import digits_after_point, number, plural
 
 LEAST_MORE = 0.001
@@ -35,7 +35,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     page = page_of_document(diagnosis_contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
-    page["beside"] = beside_of(diagnosis)
+    page["auxiliary"] = auxiliary_of(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
@@ -90,7 +90,7 @@ def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
         "is_judged": told.replay is not None,
         "where": "device",
         "findings": [_card(place, finding) for place, finding in enumerate(told.findings, 1)],
-        "beside": beside_of_document(told),
+        "auxiliary": auxiliary_of_contract(told),
         "picture": _picture(told, floor_ms),
         "ranks": [_rank(rank) for rank in told.ranks],
         "notes": list(told.notes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.core.facts import RangeRow, RankFacts
-from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500

@@ -16,7 +16,7 @@ from stepscope import __version__
 from stepscope.report.document.blocks import Section
 from stepscope.report.html import render
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
-from stepscope.report.plan.beside import PlanBeside, beside_section
+from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_section
 from stepscope.report.plan.text import (
     answer_sections,
     budget_section,
@@ -49,7 +49,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
 NEGLIGIBLE = 0.001
 
 
-def plan_html(plan: Plan, beside: PlanBeside | None = None) -> str:
+def plan_html(plan: Plan, beside: MeasuredMemory | None = None) -> str:
     """The whole file."""
     return drawn(page_of(plan, beside))
 
@@ -59,7 +59,7 @@ def drawn(page: dict[str, Any]) -> str:
     return render("plan.html", page, SCRIPTS, STYLES)
 
 
-def page_of(plan: Plan, beside: PlanBeside | None = None) -> dict[str, Any]:
+def page_of(plan: Plan, beside: MeasuredMemory | None = None) -> dict[str, Any]:
     """What the template shows: plain values, and sections of the plan's document."""
     account = plan.explained or plan.best
     job = plan.job
@@ -164,7 +164,7 @@ def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, A
     ]
 
 
-def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Section]]:
+def _parts_of(plan: Plan, beside: MeasuredMemory | None) -> Iterator[tuple[str, Section]]:
     """Sections as the terminal has them, by what a link to each is called."""
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
@@ -173,7 +173,7 @@ def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Sect
     for at, section in enumerate(answer_sections(plan), 1):
         yield f"answer-{at}", section
     accounts = [] if plan.explained is None else list(explained_sections(plan.job, plan.explained))
-    accounts += [] if beside is None else [beside_section(beside)]
+    accounts += [] if beside is None else [measured_memory_section(beside)]
     for at, section in enumerate(accounts, 1):
         yield f"account-{at}", replace(section, title=f"The account: {section.title.lower()}")
     yield "notes", trust_section(plan)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import (
     Block,
     Cell,
@@ -19,7 +20,6 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
 
 WORDS = PART_WORDS | {

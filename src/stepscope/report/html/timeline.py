@@ -29,8 +29,8 @@ from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
 from stepscope.protocol.json_text import json_text
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.names import clean, kernel_name, op_name, shorten
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")
 """The fields of a kind of slice."""

@@ -24,7 +24,7 @@ UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBeside:
+class MeasuredMemory:
     """One layout's memory and what was recorded, part by part."""
 
     layout: str | None
@@ -37,7 +37,7 @@ class PlanBeside:
     read."""
 
 
-def beside_section(beside: PlanBeside) -> Section:
+def measured_memory_section(beside: MeasuredMemory) -> Section:
     columns = (Column(), *numbers("planned", "recorded", "at the peak", "planned/recorded"))
     rows = tuple((_word(row), *_sizes(row), _ratio(row)) for row in beside.rows)
     blocks: list[Block] = [Table(columns=columns, rows=rows)]
@@ -46,7 +46,7 @@ def beside_section(beside: PlanBeside) -> Section:
     return Section(title=TITLE, aside=_aside(beside), blocks=tuple(blocks))
 
 
-def beside_contract(beside: PlanBeside) -> document.Beside:
+def measured_memory_contract(beside: MeasuredMemory) -> document.Beside:
     """The key `beside` of the JSON."""
     return document.Beside(
         layout=beside.layout,
@@ -56,7 +56,7 @@ def beside_contract(beside: PlanBeside) -> document.Beside:
     )
 
 
-def _aside(beside: PlanBeside) -> str:
+def _aside(beside: MeasuredMemory) -> str:
     files = ", ".join(beside.recordings)
     return f"{beside.layout or 'nothing planned, as no layout fits'}; {files}"
 

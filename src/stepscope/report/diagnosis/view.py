@@ -9,8 +9,14 @@ from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges
-from stepscope.report.beside_view import beside_sections
-from stepscope.report.comms_view import comms_sections, late_ranks
+from stepscope.report.diagnosis.auxiliary import auxiliary_sections
+from stepscope.report.diagnosis.comms import comms_sections, late_ranks
+from stepscope.report.diagnosis.host import host_sections
+from stepscope.report.diagnosis.kernels import kernel_sections
+from stepscope.report.diagnosis.nccl import nccl_section
+from stepscope.report.diagnosis.ranks import ranks_section
+from stepscope.report.diagnosis.run import run_section
+from stepscope.report.diagnosis.step import device_sections, step_section
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -25,13 +31,7 @@ from stepscope.report.document.blocks import (
     notes,
 )
 from stepscope.report.gate import gate_section
-from stepscope.report.host_view import host_sections
-from stepscope.report.kernel_view import kernel_sections
 from stepscope.report.names import shorten
-from stepscope.report.nccl_view import nccl_section
-from stepscope.report.ranks_view import ranks_section
-from stepscope.report.run_view import run_section
-from stepscope.report.step_view import device_sections, step_section
 from stepscope.report.units import ms, percent, plural
 
 MAX_FINDINGS = 8
@@ -79,7 +79,7 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
         yield run_section(facts.run)
     if facts.nccl is not None:
         yield nccl_section(facts.nccl)
-    yield from beside_sections(diagnosis)
+    yield from auxiliary_sections(diagnosis)
     yield from notes(_all_notes(diagnosis))
 
 

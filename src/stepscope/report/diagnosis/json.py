@@ -12,9 +12,9 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.gate import Gate
 from stepscope.protocol.json_text import finite, json_text, not_finite
-from stepscope.report.beside_view import recording_contract
+from stepscope.report.diagnosis.auxiliary import recording_contract
+from stepscope.report.diagnosis.nccl import nccl_contract
 from stepscope.report.gate import gate_contract
-from stepscope.report.nccl_view import nccl_contract
 from stepscope.report.recordings.text import recording_texts
 
 MOST_NAMED = 6

@@ -18,7 +18,7 @@ from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from stepscope.report.timeline_json import timeline_script, timeline_style, timeline_values
+from stepscope.report.html.timeline import timeline_script, timeline_style, timeline_values
 from tests.shared_data import DEMO
 
 MOST_BYTES = 1_500_000

@@ -19,9 +19,9 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
-from stepscope.report.beside_view import weight_words
+from stepscope.report.diagnosis.auxiliary import weight_words
+from stepscope.report.diagnosis.nccl import nccl_recording
 from stepscope.report.names import clean, shorten
-from stepscope.report.nccl_view import nccl_recording
 from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
@@ -46,7 +46,7 @@ NUMBER = re.compile(r"[<~]?[-+]?\d")
 NOT_TOLD = ("", "-")
 
 
-def beside_page(
+def auxiliary_page(
     advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool
 ) -> dict[str, Any] | None:
     """The section; None where there is nothing to show. `is_alone`: there is no trace, and the
@@ -62,20 +62,20 @@ def beside_page(
     }
 
 
-def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
+def auxiliary_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
     beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
-    return beside_page(
+    return auxiliary_page(
         diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks
     )
 
 
-def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
+def auxiliary_of_contract(told: DiagnosisContract) -> dict[str, Any] | None:
     """Of a diagnosis that was kept as JSON."""
     recordings = [_told_recording(one) for one in told.recordings or ()]
     log = [_told_nccl(told.nccl)] if told.nccl else []
-    return beside_page(told.advice or (), [*log, *recordings], is_alone=not told.ranks)
+    return auxiliary_page(told.advice or (), [*log, *recordings], is_alone=not told.ranks)
 
 
 def explained(code: str) -> list[str]:

@@ -29,7 +29,7 @@ MAX_EVIDENCE = 3
 MAX_ROWS = 12
 
 
-def beside_sections(diagnosis: Diagnosis) -> Iterator[Section]:
+def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Nothing where nothing was given."""
     if diagnosis.advice:
         yield Section(

@@ -22,8 +22,9 @@ from stepscope.core.recordings.recording import Recording
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import render_page
-from stepscope.report.html.beside import (
+from stepscope.report.html.auxiliary import (
     MAX_CELL,
     MAX_EVIDENCE,
     MAX_LINES,
@@ -32,7 +33,6 @@ from stepscope.report.html.beside import (
     MAX_TABLES,
 )
 from stepscope.report.html.model import page_of, page_of_document
-from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from stepscope.report.recordings import text as recordings_text
 from stepscope.report.recordings.text import RecordingText, Table, text_of
@@ -98,7 +98,7 @@ def beside(recording: RecordingText = RECORDING, advice: Advice = ADVICE) -> Dia
 
 
 def section(text: str) -> str:
-    return text.partition('<section id="beside">')[2].partition("</section>")[0]
+    return text.partition('<section id="auxiliary">')[2].partition("</section>")[0]
 
 
 def cells(text: str) -> list[tuple[str, str | None, str | None]]:
@@ -141,8 +141,8 @@ def test_nothing_beside_the_trace_leaves_no_section() -> None:
         text = render_page(
             page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told))))
         )
-        assert 'id="beside"' not in text
-    assert 'id="beside"' in render_page(page_of(Page(diagnosis=beside())))
+        assert 'id="auxiliary"' not in text
+    assert 'id="auxiliary"' in render_page(page_of(Page(diagnosis=beside())))
 
 
 def test_a_strangers_text_stays_text() -> None:
@@ -392,7 +392,7 @@ def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(
     assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0, (
         capsys.readouterr().err
     )
-    assert 'id="beside"' in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'id="auxiliary"' in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 @needs_shared
