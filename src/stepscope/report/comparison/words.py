@@ -201,7 +201,7 @@ def row_name(by: str, name: str) -> str:
     return PART_NAMES.get(name, name) if by == "part" else name
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinct_kernels(names: Sequence[str]) -> list[str]:
     """Kernels as they are shown; those that look alike when short have with them the first word
     that only theirs has.
 

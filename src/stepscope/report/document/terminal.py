@@ -61,7 +61,7 @@ STYLES: dict[Tone, str] = {
 }  # fmt: skip
 BAR_STYLES: dict[Part, str] = {
     "compute": "green", "comms": "magenta", "copies": "cyan",
-    "input": "yellow", "idle": "red", "": "",
+    "input": "yellow", "idle": "red", "change": "", "": "",
 }  # fmt: skip
 
 

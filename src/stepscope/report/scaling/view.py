@@ -20,7 +20,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
+from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, signed
 
 WORDS = PART_WORDS | {
     RANK_SPREAD: "median rank less the mean",
@@ -172,7 +172,7 @@ def _parts_sections(shown: Shown) -> Iterator[Section]:
     ]
     if lost:
         aside = "ms above the ideal step; the parts sum to the loss"
-        yield Section(title="Where it is lost", aside=aside, blocks=(_table(lost, _signed),))
+        yield Section(title="Where it is lost", aside=aside, blocks=(_table(lost, signed),))
 
 
 Runs = Sequence[tuple[str, Mapping[str, int | None], int]]
@@ -203,11 +203,6 @@ def _table(runs: Runs, number: Callable[[float, int], str]) -> Table:
     totals = ("total", *(number(total / 1e6, decimals) for _, _, total in runs))
     rows.append(tuple(Cell(text, "strong") for text in totals))
     return Table(columns=(Column(), *numbers(*(title for title, _, _ in runs))), rows=tuple(rows))
-
-
-def _signed(value: float, decimals: int) -> str:
-    text = fixed(abs(value), decimals)
-    return text if float(text.replace("\u00a0", "")) == 0 else f"{'-' if value < 0 else '+'}{text}"
 
 
 def _laws_sections(scaling: Scaling) -> Iterator[Section]:
