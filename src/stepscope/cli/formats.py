@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from stepscope.cli.printing import put
+from stepscope.cli.printing import print_document, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.report.formats import formats_json, formats_markdown, formats_text
+    from stepscope.report.formats import formats_document, formats_json
 
     if arguments.files:
         return _look(arguments.files)
-    write = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}[
-        arguments.format
-    ]
-    put(write() + "\n")
+    if arguments.format == "json":
+        put(formats_json() + "\n")
+    else:
+        print_document(formats_document(), arguments.format)
     return 0
 
 
