@@ -186,7 +186,7 @@ def test_the_table_is_in_the_terminal_and_on_the_page(
     assert main([*job, "--beside", snapshot]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    lines = [line.split() for line in text[text.index("Beside the recording") :].splitlines()]
+    lines = [line.split() for line in text[text.index("Compared with the recording") :].splitlines()]
     weights = next(line for line in lines if line[:1] == ["weights"])
     assert weights == ["weights", "0.79", "GiB", "0.10", "GiB", "0.10", "GiB", "8.13x"]
     assert main([*job, "--beside", snapshot, "--format", "html"]) == 0

@@ -58,9 +58,9 @@ MOST_DIGITS = 6
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def letter(place: int) -> str:
-    """What the run at this place is called: A is the first."""
-    return LETTERS[place] if place < len(LETTERS) else f"run {place + 1}"
+def letter(index: int) -> str:
+    """What the run at this index is called: A is the first."""
+    return LETTERS[index] if index < len(LETTERS) else f"run {index + 1}"
 
 
 def ratio(value: float, *, is_sure: bool = False) -> str:
@@ -79,9 +79,8 @@ def interval_words(speedup: Speedup) -> str:
         return "not measured"
     if speedup.low is None or speedup.high is None:
         return ratio(speedup.value)
-    value, low, high = (
-        ratio(one, is_sure=True) for one in (speedup.value, speedup.low, speedup.high)
-    )
+    ends = (speedup.value, speedup.low, speedup.high)
+    value, low, high = (ratio(end, is_sure=True) for end in ends)
     return f"{value} ({low} to {high})"
 
 
@@ -172,13 +171,13 @@ def smallest_words(comparison: Comparison) -> str:
 
 def throughput_words(comparison: Comparison, name: str) -> str | None:
     """Where the two do not do the same work a step: how much work is done in a second."""
-    told = comparison.throughput
-    if told is None or told.value is None:
+    throughput = comparison.throughput
+    if throughput is None or throughput.value is None:
         return None
     unit = comparison.throughput_unit
     return (
-        f"Of work in a second, which is what can be compared, {name} does {interval_words(told)} "
-        f"as many {unit} as A."
+        f"Of work in a second, which is what can be compared, {name} does "
+        f"{interval_words(throughput)} as many {unit} as A."
     )
 
 
@@ -210,26 +209,26 @@ def distinct_kernels(names: Sequence[str]) -> list[str]:
     """
     shown = [kernel_name(name) for name in names]
     alike: dict[str, list[int]] = {}
-    for place, short in enumerate(shown):
-        alike.setdefault(short, []).append(place)
-    for places in alike.values():
-        if len(places) > 1:
+    for index, short in enumerate(shown):
+        alike.setdefault(short, []).append(index)
+    for indices in alike.values():
+        if len(indices) > 1:
             words = [
-                [word for word in WORD.findall(names[place][:MAX_CHARS]) if word not in NO_TELLING]
-                for place in places
+                [word for word in WORD.findall(names[index][:MAX_CHARS]) if word not in NO_TELLING]
+                for index in indices
             ]
             spread = Counter(word for own in words for word in set(own))
-            for place, own in zip(places, words, strict=True):
+            for index, own in zip(indices, words, strict=True):
                 rarest = min(own, key=lambda word: spread[word], default="")
-                shown[place] += f" {rarest}" if rarest and spread[rarest] < len(places) else ""
+                shown[index] += f" {rarest}" if rarest and spread[rarest] < len(indices) else ""
     return shown
 
 
-def changed_name(one: Changed) -> str:
+def changed_name(changed: Changed) -> str:
     """The operators before; those after, where they are new."""
-    if one.how == ("launcher",):
-        return ", ".join(map(op_name, one.name.split(", ")))
-    work = one.before or one.after
+    if changed.how == ("launcher",):
+        return ", ".join(map(op_name, changed.name.split(", ")))
+    work = changed.before or changed.after
     return "" if work is None else _ops_words(work.ops)
 
 
@@ -239,34 +238,36 @@ def _ops_words(ops: tuple[str, ...], most: int = 4) -> str:
     return ", ".join([*names[:most], *more])
 
 
-def how_words(one: Changed) -> str:
+def how_words(changed: Changed) -> str:
     """What is different: `precision fp32 to bf16, kernels`, `replaced by triton_poi_fused`."""
-    told = []
-    for how in one.how:
+    differences = []
+    for how in changed.how:
         word = HOW_WORDS[how]
-        if how == "precision" and one.before is not None and one.after is not None:
-            if set(one.before.precisions) == set(one.after.precisions):
-                told.append(f"{word} of a part")
+        if how == "precision" and changed.before is not None and changed.after is not None:
+            if set(changed.before.precisions) == set(changed.after.precisions):
+                differences.append(f"{word} of a part")
                 continue
             word += (
-                f" {'/'.join(one.before.precisions) or 'not known'} to "
-                f"{'/'.join(one.after.precisions) or 'not known'}"
+                f" {'/'.join(changed.before.precisions) or 'not known'} to "
+                f"{'/'.join(changed.after.precisions) or 'not known'}"
             )
-        if how == "replaced" and one.after is not None:
-            word += f" by {_ops_words(one.after.ops, most=2)}"
-        told.append(word)
-    return ", ".join(told)
+        if how == "replaced" and changed.after is not None:
+            word += f" by {_ops_words(changed.after.ops, most=2)}"
+        differences.append(word)
+    return ", ".join(differences)
 
 
-def held_words(one: Held) -> str:
-    if one.agrees is None:
+def held_words(held: Held) -> str:
+    if held.agrees is None:
         return "-"
-    return "yes" if one.agrees else "no"
+    return "yes" if held.agrees else "no"
 
 
-def calls_words(one: Changed) -> str:
+def calls_words(changed: Changed) -> str:
     """`60 to 12`, or one number where it did not change."""
-    first, second = (None if work is None else work.count for work in (one.before, one.after))
+    first, second = (
+        None if work is None else work.count for work in (changed.before, changed.after)
+    )
     counts = [_count(value) for value in (first, second) if value is not None]
     return counts[0] if len(set(counts)) == 1 else " to ".join(counts)
 

@@ -33,7 +33,7 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Nothing where nothing was given."""
     if diagnosis.advice:
         yield Section(
-            title="Beside the trace" if diagnosis.facts.ranks else "What the recordings show",
+            title="Auxiliary recordings" if diagnosis.facts.ranks else "What the recordings show",
             aside="no gain is predicted for these: no replayed step shows them",
             blocks=tuple(_advice_blocks(diagnosis.advice)),
         )

@@ -28,8 +28,8 @@ NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 
 def nccl_section(log: NcclLog) -> Section:
     """A short block; what to think of it comes last."""
-    told = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
-    return Section(title=log.library.upper(), aside="from its log", blocks=told)
+    blocks = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
+    return Section(title=log.library.upper(), aside="from its log", blocks=blocks)
 
 
 def nccl_recording(log: NcclLog) -> RecordingText:

@@ -46,7 +46,7 @@ def ranks_section(
     ranks: Sequence[RankFacts], comms: CommsFacts | None, below: Sequence[Block]
 ) -> Section:
     """A line for each group of ranks that are alike, and what is said below."""
-    of_rank = {} if comms is None else {one.rank: one for one in comms.ranks}
+    of_rank = {} if comms is None else {rank_comms.rank: rank_comms for rank_comms in comms.ranks}
     lines = [
         _measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)
     ]
@@ -120,8 +120,8 @@ def _alike(a: RankLine, b: RankLine, tolerance: float) -> bool:
 
 def _merge(group: Sequence[RankLine]) -> RankLine:
     def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
+        measured = [value for value in values if value is not None]
+        return median(measured) if measured else None
 
     return RankLine(
         ranks=tuple(rank for line in group for rank in line.ranks),

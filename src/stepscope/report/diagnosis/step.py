@@ -32,7 +32,7 @@ PART_WORDS = {
     "idle_other": "idle, cause not seen",
 }
 UNSPLIT_COMMS = "communication, not hidden"
-"""What exposed communication is called when waiting could not be told from moving bytes."""
+"""What exposed communication is called when waiting and moving bytes could not be separated."""
 
 BAR_PARTS: dict[str, Part] = {
     "compute": "compute",
@@ -135,10 +135,10 @@ def _flops_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
         yield "tensor cores", f"{percent(roof.tensor_core_share)} of the time in matrix kernels"
     memory, arithmetic = roof.bandwidth_bound_ns, roof.arithmetic_bound_ns
     if memory is not None and arithmetic is not None and memory + arithmetic:
-        known = memory + arithmetic
+        modelled = memory + arithmetic
         words = (
-            f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for "
-            f"{percent(arithmetic / known)}"
+            f"memory bandwidth for {percent(memory / modelled)} of their time, arithmetic for "
+            f"{percent(arithmetic / modelled)}"
         )
         if roof.modelled_share is not None and roof.modelled_share < MOST:
             words += f" (of the {percent(roof.modelled_share)} whose work is known)"
@@ -151,14 +151,13 @@ def _mfu_words(rank: RankFacts) -> str:
         done = f"; its model does {teraflops(roof.model_flops)} a step" if roof.model_flops else ""
         return f"not measured: {_why_no_mfu(rank, roof)}{done}"
     precision = f" {roof.peak_precision}" if roof.peak_precision else ""
-    known = (
+    coverage = (
         f"; work known for {percent(roof.modelled_share)} of compute"
         if roof.modelled_share is not None
         else ""
     )
-    return (
-        f"{percent(roof.mfu)} of the dense{precision} peak of {roof.device or 'the device'}{known}"
-    )
+    device = roof.device or "the device"
+    return f"{percent(roof.mfu)} of the dense{precision} peak of {device}{coverage}"
 
 
 def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:

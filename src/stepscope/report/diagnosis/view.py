@@ -199,8 +199,8 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
         blocks.append(
             Prose("It can change the numbers: compare the loss before and after.", "warn")
         )
-    places = (f"{percent(place.share)} at {place.words}" for place in finding.places)
-    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *places)))
+    locations = (f"{percent(location.share)} at {location.words}" for location in finding.places)
+    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
     return Card(
         number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
     )
@@ -209,5 +209,5 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
 def _all_notes(diagnosis: Diagnosis) -> list[str]:
     """The run's notes, then those of its ranks that are not among them."""
     facts = diagnosis.facts
-    told = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
-    return list(dict.fromkeys(told))
+    lines = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
+    return list(dict.fromkeys(lines))

@@ -36,25 +36,25 @@ def fixed_document(fixed: Fixed) -> Document:
 
 def head_words(fixed: Fixed) -> str:
     """Before and after in a sentence."""
-    found = plural(len(fixed.attempts), "finding")
+    findings = plural(len(fixed.attempts), "finding")
     if not fixed.attempts:
         return "Nothing was found to fix."
-    if all(one.verified is None for one in fixed.attempts):
-        can = sum(one.outcome == NOT_TRIED for one in fixed.attempts)
+    if all(attempt.verified is None for attempt in fixed.attempts):
+        can = sum(attempt.outcome == NOT_TRIED for attempt in fixed.attempts)
         return (
-            f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries "
-            "them, one at a time."
+            f"{findings}, {can} of which can be tried from outside. "
+            "Nothing was run: --verify tries them, one at a time."
         )
-    kept = [one for one in fixed.attempts if one.outcome == KEPT]
+    kept = [attempt for attempt in fixed.attempts if attempt.outcome == KEPT]
     if not kept:
         ended = " before it was interrupted" if fixed.is_interrupted else ""
         return (
-            f"Nothing was kept of {found}: no fix that could be set from outside was proven to be "
-            f"faster{ended}."
+            f"Nothing was kept of {findings}: no fix that could be set from outside "
+            f"was proven to be faster{ended}."
         )
     is_one = len(kept) == 1
     when = "proven when it was tried" if is_one else "each proven against what was kept before it"
-    each = f"{len(kept)} of {found} fixed, {when}"
+    each = f"{len(kept)} of {findings} fixed, {when}"
     if fixed.whole is None and is_one:
         ended = "was interrupted" if fixed.is_interrupted else "the budget had no room for that"
         return (
@@ -85,14 +85,14 @@ def head_words(fixed: Fixed) -> str:
         if before is None or after is None
         else f", {short_time(before)} a step before, {short_time(after)} after"
     )
-    return f"{len(kept)} of {found} fixed: {interval_words(fixed.whole.speedup)}{times}."
+    return f"{len(kept)} of {findings} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
 def predicted_words(attempt: Attempt) -> str:
-    told = attempt.predicted
-    if told.low is None or told.high is None or told.low == told.high:
-        return f"{told.value:.2f}x"
-    return f"{told.value:.2f}x ({told.low:.2f}-{told.high:.2f})"
+    predicted = attempt.predicted
+    if predicted.low is None or predicted.high is None or predicted.low == predicted.high:
+        return f"{predicted.value:.2f}x"
+    return f"{predicted.value:.2f}x ({predicted.low:.2f}-{predicted.high:.2f})"
 
 
 def gave_words(attempt: Attempt) -> str:
@@ -147,14 +147,14 @@ def _findings_section(fixed: Fixed, *, is_plan: bool) -> Section:
     return Section(title="Findings", aside=f"from the top{against}", blocks=(table,))
 
 
-def _rest_words(one: Attempt) -> str:
+def _rest_words(attempt: Attempt) -> str:
     """What to do about it, or what was set and why it did not stay."""
-    if one.outcome == BY_HAND:
-        return f"{one.action} ({one.why})" if one.knobs else one.action
-    if one.outcome == KEPT:
-        return f"{one.action} (tried as {knob_words(one)})"
+    if attempt.outcome == BY_HAND:
+        return f"{attempt.action} ({attempt.why})" if attempt.knobs else attempt.action
+    if attempt.outcome == KEPT:
+        return f"{attempt.action} (tried as {knob_words(attempt)})"
     return (
-        knob_words(one)
-        if one.verified is None and one.why == NOT_RUN
-        else f"{knob_words(one)}: {one.why}"
+        knob_words(attempt)
+        if attempt.verified is None and attempt.why == NOT_RUN
+        else f"{knob_words(attempt)}: {attempt.why}"
     )

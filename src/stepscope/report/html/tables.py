@@ -53,8 +53,8 @@ def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
             "calls": row.count / num_steps,
             "ms": None if (ns := _spent_ns(rank, row)) is None else ns / num_steps / 1e6,
         }
-        for kind, told in kinds
-        for row in told
+        for kind, ranges in kinds
+        for row in ranges
     ]
     return sorted(rows, key=lambda row: -(row["ms"] or 0))[:MAX_OPS]
 

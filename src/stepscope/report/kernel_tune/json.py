@@ -20,35 +20,36 @@ from stepscope.protocol.json_text import json_text
 SCHEMA = "stepscope.kernel_tuning/1"
 
 
-def kernel_tuning_json(found: KernelTuning) -> str:
+def kernel_tuning_json(tuning: KernelTuning) -> str:
     """The contract as indented text."""
-    return json_text(kernel_tuning_contract(found), indent=2)
+    return json_text(kernel_tuning_contract(tuning), indent=2)
 
 
-def kernel_tuning_contract(found: KernelTuning) -> dict[str, Any]:
+def kernel_tuning_contract(tuning: KernelTuning) -> dict[str, Any]:
     """The contract as plain values. What was not measured is null, never 0. Configurations are
-    named by their place."""
+    named by their index."""
     return {
         "schema": SCHEMA,
-        "what": found.what,
-        "reference": found.reference,
-        "device": {"name": found.device, "kind": found.device_kind},
-        "versions": dict(found.versions),
-        "measured": {"by": found.by, "caches": found.caches, "gradients": found.has_gradients},
+        "what": tuning.what,
+        "reference": tuning.reference,
+        "device": {"name": tuning.device, "kind": tuning.device_kind},
+        "versions": dict(tuning.versions),
+        "measured": {"by": tuning.by, "caches": tuning.caches, "gradients": tuning.has_gradients},
         "check": {
-            "tolerance": found.tolerance,
+            "tolerance": tuning.tolerance,
             "allowed": {
-                dtype: {"worst": one.worst, "rms": one.rms} for dtype, one in found.allowed.items()
+                dtype: {"worst": error.worst, "rms": error.rms}
+                for dtype, error in tuning.allowed.items()
             },
-            "cases": [_case(case) for case in found.checked],
-            "gradients": found.gradients_checked,
+            "cases": [_case(case) for case in tuning.checked],
+            "gradients": tuning.gradients_checked,
         },
-        "roofs": found.roofs,
-        "configs": [_config(one) for one in found.tryings],
-        "cases": [_result(one, found) for one in found.cases],
-        "overall": found.overall,
-        "wall_s": found.wall_s,
-        "notes": list(found.notes),
+        "roofs": tuning.roofs,
+        "configs": [_config(trying) for trying in tuning.tryings],
+        "cases": [_result(result, tuning) for result in tuning.cases],
+        "overall": tuning.overall,
+        "wall_s": tuning.wall_s,
+        "notes": list(tuning.notes),
     }
 
 
@@ -60,58 +61,68 @@ def _case(case: Case) -> dict[str, Any]:
     }
 
 
-def _config(one: Trying) -> dict[str, Any]:
+def _config(trying: Trying) -> dict[str, Any]:
     return {
-        "settings": dict(one.settings),
-        "outcome": one.outcome,
-        "why": one.why,
-        "failed_at": None if one.failed_at is None else _case(one.failed_at),
-        "worst": None if one.worst is None else _deviation(one.worst),
-        "num_checks": one.num_checks,
+        "settings": dict(trying.settings),
+        "outcome": trying.outcome,
+        "why": trying.why,
+        "failed_at": None if trying.failed_at is None else _case(trying.failed_at),
+        "worst": None if trying.worst is None else _deviation(trying.worst),
+        "num_checks": trying.num_checks,
     }
 
 
-def _deviation(one: Deviation) -> dict[str, Any]:
+def _deviation(deviation: Deviation) -> dict[str, Any]:
     return {
-        "case": _case(one.case),
-        "output": one.output,
-        "error": _finite(one.error),
-        "allowed": _finite(one.allowed),
-        "measure": one.measure,
+        "case": _case(deviation.case),
+        "output": deviation.output,
+        "error": _finite(deviation.error),
+        "allowed": _finite(deviation.allowed),
+        "measure": deviation.measure,
     }
 
 
-def _result(one: CaseResult, found: KernelTuning) -> dict[str, Any]:
+def _result(result: CaseResult, tuning: KernelTuning) -> dict[str, Any]:
     return {
-        "case": _case(one.case),
-        "floor": _floor(one.floor),
-        "times": [None if told is None else _timed(told) for told in one.times],
-        "reference": None if one.reference is None else _timed(one.reference),
-        "baseline": one.baseline,
-        "winner": one.winner,
-        "settings": None if one.winner is None else dict(found.tryings[one.winner].settings),
-        "speedup": None if one.gain is None else _gain(one.gain),
-        "share_of_floor": one.share_of_floor,
-        "ties": list(one.ties),
+        "case": _case(result.case),
+        "floor": _floor(result.floor),
+        "times": [None if timed is None else _timed(timed) for timed in result.times],
+        "reference": None if result.reference is None else _timed(result.reference),
+        "baseline": result.baseline,
+        "winner": result.winner,
+        "settings": None if result.winner is None else dict(tuning.tryings[result.winner].settings),
+        "speedup": None if result.gain is None else _gain(result.gain),
+        "share_of_floor": result.share_of_floor,
+        "ties": list(result.ties),
     }
 
 
-def _floor(one: Floor) -> dict[str, Any]:
+def _floor(floor: Floor) -> dict[str, Any]:
     return {
-        "bytes": one.bytes_moved,
-        "flops": one.flops,
-        "ns": one.ns,
-        "bound": one.bound,
-        "fits_cache": one.fits_cache,
+        "bytes": floor.bytes_moved,
+        "flops": floor.flops,
+        "ns": floor.ns,
+        "bound": floor.bound,
+        "fits_cache": floor.fits_cache,
     }
 
 
-def _timed(one: Timed) -> dict[str, Any]:
-    return {"ns": one.ns, "low_ns": one.low_ns, "high_ns": one.high_ns, "samples": one.num_samples}
+def _timed(timed: Timed) -> dict[str, Any]:
+    return {
+        "ns": timed.ns,
+        "low_ns": timed.low_ns,
+        "high_ns": timed.high_ns,
+        "samples": timed.num_samples,
+    }
 
 
-def _gain(one: Gain) -> dict[str, Any]:
-    return {"value": one.value, "low": one.low, "high": _finite(one.high), "pairs": one.num_pairs}
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {
+        "value": gain.value,
+        "low": gain.low,
+        "high": _finite(gain.high),
+        "pairs": gain.num_pairs,
+    }
 
 
 def _finite(value: float | None) -> float | None:

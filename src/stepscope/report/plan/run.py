@@ -120,7 +120,7 @@ def _widths_table(plan: RunPlan) -> Table:
 def run_plan_json(plan: RunPlan) -> str:
     """As indented text. What is not known is null."""
     made = plan.made
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "run": {
             "paths": list(plan.path),
@@ -148,4 +148,4 @@ def run_plan_json(plan: RunPlan) -> str:
         "methods": list(made.methods),
         "notes": list(plan.notes),
     }
-    return json_text(told, indent=2)
+    return json_text(document, indent=2)

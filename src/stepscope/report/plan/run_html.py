@@ -60,8 +60,8 @@ def run_plan_html(plan: RunPlan) -> str:
 
 
 def _rate(plan: RunPlan, step: WidthStep) -> float:
-    told = plan.tokens_per_s(step) or plan.samples_per_s(step)
-    return told if told is not None else step.speedup / plan.made.run.step_s
+    rate = plan.tokens_per_s(step) or plan.samples_per_s(step)
+    return rate if rate is not None else step.speedup / plan.made.run.step_s
 
 
 def _curve_of(plan: RunPlan, rate: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def gib(size: float) -> str:
-    """Bytes as devices' memory is told: 80 GB of an H100 are 80 GiB."""
+    """Bytes as the memory of devices is stated: 80 GB of an H100 are 80 GiB."""
     return f"{number(size / GIB)}{NBSP}GiB"
 
 
@@ -97,10 +97,10 @@ def count_words(plan: Plan) -> str:
     counts = plan.counts
     if not counts:
         return ""
-    told = ", ".join(
+    words = ", ".join(
         f"{fixed(count, 0)} {name.replace('_', ' ')}" for name, count in counts.items()
     )
-    return told if plan.search_s is None else f"{told}; {plan.search_s:.1f}{NBSP}s"
+    return words if plan.search_s is None else f"{words}; {plan.search_s:.1f}{NBSP}s"
 
 
 def trust_words(plan: Plan) -> list[str]:

@@ -36,21 +36,15 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
         )
     for function in functions:
         if function.limit:
-            yield (
-                "given up",
-                (
-                    f"{function.name} ({function.place}): {function.limit} was hit; calls that "
-                    "fit no "
-                    "compiled version run eagerly"
-                ),
-            )
+            eager = f"{function.limit} was hit; calls that fit no compiled version run eagerly"
+            yield "given up", f"{function.name} ({function.place}): {eager}"
     if breaks:
         yield (
             "graph breaks",
             f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}",
         )
     for counted in recording.counted:
-        told = [
+        numbers = [
             f"{number} {word}"
             for number, word in (
                 (counted.frames, "frames"),
@@ -59,8 +53,8 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
             )
             if number is not None
         ]
-        if told:
-            yield "counted", ", ".join(told)
+        if numbers:
+            yield "counted", ", ".join(numbers)
         if counted.limit_hits:
             yield (
                 "given up",
@@ -103,7 +97,7 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
             right=(1,),
         )
-    # Every count as it was told, for what no line has.
+    # Every count as it was recorded, for what no line has.
     counts = tuple(
         (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
         for section, name, count in recording.counters
@@ -127,9 +121,9 @@ def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:
     )
 
 
-def short(place: str) -> str:
-    """The end of a place: `.../models/attention.py:61`."""
-    return place if len(place) <= MAX_PLACE else "..." + place[-MAX_PLACE:]
+def short(location: str) -> str:
+    """The end of a source location: `.../models/attention.py:61`."""
+    return location if len(location) <= MAX_PLACE else "..." + location[-MAX_PLACE:]
 
 
 def _cut(text: str) -> str:

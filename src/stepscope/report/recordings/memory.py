@@ -102,13 +102,13 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             columns=("frame", "what for", "tensors", "bytes", "share"),
             rows=tuple(
                 (
-                    one.frame,
-                    one.category,
-                    str(one.num_tensors),
-                    size_words(one.size_bytes),
-                    f"{one.size_bytes / peak:.1%}",
+                    holder.frame,
+                    holder.category,
+                    str(holder.num_tensors),
+                    size_words(holder.size_bytes),
+                    f"{holder.size_bytes / peak:.1%}",
                 )
-                for one in record.holders
+                for holder in record.holders
             ),
             right=(2, 3, 4),
         )
@@ -118,12 +118,12 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             columns=("frame", "what for", "made in step", "bytes"),
             rows=tuple(
                 (
-                    one.frame or "-",
-                    one.category,
-                    "-" if one.step is None else str(one.step + 1),
-                    size_words(one.size_bytes),
+                    tensor.frame or "-",
+                    tensor.category,
+                    "-" if tensor.step is None else str(tensor.step + 1),
+                    size_words(tensor.size_bytes),
                 )
-                for one in record.largest
+                for tensor in record.largest
             ),
             right=(2, 3),
         )
@@ -132,8 +132,8 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             title="Made in finished steps and still held at the end",
             columns=("frame", "what for", "tensors", "bytes"),
             rows=tuple(
-                (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes))
-                for one in record.kept_frames
+                (kept.frame, kept.category, str(kept.num_tensors), size_words(kept.size_bytes))
+                for kept in record.kept_frames
             ),
             right=(2, 3),
         )

@@ -56,19 +56,19 @@ def _kind_words(scaling: Scaling) -> str:
     *widths, widest = (str(run.width) for run in scaling.runs)
     runs = f"{len(scaling.runs)} runs, {', '.join(widths)} and {widest} ranks wide"
     if scaling.kind is None:
-        return f"{runs}: weak or strong scaling could not be told."
+        return f"{runs}: whether it is weak or strong scaling is not known."
     said = "as asked for" if scaling.kind_source == "given" else "by their FLOPs"
     return f"{runs}: {scaling.kind} scaling, {said} ({KIND_WORDS[scaling.kind]})."
 
 
 def _verdict(scaling: Scaling) -> str:
     """The widest run that could be compared, in a sentence."""
-    told = [
+    compared = [
         (run, gain)
         for run, gain in zip(scaling.runs, scaling.gains, strict=True)
         if gain is not None
     ]
-    if not told:
+    if not compared:
         why = (
             scaling.because
             if scaling.kind is None
@@ -80,7 +80,7 @@ def _verdict(scaling: Scaling) -> str:
             else ""
         )
         return f"Step times alone, no efficiency: {why}.{hint}"
-    run, gain = told[-1]
+    run, gain = compared[-1]
     head = (
         f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} "
         "in the same time"
@@ -206,15 +206,15 @@ def _table(runs: Runs, number: Callable[[float, int], str]) -> Table:
 
 
 def _laws_sections(scaling: Scaling) -> Iterator[Section]:
-    told = [
+    shares = [
         (run, gain.karp_flatt)
         for run, gain in zip(scaling.runs, scaling.gains, strict=True)
         if gain is not None and gain.karp_flatt is not None
     ]
-    if not told:
+    if not shares:
         return
     base = scaling.runs[0].width
-    listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in told)
+    listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in shares)
     facts = [("Karp-Flatt", f"{listed} (of a step at width {base})")]
     if scaling.amdahl is not None:
         fit = scaling.amdahl

@@ -53,7 +53,7 @@ def _blocks(rows: Sequence[Row], unread: int) -> Iterator[Block]:
         lines = [
             f"{setting_words(row.settings)}: {short_time(row.ns)}{gain}",
             f"{row.shapes}; {row.dtype}; {row.device}",
-            f"{versions or 'no versions told'}; {row.at}",
+            f"{versions or 'no versions recorded'}; {row.at}",
         ]
         if not row.checked:
             lines.append("what it computes was not compared")

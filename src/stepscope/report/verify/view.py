@@ -68,12 +68,12 @@ def summary_words(verified: Verified) -> str:
         return f"{head}: {verified.because}."
     unit = "sample" if verified.per_sample else "step"
     times = [side.step_ns for side in (verified.baseline, verified.candidate)]
-    told = (
+    step_times = (
         ""
         if None in times
         else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
     )
-    words = f"{head}: {interval_words(verified.speedup)}{told}."
+    words = f"{head}: {interval_words(verified.speedup)}{step_times}."
     other = (
         " But the two do not compute the same."
         if verified.is_gain and computes_else(verified)
@@ -109,7 +109,7 @@ def interval_words(interval: Interval) -> str:
     """`1.53x faster (1.49-1.58)`: before / after, with the interval."""
     direction = " the speed" if interval.value < 1 else " as fast"
     if not interval.is_bounded or interval.high > LARGE:
-        return f"{interval.value:.3g}x{direction} (how sure that is cannot be told)"
+        return f"{interval.value:.3g}x{direction} (how sure that is, is not known)"
     decimals = 2 if interval.high / interval.low > 1.05 else 3
     low, high = f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
     return (
@@ -121,7 +121,7 @@ def interval_words(interval: Interval) -> str:
 def span_words(interval: Interval) -> str:
     """` (1.49-1.58)`; that it has hardly an end, where that is so."""
     if not interval.is_bounded or interval.high > LARGE:
-        return " (how sure that is cannot be told)"
+        return " (how sure that is, is not known)"
     return f" ({interval.low:.2f}-{interval.high:.2f})"
 
 
