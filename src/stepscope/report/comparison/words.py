@@ -67,7 +67,9 @@ def ratio(value: float, *, is_sure: bool = False) -> str:
     """0.003, 1.003, 2.08, 288. With `is_sure`, what is not 1 does not look like it: 1.0002."""
     if 0 < value < 0.1:
         return f"{value:.2g}x"
-    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else 2 if abs(value - 1) >= 0.05 else 3
+    digits = 2 if abs(value - 1) >= 0.05 else 3
+    if value >= 9.95:
+        digits = 0 if value >= 99.5 else 1
     while is_sure and digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}f}") == 1:
         digits += 1
     return f"{value:.{digits}f}x"
@@ -114,11 +116,9 @@ def _steps_words(before_ns: float, after_ns: float) -> str:
         if first != second or before_ns == after_ns:
             break
         first, second = (f"{fixed(ns / 1e6, digits)}{NBSP}ms" for ns in (before_ns, after_ns))
-    return (
-        f"a step takes {second} in both"
-        if first == second
-        else f"a step takes {second} instead of {first}"
-    )
+    if first == second:
+        return f"a step takes {second} in both"
+    return f"a step takes {second} instead of {first}"
 
 
 def host_words(comparison: Comparison, name: str) -> str | None:
@@ -128,12 +128,10 @@ def host_words(comparison: Comparison, name: str) -> str | None:
     if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
         return None
     account = comparison.account("part")
-    launching = (
-        next((row for row in account.rows if row.name == "idle_launch"), None)
-        if account is not None
-        else None
-    )
-    waits = (None, None) if launching is None else (launching.before_ns, launching.after_ns)
+    waits: tuple[int | None, int | None] = (None, None)
+    for row in () if account is None else account.rows:
+        if row.name == "idle_launch":
+            waits = (row.before_ns, row.after_ns)
     limited = [
         word
         for (word, run), wait in zip(runs.items(), waits, strict=True)
@@ -143,8 +141,8 @@ def host_words(comparison: Comparison, name: str) -> str | None:
         return None
     return (
         "The profiler slows the host, and the device waits for the host in "
-        f"{' and '.join(limited)}: without it the ratio may be"
-        " quite another. --step-ms gives the times without it."
+        f"{' and '.join(limited)}: without it the ratio may be quite another. "
+        "--step-ms gives the times without it."
     )
 
 
@@ -185,11 +183,9 @@ def step_words(run: ComparedRun) -> str:
     """`31.5 ms, no profiler, median of 40 steps`."""
     if run.step_ns is None:
         return "not measured"
-    num = (
-        f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
-        if run.num_steps
-        else ""
-    )
+    num = ""
+    if run.num_steps:
+        num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
     return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
 
 

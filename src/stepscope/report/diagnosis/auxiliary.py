@@ -48,9 +48,9 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
 
 def weight_words(advice: Advice) -> str:
     """`34 % of the step`; empty where nothing tells it."""
-    return (
-        "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
-    )
+    if advice.weight is None:
+        return ""
+    return f"{percent(advice.weight)} of {advice.weight_of}".strip()
 
 
 def recording_contract(recording: RecordingText) -> document.Recording:

@@ -148,11 +148,9 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
 
 def _dimension(dimension: Dimension) -> str:
     kind = "not known" if dimension.kind == "not known" else f"{dimension.kind} parallel"
-    size = (
-        ""
-        if dimension.size is None
-        else f" over {_group('', dimension.size, dimension.num_groups, None)} ranks"
-    )
+    size = ""
+    if dimension.size is not None:
+        size = f" over {_group('', dimension.size, dimension.num_groups, None)} ranks"
     return (
         f"{kind}{size}{f': {dimension.scheme}' if dimension.scheme else ''} ({dimension.because})"
     )
@@ -202,16 +200,14 @@ def _buckets(buckets: Buckets) -> str:
 
 
 def _gathers(gathers: Gathers) -> str:
-    size = (
-        "" if gathers.bytes_per_step is None else f", {megabytes(gathers.bytes_per_step)}{NBSP}MB"
-    )
+    size = ""
+    if gathers.bytes_per_step is not None:
+        size = f", {megabytes(gathers.bytes_per_step)}{NBSP}MB"
     ahead = ""
     if gathers.ahead is not None:
-        ahead = (
-            f", prefetched {plural(round(gathers.ahead), 'module')} ahead"
-            if gathers.ahead
-            else ", none prefetched"
-        )
+        ahead = ", none prefetched"
+        if gathers.ahead:
+            ahead = f", prefetched {plural(round(gathers.ahead), 'module')} ahead"
     hidden = f"{percent(gathers.hidden_share)} hidden{ahead}"
     return f"{gathers.phase}: {_count(gathers.count_per_step)} a step{size}, {hidden}"
 

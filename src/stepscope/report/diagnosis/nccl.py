@@ -64,11 +64,9 @@ def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
         )
     if log.connections:
         ways = Counter(NIC.sub("", connection.via) for connection in log.connections).most_common()
-        slowest = (
-            f"; the slowest is {_word(log.slowest_transport or '')}"
-            if len(log.transports) > 1
-            else ""
-        )
+        slowest = ""
+        if len(log.transports) > 1:
+            slowest = f"; the slowest is {_word(log.slowest_transport or '')}"
         yield "connections", _list([f"{_word(way)} {count}" for way, count in ways]) + slowest
     if log.networks or log.interfaces:
         yield "network", _network(log)

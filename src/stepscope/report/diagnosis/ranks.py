@@ -138,12 +138,8 @@ def _row(line: RankLine, matched: bool) -> tuple[str, ...]:
     many = f" alike ({len(line.ranks)})" if len(line.ranks) > 1 else ""
     step = ms(line.step_ns) if line.step_ns is not None else "not measured"
     waits = "-" if line.waits is None or line.step_ns is None else ms(line.waits * line.step_ns)
-    late = (
-        "-"
-        if line.late_ns is None
-        else ms(line.late_ns)
-        if line.late_ns >= 0
-        else f"-{ms(-line.late_ns)}"
-    )
+    late = "-"
+    if line.late_ns is not None:
+        late = ms(line.late_ns) if line.late_ns >= 0 else f"-{ms(-line.late_ns)}"
     shares = (percent(share) if share is not None else "-" for share in line.shares)
     return (number_ranges(line.ranks) + many, step, *shares, *((waits, late) if matched else ()))

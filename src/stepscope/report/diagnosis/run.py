@@ -75,9 +75,9 @@ def _set_up(rank: Known) -> list[tuple[str, str]]:
         )
     if rank.cores is not None:
         used = "" if rank.cores_used is None else f", {rank.cores_used:.2g} of them used"
-        threads = (
-            "" if rank.threads is None else f"; {plural(rank.threads, 'thread')} for operators"
-        )
+        threads = ""
+        if rank.threads is not None:
+            threads = f"; {plural(rank.threads, 'thread')} for operators"
         rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
     if rank.device is not None:
         rows.append(("device", _device(rank.device)))

@@ -66,26 +66,20 @@ def step_section(rank: RankFacts) -> Section:
 
 
 def _words(part: str, partition: Partition) -> str:
-    return (
-        UNSPLIT_COMMS
-        if part == "comms_transfer" and not partition.waits_split
-        else PART_WORDS[part]
-    )
+    if part == "comms_transfer" and not partition.waits_split:
+        return UNSPLIT_COMMS
+    return PART_WORDS[part]
 
 
 def _which_step(rank: RankFacts) -> str:
     num = len(rank.steps.windows)
     if not rank.steps.is_pitch:
-        return (
-            "all that was recorded"
-            if rank.steps.source == "whole trace"
-            else "the only step, from its first work to its last"
-        )
-    return (
-        "the only whole step, while profiled"
-        if num == 1
-        else f"the median step of {num}, while profiled"
-    )
+        if rank.steps.source == "whole trace":
+            return "all that was recorded"
+        return "the only step, from its first work to its last"
+    if num == 1:
+        return "the only whole step, while profiled"
+    return f"the median step of {num}, while profiled"
 
 
 def device_sections(rank: RankFacts) -> Iterator[Section]:
@@ -151,31 +145,25 @@ def _mfu_words(rank: RankFacts) -> str:
         done = f"; its model does {teraflops(roof.model_flops)} a step" if roof.model_flops else ""
         return f"not measured: {_why_no_mfu(rank, roof)}{done}"
     precision = f" {roof.peak_precision}" if roof.peak_precision else ""
-    coverage = (
-        f"; work known for {percent(roof.modelled_share)} of compute"
-        if roof.modelled_share is not None
-        else ""
-    )
+    coverage = ""
+    if roof.modelled_share is not None:
+        coverage = f"; work known for {percent(roof.modelled_share)} of compute"
     device = roof.device or "the device"
     return f"{percent(roof.mfu)} of the dense{precision} peak of {device}{coverage}"
 
 
 def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
     if roof.device is None:
-        return (
-            f"no peak is known for {rank.device_name}"
-            if rank.device_name
-            else "the trace does not name the device"
-        )
+        if rank.device_name:
+            return f"no peak is known for {rank.device_name}"
+        return "the trace does not name the device"
     if roof.model_flops is None and rank.launches is not None and rank.launches.num_in_graphs:
         return "the work inside CUDA graphs is not recorded with its shapes"
     if roof.model_flops is None:
         return "too little of the matrix work is known (record_shapes=True tells it)"
-    return (
-        "the trace has no whole step"
-        if not rank.steps.windows
-        else "no peak for the precision in use"
-    )
+    if not rank.steps.windows:
+        return "the trace has no whole step"
+    return "no peak for the precision in use"
 
 
 def _phase_words(phases: Phases, num_steps: int) -> str:

@@ -108,11 +108,9 @@ def _what_was_read(facts: Facts) -> str:
         )
         return f"{plural(len(files), 'recording')}, no trace"
     if not ranks:
-        return (
-            "No rank was read."
-            if facts.run is None
-            else f"{facts.run.path}: the profiler recorded no step"
-        )
+        if facts.run is None:
+            return "No rank was read."
+        return f"{facts.run.path}: the profiler recorded no step"
     if len(ranks) == 1:
         read = shorten(ranks[0].path, MAX_PATH)
     else:
@@ -123,11 +121,9 @@ def _what_was_read(facts: Facts) -> str:
     if len(names) > 2:
         devices += f" and {len(names) - 2} other kinds of device"
     if not devices:
-        devices = (
-            "no device named"
-            if any(rank.steps.where == "device" for rank in ranks)
-            else "no device"
-        )
+        devices = "no device"
+        if any(rank.steps.where == "device" for rank in ranks):
+            devices = "no device named"
     return f"{read}, {devices}: {_step_words(facts.median_rank)}"
 
 
@@ -139,9 +135,9 @@ def _step_words(rank: RankFacts) -> str:
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
-    return (
-        f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
-    )
+    if len(steps.windows) != steps.num_seen:
+        return f"{seen}, {len(steps.windows)} measured"
+    return seen
 
 
 def _common_folder(paths: list[str]) -> str:

@@ -65,26 +65,20 @@ def head_words(fixed: Fixed) -> str:
         ended = "it was interrupted" if fixed.is_interrupted else "the budget had no room for it"
         return f"{each}; that all of them together are faster was not proven: {ended}."
     if fixed.whole.speedup is None or not fixed.is_faster:
-        again = (
-            "measured afresh against the command as it was given, it is"
-            if is_one
-            else "together they are"
-        )
-        more = (
-            " Give longer runs (--steps), or more of them (--max-rounds)."
-            if fixed.whole.verdict == UNSETTLED
-            else ""
-        )
+        again = "together they are"
+        if is_one:
+            again = "measured afresh against the command as it was given, it is"
+        more = " Give longer runs (--steps), or more of them (--max-rounds)."
+        if fixed.whole.verdict != UNSETTLED:
+            more = ""
         return (
             f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, "
             f"{fixed.whole.because}.{more}"
         )
     before, after = fixed.whole.baseline.step_ns, fixed.whole.candidate.step_ns
-    times = (
-        ""
-        if before is None or after is None
-        else f", {short_time(before)} a step before, {short_time(after)} after"
-    )
+    times = ""
+    if before is not None and after is not None:
+        times = f", {short_time(before)} a step before, {short_time(after)} after"
     return f"{len(kept)} of {findings} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
@@ -100,11 +94,9 @@ def gave_words(attempt: Attempt) -> str:
     if speedup is None:
         return "-"
     is_told = speedup.is_bounded and speedup.high <= LARGE
-    return (
-        f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
-        if is_told
-        else f"{speedup.value:.2f}x"
-    )
+    if is_told:
+        return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+    return f"{speedup.value:.2f}x"
 
 
 def knob_words(attempt: Attempt) -> str:
@@ -153,8 +145,6 @@ def _rest_words(attempt: Attempt) -> str:
         return f"{attempt.action} ({attempt.why})" if attempt.knobs else attempt.action
     if attempt.outcome == KEPT:
         return f"{attempt.action} (tried as {knob_words(attempt)})"
-    return (
-        knob_words(attempt)
-        if attempt.verified is None and attempt.why == NOT_RUN
-        else f"{knob_words(attempt)}: {attempt.why}"
-    )
+    if attempt.verified is None and attempt.why == NOT_RUN:
+        return knob_words(attempt)
+    return f"{knob_words(attempt)}: {attempt.why}"

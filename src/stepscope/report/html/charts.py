@@ -132,15 +132,13 @@ def link_chart(comms: CommsFacts) -> dict[str, Any] | None:
         }
         for fit in comms.fits
     ]
-    link = (
-        None
-        if comms.link is None
-        else {
+    link = None
+    if comms.link is not None:
+        link = {
             "name": comms.link.name,
             "bytes_per_s": comms.link.bytes_per_s,
             "source": comms.link.source,
         }
-    )
     return {"points": points, "fits": fits, "link": link}
 
 

@@ -244,11 +244,9 @@ def _title(diagnosis: Diagnosis) -> str:
     if not ranks and auxiliary is not None:
         paths = [path for recording in auxiliary.recordings for path in recording.paths]
         return paths[0] if len(paths) == 1 else f"{plural(len(paths), 'recording')}, no trace"
-    return (
-        "Training run"
-        if not ranks
-        else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
-    )
+    if not ranks:
+        return "Training run"
+    return ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
 def _floor_ms(rank: RankFacts | None) -> float | None:

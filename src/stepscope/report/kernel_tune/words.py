@@ -44,11 +44,9 @@ def head_words(tuning: KernelTuning) -> str:
 
 def how_words(tuning: KernelTuning) -> str:
     what = "forward and backward" if tuning.has_gradients else "forward"
-    by = (
-        "the device alone"
-        if tuning.by == "device" and tuning.device_kind != "cpu"
-        else "one call after another"
-    )
+    by = "one call after another"
+    if tuning.by == "device" and tuning.device_kind != "cpu":
+        by = "the device alone"
     gradients = " and its gradients" if tuning.gradients_checked else ""
     return (
         f"Checked against {tuning.reference}{gradients} in {plural(len(tuning.checked), 'case')}; "
@@ -66,11 +64,9 @@ def verdict_words(tuning: KernelTuning, result: CaseResult) -> str:
     assert timed is not None, "a winner was timed"
     took = f"{short_time(timed.ns)}{floor_words(result)}"
     if result.winner == result.baseline:
-        return (
-            f"{where}: nothing beats it as it is, {took}."
-            if not winner.settings
-            else f"{where}: the baseline stands, {took}."
-        )
+        if not winner.settings:
+            return f"{where}: nothing beats it as it is, {took}."
+        return f"{where}: the baseline stands, {took}."
     name = settings_words(winner)
     if result.gain is None:
         return f"{where}: {name}, {took}."
@@ -148,8 +144,6 @@ def deviation_words(deviation: Deviation) -> str:
         f"{deviation.output} is off by {deviation.error:.2g} ({deviation.measure}; "
         f"{deviation.allowed:.2g} allowed) at {deviation.case.words}"
     )
-    return (
-        f"{words}. That may be rounding: --tolerance allows more"
-        if deviation.may_be_rounding
-        else words
-    )
+    if deviation.may_be_rounding:
+        return f"{words}. That may be rounding: --tolerance allows more"
+    return words

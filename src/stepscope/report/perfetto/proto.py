@@ -160,9 +160,9 @@ class ProtoWriter:
         self._describe(number_, fields)
 
     def counter(self, number_: int, process: int, name: str, unit: str, order: int) -> None:
-        counted = (
-            number(UNIT, BYTES_UNIT) if unit == "bytes" else text(UNIT_NAME, unit) if unit else b""
-        )
+        counted = text(UNIT_NAME, unit) if unit else b""
+        if unit == "bytes":
+            counted = number(UNIT, BYTES_UNIT)
         fields = number(PARENT, process) + text(TRACK_NAME, plain(name)) + number(ORDER, order)
         self._describe(number_, fields + data(COUNTER, counted))
 

@@ -82,11 +82,9 @@ def page_of(plan: Plan, measured: MeasuredMemory | None = None) -> dict[str, Any
     if account is not None:
         whole = job.cluster.memory_bytes
         share = percent(account.memory_bytes / whole)
-        fill = (
-            "The bar is the whole device; what is empty is free."
-            if account.fits
-            else "It does not fit."
-        )
+        fill = "It does not fit."
+        if account.fits:
+            fill = "The bar is the whole device; what is empty is free."
         page |= {
             "memory": _parts(account.memory, MEMORY_WORDS, max(whole, account.memory_bytes), gib),
             "memory_words": f"{gib(account.memory_bytes)} of {gib(whole)}, {share}. {fill}",

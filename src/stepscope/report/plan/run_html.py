@@ -26,13 +26,9 @@ def run_plan_html(plan: RunPlan) -> str:
     """The whole file."""
     made = plan.made
     last = made.steps[-1]
-    rate = (
-        "work/s"
-        if plan.global_batch is None
-        else "samples/s"
-        if plan.seq_len is None
-        else "tokens/s"
-    )
+    rate = "samples/s" if plan.seq_len is None else "tokens/s"
+    if plan.global_batch is None:
+        rate = "work/s"
     widths, judged = run_plan_sections(plan)
     page = EMPTY | {
         "title": plan.path[0],

@@ -18,11 +18,9 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
     if record.reserved_bytes is not None:
         yield "reserved", f"{size_words(record.reserved_bytes)} at most"
     if record.free_at_peak_bytes is not None and record.unused_share is not None:
-        largest = (
-            ""
-            if record.largest_free_bytes is None
-            else f", the largest block {size_words(record.largest_free_bytes)}"
-        )
+        largest = ""
+        if record.largest_free_bytes is not None:
+            largest = f", the largest block {size_words(record.largest_free_bytes)}"
         words = (
             f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was "
             f"reserved then){largest}"
@@ -34,11 +32,9 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
             f"{size_words(record.split_bytes)} at most: beside tensors, so it cannot be given back",
         )
     if record.pool_bytes:
-        free = (
-            ""
-            if record.pool_free_bytes is None
-            else f", {size_words(record.pool_free_bytes)} of it in no tensor"
-        )
+        free = ""
+        if record.pool_free_bytes is not None:
+            free = f", {size_words(record.pool_free_bytes)} of it in no tensor"
         yield (
             "in pools of their own",
             (
@@ -60,26 +56,18 @@ def _trouble(record: MemoryRecord) -> Iterable[tuple[str, str]]:
             f"{record.num_retries} (the allocator gave its cache back and asked the driver again)",
         )
     if record.num_ooms is not None:
-        asked = (
-            ""
-            if record.oom_bytes is None
-            else f"; the last one asked for {size_words(record.oom_bytes)}"
-        )
-        yield (
-            "out of memory",
-            "never"
-            if not record.num_ooms
-            else f"{'once' if record.num_ooms == 1 else f'{record.num_ooms} times'}{asked}",
-        )
+        asked = ""
+        if record.oom_bytes is not None:
+            asked = f"; the last one asked for {size_words(record.oom_bytes)}"
+        often = {0: "never", 1: f"once{asked}"}
+        yield "out of memory", often.get(record.num_ooms, f"{record.num_ooms} times{asked}")
 
 
 def _steps_words(steps: tuple[Step, ...]) -> str:
     floors = [size_words(step.floor_bytes) for step in steps]
-    shown = (
-        ", ".join(floors)
-        if len(floors) <= 6
-        else f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
-    )
+    shown = ", ".join(floors)
+    if len(floors) > 6:
+        shown = f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
     return f"{len(steps)}, with at least {shown} held in each"
 
 

@@ -69,16 +69,12 @@ def _verdict(scaling: Scaling) -> str:
         if gain is not None
     ]
     if not compared:
-        why = (
-            scaling.because
-            if scaling.kind is None
-            else "the step times to compare were not measured"
-        )
-        hint = (
-            " --scaling-kind weak or --scaling-kind strong says which it is."
-            if scaling.kind is None
-            else ""
-        )
+        why = "the step times to compare were not measured"
+        if scaling.kind is None:
+            why = scaling.because
+        hint = " --scaling-kind weak or --scaling-kind strong says which it is."
+        if scaling.kind is not None:
+            hint = ""
         return f"Step times alone, no efficiency: {why}.{hint}"
     run, gain = compared[-1]
     head = (
@@ -106,9 +102,9 @@ def _loss_words(gain: Gain, run: WidthRun) -> str:
 
 
 def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
-    return (
-        UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
-    )
+    if part == "comms_transfer" and parts["comms_wait"] is None:
+        return UNSPLIT_COMMS
+    return WORDS[part]
 
 
 def _runs_section(scaling: Scaling) -> Section:

@@ -44,11 +44,9 @@ def cache_document(rows: Sequence[Row], unread: int) -> Document:
 def _blocks(rows: Sequence[Row], unread: int) -> Iterator[Block]:
     yield Headline(command="stepscope tune cache", text=f"{plural(len(rows), 'setting')} kept")
     for row in rows:
-        gain = (
-            ""
-            if row.baseline_ns is None
-            else f", {row.baseline_ns / row.ns:.2f}x as fast as before"
-        )
+        gain = ""
+        if row.baseline_ns is not None:
+            gain = f", {row.baseline_ns / row.ns:.2f}x as fast as before"
         versions = ", ".join(f"{name} {version}" for name, version in row.versions.items())
         lines = [
             f"{setting_words(row.settings)}: {short_time(row.ns)}{gain}",

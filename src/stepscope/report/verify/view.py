@@ -68,28 +68,24 @@ def summary_words(verified: Verified) -> str:
         return f"{head}: {verified.because}."
     unit = "sample" if verified.per_sample else "step"
     times = [side.step_ns for side in (verified.baseline, verified.candidate)]
-    step_times = (
-        ""
-        if None in times
-        else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
-    )
+    step_times = ""
+    if None not in times:
+        step_times = (
+            f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
+        )
     words = f"{head}: {interval_words(verified.speedup)}{step_times}."
-    other = (
-        " But the two do not compute the same."
-        if verified.is_gain and computes_else(verified)
-        else ""
-    )
+    other = ""
+    if verified.is_gain and computes_else(verified):
+        other = " But the two do not compute the same."
     return f"{words}{other}{_loss_doubt(verified)} {_after(verified)}"
 
 
 def _loss_doubt(verified: Verified) -> str:
     """Where nothing trains, a gain is one of a job that does not: the verdict itself says so."""
     loss = verified.loss
-    return (
-        f" But {loss.because}."
-        if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE
-        else ""
-    )
+    if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE:
+        return f" But {loss.because}."
+    return ""
 
 
 def loss_words(verified: Verified) -> str | None:
@@ -142,11 +138,9 @@ def smallest_words(verified: Verified) -> str:
 
 
 def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
-    span = (
-        ""
-        if prediction.low is None or prediction.high is None
-        else f" ({prediction.low:.2f}-{prediction.high:.2f})"
-    )
+    span = ""
+    if prediction.low is not None and prediction.high is not None:
+        span = f" ({prediction.low:.2f}-{prediction.high:.2f})"
     said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
     if speedup is None:
         return f"{said}; there is no interval to hold it against"
