@@ -20,7 +20,7 @@ LINE = re.compile(r'^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{rank="\d+"\})? -?[0-9.e
 
 
 def rank(number: int, **more: object) -> RankLive:
-    one = RankLive(
+    healthy = RankLive(
         rank=number,
         state="runs",
         step=1200,
@@ -34,7 +34,7 @@ def rank(number: int, **more: object) -> RankLive:
         device_total_bytes=80_000_000_000,
         rss_bytes=5_200_000_000,
     )
-    return replace(one, **more)  # type: ignore[arg-type]
+    return replace(healthy, **more)  # type: ignore[arg-type]
 
 
 def view(ranks: list[RankLive], **more: object) -> LiveView:
@@ -61,10 +61,10 @@ def crowd() -> LiveView:
         "rank 9: silent for 11 s: its process is gone, stopped, inside one long call, or cannot "
         "write"
     )
-    told = Alert(
+    alert = Alert(
         kind="silent", ranks=(9,), step=1100, words=words, at_wall_ns=1_800_000_000_000_000_000
     )
-    return view(ranks, alerts=(told,), world_size=72)
+    return view(ranks, alerts=(alert,), world_size=72)
 
 
 def test_many_ranks_render_in_few_lines(check_golden: Golden) -> None:

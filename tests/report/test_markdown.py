@@ -147,10 +147,10 @@ def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(
 ) -> None:
     tame = drawn(to_markdown(diagnosis_document(*everywhere(demo, "tame"))))
     markdown = to_markdown(diagnosis_document(*everywhere(demo, text)))
-    found = drawn(markdown)
-    assert found.tags == tame.tags
-    assert not SHOUTS.search(found.words)
-    shown = " ".join(found.words.replace("\u200b", "").split())
+    page = drawn(markdown)
+    assert page.tags == tame.tags
+    assert not SHOUTS.search(page.words)
+    shown = " ".join(page.words.replace("\u200b", "").split())
     # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice
     # evidence, place; notes. NCCL's version, warning, remark and problem are not cut; its other
     # words are.
@@ -173,27 +173,27 @@ def test_plain_words_stay_plain() -> None:
 
 
 def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None:
-    found = drawn(to_markdown(diagnosis_document(demo)))
-    assert found.tags[0] == "h2"
-    assert demo.verdict.summary in found.words
-    assert "65.5 ms (as given; 81.6 ms while profiled)" in found.words
+    page = drawn(to_markdown(diagnosis_document(demo)))
+    assert page.tags[0] == "h2"
+    assert demo.verdict.summary in page.words
+    assert "65.5 ms (as given; 81.6 ms while profiled)" in page.words
     finding = demo.findings[0]
     gain = (
         f"{finding.predicted_speedup:.2f}x "
         f"({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
     )
-    assert f"1. {finding.code} {gain}" in found.words
-    assert finding.action in found.words
+    assert f"1. {finding.code} {gain}" in page.words
+    assert finding.action in page.words
     # What the terminal has further down is folded: evidence, device, kernels by kind and by name,
     # marks, host, copies, notes.
-    assert found.tags.count("details") == found.tags.count("/details") == 8
-    is_open = found.tags[: found.tags.index("details")]
+    assert page.tags.count("details") == page.tags.count("/details") == 8
+    is_open = page.tags[: page.tags.index("details")]
     assert is_open.count("table") == 1, "where the step goes stands open"
-    assert found.tags.count("table") == 6
+    assert page.tags.count("table") == 6
     # Folded lists are lists, not text inside raw HTML.
-    told = found.tags[: found.tags.index("/details")]
-    assert told.count("li") == len(finding.evidence)
-    last = found.tags[len(found.tags) - found.tags[::-1].index("details") :]
+    folded = page.tags[: page.tags.index("/details")]
+    assert folded.count("li") == len(finding.evidence)
+    last = page.tags[len(page.tags) - page.tags[::-1].index("details") :]
     assert last.count("li") == len(demo.notes)
 
 
@@ -287,11 +287,11 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_is_drawn(name: str) -> None:
-    found = drawn(to_markdown(diagnosis_document(SCENARIOS[name]())))
+    page = drawn(to_markdown(diagnosis_document(SCENARIOS[name]())))
     opened = [
-        tag for tag in found.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
+        tag for tag in page.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
     ]
-    assert sorted(opened) == sorted(tag[1:] for tag in found.tags if tag.startswith("/"))
+    assert sorted(opened) == sorted(tag[1:] for tag in page.tags if tag.startswith("/"))
     ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
     assert set(opened) <= set(ours.split())
 

@@ -59,9 +59,9 @@ def test_hostile_words_neither_escape_nor_widen(tmp_path: Path, width: int) -> N
 
 def test_json_has_the_key_only_with_a_log(tmp_path: Path) -> None:
     log = read_text(tmp_path, two_nodes())
-    found = json.loads(to_json(with_log(log)))["nccl"]
-    assert found["transports"] == {"P2P": 4, "NET/IB": 4}
-    assert found["connections"][0] == {
+    nccl = json.loads(to_json(with_log(log)))["nccl"]
+    assert nccl["transports"] == {"P2P": 4, "NET/IB": 4}
+    assert nccl["connections"][0] == {
         "communicator": "0xabc",
         "rank": 0,
         "peer": 1,
@@ -69,7 +69,7 @@ def test_json_has_the_key_only_with_a_log(tmp_path: Path) -> None:
         "received_via": None,
         "channels": 1,
     }
-    assert found["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
+    assert nccl["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
     assert "nccl" not in json.loads(to_json(SCENARIOS["healthy"]()))
 
 
