@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stepscope.core.saved import save
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests import scenarios
 from tests.builders import step_events, tar_bytes, trace_text
 from tests.live_runs import (

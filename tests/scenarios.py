@@ -864,7 +864,7 @@ SCENARIOS: Mapping[str, Callable[[], Diagnosis]] = {
 
 def kept_diagnosis(code: str, speedup: float = 1.4, low: float = 1.3, high: float = 1.6) -> str:
     """A diagnosis in JSON with one finding, as `stepscope diagnose --format json` keeps it."""
-    from stepscope.report.json import to_json
+    from stepscope.report.diagnosis.json import to_json
 
     finding = Finding(
         code=code,

@@ -18,7 +18,7 @@ from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode, plain
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.saved import NOT_KEPT, load
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.shared_data import DEMO, ROOT
 
 KEPT = ROOT / "tests" / "kept"

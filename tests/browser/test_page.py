@@ -238,18 +238,18 @@ def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Pa
         step_ms=65.48,
     )
     page = opened(browser, path, bypass=True)
-    parts = page.locator("#beside .recording")
+    parts = page.locator("#auxiliary .recording")
     assert [words.split()[0] for words in parts.locator("h3").all_inner_texts()] == list(names)
     assert [words.split("/")[-1] for words in parts.locator(".paths").all_inner_texts()] == list(
         names.values()
     )
-    assert page.locator("#contents a[href='#beside']").is_visible()
+    assert page.locator("#contents a[href='#auxiliary']").is_visible()
     # Folded tables have nothing to look at.
-    page.eval_on_selector_all("#beside details", "all => all.forEach(one => { one.open = true; })")
+    page.eval_on_selector_all("#auxiliary details", "all => all.forEach(it => { it.open = true; })")
     assert parts.locator("table").count() >= 6
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     # The rest of the page has its own test.
-    faults = axe.Axe().run(page, context="#beside").response["violations"]
+    faults = axe.Axe().run(page, context="#auxiliary").response["violations"]
     assert [f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}" for one in faults] == []
     assert page.said == []
     page.context.close()

@@ -18,7 +18,7 @@ from stepscope.calibration.sweep import CPU_FULL, CPU_QUICK, CUDA_FULL, CUDA_QUI
 from stepscope.calibration.timer import DeviceTimer, HostTimer, how_many, timing
 from stepscope.core.calibrated import Calibrated, Timing
 from stepscope.readers.system.hardware_file import read_hardware
-from stepscope.report.calibration_view import calibration_document, rate_text, size_text, time_text
+from stepscope.report.calibration import calibration_document, rate_text, size_text, time_text
 from stepscope.report.document.terminal import to_text
 
 TINY = Sweep(

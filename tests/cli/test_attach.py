@@ -20,7 +20,7 @@ from stepscope.errors import FormatError, InputError, UsageError
 from stepscope.process.table import Process, processes, read_process
 from stepscope.readers.host.stacks import training_stack
 from stepscope.report.document.terminal import to_text
-from stepscope.report.stacks_view import stacks_document
+from stepscope.report.stacks import stacks_document
 from tests.capture.jobs import environment
 from tests.waiting import until
 

@@ -16,7 +16,7 @@ from stepscope.core.saved import save
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scaling_jobs import strong_series, write_job
 from tests.shared_data import DEMO, ROOT

@@ -20,8 +20,8 @@ from stepscope.core.saved import save
 from stepscope.errors import UsageError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.gate import gate_lines, known_names, read_quantities
-from stepscope.report.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.scenarios import SCENARIOS
 from tests.shared_data import DEMO, ROOT, needs_shared, shared_traces

@@ -36,8 +36,8 @@ from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.report.comparison.json import comparisons_json
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.fix.json import fixed_json
-from stepscope.report.json import to_json
 from stepscope.report.scaling.json import scaling_json
 from stepscope.report.tune.json import tuning_json
 from stepscope.report.verify.json import verified_json

@@ -13,9 +13,9 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.kernels import KernelRecording, KernelReport
 from stepscope.core.saved import NOT_KEPT, load, save
 from stepscope.errors import FormatError, InputError
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from stepscope.report.recordings.text import recording_texts
 from tests.scenarios import SCENARIOS
 

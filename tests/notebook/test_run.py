@@ -187,12 +187,12 @@ def test_ranks_are_those_of_a_folder_of_links(tmp_path: Path) -> None:
         )
     (tmp_path / "rank2.json").write_text("{")
     run = stepscope.load(tmp_path, cache=False)
-    found = (
+    rows = (
         run.query("select rank, count(*) as n from kernels group by rank order by rank")
         .to_arrow()
         .to_pylist()
     )
-    assert [one["rank"] for one in found] == [0, 1]
+    assert [row["rank"] for row in rows] == [0, 1]
     assert any("rank2.json" in note for note in run.notes), "the rank that cannot be read is named"
 
 

@@ -35,17 +35,17 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: Any) -> None:
 
 
 def test_scalars_are_what_was_measured(run: Run) -> None:
-    found = {(one.name, one.step): one.value for one in scalars(run)}
+    values = {(scalar.name, scalar.step): scalar.value for scalar in scalars(run)}
     rank = run.diagnosis.facts.ranks[0]
-    assert found["stepscope/step_ms", None] == 65.48
-    assert [found["stepscope/rank0/step_ms", n] for n in (1, 2)] == [
+    assert values["stepscope/step_ms", None] == 65.48
+    assert [values["stepscope/rank0/step_ms", n] for n in (1, 2)] == [
         ns / 1e6 for ns in rank.steps.step_intervals
     ]
-    assert found["stepscope/rank0/mfu", None] == rank.roofline.mfu
-    parts = [found[f"stepscope/rank0/partition_ms/{part}", None] for part in PARTS]
+    assert values["stepscope/rank0/mfu", None] == rank.roofline.mfu
+    parts = [values[f"stepscope/rank0/partition_ms/{part}", None] for part in PARTS]
     assert sum(parts) == pytest.approx((rank.steps.step_interval_ns or 0) / 1e6)
     assert (
-        found["stepscope/finding/serial-loader/predicted_step_ms", None]
+        values["stepscope/finding/serial-loader/predicted_step_ms", None]
         == run.diagnosis.findings[0].predicted_step_ms
     )
     assert list(scalars(run.diagnosis)) == list(scalars(run))
@@ -54,7 +54,7 @@ def test_scalars_are_what_was_measured(run: Run) -> None:
 @needs_shared
 def test_what_was_not_measured_is_not_logged() -> None:
     path = SHARED / "lab" / "ranks2" / "ddp_straggler.slow.rank0.pt.trace.json.gz"
-    names = {one.name for one in scalars(load(path, cache=False))}
+    names = {scalar.name for scalar in scalars(load(path, cache=False))}
     assert "stepscope/rank0/partition_ms/comms_transfer" in names
     assert "stepscope/rank0/partition_ms/comms_wait" not in names, (
         "one rank alone does not tell its waits"
@@ -79,7 +79,7 @@ def test_tensorboard_gets_scalars_and_a_copy_of_the_report(
 
     module(monkeypatch, "torch.utils.tensorboard", SummaryWriter=SummaryWriter)
     log_to_tensorboard(run, tmp_path / "logs", report=report)
-    assert written == [(one.name, one.value, one.step or 0) for one in scalars(run)]
+    assert written == [(scalar.name, scalar.value, scalar.step or 0) for scalar in scalars(run)]
     assert closed == [True]
     assert (tmp_path / "logs" / "report.html").read_text() == "<p>hello</p>"
 
@@ -167,8 +167,10 @@ def test_mlflow_gets_metrics_and_an_artifact(
     )
     log_to_mlflow(run, report=report)
     log_to_mlflow(run, "abc")
-    wanted = [(one.name, one.value, one.step or 0) for one in scalars(run)]
-    assert metrics == [(*one, None) for one in wanted] + [(*one, "abc") for one in wanted]
+    wanted = [(scalar.name, scalar.value, scalar.step or 0) for scalar in scalars(run)]
+    assert metrics == [(*scalar, None) for scalar in wanted] + [
+        (*scalar, "abc") for scalar in wanted
+    ]
     assert artifacts == [(str(report), None)]
 
 

@@ -16,7 +16,7 @@ import stepscope
 from stepscope.cli.main import main
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.builders import step_events, trace_text
 from tests.format_samples import BESIDES, Sample, samples
 from tests.live_runs import add_steps, row, write_rank, write_run

@@ -18,7 +18,7 @@ from stepscope.pipeline import contexts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.readers.kineto import trace as kineto
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from stepscope.rules import registry
 from stepscope.rules.judge import judge
 from tests.rules.job_cases import ddp

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from stepscope.core.saved import load, save
-from stepscope.report.comms_view import MAX_ROWS
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.comms import MAX_ROWS
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from tests.scenarios import evil_groups, healthy, lone_rank_with_collectives, meshed_ranks
 
 
@@ -63,10 +63,10 @@ def test_no_collectives_no_block_and_no_key() -> None:
 
 
 def test_json_has_the_facts_whole() -> None:
-    found = json.loads(to_json(meshed_ranks()))["comms"]
-    assert found["rows"][0]["busbw_bytes_per_s"] == 28e9
-    assert found["ranks"][77]["late_ns"] == 11_000_000
-    assert set(found) == {
+    comms = json.loads(to_json(meshed_ranks()))["comms"]
+    assert comms["rows"][0]["busbw_bytes_per_s"] == 28e9
+    assert comms["ranks"][77]["late_ns"] == 11_000_000
+    assert set(comms) == {
         "world_size",
         "rows",
         "num_rows_left_out",

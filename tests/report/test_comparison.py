@@ -15,17 +15,18 @@ from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.side import CompareSide
 from stepscope.report.comparison.html import comparisons_html
 from stepscope.report.comparison.json import comparisons_json
-from stepscope.report.comparison.page import chosen, page_of
+from stepscope.report.comparison.page import page_of
 from stepscope.report.comparison.view import comparisons_document
 from stepscope.report.comparison.words import (
     changed_name,
+    distinct_kernels,
     headline,
     how_words,
     interval_words,
     ratio,
     sure_words,
-    told_apart,
 )
+from stepscope.report.document.blocks import Table, cell
 from stepscope.report.document.markdown import MAX_CHARS, to_markdown
 from stepscope.report.document.terminal import show, to_text
 from tests.experiments.compare.test_pairing import Call, pieces
@@ -96,25 +97,23 @@ def test_only_our_own_scripts_may_run(evil: Comparison) -> None:
 
 def test_lines_that_are_hidden_are_in_the_rest() -> None:
     before = [(f"forward aten::op{i}[{i}]", f"k{i}", 1e6 * (i + 1)) for i in range(30)]
-    found = made(before, [])
-    table = next(table for table in page_of(found, "B").tables if table.name == "changed")
-    shown, left_out = chosen(table)
-    assert left_out == 30 - table.most
-    total = next(line for line in shown if line.is_total)
-    others = [line for line in shown if not line.is_total]
-    for side in (0, 1):
-        assert (
-            sum(line.ends_ns[side] for line in others if line.ends_ns)
-            == (total.ends_ns or (0, 0))[side]
-        )
-    assert total.ends_ns == (sum(range(1, 31)) * 10**6, 0)
-    text = render_comparisons([found])
+    comparison = made(before, [])
+    table = next(table for table in page_of(comparison, "B").tables if table.name == "changed")
+    block = table.section.blocks[0]
+    assert isinstance(block, Table)
+    *others, total = [[cell(value).text for value in row] for row in block.rows]
+    assert len(others) == 12 + 1
+    for column in (0, 1, 2):
+        sides = [0.0 if row[column] == "-" else float(row[column]) for row in [*others, total]]
+        assert sum(sides[:-1]) == pytest.approx(sides[-1], abs=0.005 * len(sides))
+    assert [float(text) for text in total[:3]] == [-465, 465, 0]
+    text = render_comparisons([comparison])
     assert "and 18 lines more" in " ".join(text.split())
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def words_of(low: float | None, high: float | None, verdict: str, value: float | None = 1.2) -> str:
-    told = made([], [])
+    comparison = made([], [])
     smallest = None if low is None else 1.01
     speedup = Speedup(
         value=value,
@@ -125,7 +124,7 @@ def words_of(low: float | None, high: float | None, verdict: str, value: float |
         verdict=verdict,
         why="two steps",
     )
-    return headline(replace(told, speedup=speedup), "B").replace("\u00a0", " ")
+    return headline(replace(comparison, speedup=speedup), "B").replace("\u00a0", " ")
 
 
 def test_the_headline_says_no_more_than_is_known() -> None:
@@ -162,11 +161,12 @@ def test_the_headline_does_not_call_a_slower_run_faster_nor_one_a_change() -> No
 
 
 def test_steps_that_the_profiler_slowed_are_told_beside_the_answer() -> None:
-    found = made([], [])
+    comparison = made([], [])
     first, second = (
-        replace(run, source="recorded", bound="host") for run in (found.before, found.after)
+        replace(run, source="recorded", bound="host")
+        for run in (comparison.before, comparison.after)
     )
-    page = page_of(replace(found, before=first, after=second), "B")
+    page = page_of(replace(comparison, before=first, after=second), "B")
     assert page.headline.endswith(", while profiled.")
     assert any(
         fact.startswith(
@@ -176,12 +176,14 @@ def test_steps_that_the_profiler_slowed_are_told_beside_the_answer() -> None:
     )
     device = page_of(
         replace(
-            found, before=replace(first, bound="compute"), after=replace(second, bound="memory")
+            comparison,
+            before=replace(first, bound="compute"),
+            after=replace(second, bound="memory"),
         ),
         "B",
     )
     assert not any("The profiler slows" in fact for fact in device.facts)
-    assert not any("The profiler slows" in fact for fact in page_of(found, "B").facts)
+    assert not any("The profiler slows" in fact for fact in page_of(comparison, "B").facts)
 
 
 def test_what_a_sample_could_show_is_no_bound_on_what_it_shows() -> None:
@@ -191,18 +193,18 @@ def test_what_a_sample_could_show_is_no_bound_on_what_it_shows() -> None:
     )
 
 
-def test_kernels_that_look_alike_are_told_apart() -> None:
+def test_kernels_that_look_alike_have_names_of_their_own() -> None:
     functors = ("at::native::MulFunctor<float>", "at::native::AddFunctor<float>")
     names = [
-        f"void at::native::vectorized_elementwise_kernel<4, {one}, std::array<char*, 2ul>>(int)"
-        for one in functors
+        f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 2ul>>(int)"
+        for functor in functors
     ]
-    assert told_apart([*names, "gemm"]) == [
+    assert distinct_kernels([*names, "gemm"]) == [
         "vectorized_elementwise_kernel<4, ...> MulFunctor",
         "vectorized_elementwise_kernel<4, ...> AddFunctor",
         "gemm",
     ]
-    assert told_apart(names[:1]) == ["vectorized_elementwise_kernel<4, ...>"]
+    assert distinct_kernels(names[:1]) == ["vectorized_elementwise_kernel<4, ...>"]
 
 
 def test_what_replaced_work_is_readable_in_a_narrow_terminal() -> None:
@@ -215,14 +217,14 @@ def test_what_replaced_work_is_readable_in_a_narrow_terminal() -> None:
         ),
         mm,
     ]
-    found = made(before, [mm, ("forward aten::_cudnn_attention_forward[1]", "flash", 1e6), mm])
-    lines = render_comparisons([found], width=80).splitlines()
-    place = next(i for i, line in enumerate(lines) if "masked_fill_" in line)
-    assert lines[place + 1].split() == ["replaced", "by", "_cudnn_attention_forward"]
+    comparison = made(before, [mm, ("forward aten::_cudnn_attention_forward[1]", "flash", 1e6), mm])
+    lines = render_comparisons([comparison], width=80).splitlines()
+    index = next(i for i, line in enumerate(lines) if "masked_fill_" in line)
+    assert lines[index + 1].split() == ["replaced", "by", "_cudnn_attention_forward"]
     assert all(len(line) <= 80 for line in lines)
     assert any(
         line.endswith("replaced by _cudnn_attention_forward")
-        for line in render_comparisons([found], width=110).splitlines()
+        for line in render_comparisons([comparison], width=110).splitlines()
     )
 
 
@@ -231,7 +233,7 @@ def test_how_work_changed_is_said_of_what_changed() -> None:
         ops=("aten::mm",), kernels=(), shapes=(), precisions=("fp32", "tf32"), count=2.0, ns=1000
     )
     second = replace(first, precisions=("tf32", "fp32"))
-    one = Changed(
+    changed = Changed(
         name="x",
         phase=None,
         module=None,
@@ -240,24 +242,24 @@ def test_how_work_changed_is_said_of_what_changed() -> None:
         before=first,
         after=second,
     )
-    assert how_words(one) == "precision of a part"
+    assert how_words(changed) == "precision of a part"
     assert (
-        how_words(replace(one, after=replace(first, precisions=("bf16",))))
+        how_words(replace(changed, after=replace(first, precisions=("bf16",))))
         == "precision fp32/tf32 to bf16"
     )
     graph = replace(
-        one, name="aten::add_, aten::add, 2 more", how=("launcher",), paired_by="kernel"
+        changed, name="aten::add_, aten::add, 2 more", how=("launcher",), paired_by="kernel"
     )
     assert changed_name(graph) == "add_, add, 2 more"
 
 
 def test_numbers_that_round_to_nothing_have_no_line() -> None:
-    found = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 2e6)])
-    assert found.device is not None
-    overlap = replace(found.device.overlap, before_ns=-80, after_ns=0)
-    rest = replace(found.device.rest, before_ns=80)
+    comparison = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 2e6)])
+    assert comparison.device is not None
+    overlap = replace(comparison.device.overlap, before_ns=-80, after_ns=0)
+    rest = replace(comparison.device.rest, before_ns=80)
     text = render_comparisons(
-        [replace(found, device=replace(found.device, overlap=overlap, rest=rest))]
+        [replace(comparison, device=replace(comparison.device, overlap=overlap, rest=rest))]
     )
     assert "less what ran at once" not in text
     assert "no operator changed" not in text
@@ -279,23 +281,23 @@ def test_ratios_keep_the_digits_that_matter() -> None:
 
 
 def test_work_that_is_not_the_same_is_said_first_and_loudly() -> None:
-    found = replace(made([], []), unequal=("batch size: 8 -> 16",))
+    comparison = replace(made([], []), unequal=("batch size: 8 -> 16",))
     for text in (
-        render_comparisons([found]),
-        comparisons_markdown([found]),
-        comparisons_html([found]),
+        render_comparisons([comparison]),
+        comparisons_markdown([comparison]),
+        comparisons_html([comparison]),
     ):
         assert "do not do the same work: batch size: 8 -" in " ".join(text.split())
-    assert render_comparisons([found]).startswith("A and B do not do the same work")
+    assert render_comparisons([comparison]).startswith("A and B do not do the same work")
 
 
 def test_three_runs_have_letters_and_ids_of_their_own() -> None:
-    found = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 2e6)])
-    page = comparisons_html([found, found])
+    comparison = made([("forward aten::mm[1]", "k", 5e6)], [("forward aten::mm[1]", "k", 2e6)])
+    page = comparisons_html([comparison, comparison])
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert "C against A" in page
-    assert "C is 2.00x" in render_comparisons([found, found])
+    assert "C is 2.00x" in render_comparisons([comparison, comparison])
 
 
 def test_a_comment_stays_under_what_github_takes() -> None:
@@ -316,24 +318,26 @@ def test_a_comment_stays_under_what_github_takes() -> None:
         before=long,
         after=long,
     )
-    found = made([], [])
-    assert found.device is not None
+    comparison = made([], [])
+    assert comparison.device is not None
     knobs = tuple(
         Knob(name=f"environment.{'N' * 80}{i}", before="a" * 200, after="b" * 200)
         for i in range(200)
     )
-    found = replace(found, device=replace(found.device, changed=(entry,) * 40), knobs=knobs)
-    assert len(comparisons_markdown([found])) <= MAX_CHARS
-    many = comparisons_markdown([found] * 10)
+    comparison = replace(
+        comparison, device=replace(comparison.device, changed=(entry,) * 40), knobs=knobs
+    )
+    assert len(comparisons_markdown([comparison])) <= MAX_CHARS
+    many = comparisons_markdown([comparison] * 10)
     assert len(many) <= MAX_CHARS
     assert many.count("## stepscope: ") == 10, "every answer stays"
     assert "The rest is left out: there is no room for it here." in many
 
 
 def test_a_terminal_without_utf8_gets_ascii() -> None:
-    found = made([("forward aten::m\u00fcl[1]", "k", 5e6)], [])
+    comparison = made([("forward aten::m\u00fcl[1]", "k", 5e6)], [])
     console = Console(width=80, force_terminal=False, file=open("/dev/null", "w", encoding="ascii"))  # noqa: SIM115
     with console.capture() as captured:
-        show(comparisons_document([found]), console)
+        show(comparisons_document([comparison]), console)
     assert captured.get().isascii()
     console.file.close()

@@ -25,9 +25,9 @@ from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import Page, page_of_recording
 from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
-from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from tests import scenarios
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
@@ -88,10 +88,10 @@ def test_the_verdict_and_every_finding_stand_in_the_text(
     diagnosis, page = demo
     read = Reader(render_page(page))
     assert diagnosis.verdict.summary in "".join(read.text["h1"])
-    for one in diagnosis.findings:
-        assert one.code in "".join(read.text["h3"])
-        assert any(one.action in text for text in read.text["code"])
-    assert {f"{one.predicted_speedup:.2f}" for one in diagnosis.findings} <= {
+    for finding in diagnosis.findings:
+        assert finding.code in "".join(read.text["h3"])
+        assert any(finding.action in text for text in read.text["code"])
+    assert {f"{finding.predicted_speedup:.2f}" for finding in diagnosis.findings} <= {
         text.rstrip("\u00d7") for text in read.text["b"]
     }
     for note in diagnosis.notes:
@@ -129,10 +129,10 @@ def test_only_our_own_scripts_may_run(demo: tuple[Diagnosis, dict[str, Any]]) ->
     for kind in ("script", "style"):
         allowed = re.search(rf"{kind}-src ([^;]*)", policy)
         assert allowed is not None
-        found = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        sources = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         hashes = {
-            f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'"
-            for one in found
+            f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+            for source in sources
         }
         assert hashes == set(allowed[1].split())
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", text.split("<script", 1)[0]), (
@@ -240,10 +240,10 @@ def test_a_fix_that_adds_nothing_to_those_above_it_is_said_to(
 def test_damaged_numbers_are_an_error_in_words(
     demo: tuple[Diagnosis, dict[str, Any]], tmp_path: Path, spoil: Any
 ) -> None:
-    told = json.loads(to_json(demo[0]))
-    spoil(told)
+    document = json.loads(to_json(demo[0]))
+    spoil(document)
     kept = tmp_path / "diagnosis.json"
-    kept.write_text(json.dumps(told))
+    kept.write_text(json.dumps(document))
     assert main(["report", str(kept), "-o", str(tmp_path / "r.html")]) == InputError.exit_code
     assert not (tmp_path / "r.html").exists()
 
@@ -340,8 +340,8 @@ def test_the_timeline_tells_waiting_from_moving_bytes_as_the_partition_does() ->
         assert facts.partition.waits_split
         timeline = page_of(page_of_recording(recording))["data"]["timeline"]
     spent = dict.fromkeys((part for part, _ in timeline["parts"]), 0)
-    for place, dur_ns in zip(timeline["gap_parts"], timeline["gaps"], strict=True):
-        spent[timeline["parts"][place][0]] += dur_ns
+    for code, dur_ns in zip(timeline["gap_parts"], timeline["gaps"], strict=True):
+        spent[timeline["parts"][code][0]] += dur_ns
     window = facts.steps.median_windows[0]
     assert spent["comms_wait"] > 0
     assert spent == {part: facts.partition.parts[part][window] for part in PARTS}

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from stepscope.analyses.run.live import grouped
 from stepscope.core.live import SILENT, Alert, LiveView, RankLive
 from stepscope.report.document.terminal import to_text
-from stepscope.report.live_view import live_document
-from stepscope.report.prometheus import exposition
+from stepscope.report.live.prometheus import exposition
+from stepscope.report.live.view import live_document
 from tests.conftest import Golden
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -20,21 +20,36 @@ LINE = re.compile(r'^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+(\{rank="\d+"\})? -?[0-9.e
 
 
 def rank(number: int, **more: object) -> RankLive:
-    one = RankLive(
-        rank=number, state="runs", step=1200, step_ns=46.3e6, baseline_ns=45e6, wait_share=0.31, wait_ns=14.4e6,
-        samples_per_s=690.0, gpu_util=0.62, device_bytes=31_000_000_000, device_total_bytes=80_000_000_000,
+    healthy = RankLive(
+        rank=number,
+        state="runs",
+        step=1200,
+        step_ns=46.3e6,
+        baseline_ns=45e6,
+        wait_share=0.31,
+        wait_ns=14.4e6,
+        samples_per_s=690.0,
+        gpu_util=0.62,
+        device_bytes=31_000_000_000,
+        device_total_bytes=80_000_000_000,
         rss_bytes=5_200_000_000,
-    )  # fmt: skip
-    return replace(one, **more)  # type: ignore[arg-type]
+    )
+    return replace(healthy, **more)  # type: ignore[arg-type]
 
 
 def view(ranks: list[RankLive], **more: object) -> LiveView:
     groups, left_out = grouped(ranks)
     whole = LiveView(
-        path="stepscope-runs/2026-11-15-101500", command=("python", "train.py"), exit_code=None, running_s=3725.0,
-        ranks=tuple(ranks), groups=groups, num_outliers_left_out=left_out, world_size=len(ranks),
+        path="stepscope-runs/2026-11-15-101500",
+        command=("python", "train.py"),
+        exit_code=None,
+        running_s=3725.0,
+        ranks=tuple(ranks),
+        groups=groups,
+        num_outliers_left_out=left_out,
+        world_size=len(ranks),
         bound="the input: 31% of a step is spent waiting for the loader",
-    )  # fmt: skip
+    )
     return replace(whole, **more)  # type: ignore[arg-type]
 
 
@@ -46,10 +61,10 @@ def crowd() -> LiveView:
         "rank 9: silent for 11 s: its process is gone, stopped, inside one long call, or cannot "
         "write"
     )
-    told = Alert(
+    alert = Alert(
         kind="silent", ranks=(9,), step=1100, words=words, at_wall_ns=1_800_000_000_000_000_000
     )
-    return view(ranks, alerts=(told,), world_size=72)
+    return view(ranks, alerts=(alert,), world_size=72)
 
 
 def test_many_ranks_render_in_few_lines(check_golden: Golden) -> None:

@@ -16,7 +16,7 @@ from stepscope.core.gate import Gate, Result
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.diagnosis_view import MAX_FINDINGS, diagnosis_document
+from stepscope.report.diagnosis.view import MAX_FINDINGS, diagnosis_document
 from stepscope.report.document.markdown import MAX_CHARS, escape, to_markdown
 from stepscope.report.names import clean
 from tests.scenarios import SCENARIOS
@@ -103,9 +103,17 @@ def shouting(text: str) -> NcclLog:
     """A log of NCCL with this text wherever a stranger's may stand."""
     warnings = (NcclWarning(text=text, count=2),)
     return NcclLog(
-        library="nccl", files=(text,), versions=(text,), hosts=(text,), networks=(text,), interfaces=(text,), warnings=warnings,
-        remarks=warnings, env={"NCCL_NET": (text,)}, problems=(text,),
-    )  # fmt: skip
+        library="nccl",
+        files=(text,),
+        versions=(text,),
+        hosts=(text,),
+        networks=(text,),
+        interfaces=(text,),
+        warnings=warnings,
+        remarks=warnings,
+        env={"NCCL_NET": (text,)},
+        problems=(text,),
+    )
 
 
 def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
@@ -139,10 +147,10 @@ def test_hostile_text_changes_no_structure_and_is_shown_as_it_is(
 ) -> None:
     tame = drawn(to_markdown(diagnosis_document(*everywhere(demo, "tame"))))
     markdown = to_markdown(diagnosis_document(*everywhere(demo, text)))
-    found = drawn(markdown)
-    assert found.tags == tame.tags
-    assert not SHOUTS.search(found.words)
-    shown = " ".join(found.words.replace("\u200b", "").split())
+    page = drawn(markdown)
+    assert page.tags == tame.tags
+    assert not SHOUTS.search(page.words)
+    shown = " ".join(page.words.replace("\u200b", "").split())
     # Once each: summary of the verdict, source, check, why, baseline, code, summary, action; twice
     # evidence, place; notes. NCCL's version, warning, remark and problem are not cut; its other
     # words are.
@@ -165,27 +173,27 @@ def test_plain_words_stay_plain() -> None:
 
 
 def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None:
-    found = drawn(to_markdown(diagnosis_document(demo)))
-    assert found.tags[0] == "h2"
-    assert demo.verdict.summary in found.words
-    assert "65.5 ms (as given; 81.6 ms while profiled)" in found.words
+    page = drawn(to_markdown(diagnosis_document(demo)))
+    assert page.tags[0] == "h2"
+    assert demo.verdict.summary in page.words
+    assert "65.5 ms (as given; 81.6 ms while profiled)" in page.words
     finding = demo.findings[0]
     gain = (
         f"{finding.predicted_speedup:.2f}x "
         f"({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
     )
-    assert f"1. {finding.code} {gain}" in found.words
-    assert finding.action in found.words
+    assert f"1. {finding.code} {gain}" in page.words
+    assert finding.action in page.words
     # What the terminal has further down is folded: evidence, device, kernels by kind and by name,
     # marks, host, copies, notes.
-    assert found.tags.count("details") == found.tags.count("/details") == 8
-    is_open = found.tags[: found.tags.index("details")]
+    assert page.tags.count("details") == page.tags.count("/details") == 8
+    is_open = page.tags[: page.tags.index("details")]
     assert is_open.count("table") == 1, "where the step goes stands open"
-    assert found.tags.count("table") == 6
+    assert page.tags.count("table") == 6
     # Folded lists are lists, not text inside raw HTML.
-    told = found.tags[: found.tags.index("/details")]
-    assert told.count("li") == len(finding.evidence)
-    last = found.tags[len(found.tags) - found.tags[::-1].index("details") :]
+    folded = page.tags[: page.tags.index("/details")]
+    assert folded.count("li") == len(finding.evidence)
+    last = page.tags[len(page.tags) - page.tags[::-1].index("details") :]
     assert last.count("li") == len(demo.notes)
 
 
@@ -206,8 +214,14 @@ def test_the_tables_parts_sum_to_the_step(demo: Diagnosis) -> None:
 
 def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
     rank = demo.facts.ranks[0]
-    bare = replace(rank, partition=None, steps=replace(rank.steps, windows=()), busy_ns=(), comms_hidden_ns=(),
-                   roofline=replace(rank.roofline, mfu=None))  # fmt: skip
+    bare = replace(
+        rank,
+        partition=None,
+        steps=replace(rank.steps, windows=()),
+        busy_ns=(),
+        comms_hidden_ns=(),
+        roofline=replace(rank.roofline, mfu=None),
+    )
     nothing = replace(
         demo,
         facts=replace(demo.facts, ranks=(bare,)),
@@ -273,11 +287,11 @@ def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_scenario_is_drawn(name: str) -> None:
-    found = drawn(to_markdown(diagnosis_document(SCENARIOS[name]())))
+    page = drawn(to_markdown(diagnosis_document(SCENARIOS[name]())))
     opened = [
-        tag for tag in found.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
+        tag for tag in page.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
     ]
-    assert sorted(opened) == sorted(tag[1:] for tag in found.tags if tag.startswith("/"))
+    assert sorted(opened) == sorted(tag[1:] for tag in page.tags if tag.startswith("/"))
     ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
     assert set(opened) <= set(ours.split())
 

@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.nccl import NcclLog, NcclWarning
 from stepscope.core.saved import load, save
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from tests.nccl_logs import info, read_text, two_nodes
 from tests.scenarios import SCENARIOS
 
@@ -59,12 +59,17 @@ def test_hostile_words_neither_escape_nor_widen(tmp_path: Path, width: int) -> N
 
 def test_json_has_the_key_only_with_a_log(tmp_path: Path) -> None:
     log = read_text(tmp_path, two_nodes())
-    found = json.loads(to_json(with_log(log)))["nccl"]
-    assert found["transports"] == {"P2P": 4, "NET/IB": 4}
-    assert found["connections"][0] == {
-        "communicator": "0xabc", "rank": 0, "peer": 1, "via": "P2P/CUMEM/read", "received_via": None, "channels": 1
-    }  # fmt: skip
-    assert found["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
+    nccl = json.loads(to_json(with_log(log)))["nccl"]
+    assert nccl["transports"] == {"P2P": 4, "NET/IB": 4}
+    assert nccl["connections"][0] == {
+        "communicator": "0xabc",
+        "rank": 0,
+        "peer": 1,
+        "via": "P2P/CUMEM/read",
+        "received_via": None,
+        "channels": 1,
+    }
+    assert nccl["communicators"][0]["rings"][0]["ranks"] == [0, 1, 2, 3]
     assert "nccl" not in json.loads(to_json(SCENARIOS["healthy"]()))
 
 

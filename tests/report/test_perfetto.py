@@ -148,32 +148,35 @@ def read_json(path: Path) -> Read:
     read, threads = Read(), {}
     counters: dict[tuple[int, str], int] = {}
     events = json.loads(text, parse_float=Decimal)["traceEvents"]
-    for one in events:
-        if one["ph"] == "M" and one["name"] == "process_name":
-            read.processes[one["pid"]] = one["args"]["name"]
-        elif one["ph"] == "M" and one["name"] == "thread_name":
-            read.tracks[one["tid"]], read.of_process[one["tid"]] = one["args"]["name"], one["pid"]
-            threads[one["tid"]] = one["pid"]
-    for one in events:
-        if one["ph"] == "X":
-            assert threads[one["tid"]] == one["pid"]
-            start = int(one["ts"] * 1000)
+    for record in events:
+        if record["ph"] == "M" and record["name"] == "process_name":
+            read.processes[record["pid"]] = record["args"]["name"]
+        elif record["ph"] == "M" and record["name"] == "thread_name":
+            read.tracks[record["tid"]], read.of_process[record["tid"]] = (
+                record["args"]["name"],
+                record["pid"],
+            )
+            threads[record["tid"]] = record["pid"]
+    for record in events:
+        if record["ph"] == "X":
+            assert threads[record["tid"]] == record["pid"]
+            start = int(record["ts"] * 1000)
             read.slices.append(
                 (
-                    one["tid"],
-                    one["name"],
+                    record["tid"],
+                    record["name"],
                     start,
-                    start + int(one["dur"] * 1000),
-                    one["args"],
+                    start + int(record["dur"] * 1000),
+                    record["args"],
                     [],
                     [],
                 )
             )
-        elif one["ph"] == "C":
-            number = counters.setdefault((one["pid"], one["name"]), -len(counters) - 1)
-            read.tracks[number], read.of_process[number] = one["name"], one["pid"]
+        elif record["ph"] == "C":
+            number = counters.setdefault((record["pid"], record["name"]), -len(counters) - 1)
+            read.tracks[number], read.of_process[number] = record["name"], record["pid"]
             read.points[number].append(
-                (int(one["ts"] * 1000), float(next(iter(one["args"].values()))))
+                (int(record["ts"] * 1000), float(next(iter(record["args"].values()))))
             )
     return read
 
@@ -182,7 +185,9 @@ def recorded(path: Path) -> list[dict[str, Any]]:
     """The trace's complete events, by the standard library alone."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [
-        one for one in json.loads(text, parse_float=Decimal)["traceEvents"] if one.get("ph") == "X"
+        record
+        for record in json.loads(text, parse_float=Decimal)["traceEvents"]
+        if record.get("ph") == "X"
     ]
 
 
@@ -235,33 +240,33 @@ def test_every_recorded_event_is_a_slice_of_its_track(
         (0, 7, True): "stream 7 marks",
         ("Spans", "PyTorch Profiler", False): "PyTorch Profiler",
     }
-    first = min(ns(one["ts"]) for one in demo_events)
+    first = min(ns(record["ts"]) for record in demo_events)
     wanted = Counter(
         (
-            one["name"],
-            ns(one["ts"]) - first,
-            ns(one["dur"]),
-            track[one["pid"], one["tid"], one["cat"] == "gpu_user_annotation"],
+            record["name"],
+            ns(record["ts"]) - first,
+            ns(record["dur"]),
+            track[record["pid"], record["tid"], record["cat"] == "gpu_user_annotation"],
         )
-        for one in demo_events
+        for record in demo_events
     )
-    assert Counter(one for one in demo.named("rank 0") if one[3] not in OWN) == wanted
+    assert Counter(record for record in demo.named("rank 0") if record[3] not in OWN) == wanted
 
 
 def test_arrows_lead_from_each_launch_to_its_work(
     demo: Read, demo_events: list[dict[str, Any]]
 ) -> None:
-    first = min(ns(one["ts"]) for one in demo_events)
+    first = min(ns(record["ts"]) for record in demo_events)
     calls = {
-        one["args"]["correlation"]: one
-        for one in demo_events
-        if one["cat"] in ("cuda_runtime", "cuda_driver")
+        record["args"]["correlation"]: record
+        for record in demo_events
+        if record["cat"] in ("cuda_runtime", "cuda_driver")
     }
     wanted = Counter(
-        (call["name"], ns(call["ts"]) - first, one["name"], ns(one["ts"]) - first)
-        for one in demo_events
-        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
-        and (call := calls.get(one["args"]["correlation"]))
+        (call["name"], ns(call["ts"]) - first, record["name"], ns(record["ts"]) - first)
+        for record in demo_events
+        if record["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+        and (call := calls.get(record["args"]["correlation"]))
     )
     begins = {arrow: (name, start) for _, name, start, _, _, out, _ in demo.slices for arrow in out}
     ends = [
@@ -275,17 +280,17 @@ def test_arrows_lead_from_each_launch_to_its_work(
 def test_the_queue_is_as_deep_as_launches_without_begun_work(
     demo: Read, demo_events: list[dict[str, Any]]
 ) -> None:
-    first = min(ns(one["ts"]) for one in demo_events)
+    first = min(ns(record["ts"]) for record in demo_events)
     calls = {
-        one["args"]["correlation"]: ns(one["ts"])
-        for one in demo_events
-        if one["cat"] in ("cuda_runtime", "cuda_driver")
+        record["args"]["correlation"]: ns(record["ts"])
+        for record in demo_events
+        if record["cat"] in ("cuda_runtime", "cuda_driver")
     }
     waits = [
-        (calls[one["args"]["correlation"]] - first, ns(one["ts"]) - first)
-        for one in demo_events
-        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
-        and one["args"]["correlation"] in calls
+        (calls[record["args"]["correlation"]] - first, ns(record["ts"]) - first)
+        for record in demo_events
+        if record["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+        and record["args"]["correlation"] in calls
     ]
     points = demo.counter("queue depth")
     for time, depth in points[:: len(points) // 50]:
@@ -328,9 +333,9 @@ def test_both_forms_hold_the_same(demo: Read, tmp_path: Path) -> None:
 def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> None:
     pair = [SHARED / f"lab/ranks2/fsdp_even.slow.rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
     off = json.loads(gzip.decompress(pair[1].read_bytes()), parse_float=Decimal)
-    for one in off["traceEvents"]:
-        if "ts" in one:
-            one["ts"] += 7500
+    for record in off["traceEvents"]:
+        if "ts" in record:
+            record["ts"] += 7500
     paths = [
         pair[0],
         write(tmp_path / pair[1].name.removesuffix(".gz"), json.dumps(off, default=float)),
@@ -339,7 +344,7 @@ def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> Non
     shifts, ends = [], []
     for rank, path in enumerate(paths):
         events = recorded(path)
-        own = sorted((one["name"], ns(one["ts"]), ns(one["dur"])) for one in events)
+        own = sorted((record["name"], ns(record["ts"]), ns(record["dur"])) for record in events)
         drawn = sorted(
             (name, at, dur)
             for name, at, dur, track in read.named(f"rank {rank}")
@@ -351,9 +356,9 @@ def test_a_rank_whose_clock_is_off_is_moved_to_the_others(tmp_path: Path) -> Non
         shifts.append(moved.pop())
         ends.append(
             sorted(
-                ns(one["ts"]) + ns(one["dur"]) + shifts[-1]
-                for one in events
-                if "ReduceScatter" in one["name"]
+                ns(record["ts"]) + ns(record["dur"]) + shifts[-1]
+                for record in events
+                if "ReduceScatter" in record["name"]
             )
         )
     apart = [a - b for a, b in zip(*ends, strict=True)]

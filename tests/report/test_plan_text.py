@@ -55,8 +55,8 @@ def test_no_line_is_wider_than_asked(width: int) -> None:
 
 def test_a_loser_has_its_reason_and_the_best_has_none() -> None:
     lines = to_text(plan_document(plan_of())).splitlines()
-    place = next(i for i, line in enumerate(lines) if str(OTHER) in line)
-    assert lines[place + 1].strip() == "recomputation +0.40 s"
+    index = next(i for i, line in enumerate(lines) if str(OTHER) in line)
+    assert lines[index + 1].strip() == "recomputation +0.40 s"
     assert any("best" in line and str(BEST) in line for line in lines)
 
 

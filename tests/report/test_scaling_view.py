@@ -40,19 +40,46 @@ def run_of(
 
 BASE = run_of(1, compute=80, idle_launch=2)
 SERIES = {
-    "weak": scale([BASE, run_of(2, compute=81, comms_wait=3), run_of(4, compute=81, comms_wait=30, comms_transfer=9)]),
-    "strong": scale([BASE, run_of(2, compute=42, comms_wait=1), run_of(4, compute=22, comms_wait=9)], "strong"),
-    "strong, growing": scale([BASE, run_of(2, compute=90, comms_wait=1), run_of(4, compute=99, comms_wait=9)], "strong"),
-    "kind not told": scale([run_of(1, compute=80, shapes=False), run_of(2, compute=81, shapes=False)]),
+    "weak": scale(
+        [
+            BASE,
+            run_of(2, compute=81, comms_wait=3),
+            run_of(4, compute=81, comms_wait=30, comms_transfer=9),
+        ]
+    ),
+    "strong": scale(
+        [BASE, run_of(2, compute=42, comms_wait=1), run_of(4, compute=22, comms_wait=9)], "strong"
+    ),
+    "strong, growing": scale(
+        [BASE, run_of(2, compute=90, comms_wait=1), run_of(4, compute=99, comms_wait=9)], "strong"
+    ),
+    "kind not told": scale(
+        [run_of(1, compute=80, shapes=False), run_of(2, compute=81, shapes=False)]
+    ),
     "waits not told": scale([BASE, run_of(2, compute=81, comms_transfer=9)]),
-    "steps given": scale([run_of(1, compute=80, given_ms=70), run_of(2, compute=81, comms_wait=3, given_ms=75)]),
+    "steps given": scale(
+        [run_of(1, compute=80, given_ms=70), run_of(2, compute=81, comms_wait=3, given_ms=75)]
+    ),
     "better than ideal": scale([BASE, run_of(2, compute=70)]),
-    "no steps": scale([BASE, replace(run_of(2, compute=1), parts_ns=None, step=replace(BASE.step, ns=None, profiled_ns=None))]),
+    "no steps": scale(
+        [
+            BASE,
+            replace(
+                run_of(2, compute=1),
+                parts_ns=None,
+                step=replace(BASE.step, ns=None, profiled_ns=None),
+            ),
+        ]
+    ),
     "parts not measured": scale([BASE, replace(run_of(2, compute=90), parts_ns=None)]),
-    "many widths": scale([run_of(n, compute=80 + n, comms_wait=n) for n in (1, 2, 3, 4, 5, 6, 7, 8)]),
+    "many widths": scale(
+        [run_of(n, compute=80 + n, comms_wait=n) for n in (1, 2, 3, 4, 5, 6, 7, 8)]
+    ),
     "seconds": scale([run_of(1, compute=80_000), run_of(512, compute=1_234_000)]),
-    "evil paths": scale([run_of(n, compute=80, path=name) for n, name in enumerate(EVIL_NAMES, start=1)]),
-}  # fmt: skip
+    "evil paths": scale(
+        [run_of(n, compute=80, path=name) for n, name in enumerate(EVIL_NAMES, start=1)]
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SERIES)

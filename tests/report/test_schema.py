@@ -22,7 +22,7 @@ from stepscope.core.facts import PARTS
 from stepscope.core.run import RankMetadata, RunFacts
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import diagnose
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.nccl_logs import two_nodes
 from tests.scenarios import SCENARIOS
@@ -39,12 +39,12 @@ def faults(value: Any) -> list[str]:
 
 
 def diagnosed(*paths: Path, step_ms: float | None = None) -> dict[str, Any]:
-    found = diagnose(
+    diagnosis = diagnose(
         [str(path) for path in paths],
         Options(step_ms=step_ms, use_cache=False, jobs=1, all_findings=True),
     )
-    found.self_check()
-    value: dict[str, Any] = json.loads(to_json(found))
+    diagnosis.self_check()
+    value: dict[str, Any] = json.loads(to_json(diagnosis))
     return value
 
 
@@ -85,20 +85,20 @@ def test_traces_of_one_device_keep_the_schema(path: Path) -> None:
     "case", ["ranks2/fsdp_even.slow", "ranks2/ddp_accum_sync.slow", "ranks4/ddp_straggler.slow"]
 )
 def test_traces_of_several_ranks_keep_the_schema(case: str) -> None:
-    found = diagnosed(*shared_traces(f"lab/{case}.*"))
-    assert faults(found) == []
-    assert len(found["ranks"]) > 1
-    assert found["comms"]["rows"]
+    document = diagnosed(*shared_traces(f"lab/{case}.*"))
+    assert faults(document) == []
+    assert len(document["ranks"]) > 1
+    assert document["comms"]["rows"]
 
 
 def test_a_run_without_traces_keeps_the_schema(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step) for step in range(1, 60)])
-    found = diagnosed(run)
-    assert found["ranks"] == []
-    assert found["run"]["ranks"][0]["steps"]["num"] > 0
-    assert found["step"]["source"] == "measured"
-    assert faults(found) == []
+    document = diagnosed(run)
+    assert document["ranks"] == []
+    assert document["run"]["ranks"][0]["steps"]["num"] > 0
+    assert document["step"]["source"] == "measured"
+    assert faults(document) == []
 
 
 WIDE = {"cpu_user_cores": 1e308, "cpu_sys_cores": 1e308, "children_cores": 1e308}
@@ -121,18 +121,18 @@ def test_what_is_not_finite_was_not_measured(told: dict[str, Any], tmp_path: Pat
     add_steps(rank, [row(step) for step in range(1, 60)])
     lines = [json.dumps({"at_ns": at, "step": at, **told}) for at in range(5)]
     (rank / "samples.jsonl").write_text("\n".join(lines) + "\n")
-    found = diagnosed(run)
-    assert found["run"]["ranks"][0]["cores_used"] is None
-    assert faults(found) == []
+    document = diagnosed(run)
+    assert document["run"]["ranks"][0]["cores_used"] is None
+    assert faults(document) == []
 
 
 def test_a_number_that_is_not_finite_is_null_and_noted() -> None:
     made = SCENARIOS["data_bound"]()
     step = replace(made.step, ms=math.inf, profiled_ms=math.nan)
-    told = json.loads(to_json(replace(made, step=step)), parse_constant=pytest.fail)
-    assert told["step"]["ms"] is told["step"]["profiled_ms"] is None
-    assert told["notes"][-1].endswith("step.ms, step.profiled_ms")
-    assert faults(told) == []
+    document = json.loads(to_json(replace(made, step=step)), parse_constant=pytest.fail)
+    assert document["step"]["ms"] is document["step"]["profiled_ms"] is None
+    assert document["notes"][-1].endswith("step.ms, step.profiled_ms")
+    assert faults(document) == []
 
 
 def test_a_wait_longer_than_its_step_is_no_part_of_it(tmp_path: Path) -> None:
@@ -141,35 +141,35 @@ def test_a_wait_longer_than_its_step_is_no_part_of_it(tmp_path: Path) -> None:
         write_rank(run, 0),
         [row(step, wait_ns=10**9 if step % 9 == 0 else 1000) for step in range(1, 100)],
     )
-    found = diagnosed(run)
-    assert faults(found) == []
-    assert found["verdict"]["shares"]["data"] < 0.01
+    document = diagnosed(run)
+    assert faults(document) == []
+    assert document["verdict"]["shares"]["data"] < 0.01
 
 
 def test_waits_that_do_not_fit_into_the_steps_are_told_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     add_steps(write_rank(run, 0), [row(step, wait_ns=10**9) for step in range(1, 100)])
-    found = diagnosed(run)
-    assert faults(found) == []
-    assert found["verdict"]["shares"] == {}
-    assert "do not fit into the steps" in found["verdict"]["summary"]
+    document = diagnosed(run)
+    assert faults(document) == []
+    assert document["verdict"]["shares"] == {}
+    assert "do not fit into the steps" in document["verdict"]["summary"]
 
 
 def test_an_empty_trace_keeps_the_schema(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text('{"traceEvents": []}')
-    found = diagnosed(path)
-    assert found["ranks"][0]["partition_ms"] is None
-    assert faults(found) == []
+    document = diagnosed(path)
+    assert document["ranks"][0]["partition_ms"] is None
+    assert faults(document) == []
 
 
 def test_logs_of_nccl_keep_the_schema(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text(two_nodes())
-    found = diagnosed(DEMO, log)
-    assert found["nccl"]["connections"]
-    assert found["nccl"]["communicators"][0]["rings"]
-    assert faults(found) == []
+    document = diagnosed(DEMO, log)
+    assert document["nccl"]["connections"]
+    assert document["nccl"]["communicators"][0]["rings"]
+    assert faults(document) == []
 
 
 def test_a_gate_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,13 +182,13 @@ def test_a_gate_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
         "finding.memory-growth > 1.1",
     ]
     assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", *conditions]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [check["status"] for check in found["gate"]["checks"]] == [
+    document = json.loads(capsys.readouterr().out)
+    assert [check["status"] for check in document["gate"]["checks"]] == [
         "failed",
         "passed",
         "undecided",
     ]
-    assert faults(found) == []
+    assert faults(document) == []
 
 
 def _set(value: Any, *path: str | int) -> Callable[[dict[str, Any]], None]:
@@ -289,14 +289,18 @@ def test_the_schema_has_every_field_of_the_shapes() -> None:
 
 def test_every_object_of_the_schema_is_closed() -> None:
     def objects(at: Any) -> list[Any]:
-        inner = [one for value in (at.values() if isinstance(at, dict) else at) if isinstance(value, dict | list)
-                 for one in objects(value)]  # fmt: skip
+        inner = [
+            one
+            for value in (at.values() if isinstance(at, dict) else at)
+            if isinstance(value, dict | list)
+            for one in objects(value)
+        ]
         return inner + (
             [at] if isinstance(at, dict) and isinstance(at.get("properties"), dict) else []
         )
 
-    found = objects(PUBLISHED)
-    assert len(found) > 20
-    for one in found:
+    closed = objects(PUBLISHED)
+    assert len(closed) > 20
+    for one in closed:
         assert one["additionalProperties"] is False
         assert set(one["required"]) <= set(one["properties"])

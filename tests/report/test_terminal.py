@@ -11,10 +11,10 @@ from rich.console import Console
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.ranks import MAX_LINES
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import show, to_text
-from stepscope.report.ranks_view import MAX_LINES
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 from tests import scenarios
 from tests.conftest import Golden
 from tests.scenarios import SCENARIOS

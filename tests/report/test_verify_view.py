@@ -20,6 +20,6 @@ def test_an_end_that_is_no_number_to_read_is_not_written_out() -> None:
     wide = Interval(value=1.4, low=math.exp(-700), high=math.exp(700), level=0.97)
     words = prediction_words(replace(PREDICTED, verdict="open"), wide)
     assert words.startswith(
-        "you predicted 1.50x; it gave 1.40x (how sure that is cannot be told), in which no gain "
+        "you predicted 1.50x; it gave 1.40x (how sure that is, is not known), in which no gain "
         "at all lies, too"
     )

@@ -14,9 +14,9 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.json import to_json
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import to_text
-from stepscope.report.json import to_json
 from stepscope.rules.comms.slow_link import advise_by_log
 from stepscope.rules.without_trace import diagnose_auxiliary
 from tests.nccl_logs import two_nodes

@@ -51,7 +51,7 @@ class AttachOptions:
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.py_spy import dump, find_spy
-    from stepscope.report.stacks_view import stacks_document
+    from stepscope.report.stacks import stacks_document
 
     spy = find_spy()
     options = options_of(AttachOptions, arguments)

@@ -230,7 +230,7 @@ def _save(measured: Calibrated, options: CalibrateOptions) -> None:
     import os
 
     from stepscope.calibration.hardware_file import save
-    from stepscope.report.calibration_view import calibration_document
+    from stepscope.report.calibration import calibration_document
 
     save(measured, options.out)
     if QUIET in os.environ:

@@ -197,7 +197,7 @@ def _side(path: str, reading: Options) -> tuple[CompareSide, str]:
     from stepscope.pipeline.comparison import read_side
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.remote import as_path, shown
-    from stepscope.report.json import to_json
+    from stepscope.report.diagnosis.json import to_json
 
     label = shown(path)
     kept = gating.kept_bytes(path)

@@ -130,11 +130,11 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
 def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
     """The report on standard output; JSON and Markdown have the gate's answer in them."""
     if style == "json":
-        from stepscope.report.json import to_json
+        from stepscope.report.diagnosis.json import to_json
 
         put(to_json(diagnosis, gate) + "\n")
         return
-    from stepscope.report.diagnosis_view import diagnosis_document
+    from stepscope.report.diagnosis.view import diagnosis_document
 
     shown = gate if style == "markdown" else None
     print_document(diagnosis_document(diagnosis, shown), style)

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from stepscope.cli.options import add_format
-from stepscope.cli.printing import put
+from stepscope.cli.printing import print_document, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.report.formats_view import formats_json, formats_markdown, formats_text
+    from stepscope.report.formats import formats_document, formats_json
 
     if arguments.files:
         return _look(arguments.files)
-    writers = {"text": formats_text, "json": formats_json, "markdown": formats_markdown}
-    put(writers[arguments.format]() + "\n")
+    if arguments.format == "json":
+        put(formats_json() + "\n")
+    else:
+        print_document(formats_document(), arguments.format)
     return 0
 
 
@@ -32,7 +34,7 @@ def _look(files: list[Path]) -> int:
     from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.open_trace import read_trace
-    from stepscope.report.formats_view import source_words
+    from stepscope.report.formats import source_words
 
     code = 0
     for file in files:

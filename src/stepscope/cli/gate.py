@@ -121,8 +121,8 @@ def read_baseline(
         return None
     from stepscope.errors import InputError
     from stepscope.readers.remote import shown
+    from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import read_quantities
-    from stepscope.report.json import to_json
 
     try:
         text = _kept_json(asked.baseline) or to_json(diagnose(asked.baseline))
@@ -135,8 +135,8 @@ def judge(asked: Asked, diagnosis: Diagnosis, baseline: tuple[Quantities, str] |
     """Every check's answer."""
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown
+    from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import comparable, read_quantities
-    from stepscope.report.json import to_json
 
     run, source = read_quantities(to_json(diagnosis), "this diagnosis", asked.codes)
     against = None if baseline is None else comparable(*baseline, source)
@@ -176,7 +176,7 @@ def kept_bytes(text: str) -> bytes | None:
 def _kept_json(text: str) -> bytes | str | None:
     from stepscope.core.saved import load
     from stepscope.readers.remote import as_path
-    from stepscope.report.json import to_json
+    from stepscope.report.diagnosis.json import to_json
 
     kept = kept_bytes(text)
     if kept is None or not IS_SAVED.search(kept):

@@ -182,7 +182,7 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 
 def _print(answer: Health) -> None:
-    from stepscope.report.health_view import health_document
+    from stepscope.report.health import health_document
 
     print_document(health_document(answer))
 

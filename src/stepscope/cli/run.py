@@ -194,11 +194,11 @@ def diagnose_run(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
-    from stepscope.report.diagnosis_view import diagnosis_document
+    from stepscope.report.diagnosis.json import to_json
+    from stepscope.report.diagnosis.view import diagnosis_document
     from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of
-    from stepscope.report.json import to_json
 
     if not is_run(folder):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.core.diagnosis import Diagnosis
-from stepscope.report.diagnosis_view import diagnosis_document
+from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.blocks import Column, Prose, Table
 from stepscope.report.document.html import to_html
 from stepscope.report.names import shorten

@@ -36,7 +36,7 @@ MORE_IS_BETTER = ("mfu", "gpu_busy", "speedup", "speedup_low", "speedup_high")
 BY_STEP_TIME = ("step_ms", "mfu")
 """They follow the run's step time, so they tell nothing beside one that was taken another way."""
 NO_STEP = "was not measured: no rank has a whole step recorded"
-NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be told"
+NOT_JUDGED = "was not judged: without a replay of the step most findings cannot be judged"
 MAX_CHECKS = 24
 STATUS_WORDS = {"passed": "passed", "failed": "failed", "undecided": "not decided"}
 
@@ -50,14 +50,14 @@ def read_quantities(
     text: str | bytes, where: str, codes: Collection[str]
 ) -> tuple[Quantities, str]:
     """The quantities of a diagnosis in JSON, and where its step time comes from."""
-    told = decode(text, DiagnosisContract, where)
+    diagnosis = decode(text, DiagnosisContract, where)
     values: dict[str, float | None] = dict.fromkeys(NAMES)
-    values |= {"step_ms": told.step.ms, "profiled_ms": told.step.profiled_ms}
-    values |= {name: told.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
-    rank = median_rank(sorted(told.ranks, key=lambda rank: rank.rank))
+    values |= {"step_ms": diagnosis.step.ms, "profiled_ms": diagnosis.step.profiled_ms}
+    values |= {name: diagnosis.verdict.shares.get(name.removeprefix("share.")) for name in SHARES}
+    rank = median_rank(sorted(diagnosis.ranks, key=lambda rank: rank.rank))
     values |= {} if rank is None else _of_rank(rank)
-    abstained = _abstained(told.abstentions or ())
-    values |= _of_findings(told, codes, abstained)
+    abstained = _abstained(diagnosis.abstentions or ())
+    values |= _of_findings(diagnosis, codes, abstained)
     of_steps = (*PART_NAMES, "idle_ms", "exposed_comms_ms", "gpu_busy", "gpu_busy_ms")
     why = dict.fromkeys(of_steps, NO_STEP) if rank is None or rank.partition_ms is None else {}
     why |= {
@@ -73,7 +73,7 @@ def read_quantities(
         name: value if value is not None and math.isfinite(value) else None
         for name, value in values.items()
     }
-    return Quantities(values=finite, why=why), told.step.source
+    return Quantities(values=finite, why=why), diagnosis.step.source
 
 
 def comparable(baseline: Quantities, source: str, run_source: str) -> Quantities:
@@ -120,22 +120,22 @@ def _abstained(abstentions: Sequence[Abstention]) -> dict[str, str]:
 
 
 def _of_findings(
-    told: DiagnosisContract,
+    diagnosis: DiagnosisContract,
     codes: Collection[str],
     abstained: Collection[str],
 ) -> dict[str, float | None]:
     """The gain of each finding. One that was looked for and is not there gives 1: nothing to
     gain."""
-    absent = None if told.replay is None else 1.0
+    absent = None if diagnosis.replay is None else 1.0
     values = {
         name: None if name in abstained else absent
         for name in (f"finding.{code}" for code in codes)
     }
-    for finding in told.findings:
+    for finding in diagnosis.findings:
         name = f"finding.{finding.code}"
         values[name] = max(values.get(name) or 0.0, finding.predicted_speedup)
     values[ANY_FINDING] = max(
-        (finding.predicted_speedup for finding in told.findings), default=absent
+        (finding.predicted_speedup for finding in diagnosis.findings), default=absent
     )
     return values
 

@@ -11,7 +11,7 @@ from stepscope.report.units import NBSP
 
 MAX_CHARS = 2000
 """A name or note is cut here before anything else looks at it; no real kernel name needs more to be
-told from another."""
+distinguished from another."""
 MAX_MARKS = 2
 """Combining marks kept in a row: scripts need one or two, a smear over the lines above needs
 more."""
@@ -107,17 +107,17 @@ def kernel_name(name: str) -> str:
 
 
 def _outside(text: str) -> list[tuple[int, str]]:
-    """The characters outside of every template and parenthesis, with their places; an opening
+    """The characters outside of every template and parenthesis, with their indices; an opening
     bracket counts as outside."""
-    depth, found = 0, []
+    depth, characters = 0, []
     for i, char in enumerate(text):
         if depth == 0:
-            found.append((i, char))
+            characters.append((i, char))
         if char in "<({[":
             depth += 1
         elif char in ")}]" or (char == ">" and text[i - 1 : i] != "-"):
             depth = max(0, depth - 1)
-    return found
+    return characters
 
 
 def _upto(text: str, stop: str) -> str:

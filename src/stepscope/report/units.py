@@ -38,6 +38,12 @@ def in_column(value: float, decimals: int) -> str:
     return f"<{least:.{decimals}f}" if value > 0 and float(text.replace(NBSP, "")) == 0 else text
 
 
+def signed(value: float, decimals: int) -> str:
+    """The number with its sign; what rounds to nothing has none."""
+    text = fixed(abs(value), decimals)
+    return text if float(text.replace(NBSP, "")) == 0 else f"{'-' if value < 0 else '+'}{text}"
+
+
 def ms(ns: float) -> str:
     """Nanoseconds as milliseconds: 0.12 ms, 46.3 ms, 1 234 ms."""
     return f"{number(ns / 1e6)}{NBSP}ms"

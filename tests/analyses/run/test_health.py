@@ -12,7 +12,7 @@ from stepscope.core.diagnosis import Finding
 from stepscope.core.health import BAD, OK, UNKNOWN, Health
 from stepscope.readers.run_folder.tail import Follower, RankTail
 from stepscope.report.document.terminal import to_text
-from stepscope.report.health_view import health_document
+from stepscope.report.health import health_document
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 
 LATE = Finding(

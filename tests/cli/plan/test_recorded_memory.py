@@ -186,13 +186,17 @@ def test_the_table_is_in_the_terminal_and_on_the_page(
     assert main([*job, "--beside", snapshot]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    lines = [line.split() for line in text[text.index("Beside the recording") :].splitlines()]
+    lines = [
+        line.split() for line in text[text.index("Compared with the recording") :].splitlines()
+    ]
     weights = next(line for line in lines if line[:1] == ["weights"])
     assert weights == ["weights", "0.79", "GiB", "0.10", "GiB", "0.10", "GiB", "8.13x"]
     assert main([*job, "--beside", snapshot, "--format", "html"]) == 0
     page = capsys.readouterr().out
-    assert "The account: beside the recording" in page
-    section = page[page.index("The account: beside the recording") :].partition("</section>")[0]
+    assert "The account: compared with the recording" in page
+    section = page[page.index("The account: compared with the recording") :].partition(
+        "</section>"
+    )[0]
     assert ">recorded</th>" in section
     assert '<td class="n">0.10\u00a0GiB</td>' in section
 

@@ -23,7 +23,7 @@ from stepscope.pipeline.comparison import read_side
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording, diagnose
 from stepscope.report.comparison.words import step_words
-from stepscope.report.json import to_json
+from stepscope.report.diagnosis.json import to_json
 from tests.experiments.compare.test_pairing import pieces
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import SHARED, needs_shared

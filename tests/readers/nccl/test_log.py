@@ -24,8 +24,8 @@ from stepscope.readers.nccl import tables
 from stepscope.readers.nccl.log import MAX_LINE_BYTES, is_mine
 from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
+from stepscope.report.diagnosis.nccl import nccl_section
 from stepscope.report.document.terminal import to_text
-from stepscope.report.nccl_view import nccl_section
 from stepscope.rules.shared.nccl_notes import notes_on
 from tests.nccl_logs import info, init, read_text, two_nodes
 from tests.shared_data import SHARED, needs_shared

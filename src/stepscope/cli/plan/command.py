@@ -21,7 +21,7 @@ from stepscope.cli.options import add_no_cache, options_of
 if TYPE_CHECKING:
     from stepscope.cli.plan.options import Output
     from stepscope.report.plan.account import Plan
-    from stepscope.report.plan.beside import PlanBeside
+    from stepscope.report.plan.measured_memory import MeasuredMemory
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 FRAMEWORKS = (
@@ -233,7 +233,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print_or_write(plan: Plan, beside: PlanBeside | None, output: Output) -> None:
+def _print_or_write(plan: Plan, beside: MeasuredMemory | None, output: Output) -> None:
     """The plan, to the file or to standard output."""
     from stepscope.cli.report import put_document, put_or_write
 

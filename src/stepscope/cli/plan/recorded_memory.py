@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.planner.job import TrainingJob
     from stepscope.readers.source import Source
     from stepscope.report.plan.account import Account, Plan
-    from stepscope.report.plan.beside import PlanBeside
+    from stepscope.report.plan.measured_memory import MeasuredMemory
 
 PEAK, RESERVED = "peak", "reserved"
 WANTED = (
@@ -69,13 +69,13 @@ def _known_as(source: Source) -> str:
     return "" if source.format is None else f": its format is {source.format}"
 
 
-def laid_beside(plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()) -> PlanBeside:
+def laid_beside(plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()) -> MeasuredMemory:
     """The layout that was asked about, or the best one, beside what was recorded."""
-    from stepscope.report.plan.beside import PlanBeside
+    from stepscope.report.plan.measured_memory import MeasuredMemory
 
     account = plan.explained or plan.best
     rows = rows_of(account, report)
-    return PlanBeside(
+    return MeasuredMemory(
         layout=None if account is None else str(account.layout),
         recordings=tuple(dict.fromkeys(record.label for record in report.records)),
         rows=rows,

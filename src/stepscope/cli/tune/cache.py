@@ -81,7 +81,7 @@ def run_cache(words: Sequence[str]) -> int:
 
 def _list(cache: TuningCache, style: str) -> None:
     from stepscope.core.contract.tuning_cache import CacheEntry
-    from stepscope.report.tune.cache_view import cache_document, cache_json
+    from stepscope.report.tune.cache import cache_document, cache_json
 
     rows = [
         CacheEntry(

@@ -81,7 +81,7 @@ def newest() -> Path:
 
 
 def _print_once(view: LiveView) -> None:
-    from stepscope.report.live_view import live_document
+    from stepscope.report.live.view import live_document
 
     print_document(live_document(view))
 
@@ -93,7 +93,7 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
     from rich.live import Live
 
     from stepscope.report.document.terminal import frame
-    from stepscope.report.live_view import live_document
+    from stepscope.report.live.view import live_document
 
     console = Console()
     alerts: list[Alert] = []

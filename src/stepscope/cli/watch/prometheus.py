@@ -38,7 +38,7 @@ class Metrics:
         """Listens; returns the port, or None where that cannot be, which is said and is no reason
         to stop."""
         from stepscope.cli.watch.metrics_server import serve
-        from stepscope.report.prometheus import CONTENT_TYPE, exposition
+        from stepscope.report.live.prometheus import CONTENT_TYPE, exposition
 
         try:
             self._server = serve(host, port, lambda: exposition(self.view), CONTENT_TYPE)

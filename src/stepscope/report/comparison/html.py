@@ -8,23 +8,18 @@ is not ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from stepscope import __version__
 from stepscope.core.experiments.comparison import Comparison
 from stepscope.core.facts import PARTS
-from stepscope.report.comparison.page import ComparisonPage, Line, Table, chosen, page_of
+from stepscope.report.comparison.page import page_of
 from stepscope.report.comparison.words import PART_NAMES, interval_words, letter, ratio
 from stepscope.report.html import render
 from stepscope.report.units import ms, percent
 
 SCRIPTS = ("charts.js", "page.js")
 STYLES = ("page.css", "comparison.css")
-MAX_ROWS = 500
-MAX_HINT_CHARS = 600
-HALF = 50.0
-"""Of a bar's drawing: less time to the left of the middle, more to the right."""
 
 
 def comparisons_html(comparisons: Sequence[Comparison]) -> str:
@@ -33,29 +28,22 @@ def comparisons_html(comparisons: Sequence[Comparison]) -> str:
 
 
 def html_page(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """What the template shows, as plain values."""
-    pages = [
-        page_of(comparison, letter(place)) for place, comparison in enumerate(comparisons, start=1)
-    ]
+    """What the template shows, as plain values and blocks."""
     many = len(comparisons) > 1
+    labels = [comparisons[0].before.label, *(comparison.after.label for comparison in comparisons)]
     return {
         "version": __version__,
-        "title": " and ".join(
-            [comparisons[0].before.label, *(one.after.label for one in comparisons)]
-        ),
+        "title": " and ".join(labels),
         "many": many,
         "comparisons": [
-            _comparison(comparison, page, letter(place), many=many)
-            for place, (comparison, page) in enumerate(
-                zip(comparisons, pages, strict=True), start=1
-            )
+            _comparison(comparison, letter(index), many=many)
+            for index, comparison in enumerate(comparisons, start=1)
         ],
     }
 
 
-def _comparison(
-    comparison: Comparison, page: ComparisonPage, name: str, *, many: bool
-) -> dict[str, Any]:
+def _comparison(comparison: Comparison, name: str, *, many: bool) -> dict[str, Any]:
+    page = page_of(comparison, name, is_whole=True)
     prefix = f"{name.lower().replace(' ', '-')}-" if many else ""
     return {
         "letter": name,
@@ -65,7 +53,15 @@ def _comparison(
         "warnings": page.warnings,
         "chips": _chips(comparison, name),
         "bars": _bars(comparison, name),
-        "tables": [_table(table, prefix, page.title if many else "") for table in page.tables],
+        "tables": [
+            {
+                "id": f"{prefix}{table.name}",
+                "title": f"{table.section.title}{': ' + page.title if many else ''}",
+                "section": table.section,
+                "is_quiet": table.is_quiet,
+            }
+            for table in page.tables
+        ],
         "notes": page.notes,
         "notes_title": f"How this was judged{': ' + page.title if many else ''}",
     }
@@ -106,39 +102,8 @@ def _bars(comparison: Comparison, name: str) -> list[dict[str, Any]]:
         for row, ns in zip(rows, side, strict=True):
             width = 1000 * ns / longest
             if width >= 0.5:
-                told = {"part": row.name, "word": PART_NAMES[row.name], "value": ms(ns)}
-                parts.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
+                words = {"part": row.name, "word": PART_NAMES[row.name], "value": ms(ns)}
+                parts.append(words | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
         bars.append({"word": word, "total": ms(sum(side)), "parts": parts})
     return bars
-
-
-def _table(table: Table, prefix: str, of: str) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}{table.name}",
-        "title": f"{table.title}{': ' + of if of else ''}",
-        "aside": table.aside,
-        "columns": [
-            {"word": word, "right": place in table.right}
-            for place, word in enumerate(table.columns)
-        ],
-        "has_bars": table.times is not None,
-        "rows": [_row(line, table) for line in chosen(replace(table, most=MAX_ROWS))[0]],
-        "is_quiet": table.is_quiet,
-    }
-
-
-def _row(line: Line, table: Table) -> dict[str, Any]:
-    width = abs(line.change) * HALF
-    start = HALF - width if line.change < 0 else HALF
-    return {
-        "cells": [
-            {"text": cell, "right": place in table.right, "is_named": place == table.wide[0]}
-            for place, cell in enumerate(line.cells)
-        ],
-        "hint": line.hint[:MAX_HINT_CHARS],
-        "kind": "total" if line.is_total else "rest" if line.is_rest else "",
-        "bar": None
-        if table.times is None or line.is_total or width < 0.2
-        else {"at": f"{start:.1f}", "width": f"{width:.1f}", "less": line.change < 0},
-    }

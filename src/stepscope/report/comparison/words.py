@@ -16,8 +16,8 @@ from stepscope.core.experiments.comparison import (
 )
 from stepscope.core.scaling import RANK_SPREAD, UNPROFILED
 from stepscope.experiments.compare.speed import is_host_slowed
+from stepscope.report.diagnosis.step import PART_WORDS
 from stepscope.report.names import MAX_CHARS, kernel_name, op_name
-from stepscope.report.step_view import PART_WORDS
 from stepscope.report.units import NBSP, fixed, ms, percent, plural
 
 PART_NAMES = PART_WORDS | {
@@ -58,16 +58,18 @@ MOST_DIGITS = 6
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def letter(place: int) -> str:
-    """What the run at this place is called: A is the first."""
-    return LETTERS[place] if place < len(LETTERS) else f"run {place + 1}"
+def letter(index: int) -> str:
+    """What the run at this index is called: A is the first."""
+    return LETTERS[index] if index < len(LETTERS) else f"run {index + 1}"
 
 
 def ratio(value: float, *, is_sure: bool = False) -> str:
     """0.003, 1.003, 2.08, 288. With `is_sure`, what is not 1 does not look like it: 1.0002."""
     if 0 < value < 0.1:
         return f"{value:.2g}x"
-    digits = 0 if value >= 99.5 else 1 if value >= 9.95 else 2 if abs(value - 1) >= 0.05 else 3
+    digits = 2 if abs(value - 1) >= 0.05 else 3
+    if value >= 9.95:
+        digits = 0 if value >= 99.5 else 1
     while is_sure and digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}f}") == 1:
         digits += 1
     return f"{value:.{digits}f}x"
@@ -79,9 +81,8 @@ def interval_words(speedup: Speedup) -> str:
         return "not measured"
     if speedup.low is None or speedup.high is None:
         return ratio(speedup.value)
-    value, low, high = (
-        ratio(one, is_sure=True) for one in (speedup.value, speedup.low, speedup.high)
-    )
+    ends = (speedup.value, speedup.low, speedup.high)
+    value, low, high = (ratio(end, is_sure=True) for end in ends)
     return f"{value} ({low} to {high})"
 
 
@@ -115,11 +116,9 @@ def _steps_words(before_ns: float, after_ns: float) -> str:
         if first != second or before_ns == after_ns:
             break
         first, second = (f"{fixed(ns / 1e6, digits)}{NBSP}ms" for ns in (before_ns, after_ns))
-    return (
-        f"a step takes {second} in both"
-        if first == second
-        else f"a step takes {second} instead of {first}"
-    )
+    if first == second:
+        return f"a step takes {second} in both"
+    return f"a step takes {second} instead of {first}"
 
 
 def host_words(comparison: Comparison, name: str) -> str | None:
@@ -129,12 +128,10 @@ def host_words(comparison: Comparison, name: str) -> str | None:
     if comparison.speedup.value is None or any(run.source != "recorded" for run in runs.values()):
         return None
     account = comparison.account("part")
-    launching = (
-        next((row for row in account.rows if row.name == "idle_launch"), None)
-        if account is not None
-        else None
-    )
-    waits = (None, None) if launching is None else (launching.before_ns, launching.after_ns)
+    waits: tuple[int | None, int | None] = (None, None)
+    for row in () if account is None else account.rows:
+        if row.name == "idle_launch":
+            waits = (row.before_ns, row.after_ns)
     limited = [
         word
         for (word, run), wait in zip(runs.items(), waits, strict=True)
@@ -144,8 +141,8 @@ def host_words(comparison: Comparison, name: str) -> str | None:
         return None
     return (
         "The profiler slows the host, and the device waits for the host in "
-        f"{' and '.join(limited)}: without it the ratio may be"
-        " quite another. --step-ms gives the times without it."
+        f"{' and '.join(limited)}: without it the ratio may be quite another. "
+        "--step-ms gives the times without it."
     )
 
 
@@ -172,13 +169,13 @@ def smallest_words(comparison: Comparison) -> str:
 
 def throughput_words(comparison: Comparison, name: str) -> str | None:
     """Where the two do not do the same work a step: how much work is done in a second."""
-    told = comparison.throughput
-    if told is None or told.value is None:
+    throughput = comparison.throughput
+    if throughput is None or throughput.value is None:
         return None
     unit = comparison.throughput_unit
     return (
-        f"Of work in a second, which is what can be compared, {name} does {interval_words(told)} "
-        f"as many {unit} as A."
+        f"Of work in a second, which is what can be compared, {name} does "
+        f"{interval_words(throughput)} as many {unit} as A."
     )
 
 
@@ -186,11 +183,9 @@ def step_words(run: ComparedRun) -> str:
     """`31.5 ms, no profiler, median of 40 steps`."""
     if run.step_ns is None:
         return "not measured"
-    num = (
-        f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
-        if run.num_steps
-        else ""
-    )
+    num = ""
+    if run.num_steps:
+        num = f", {'mean' if run.is_mean else 'median'} of {plural(run.num_steps, 'step')}"
     return f"{ms(run.step_ns)}, {SOURCE_WORDS[run.source]}{num}"
 
 
@@ -201,7 +196,7 @@ def row_name(by: str, name: str) -> str:
     return PART_NAMES.get(name, name) if by == "part" else name
 
 
-def told_apart(names: Sequence[str]) -> list[str]:
+def distinct_kernels(names: Sequence[str]) -> list[str]:
     """Kernels as they are shown; those that look alike when short have with them the first word
     that only theirs has.
 
@@ -210,26 +205,26 @@ def told_apart(names: Sequence[str]) -> list[str]:
     """
     shown = [kernel_name(name) for name in names]
     alike: dict[str, list[int]] = {}
-    for place, short in enumerate(shown):
-        alike.setdefault(short, []).append(place)
-    for places in alike.values():
-        if len(places) > 1:
+    for index, short in enumerate(shown):
+        alike.setdefault(short, []).append(index)
+    for indices in alike.values():
+        if len(indices) > 1:
             words = [
-                [word for word in WORD.findall(names[place][:MAX_CHARS]) if word not in NO_TELLING]
-                for place in places
+                [word for word in WORD.findall(names[index][:MAX_CHARS]) if word not in NO_TELLING]
+                for index in indices
             ]
             spread = Counter(word for own in words for word in set(own))
-            for place, own in zip(places, words, strict=True):
+            for index, own in zip(indices, words, strict=True):
                 rarest = min(own, key=lambda word: spread[word], default="")
-                shown[place] += f" {rarest}" if rarest and spread[rarest] < len(places) else ""
+                shown[index] += f" {rarest}" if rarest and spread[rarest] < len(indices) else ""
     return shown
 
 
-def changed_name(one: Changed) -> str:
+def changed_name(changed: Changed) -> str:
     """The operators before; those after, where they are new."""
-    if one.how == ("launcher",):
-        return ", ".join(map(op_name, one.name.split(", ")))
-    work = one.before or one.after
+    if changed.how == ("launcher",):
+        return ", ".join(map(op_name, changed.name.split(", ")))
+    work = changed.before or changed.after
     return "" if work is None else _ops_words(work.ops)
 
 
@@ -239,34 +234,36 @@ def _ops_words(ops: tuple[str, ...], most: int = 4) -> str:
     return ", ".join([*names[:most], *more])
 
 
-def how_words(one: Changed) -> str:
+def how_words(changed: Changed) -> str:
     """What is different: `precision fp32 to bf16, kernels`, `replaced by triton_poi_fused`."""
-    told = []
-    for how in one.how:
+    differences = []
+    for how in changed.how:
         word = HOW_WORDS[how]
-        if how == "precision" and one.before is not None and one.after is not None:
-            if set(one.before.precisions) == set(one.after.precisions):
-                told.append(f"{word} of a part")
+        if how == "precision" and changed.before is not None and changed.after is not None:
+            if set(changed.before.precisions) == set(changed.after.precisions):
+                differences.append(f"{word} of a part")
                 continue
             word += (
-                f" {'/'.join(one.before.precisions) or 'not known'} to "
-                f"{'/'.join(one.after.precisions) or 'not known'}"
+                f" {'/'.join(changed.before.precisions) or 'not known'} to "
+                f"{'/'.join(changed.after.precisions) or 'not known'}"
             )
-        if how == "replaced" and one.after is not None:
-            word += f" by {_ops_words(one.after.ops, most=2)}"
-        told.append(word)
-    return ", ".join(told)
+        if how == "replaced" and changed.after is not None:
+            word += f" by {_ops_words(changed.after.ops, most=2)}"
+        differences.append(word)
+    return ", ".join(differences)
 
 
-def held_words(one: Held) -> str:
-    if one.agrees is None:
+def held_words(held: Held) -> str:
+    if held.agrees is None:
         return "-"
-    return "yes" if one.agrees else "no"
+    return "yes" if held.agrees else "no"
 
 
-def calls_words(one: Changed) -> str:
+def calls_words(changed: Changed) -> str:
     """`60 to 12`, or one number where it did not change."""
-    first, second = (None if work is None else work.count for work in (one.before, one.after))
+    first, second = (
+        None if work is None else work.count for work in (changed.before, changed.after)
+    )
     counts = [_count(value) for value in (first, second) if value is not None]
     return counts[0] if len(set(counts)) == 1 else " to ".join(counts)
 

@@ -1,1 +1,1 @@
-"""What is told, as blocks; a renderer each for the terminal, Markdown and HTML."""
+"""What a command says, as blocks, with a renderer each for the terminal, Markdown and HTML."""

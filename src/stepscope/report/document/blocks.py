@@ -16,8 +16,8 @@ MOST_NOTES = 12
 MOST_CELLS = 60
 
 Tone = Literal["", "strong", "quiet", "good", "warn", "bad"]
-Part = Literal["compute", "comms", "copies", "input", "idle", ""]
-"""What a bar shows, as its colour tells."""
+Part = Literal["compute", "comms", "copies", "input", "idle", "change", ""]
+"""What a bar shows, as its colour tells. A change that is less goes to the left of the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,8 @@ class Cell:
     text: str
     tone: Tone = ""
     note: str = ""
+    hint: str = ""
+    """What a page shows where one points at it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,11 @@ def escape(text: str, most: int = ROOMS[0].chars) -> str:
     plain = shorten(clean(text).strip(), most).replace(NBSP, " ")
     read = _READ.sub(_entity, plain)
     first = _FIRST.sub(_entity, read)
-    return _LINKED.sub(lambda found: found[0] + NO_WIDTH, first)
+    return _LINKED.sub(lambda match: match[0] + NO_WIDTH, first)
 
 
-def _entity(found: re.Match[str]) -> str:
-    return f"&#{ord(found[0])};"
+def _entity(match: re.Match[str]) -> str:
+    return f"&#{ord(match[0])};"
 
 
 def _joined(parts: Iterable[str]) -> str:
@@ -170,9 +170,9 @@ class _Writer:
         return "\n".join(f"| {' | '.join(row)} |" for row in (titles, sides, *rows))
 
     def _cell(self, value: str | Cell | Bar) -> str:
-        told = cell(value)
-        text = _toned(self._safe(told.text), "strong" if told.tone == "strong" else "")
-        return f"{text}<br>{self._safe(told.note)}" if told.note else text
+        shown = cell(value)
+        text = _toned(self._safe(shown.text), "strong" if shown.tone == "strong" else "")
+        return f"{text}<br>{self._safe(shown.note)}" if shown.note else text
 
 
 def _lines(*parts: str) -> str:

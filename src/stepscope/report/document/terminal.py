@@ -60,7 +60,8 @@ STYLES: dict[Tone, str] = {
     "": "", "strong": "bold", "quiet": "dim", "good": "green", "warn": "yellow", "bad": "red",
 }  # fmt: skip
 BAR_STYLES: dict[Part, str] = {
-    "compute": "green", "comms": "magenta", "copies": "cyan", "input": "yellow", "idle": "red", "": "",
+    "compute": "green", "comms": "magenta", "copies": "cyan",
+    "input": "yellow", "idle": "red", "change": "", "": "",
 }  # fmt: skip
 
 
@@ -156,8 +157,8 @@ class _Lines:
         self._blank()
         title, aside = self._text(section.title, "bold"), self._text(section.aside, "dim")
         has_room = title.cell_len + aside.cell_len + 4 <= self._width
-        beside = Text.assemble(("  (", "dim"), aside, (")", "dim")) if section.aside else Text()
-        self._line(title, beside if has_room else Text())
+        bracketed = Text.assemble(("  (", "dim"), aside, (")", "dim")) if section.aside else Text()
+        self._line(title, bracketed if has_room else Text())
         if not has_room:
             self._paragraph(aside, INDENT)
         self.draw(section.blocks, INDENT)
@@ -251,10 +252,10 @@ class _Fitted:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         if isinstance(self.value, Bar):
             return Measurement(MIN_COLUMN, min(BAR_WIDTH, self.column.most))
-        told = cell(self.value)
-        text = min(cell_len(clean(told.text)), self.column.most)
+        shown = cell(self.value)
+        text = min(cell_len(clean(shown.text)), self.column.most)
         least = text if self.column.fit == "whole" else min(text, MIN_COLUMN)
-        both = min(cell_len(clean(_both(told))), self.column.most)
+        both = min(cell_len(clean(_both(shown))), self.column.most)
         return Measurement(least, max(text, both)).clamp(0, options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -262,16 +263,16 @@ class _Fitted:
         if isinstance(self.value, Bar):
             yield Text(self.lines.bar(self.value.share, width), BAR_STYLES[self.value.part])
             return
-        told = cell(self.value)
-        style = STYLES[told.tone or self.column.tone]
-        if self.column.fit == "wrap" or (told.note and cell_len(clean(_both(told))) <= width):
-            yield from self._wrapped(_both(told), style, console, width)
+        shown = cell(self.value)
+        style = STYLES[shown.tone or self.column.tone]
+        if self.column.fit == "wrap" or (shown.note and cell_len(clean(_both(shown))) <= width):
+            yield from self._wrapped(_both(shown), style, console, width)
             return
-        yield self.lines.fitted(told.text, width, style)
-        if told.note and self.column.fit == "shorten":
-            yield self.lines.fitted(told.note, width, "dim")
-        elif told.note:
-            yield from self._wrapped(told.note, "dim", console, width)
+        yield self.lines.fitted(shown.text, width, style)
+        if shown.note and self.column.fit == "shorten":
+            yield self.lines.fitted(shown.note, width, "dim")
+        elif shown.note:
+            yield from self._wrapped(shown.note, "dim", console, width)
 
     def _wrapped(self, text: str, style: str, console: Console, width: int) -> Iterator[Text]:
         made = self.lines.fitted(text, 10 * MAX_WIDTH, style)
@@ -283,6 +284,6 @@ def _gives_way(value: str | Cell | Bar) -> bool:
     return isinstance(value, Bar) or bool(cell(value).note)
 
 
-def _both(told: Cell) -> str:
+def _both(shown: Cell) -> str:
     """A cell on one line; its note stands below where there is no room for that."""
-    return f"{told.text}: {told.note}" if told.note else told.text
+    return f"{shown.text}: {shown.note}" if shown.note else shown.text

@@ -36,25 +36,25 @@ def fixed_document(fixed: Fixed) -> Document:
 
 def head_words(fixed: Fixed) -> str:
     """Before and after in a sentence."""
-    found = plural(len(fixed.attempts), "finding")
+    findings = plural(len(fixed.attempts), "finding")
     if not fixed.attempts:
         return "Nothing was found to fix."
-    if all(one.verified is None for one in fixed.attempts):
-        can = sum(one.outcome == NOT_TRIED for one in fixed.attempts)
+    if all(attempt.verified is None for attempt in fixed.attempts):
+        can = sum(attempt.outcome == NOT_TRIED for attempt in fixed.attempts)
         return (
-            f"{found}, {can} of which can be tried from outside. Nothing was run: --verify tries "
-            "them, one at a time."
+            f"{findings}, {can} of which can be tried from outside. "
+            "Nothing was run: --verify tries them, one at a time."
         )
-    kept = [one for one in fixed.attempts if one.outcome == KEPT]
+    kept = [attempt for attempt in fixed.attempts if attempt.outcome == KEPT]
     if not kept:
         ended = " before it was interrupted" if fixed.is_interrupted else ""
         return (
-            f"Nothing was kept of {found}: no fix that could be set from outside was proven to be "
-            f"faster{ended}."
+            f"Nothing was kept of {findings}: no fix that could be set from outside "
+            f"was proven to be faster{ended}."
         )
     is_one = len(kept) == 1
     when = "proven when it was tried" if is_one else "each proven against what was kept before it"
-    each = f"{len(kept)} of {found} fixed, {when}"
+    each = f"{len(kept)} of {findings} fixed, {when}"
     if fixed.whole is None and is_one:
         ended = "was interrupted" if fixed.is_interrupted else "the budget had no room for that"
         return (
@@ -65,34 +65,28 @@ def head_words(fixed: Fixed) -> str:
         ended = "it was interrupted" if fixed.is_interrupted else "the budget had no room for it"
         return f"{each}; that all of them together are faster was not proven: {ended}."
     if fixed.whole.speedup is None or not fixed.is_faster:
-        again = (
-            "measured afresh against the command as it was given, it is"
-            if is_one
-            else "together they are"
-        )
-        more = (
-            " Give longer runs (--steps), or more of them (--max-rounds)."
-            if fixed.whole.verdict == UNSETTLED
-            else ""
-        )
+        again = "together they are"
+        if is_one:
+            again = "measured afresh against the command as it was given, it is"
+        more = " Give longer runs (--steps), or more of them (--max-rounds)."
+        if fixed.whole.verdict != UNSETTLED:
+            more = ""
         return (
             f"{each}; {again} not proven to be faster: {fixed.whole.verdict}, "
             f"{fixed.whole.because}.{more}"
         )
     before, after = fixed.whole.baseline.step_ns, fixed.whole.candidate.step_ns
-    times = (
-        ""
-        if before is None or after is None
-        else f", {short_time(before)} a step before, {short_time(after)} after"
-    )
-    return f"{len(kept)} of {found} fixed: {interval_words(fixed.whole.speedup)}{times}."
+    times = ""
+    if before is not None and after is not None:
+        times = f", {short_time(before)} a step before, {short_time(after)} after"
+    return f"{len(kept)} of {findings} fixed: {interval_words(fixed.whole.speedup)}{times}."
 
 
 def predicted_words(attempt: Attempt) -> str:
-    told = attempt.predicted
-    if told.low is None or told.high is None or told.low == told.high:
-        return f"{told.value:.2f}x"
-    return f"{told.value:.2f}x ({told.low:.2f}-{told.high:.2f})"
+    predicted = attempt.predicted
+    if predicted.low is None or predicted.high is None or predicted.low == predicted.high:
+        return f"{predicted.value:.2f}x"
+    return f"{predicted.value:.2f}x ({predicted.low:.2f}-{predicted.high:.2f})"
 
 
 def gave_words(attempt: Attempt) -> str:
@@ -100,11 +94,9 @@ def gave_words(attempt: Attempt) -> str:
     if speedup is None:
         return "-"
     is_told = speedup.is_bounded and speedup.high <= LARGE
-    return (
-        f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
-        if is_told
-        else f"{speedup.value:.2f}x"
-    )
+    if is_told:
+        return f"{speedup.value:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"
+    return f"{speedup.value:.2f}x"
 
 
 def knob_words(attempt: Attempt) -> str:
@@ -147,14 +139,12 @@ def _findings_section(fixed: Fixed, *, is_plan: bool) -> Section:
     return Section(title="Findings", aside=f"from the top{against}", blocks=(table,))
 
 
-def _rest_words(one: Attempt) -> str:
+def _rest_words(attempt: Attempt) -> str:
     """What to do about it, or what was set and why it did not stay."""
-    if one.outcome == BY_HAND:
-        return f"{one.action} ({one.why})" if one.knobs else one.action
-    if one.outcome == KEPT:
-        return f"{one.action} (tried as {knob_words(one)})"
-    return (
-        knob_words(one)
-        if one.verified is None and one.why == NOT_RUN
-        else f"{knob_words(one)}: {one.why}"
-    )
+    if attempt.outcome == BY_HAND:
+        return f"{attempt.action} ({attempt.why})" if attempt.knobs else attempt.action
+    if attempt.outcome == KEPT:
+        return f"{attempt.action} (tried as {knob_words(attempt)})"
+    if attempt.verified is None and attempt.why == NOT_RUN:
+        return knob_words(attempt)
+    return f"{knob_words(attempt)}: {attempt.why}"

@@ -27,7 +27,7 @@ SCRIPTS = (
     "charts.js",
     "page.js",
 )
-STYLES = ("page.css", "timeline.css", "beside.css")
+STYLES = ("page.css", "timeline.css", "auxiliary.css")
 
 
 def render_page(page: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ def roofline_chart(rank: RankFacts, measured: DeviceRates | None = None) -> dict
     roofs = measured or _datasheet(rank.roofline.device)
     if roofs is None:
         return None
-    known = [row for row in rank.kernels if row.flops and row.bytes and row.total_ns]
+    modelled = [row for row in rank.kernels if row.flops and row.bytes and row.total_ns]
     points = [
         {
             "name": kernel_name(row.name)[:120],
@@ -31,12 +31,12 @@ def roofline_chart(rank: RankFacts, measured: DeviceRates | None = None) -> dict
             "y": row.flops / (row.total_ns * 1e-9),
             "ms": row.total_ns / max(len(rank.steps.windows), 1) / 1e6,
         }
-        for row in sorted(known, key=lambda row: -row.total_ns)[:MAX_POINTS]
+        for row in sorted(modelled, key=lambda row: -row.total_ns)[:MAX_POINTS]
         if row.flops is not None and row.bytes is not None
     ]
     if not points:
         return None
-    used = {row.precision for row in known if row.precision} | (
+    used = {row.precision for row in modelled if row.precision} | (
         {rank.roofline.peak_precision} - {None}
     )
     peaks = {name: peak for name, peak in roofs.peak_flops.items() if name in used}
@@ -66,7 +66,7 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     null."""
     if len(facts.ranks) < 2:
         return None
-    comms = {} if facts.comms is None else {one.rank: one for one in facts.comms.ranks}
+    comms = {} if facts.comms is None else {rank.rank: rank for rank in facts.comms.ranks}
     ordered = sorted(facts.ranks, key=lambda rank: rank.rank)
     numbers = [rank.rank for rank in ordered]
     steps = [
@@ -76,30 +76,13 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
         for rank in ordered
     ]
     busy = [ns / 1e6 if (ns := _busy(rank)) is not None else None for rank in ordered]
-    mine = [comms.get(rank) for rank in numbers]
     rows: list[dict[str, Any]] = [
         {"word": "step", "values": steps},
         {"word": "device busy", "values": busy},
-        {
-            "word": "late",
-            "values": [
-                None if one is None or one.late_ns is None else one.late_ns / 1e6 for one in mine
-            ],
-        },
-        {
-            "word": "waits",
-            "values": [
-                None if one is None or one.wait_ns is None else one.wait_ns / 1e6 for one in mine
-            ],
-        },
-        {
-            "word": "moves bytes",
-            "values": [
-                None if one is None or one.transfer_ns is None else one.transfer_ns / 1e6
-                for one in mine
-            ],
-        },
     ]
+    for word, field in (("late", "late_ns"), ("waits", "wait_ns"), ("moves bytes", "transfer_ns")):
+        times = [getattr(comms.get(rank), field, None) for rank in numbers]
+        rows.append({"word": word, "values": [None if ns is None else ns / 1e6 for ns in times]})
     for row in rows:
         row["unit"] = "ms"
     rows.append(
@@ -112,7 +95,7 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     return {
         "ranks": numbers,
         "rows": [row for row in rows if any(value is not None for value in row["values"])],
-        "outliers": [one.rank for one in comms.values() if one.is_straggler],
+        "outliers": [rank.rank for rank in comms.values() if rank.is_straggler],
     }
 
 
@@ -149,15 +132,13 @@ def link_chart(comms: CommsFacts) -> dict[str, Any] | None:
         }
         for fit in comms.fits
     ]
-    link = (
-        None
-        if comms.link is None
-        else {
+    link = None
+    if comms.link is not None:
+        link = {
             "name": comms.link.name,
             "bytes_per_s": comms.link.bytes_per_s,
             "source": comms.link.source,
         }
-    )
     return {"points": points, "fits": fits, "link": link}
 
 
@@ -165,7 +146,7 @@ def _line(fit: LinkFit) -> list[tuple[float, float]]:
     """Message sizes and the bus bandwidth that the fit gives each."""
     steps, factor = ring_steps(fit.op, fit.num_ranks), bus_factor(fit.op, fit.num_ranks)
     grow = max(fit.max_bytes / fit.min_bytes, 1.0) if fit.min_bytes else 1.0
-    sizes = [fit.min_bytes * grow ** (place / (LINE_POINTS - 1)) for place in range(LINE_POINTS)]
+    sizes = [fit.min_bytes * grow ** (index / (LINE_POINTS - 1)) for index in range(LINE_POINTS)]
     times_s = [steps * fit.alpha_ns * 1e-9 + size * factor / fit.beta_bytes_per_s for size in sizes]
     return [
         (size, size * factor / time_s)

@@ -12,15 +12,15 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
-from stepscope.report.diagnosis_view import BOUND_WORDS, SOURCE_WORDS
-from stepscope.report.html.beside import beside_of, beside_of_document, explained
+from stepscope.report.diagnosis.json import diagnosis_contract
+from stepscope.report.diagnosis.kernels import COLLECTIVE
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.view import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
-from stepscope.report.json import diagnosis_contract
-from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.html.timeline import timeline_values
 from stepscope.report.names import clean
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.timeline_json import timeline_values
 from stepscope.report.units import digits_after_point, number, plural
 
 LEAST_MORE = 0.001
@@ -35,7 +35,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
     rank = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     page = page_of_document(diagnosis_contract(diagnosis), floor_ms=_floor_ms(rank))
     page["title"] = _title(diagnosis)
-    page["beside"] = beside_of(diagnosis)
+    page["auxiliary"] = auxiliary_of(diagnosis)
     if rank is not None:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
         page["ops"] = op_rows(rank)
@@ -53,9 +53,9 @@ def page_of(recorded: Page) -> dict[str, Any]:
     return cleaned
 
 
-def page_of_document(told: DiagnosisContract, floor_ms: float | None = None) -> dict[str, Any]:
+def page_of_document(contract: DiagnosisContract, floor_ms: float | None = None) -> dict[str, Any]:
     """The page of a diagnosis that was kept as JSON: its verdict, findings, ranks and notes."""
-    page: dict[str, Any] = _cleaned(_page(told, floor_ms))
+    page: dict[str, Any] = _cleaned(_page(contract, floor_ms))
     return page
 
 
@@ -65,8 +65,8 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
-        return {clean(name): _cleaned(one) for name, one in value.items()}
-    return [_cleaned(one) for one in value] if isinstance(value, list | tuple) else value
+        return {clean(name): _cleaned(item) for name, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _step_chips(step: StepTime) -> list[dict[str, str]]:
@@ -78,28 +78,28 @@ def _step_chips(step: StepTime) -> list[dict[str, str]]:
     return chips
 
 
-def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
-    bound = told.verdict.bound
+def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
+    bound = contract.verdict.bound
     return {
         "version": __version__,
         "title": "Training run",
         "bound": bound,
-        "headline": told.verdict.summary,
-        "limits": BOUND_WORDS.get(bound, "What limits this run could not be told."),
-        "chips": _step_chips(told.step),
-        "is_judged": told.replay is not None,
+        "headline": contract.verdict.summary,
+        "limits": BOUND_WORDS.get(bound, "What limits this run is not known."),
+        "chips": _step_chips(contract.step),
+        "is_judged": contract.replay is not None,
         "where": "device",
-        "findings": [_card(place, finding) for place, finding in enumerate(told.findings, 1)],
-        "beside": beside_of_document(told),
-        "picture": _picture(told, floor_ms),
-        "ranks": [_rank(rank) for rank in told.ranks],
-        "notes": list(told.notes),
-        "unknown_events": told.unknown_events,
+        "findings": [_card(number, finding) for number, finding in enumerate(contract.findings, 1)],
+        "auxiliary": auxiliary_of_contract(contract),
+        "picture": _picture(contract, floor_ms),
+        "ranks": [_rank(rank) for rank in contract.ranks],
+        "notes": list(contract.notes),
+        "unknown_events": contract.unknown_events,
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
         "data": {
-            "picture": _picture(told, floor_ms),
+            "picture": _picture(contract, floor_ms),
             "ranks": None,
             "roofline": None,
             "links": None,
@@ -109,20 +109,20 @@ def _page(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
     }
 
 
-def _picture(told: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
+def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
     """The step as recorded by its parts, today's step, and what it becomes after each fix, down to
     the floor."""
-    rank = median_rank(told.ranks)
+    rank = median_rank(contract.ranks)
     shown = {} if rank is None else _shown_parts(rank)
     bars: list[dict[str, Any]] = []
     if shown:
         recorded_ms = sum(shown.values())
         bars.append({"name": "recorded, with the profiler", "ms": recorded_ms, "parts": shown})
-    name, today = _today(told)
+    name, today = _today(contract)
     if today is not None:
         bars.append({"name": name, "ms": today, "is_today": True})
         before = 1.0
-        for gain, finding in zip(_ladder(told), told.findings, strict=False):
+        for gain, finding in zip(_ladder(contract), contract.findings, strict=False):
             is_more = gain > before * (1 + LEAST_MORE)
             name = f"after {finding.code}" if is_more else f"{finding.code}: no more after these"
             bars.append({"name": name, "ms": today / gain, "code": finding.code})
@@ -143,26 +143,26 @@ def _shown_parts(rank: Rank) -> dict[str, float]:
     return {part: ms for part, ms in parts_ms(rank).items() if ms}
 
 
-def _today(told: DiagnosisContract) -> tuple[str, float | None]:
+def _today(contract: DiagnosisContract) -> tuple[str, float | None]:
     """The step that gains are gains of: where only the trace tells it, less what the profiler
     costs, as the replay has it."""
-    if told.step.source != "trace" or not told.findings:
-        return "today", told.step.ms or told.step.profiled_ms
-    first = told.findings[0]
+    if contract.step.source != "trace" or not contract.findings:
+        return "today", contract.step.ms or contract.step.profiled_ms
+    first = contract.findings[0]
     return "without the profiler's usual cost", first.predicted_step_ms * first.predicted_speedup
 
 
-def _ladder(told: DiagnosisContract) -> Sequence[float]:
+def _ladder(contract: DiagnosisContract) -> Sequence[float]:
     """With one finding, or an older file, what is known of it alone."""
-    alone = [finding.predicted_speedup for finding in told.findings[:1]]
-    return told.ladder[:MAX_STEPS_DOWN] or alone
+    alone = [finding.predicted_speedup for finding in contract.findings[:1]]
+    return contract.ladder[:MAX_STEPS_DOWN] or alone
 
 
-def _card(place: int, finding: Finding) -> dict[str, Any]:
+def _card(number: int, finding: Finding) -> dict[str, Any]:
     low, high = finding.predicted_low, finding.predicted_high
     ranks = finding.ranks
     return {
-        "place": place,
+        "number": number,
         "code": finding.code,
         "bound": finding.bound,
         "summary": finding.summary,
@@ -174,13 +174,13 @@ def _card(place: int, finding: Finding) -> dict[str, Any]:
         "changes_numerics": finding.changes_numerics,
         "ranks": ", ".join(map(str, ranks[:16])) + (" ..." if len(ranks) > 16 else ""),
         "num_ranks": len(ranks),
-        "places": [
+        "locations": [
             {
-                "where": place.line or f"module {place.module}",
-                "module": place.module if place.line else None,
-                "share": f"{place.share:.0%}",
+                "where": location.line or f"module {location.module}",
+                "module": location.module if location.line else None,
+                "share": f"{location.share:.0%}",
             }
-            for place in finding.places
+            for location in finding.places
         ],
         "explain": explained(finding.code),
     }
@@ -238,17 +238,15 @@ def _chips(rank: RankFacts) -> list[dict[str, str]]:
 
 
 def _title(diagnosis: Diagnosis) -> str:
-    run, ranks, beside = diagnosis.facts.run, diagnosis.facts.ranks, diagnosis.facts.beside
+    run, ranks, auxiliary = diagnosis.facts.run, diagnosis.facts.ranks, diagnosis.facts.beside
     if run is not None:
         return " ".join(run.command) or run.path
-    if not ranks and beside is not None:
-        paths = [path for one in beside.recordings for path in one.paths]
+    if not ranks and auxiliary is not None:
+        paths = [path for recording in auxiliary.recordings for path in recording.paths]
         return paths[0] if len(paths) == 1 else f"{plural(len(paths), 'recording')}, no trace"
-    return (
-        "Training run"
-        if not ranks
-        else (ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks")
-    )
+    if not ranks:
+        return "Training run"
+    return ranks[0].path if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
 def _floor_ms(rank: RankFacts | None) -> float | None:

@@ -58,7 +58,7 @@
 
   function sortable(table) {
     const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, place) => {
+    heads.forEach((head, column) => {
       const press = document.createElement("button");
       press.type = "button";
       press.textContent = head.textContent;
@@ -70,8 +70,8 @@
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
         const compare = isNumber
-          ? (a, b) => (valueOf(a.cells[place]) || 0) - (valueOf(b.cells[place]) || 0)
-          : (a, b) => a.cells[place].textContent.localeCompare(b.cells[place].textContent);
+          ? (a, b) => (valueOf(a.cells[column]) || 0) - (valueOf(b.cells[column]) || 0)
+          : (a, b) => a.cells[column].textContent.localeCompare(b.cells[column].textContent);
         const rows = [...table.tBodies[0].rows].sort((a, b) => (up ? compare(a, b) : compare(b, a)));
         table.tBodies[0].append(...rows);
       });

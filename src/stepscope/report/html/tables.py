@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.core.facts import RangeRow, RankFacts
-from stepscope.report.kernel_view import COLLECTIVE
+from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500
@@ -53,8 +53,8 @@ def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
             "calls": row.count / num_steps,
             "ms": None if (ns := _spent_ns(rank, row)) is None else ns / num_steps / 1e6,
         }
-        for kind, told in kinds
-        for row in told
+        for kind, ranges in kinds
+        for row in ranges
     ]
     return sorted(rows, key=lambda row: -(row["ms"] or 0))[:MAX_OPS]
 

@@ -1,4 +1,4 @@
-/* The timeline of one step, on a canvas. `stepscopeTimeline(element, data, options)` draws what report/timeline_json.py wrote.
+/* The timeline of one step, on a canvas. `stepscopeTimeline(element, data, options)` draws what report/html/timeline.py wrote.
 
    Names come from strangers' files: they reach the page through textContent and fillText alone.
    options.wheel: "focus" (the wheel zooms once the timeline was clicked or reached by Tab; before, the page scrolls) or "always".

@@ -1,4 +1,4 @@
-/* The timeline's data and words, for timeline.js: what report/timeline_json.py wrote, as columns; times and sizes as text. */
+/* The timeline's data and words, for timeline.js: what report/html/timeline.py wrote, as columns; times and sizes as text. */
 "use strict";
 
 (function () {

@@ -31,28 +31,28 @@ from stepscope.report.units import plural
 MAX_FAULTS = 16
 
 
-def kernel_tuning_document(found: KernelTuning) -> Document:
-    return tuple(_blocks(found))
+def kernel_tuning_document(tuning: KernelTuning) -> Document:
+    return tuple(_blocks(tuning))
 
 
-def _blocks(found: KernelTuning) -> Iterator[Block]:
-    yield Headline(command="stepscope tune kernel", text=head_words(found))
-    yield Prose(how_words(found), "quiet")
-    for result in found.cases:
-        yield Prose(verdict_words(found, result), "strong")
-    if len(found.cases) > 1 and found.overall is not None:
-        setting = settings_words(found.tryings[found.overall])
+def _blocks(tuning: KernelTuning) -> Iterator[Block]:
+    yield Headline(command="stepscope tune kernel", text=head_words(tuning))
+    yield Prose(how_words(tuning), "quiet")
+    for result in tuning.cases:
+        yield Prose(verdict_words(tuning, result), "strong")
+    if len(tuning.cases) > 1 and tuning.overall is not None:
+        setting = settings_words(tuning.tryings[tuning.overall])
         yield Prose(f"One setting for all of them: {setting}.", "strong")
-    for result in found.cases:
-        yield from _case_sections(found, result)
+    for result in tuning.cases:
+        yield from _case_sections(tuning, result)
     aside = "never timed: the comparison that is farthest off"
-    yield from _fault_sections(found, WRONG, "Wrong", aside)
-    yield from _fault_sections(found, FAILED, "Failed", "raised, died or took too long")
-    yield from notes(found.notes)
+    yield from _fault_sections(tuning, WRONG, "Wrong", aside)
+    yield from _fault_sections(tuning, FAILED, "Failed", "raised, died or took too long")
+    yield from notes(tuning.notes)
 
 
-def _case_sections(found: KernelTuning, result: CaseResult) -> Iterator[Section]:
-    rows = tuple(row_words(found, result, at) for at in order(result))
+def _case_sections(tuning: KernelTuning, result: CaseResult) -> Iterator[Section]:
+    rows = tuple(row_words(tuning, result, at) for at in order(result))
     if rows:
         columns = (
             *numbers("time", "spread", "speedup", "of floor"),
@@ -65,10 +65,12 @@ def _case_sections(found: KernelTuning, result: CaseResult) -> Iterator[Section]
         )
 
 
-def _fault_sections(found: KernelTuning, outcome: str, title: str, aside: str) -> Iterator[Section]:
+def _fault_sections(
+    tuning: KernelTuning, outcome: str, title: str, aside: str
+) -> Iterator[Section]:
     faults = [
         f"{settings_words(each)}: {fault_words(each)}"
-        for each in found.tryings
+        for each in tuning.tryings
         if each.outcome == outcome
     ]
     if faults:

@@ -19,9 +19,10 @@ MAX_ROWS = 12
 """Configurations of one case in a table, the fastest first."""
 
 
-def settings_words(one: Trying) -> str:
+def settings_words(trying: Trying) -> str:
     return (
-        ", ".join(f"{name}={_value(value)}" for name, value in one.settings.items()) or "as it is"
+        ", ".join(f"{name}={_value(value)}" for name, value in trying.settings.items())
+        or "as it is"
     )
 
 
@@ -31,44 +32,41 @@ def _value(value: Value) -> str:
     return str(value)
 
 
-def head_words(found: KernelTuning) -> str:
+def head_words(tuning: KernelTuning) -> str:
     counts = [
-        (sum(one.outcome == outcome for one in found.tryings), outcome)
+        (sum(trying.outcome == outcome for trying in tuning.tryings), outcome)
         for outcome in (RIGHT, WRONG, FAILED, "not tried")
     ]
-    told = ", ".join(f"{num} {outcome}" for num, outcome in counts if num)
-    return f"{found.what} on {found.device}: {plural(len(found.tryings), 'configuration')}, {told}."
+    outcomes = ", ".join(f"{num} {outcome}" for num, outcome in counts if num)
+    configurations = plural(len(tuning.tryings), "configuration")
+    return f"{tuning.what} on {tuning.device}: {configurations}, {outcomes}."
 
 
-def how_words(found: KernelTuning) -> str:
-    what = "forward and backward" if found.has_gradients else "forward"
-    by = (
-        "the device alone"
-        if found.by == "device" and found.device_kind != "cpu"
-        else "one call after another"
-    )
-    gradients = " and its gradients" if found.gradients_checked else ""
+def how_words(tuning: KernelTuning) -> str:
+    what = "forward and backward" if tuning.has_gradients else "forward"
+    by = "one call after another"
+    if tuning.by == "device" and tuning.device_kind != "cpu":
+        by = "the device alone"
+    gradients = " and its gradients" if tuning.gradients_checked else ""
     return (
-        f"Checked against {found.reference}{gradients} in {plural(len(found.checked), 'case')}; "
+        f"Checked against {tuning.reference}{gradients} in {plural(len(tuning.checked), 'case')}; "
         f"timed {what}, {by}, "
-        f"{found.caches} caches, in turns."
+        f"{tuning.caches} caches, in turns."
     )
 
 
-def verdict_words(found: KernelTuning, result: CaseResult) -> str:
+def verdict_words(tuning: KernelTuning, result: CaseResult) -> str:
     """One case's answer in a sentence."""
     where = result.case.words
     if result.winner is None:
         return f"{where}: no configuration can be used."
-    winner, told = found.tryings[result.winner], result.times[result.winner]
-    assert told is not None, "a winner was timed"
-    took = f"{short_time(told.ns)}{floor_words(result)}"
+    winner, timed = tuning.tryings[result.winner], result.times[result.winner]
+    assert timed is not None, "a winner was timed"
+    took = f"{short_time(timed.ns)}{floor_words(result)}"
     if result.winner == result.baseline:
-        return (
-            f"{where}: nothing beats it as it is, {took}."
-            if not winner.settings
-            else f"{where}: the baseline stands, {took}."
-        )
+        if not winner.settings:
+            return f"{where}: nothing beats it as it is, {took}."
+        return f"{where}: the baseline stands, {took}."
     name = settings_words(winner)
     if result.gain is None:
         return f"{where}: {name}, {took}."
@@ -86,60 +84,66 @@ def floor_words(result: CaseResult) -> str:
 
 
 def row_words(
-    found: KernelTuning, result: CaseResult, at: int | None
+    tuning: KernelTuning, result: CaseResult, index: int | None
 ) -> tuple[str, str, str, str, str]:
     """Time, spread, against the baseline, floor, and name; `at` None is the reference."""
-    told = result.reference if at is None else result.times[at]
-    assert told is not None, "only what was timed has a row"
+    timed = result.reference if index is None else result.times[index]
+    assert timed is not None, "only what was timed has a row"
     before = None if result.baseline is None else result.times[result.baseline]
-    name = "the reference" if at is None else settings_words(found.tryings[at])
-    marks = "  <- winner" if at is not None and at == result.winner else ""
-    marks += "  (not told from it)" if at is not None and at in result.ties else ""
+    name = "the reference" if index is None else settings_words(tuning.tryings[index])
+    marks = "  <- winner" if index is not None and index == result.winner else ""
+    marks += "  (not told from it)" if index is not None and index in result.ties else ""
     return (
-        short_time(told.ns),
-        _spread(told),
-        "-" if before is None else f"{before.ns / told.ns:.2f}x",
-        "-" if not result.floor.ns else percent(result.floor.ns / told.ns),
+        short_time(timed.ns),
+        _spread(timed),
+        "-" if before is None else f"{before.ns / timed.ns:.2f}x",
+        "-" if not result.floor.ns else percent(result.floor.ns / timed.ns),
         name + marks,
     )
 
 
-def _spread(told: Timed) -> str:
-    return f"{percent((told.high_ns - told.low_ns) / told.ns)}"
+def _spread(timed: Timed) -> str:
+    return f"{percent((timed.high_ns - timed.low_ns) / timed.ns)}"
 
 
 def order(result: CaseResult) -> list[int | None]:
     """The rows of a case, the fastest first; the winner, the baseline and the reference are always
     among them."""
     timed: list[tuple[float, int]] = sorted(
-        (one.ns, at) for at, one in enumerate(result.times) if one is not None
+        (time.ns, index) for index, time in enumerate(result.times) if time is not None
     )
-    kept = [at for _, at in timed[:MAX_ROWS]]
-    kept += [at for at in (result.winner, result.baseline) if at is not None and at not in kept]
+    kept = [index for _, index in timed[:MAX_ROWS]]
+    kept += [
+        index
+        for index in (result.winner, result.baseline)
+        if index is not None and index not in kept
+    ]
     rows: list[int | None] = list(kept)
     if result.reference is not None:
         rows.append(None)
-    return sorted(rows, key=lambda at: _ns(result, at))
+    return sorted(rows, key=lambda index: _ns(result, index))
 
 
-def _ns(result: CaseResult, at: int | None) -> float:
-    told = result.reference if at is None else result.times[at]
-    return float("inf") if told is None else told.ns
+def _ns(result: CaseResult, index: int | None) -> float:
+    timed = result.reference if index is None else result.times[index]
+    return float("inf") if timed is None else timed.ns
 
 
-def fault_words(one: Trying) -> str:
+def fault_words(trying: Trying) -> str:
     """Why a configuration was not timed."""
-    if one.outcome == WRONG and one.worst is not None:
-        return deviation_words(one.worst)
-    where = "" if one.failed_at is None else f" at {one.failed_at.words}"
-    return f"{one.why or 'not known'}{where}"
+    if trying.outcome == WRONG and trying.worst is not None:
+        return deviation_words(trying.worst)
+    where = "" if trying.failed_at is None else f" at {trying.failed_at.words}"
+    return f"{trying.why or 'not known'}{where}"
 
 
-def deviation_words(one: Deviation) -> str:
-    if one.error is None or one.allowed is None:
-        return f"{one.output} {one.measure}, at {one.case.words}"
-    told = (
-        f"{one.output} is off by {one.error:.2g} ({one.measure}; {one.allowed:.2g} allowed) at "
-        f"{one.case.words}"
+def deviation_words(deviation: Deviation) -> str:
+    if deviation.error is None or deviation.allowed is None:
+        return f"{deviation.output} {deviation.measure}, at {deviation.case.words}"
+    words = (
+        f"{deviation.output} is off by {deviation.error:.2g} ({deviation.measure}; "
+        f"{deviation.allowed:.2g} allowed) at {deviation.case.words}"
     )
-    return f"{told}. That may be rounding: --tolerance allows more" if one.may_be_rounding else told
+    if deviation.may_be_rounding:
+        return f"{words}. That may be rounding: --tolerance allows more"
+    return words

@@ -64,18 +64,17 @@ class JsonWriter:
         categories: list[str],
         args: list[tuple[str, Arg, list[str] | None]],
     ) -> Iterable[str]:
-        told = [""] * len(event)
+        arguments = [""] * len(event)
         for name, arg, texts in args:
             values = arg.value[event]
             for i in np.flatnonzero(values >= 0).tolist():
                 value = int(values[i])
-                told[i] += (
-                    f"{', ' if told[i] else ''}{name}: {value if texts is None else texts[value]}"
-                )
+                comma = ", " if arguments[i] else ""
+                arguments[i] += f"{comma}{name}: {value if texts is None else texts[value]}"
         start, dur = slices.start_ns[event], slices.end_ns[event] - slices.start_ns[event]
         columns = (slices.track[event], slices.name[event], slices.category[event], start, dur)
         for row, text in zip(
-            zip(*(column.tolist() for column in columns), strict=True), told, strict=True
+            zip(*(column.tolist() for column in columns), strict=True), arguments, strict=True
         ):
             track, name_code, category, begin, length = row
             yield (
@@ -125,7 +124,7 @@ class JsonWriter:
         end_ns: int,
         args: Mapping[str, Value | list[str]],
     ) -> None:
-        told = {plain(key): _plain(value) for key, value in args.items()}
+        arguments = {plain(key): _plain(value) for key, value in args.items()}
         where = (
             f'"pid": {process}, "tid": {track}, "ts": {_us(start_ns)}, "dur": '
             f"{_us(end_ns - start_ns)}"
@@ -134,7 +133,7 @@ class JsonWriter:
             [
                 (
                     f'{{"ph": "X", "cat": "stepscope", "name": {json_text(plain(name))}, {where}, '
-                    f'"args": {json_text(told)}}}'
+                    f'"args": {json_text(arguments)}}}'
                 )
             ]
         )
@@ -164,5 +163,5 @@ def _texts(arg: Arg) -> list[str] | None:
 
 def _plain(value: Value | list[str]) -> Value | list[str]:
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(text) for text in value]
     return plain(value) if isinstance(value, str) else value

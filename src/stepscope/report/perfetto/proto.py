@@ -122,47 +122,49 @@ class ProtoWriter:
         # So that the viewer can tell the time of day. Its own clock, BOOTTIME, begins at the file's
         # origin.
         clocks = [(BOOTTIME, 0), (REALTIME, max(origin_wall_ns, 0))]
-        told = b"".join(
+        snapshot = b"".join(
             data(CLOCKS, number(CLOCK_ID, clock) + number(CLOCK_TIME, time))
             for clock, time in clocks
         )
-        self._packet(data(CLOCK_SNAPSHOT, told) + number(SEQUENCE, ABOUT))
+        self._packet(data(CLOCK_SNAPSHOT, snapshot) + number(SEQUENCE, ABOUT))
         self._describe(ROOT, number(PROCESSES, BY_RANK) + number(THREADS, BY_RANK))
 
     def process(self, number_: int, name: str, rank_order: int) -> None:
-        told = (
+        fields = (
             number(PID, number_)
             + number(PROCESS_ORDER, rank_order)
             + text(PROCESS_NAME, plain(name))
         )
         self._describe(
-            number_, number(CHILDREN, EXPLICIT) + number(ORDER, rank_order) + data(PROCESS, told)
+            number_, number(CHILDREN, EXPLICIT) + number(ORDER, rank_order) + data(PROCESS, fields)
         )
 
     def thread(self, number_: int, process: int, name: str, order: int) -> None:
-        told = (
+        fields = (
             number(THREAD_PID, process)
             + number(TID, number_)
             + number(THREAD_ORDER, order)
             + text(THREAD_NAME, plain(name))
         )
-        self._describe(number_, number(PARENT, process) + number(ORDER, order) + data(THREAD, told))
+        self._describe(
+            number_, number(PARENT, process) + number(ORDER, order) + data(THREAD, fields)
+        )
 
     def track(self, number_: int, process: int, name: str, order: int) -> None:
-        told = (
+        fields = (
             number(PARENT, process)
             + text(TRACK_NAME, plain(name))
             + number(ORDER, order)
             + number(MERGING, MERGE_NONE)
         )
-        self._describe(number_, told)
+        self._describe(number_, fields)
 
     def counter(self, number_: int, process: int, name: str, unit: str, order: int) -> None:
-        counted = (
-            number(UNIT, BYTES_UNIT) if unit == "bytes" else text(UNIT_NAME, unit) if unit else b""
-        )
-        told = number(PARENT, process) + text(TRACK_NAME, plain(name)) + number(ORDER, order)
-        self._describe(number_, told + data(COUNTER, counted))
+        counted = text(UNIT_NAME, unit) if unit else b""
+        if unit == "bytes":
+            counted = number(UNIT, BYTES_UNIT)
+        fields = number(PARENT, process) + text(TRACK_NAME, plain(name)) + number(ORDER, order)
+        self._describe(number_, fields + data(COUNTER, counted))
 
     def slices(self, process: int, slices: Slices) -> None:
         names = self._codes(process, NAMES, slices.names, slices.name)
@@ -184,9 +186,9 @@ class ProtoWriter:
             layout = num_arrows[chunk[opening]] * 2 + mask[chunk[opening]]
             for _, value in args:
                 layout = layout * 2 + (value[chunk[opening]] >= 0)
-            for one in np.unique(layout).tolist():
-                places = opening[layout == one]
-                event = chunk[places]
+            for alike in np.unique(layout).tolist():
+                positions = opening[layout == alike]
+                event = chunk[positions]
                 inner = [
                     number(TYPE, BEGIN),
                     *numbers(TRACK, slices.track[event]),
@@ -200,7 +202,7 @@ class ProtoWriter:
                     inner += fixed(ARROWS, slices.arrows_from[1][first_arrow[event] + k])
                 if mask[event[0]]:
                     inner += fixed(LAST_ARROWS, slices.arrow_to[event])
-                parts.append((places, self._rows(process, slices.start_ns[event], inner)))
+                parts.append((positions, self._rows(process, slices.start_ns[event], inner)))
             self._file.write(interleaved(parts, len(chunk)))
 
     def points(self, process: int, number_: int, time_ns: Int64, value: Float64) -> None:
@@ -221,11 +223,13 @@ class ProtoWriter:
         end_ns: int,
         args: Mapping[str, Value | list[str]],
     ) -> None:
-        told = b"".join(
+        annotations = b"".join(
             data(ANNOTATIONS, text(ARG_NAME, plain(key)) + _value(value))
             for key, value in args.items()
         )
-        begin = number(TYPE, BEGIN) + number(TRACK, track) + text(EVENT_NAME, plain(name)) + told
+        begin = (
+            number(TYPE, BEGIN) + number(TRACK, track) + text(EVENT_NAME, plain(name)) + annotations
+        )
         self._packet(
             number(TIMESTAMP, start_ns) + self._sequence(process) + data(TRACK_EVENT, begin)
         )
@@ -250,31 +254,31 @@ class ProtoWriter:
             self._packet(number(SEQUENCE, ABOUT + process) + number(FLAGS, CLEARED))
         return number(SEQUENCE, ABOUT + process) + number(FLAGS, NEEDS_STATE)
 
-    def _describe(self, uuid: int, told: bytes) -> None:
-        self._packet(number(SEQUENCE, ABOUT) + data(DESCRIPTOR, number(UUID, uuid) + told))
+    def _describe(self, uuid: int, fields: bytes) -> None:
+        self._packet(number(SEQUENCE, ABOUT) + data(DESCRIPTOR, number(UUID, uuid) + fields))
 
     def _codes(self, process: int, kind: int, table: Sequence[str], code: Int64) -> Int64:
         """For each code, the number under which its text is interned; what is below 0 stays so."""
         used = np.unique(code[code >= 0])
         iids = np.full(len(table) + 1, NONE, np.int64)
-        iids[used] = self._intern(process, kind, [table[one] for one in used.tolist()])
+        iids[used] = self._intern(process, kind, [table[index] for index in used.tolist()])
         return iids[np.where(code >= 0, code, len(table))]
 
     def _intern(self, process: int, kind: int, texts: Sequence[str]) -> list[int]:
-        known = self._interned.setdefault((process, kind), {})
+        iids = self._interned.setdefault((process, kind), {})
         fresh: list[bytes] = []
-        found = []
-        for one in map(plain, texts):
-            if one not in known:
-                known[one] = len(known) + 1
-                fresh.append(data(kind, number(IID, known[one]) + text(INTERNED_TEXT, one)))
-            found.append(known[one])
+        interned = []
+        for string in map(plain, texts):
+            if string not in iids:
+                iids[string] = len(iids) + 1
+                fresh.append(data(kind, number(IID, iids[string]) + text(INTERNED_TEXT, string)))
+            interned.append(iids[string])
         for at in range(0, len(fresh), INTERNED_AT_ONCE):
             self._packet(
                 self._sequence(process)
                 + data(INTERNED, b"".join(fresh[at : at + INTERNED_AT_ONCE]))
             )
-        return found
+        return interned
 
     def _arg(self, process: int, arg: Arg) -> tuple[_Annotate, Int64]:
         """How to write it, and the value per slice."""
@@ -297,7 +301,7 @@ class _Annotate:
 
 def _value(value: Value | list[str]) -> bytes:
     if isinstance(value, list):
-        return b"".join(data(ARG_ARRAY, text(ARG_TEXT, plain(one))) for one in value)
+        return b"".join(data(ARG_ARRAY, text(ARG_TEXT, plain(item))) for item in value)
     if isinstance(value, str):
         return text(ARG_TEXT, plain(value))
     return number(ARG_INT, value) if isinstance(value, int) else real(ARG_DOUBLE, value)

@@ -15,7 +15,7 @@ Value = str | int | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arg:
-    """Something told of slices: a number, or a text out of a table. Below 0: nothing is told."""
+    """Something recorded of slices: a number, or a text of a table. Below 0: nothing."""
 
     name: str
     value: Int64

@@ -85,7 +85,7 @@ class Timeline:
             mine = [over[rank] for rank in finding.ranks if rank in over] or [whole]
             track = self._track(process, f"finding {number + 1}: {finding.code}", OURS + 1 + number)
             low, high = min(low for low, _ in mine), max(high for _, high in mine)
-            self._writer.slice(process, track, finding.code, low, high, _told(finding))
+            self._writer.slice(process, track, finding.code, low, high, _finding_args(finding))
 
     def add_rank(self, rank: RankTracks) -> None:
         process = self._number()
@@ -101,8 +101,8 @@ class Timeline:
             # A file's time begins with its first event; what was counted before holds from there.
             time = np.maximum(series.time_ns + rank.shift_ns, 0)
             # What is not finite was not measured; JSON has no word for it, and a counter no height.
-            told = np.isfinite(series.value)
-            self._writer.points(process, number, time[told], series.value[told])
+            measured = np.isfinite(series.value)
+            self._writer.points(process, number, time[measured], series.value[measured])
         self._add_events(process, rank)
 
     def _number(self) -> int:
@@ -167,14 +167,14 @@ class Timeline:
             for at, thread in enumerate(trace.threads)
             if bool(on_device[trace.thread == at].any())
         }
-        beside = np.zeros(len(Kind), np.int64)
+        row_of_kind = np.zeros(len(Kind), np.int64)
         for number, kind in enumerate(BESIDE, start=1):
-            beside[kind] = number
-        group = trace.thread.astype(np.int64) * (len(BESIDE) + 1) + beside[trace.kind]
+            row_of_kind[kind] = number
+        group = trace.thread.astype(np.int64) * (len(BESIDE) + 1) + row_of_kind[trace.kind]
         for key in np.unique(group).tolist():
             events = np.flatnonzero(group == key)
-            place, side = divmod(key, len(BESIDE) + 1)
-            thread, is_stream = trace.threads[place], bool(on_device[events[0]])
+            index, side = divmod(key, len(BESIDE) + 1)
+            thread, is_stream = trace.threads[index], bool(on_device[events[0]])
             name = _stream_name(thread.pid, thread.tid, thread.name, len(devices) > 1)
             if not is_stream:
                 name = (
@@ -184,13 +184,16 @@ class Timeline:
             nested = nest(trace.start_ns[events], trace.end_ns[events])
             for lane in np.unique(nested.lane[nested.lane != NONE]).tolist():
                 number = self._number()
-                told = name if lane == 0 else f"{name} (overlapping {lane})"
+                label = name if lane == 0 else f"{name} (overlapping {lane})"
                 if is_stream or lane:
                     self._writer.track(
-                        number, process, told, (STREAMS if is_stream else THREADS) + key * 64 + lane
+                        number,
+                        process,
+                        label,
+                        (STREAMS if is_stream else THREADS) + key * 64 + lane,
                     )
                 else:
-                    self._writer.thread(number, process, told, THREADS + key * 64)
+                    self._writer.thread(number, process, label, THREADS + key * 64)
                 track[events[nested.lane == lane]] = number
             orders.append(
                 np.where(
@@ -214,21 +217,21 @@ class Timeline:
 
 
 def _stream_name(pid: str, tid: str, name: str | None, several: bool) -> str:
-    told = (name or "").strip() or f"stream {tid}"
-    return f"device {pid} {told}" if several else told
+    stream = (name or "").strip() or f"stream {tid}"
+    return f"device {pid} {stream}" if several else stream
 
 
 def _args(rank: RankTracks) -> tuple[Arg, ...]:
-    """What is told of events, each where it was recorded."""
+    """What is recorded of events, each where there is any."""
     trace, links = rank.trace, rank.links
     device = trace.is_kind(*ON_DEVICE)
     by = np.where(links.op != NONE, trace.name[np.maximum(links.op, 0)], NONE).astype(np.int64)
     dims = tuple(
         detail.dims or "" if isinstance(detail, OpInputs) else "" for detail in trace.details
     )
-    has_dims = np.array([bool(one) for one in dims] or [False])
+    has_dims = np.array([bool(text) for text in dims] or [False])
     shaped = (trace.detail != NONE) & has_dims[np.maximum(trace.detail, 0)]
-    collectives = tuple(one.name or "collective" for one in trace.collectives)
+    collectives = tuple(call.name or "collective" for call in trace.collectives)
     return (
         Arg(name="correlation", value=trace.correlation),
         Arg(name="stream", value=np.where(device, trace.stream, NONE)),
@@ -244,7 +247,7 @@ def _args(rank: RankTracks) -> tuple[Arg, ...]:
     )
 
 
-def _told(finding: Finding) -> dict[str, Value | list[str]]:
+def _finding_args(finding: Finding) -> dict[str, Value | list[str]]:
     return {
         "code": finding.code,
         "bound": finding.bound,
@@ -256,5 +259,5 @@ def _told(finding: Finding) -> dict[str, Value | list[str]]:
         "predicted_low": float(finding.predicted_low),
         "predicted_high": float(finding.predicted_high),
         "predicted_step_ms": float(finding.predicted_step_ms),
-        "places": [place.words for place in finding.places],
+        "places": [location.words for location in finding.places],
     }

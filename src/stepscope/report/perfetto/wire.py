@@ -92,15 +92,15 @@ def rows_of(pieces: Sequence[Piece], count: int) -> UInt8:
 
 
 def interleaved(parts: Sequence[tuple[Int64, UInt8]], count: int) -> bytes:
-    """Messages of several layouts, each part with the places of its rows among all `count`, in the
-    order of their places."""
+    """Messages of several layouts, each part with the positions of its rows among all `count`, in
+    the order of their positions."""
     sizes = np.zeros(count, np.int64)
-    for places, rows in parts:
-        sizes[places] = rows.shape[1]
+    for positions, rows in parts:
+        sizes[positions] = rows.shape[1]
     begins = np.cumsum(sizes) - sizes
     out = np.empty(int(sizes.sum()), np.uint8)
-    for places, rows in parts:
-        out[begins[places][:, None] + np.arange(rows.shape[1])] = rows
+    for positions, rows in parts:
+        out[begins[positions][:, None] + np.arange(rows.shape[1])] = rows
     return out.tobytes()
 
 

@@ -56,10 +56,10 @@ def explained(job: TrainingJob, account: Account) -> list[tuple[str, str, list[P
         if value > 0
     ]
     shape = ("Layout", str(account.layout), list(made.shape()))
-    told = f"{gib(account.memory_bytes)} of {gib(whole)}, {percent(account.memory_bytes / whole)}"
+    used = f"{gib(account.memory_bytes)} of {gib(whole)}, {percent(account.memory_bytes / whole)}"
     return [
         shape,
-        ("Memory of one device", told, memory),
+        ("Memory of one device", used, memory),
         ("A step", seconds(account.step_s), time),
     ]
 

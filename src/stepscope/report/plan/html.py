@@ -16,7 +16,7 @@ from stepscope import __version__
 from stepscope.report.document.blocks import Section
 from stepscope.report.html import render
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
-from stepscope.report.plan.beside import PlanBeside, beside_section
+from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_section
 from stepscope.report.plan.text import (
     answer_sections,
     budget_section,
@@ -39,18 +39,19 @@ from stepscope.report.units import fixed, number, percent
 SCRIPTS = ("charts.js", "page.js")
 STYLES = ("page.css", "plan.css")
 COLORS = {
-    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "logits": 4, "gathered": 5, "buffers": 6, "update": 9,
-    "slack": 7, "context": 8,
-    "gemm": 3, "attention": 1, "stream": 9, "recompute": 4, "head": 11, "host": 10, "tensor_comms": 2, "expert_comms": 5,
-    "context_comms": 0, "shard_comms": 5, "pipeline_comms": 0, "bubble": 7, "data_comms": 6, "offload": 10, "jitter": 8,
+    "weights": 0, "gradients": 1, "optimizer": 2, "activations": 3, "logits": 4, "gathered": 5,
+    "buffers": 6, "update": 9, "slack": 7, "context": 8,
+    "gemm": 3, "attention": 1, "stream": 9, "recompute": 4, "head": 11, "host": 10,
+    "tensor_comms": 2, "expert_comms": 5, "context_comms": 0, "shard_comms": 5,
+    "pipeline_comms": 0, "bubble": 7, "data_comms": 6, "offload": 10, "jitter": 8,
 }  # fmt: skip
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 400.0, 26.0, 212.0
 NEGLIGIBLE = 0.001
 
 
-def plan_html(plan: Plan, beside: PlanBeside | None = None) -> str:
+def plan_html(plan: Plan, measured: MeasuredMemory | None = None) -> str:
     """The whole file."""
-    return drawn(page_of(plan, beside))
+    return drawn(page_of(plan, measured))
 
 
 def drawn(page: dict[str, Any]) -> str:
@@ -58,7 +59,7 @@ def drawn(page: dict[str, Any]) -> str:
     return render("plan.html", page, SCRIPTS, STYLES)
 
 
-def page_of(plan: Plan, beside: PlanBeside | None = None) -> dict[str, Any]:
+def page_of(plan: Plan, measured: MeasuredMemory | None = None) -> dict[str, Any]:
     """What the template shows: plain values, and sections of the plan's document."""
     account = plan.explained or plan.best
     job = plan.job
@@ -75,17 +76,15 @@ def page_of(plan: Plan, beside: PlanBeside | None = None) -> dict[str, Any]:
         "front_curve": _front_curve(plan.pareto) if len(plan.pareto) > 1 else None,
         "scaling": scaling_section(plan.scaling) if plan.scaling else None,
         "scaling_curve": _scaling_curve(plan.scaling),
-        "parts": list(_parts_of(plan, beside)),
+        "parts": list(_parts_of(plan, measured)),
         "memory": [],
     }
     if account is not None:
         whole = job.cluster.memory_bytes
         share = percent(account.memory_bytes / whole)
-        fill = (
-            "The bar is the whole device; what is empty is free."
-            if account.fits
-            else "It does not fit."
-        )
+        fill = "It does not fit."
+        if account.fits:
+            fill = "The bar is the whole device; what is empty is free."
         page |= {
             "memory": _parts(account.memory, MEMORY_WORDS, max(whole, account.memory_bytes), gib),
             "memory_words": f"{gib(account.memory_bytes)} of {gib(whole)}, {share}. {fill}",
@@ -125,19 +124,19 @@ def _chips(plan: Plan, account: Account) -> list[dict[str, str]]:
 def _parts(
     parts: Mapping[str, float], words: Mapping[str, str], whole: float, unit: Any
 ) -> list[dict[str, Any]]:
-    at, found = 0.0, []
+    at, drawn_parts = 0.0, []
     for name, value in parts.items():
         if value >= NEGLIGIBLE * whole:
             width = 1000 * value / whole
-            told = {
+            words_of = {
                 "word": words[name],
                 "value": unit(value),
                 "share": percent(value / whole),
                 "color": f"c{COLORS[name]}",
             }
-            found.append(told | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
+            drawn_parts.append(words_of | {"at": f"{at:.2f}", "width": f"{width:.2f}"})
             at += width
-    return found
+    return drawn_parts
 
 
 def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, Any]]:
@@ -163,7 +162,7 @@ def _rows(accounts: Sequence[Account], best: Account | None) -> list[dict[str, A
     ]
 
 
-def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Section]]:
+def _parts_of(plan: Plan, measured: MeasuredMemory | None) -> Iterator[tuple[str, Section]]:
     """Sections as the terminal has them, by what a link to each is called."""
     if plan.what_ifs:
         yield "what-if", what_ifs_section(plan.what_ifs, plan.best)
@@ -172,7 +171,7 @@ def _parts_of(plan: Plan, beside: PlanBeside | None) -> Iterator[tuple[str, Sect
     for at, section in enumerate(answer_sections(plan), 1):
         yield f"answer-{at}", section
     accounts = [] if plan.explained is None else list(explained_sections(plan.job, plan.explained))
-    accounts += [] if beside is None else [beside_section(beside)]
+    accounts += [] if measured is None else [measured_memory_section(measured)]
     for at, section in enumerate(accounts, 1):
         yield f"account-{at}", replace(section, title=f"The account: {section.title.lower()}")
     yield "notes", trust_section(plan)
@@ -209,7 +208,7 @@ def curve(
     logarithmic: bool,
     ideal: Sequence[tuple[float, float]] = (),
 ) -> dict[str, Any]:
-    """Places of points, lines and ticks. Ticks stand where points do."""
+    """Positions of points, lines and ticks. Ticks stand where points do."""
     scale = math.log if logarithmic else float
     xs = [scale(x) for x, _, _ in points] + [scale(x) for x, _ in ideal]
     ys = [scale(y) for _, y, _ in points] + [scale(y) for _, y in ideal]
@@ -239,11 +238,14 @@ def _polyline(points: Sequence[tuple[float, float]]) -> str:
 
 def _ticks(values: Sequence[float], at: Any, apart: float) -> list[dict[str, str]]:
     """Those that do not touch the one before."""
-    found: list[tuple[float, str]] = []
+    ticks: list[tuple[float, str]] = []
     for value in sorted(values):
-        place = at(value)
-        if all(abs(place - other) >= apart for other, _ in found):
-            found.append(
-                (place, fixed(value, 0) if value >= 100 or value == int(value) else number(value))
+        position = at(value)
+        if all(abs(position - other) >= apart for other, _ in ticks):
+            ticks.append(
+                (
+                    position,
+                    fixed(value, 0) if value >= 100 or value == int(value) else number(value),
+                )
             )
-    return [{"at": f"{place:.1f}", "word": word} for place, word in found]
+    return [{"at": f"{position:.1f}", "word": word} for position, word in ticks]

@@ -11,15 +11,15 @@ from stepscope.core.contract.codec import encode
 from stepscope.core.contract.plan import PlanContract
 from stepscope.planner.job import TrainingJob
 from stepscope.report.plan.account import Account, Plan, Variant
-from stepscope.report.plan.beside import PlanBeside, beside_contract
+from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_contract
 
 
-def plan_json(plan: Plan, beside: PlanBeside | None = None) -> str:
+def plan_json(plan: Plan, measured: MeasuredMemory | None = None) -> str:
     """The document as indented text; `beside` is there where it was asked for."""
-    return encode(plan_contract(plan, beside))
+    return encode(plan_contract(plan, measured))
 
 
-def plan_contract(plan: Plan, beside: PlanBeside | None = None) -> PlanContract:
+def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanContract:
     """What is not known is null, never 0."""
     return PlanContract(
         job=_job(plan.job),
@@ -39,7 +39,7 @@ def plan_contract(plan: Plan, beside: PlanBeside | None = None) -> PlanContract:
         ),
         assumptions=plan.assumptions,
         advice=plan.advice,
-        beside=UNSET if beside is None else beside_contract(beside),
+        beside=UNSET if measured is None else measured_memory_contract(measured),
     )
 
 

@@ -26,13 +26,9 @@ def run_plan_html(plan: RunPlan) -> str:
     """The whole file."""
     made = plan.made
     last = made.steps[-1]
-    rate = (
-        "work/s"
-        if plan.global_batch is None
-        else "samples/s"
-        if plan.seq_len is None
-        else "tokens/s"
-    )
+    rate = "samples/s" if plan.seq_len is None else "tokens/s"
+    if plan.global_batch is None:
+        rate = "work/s"
     widths, judged = run_plan_sections(plan)
     page = EMPTY | {
         "title": plan.path[0],
@@ -60,8 +56,8 @@ def run_plan_html(plan: RunPlan) -> str:
 
 
 def _rate(plan: RunPlan, step: WidthStep) -> float:
-    told = plan.tokens_per_s(step) or plan.samples_per_s(step)
-    return told if told is not None else step.speedup / plan.made.run.step_s
+    rate = plan.tokens_per_s(step) or plan.samples_per_s(step)
+    return rate if rate is not None else step.speedup / plan.made.run.step_s
 
 
 def _curve_of(plan: RunPlan, rate: str) -> dict[str, Any] | None:

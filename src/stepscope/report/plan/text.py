@@ -22,7 +22,7 @@ from stepscope.report.document.blocks import (
     numbers,
 )
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
-from stepscope.report.plan.beside import PlanBeside, beside_section
+from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_section
 from stepscope.report.plan.words import (
     asked_words,
     count_words,
@@ -47,12 +47,12 @@ NEGLIGIBLE = 0.001
 NO_LAYOUT = "nothing fits or divides"
 
 
-def plan_document(plan: Plan, beside: PlanBeside | None = None) -> Document:
+def plan_document(plan: Plan, measured: MeasuredMemory | None = None) -> Document:
     """The plan, and what a recording of it shows."""
-    return tuple(_blocks(plan, beside))
+    return tuple(_blocks(plan, measured))
 
 
-def _blocks(plan: Plan, beside: PlanBeside | None) -> Iterator[Block]:
+def _blocks(plan: Plan, measured: MeasuredMemory | None) -> Iterator[Block]:
     yield Headline(command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.job),))
     if plan.explained is not None:
         yield Prose(asked_words(plan.explained), "strong")
@@ -63,8 +63,8 @@ def _blocks(plan: Plan, beside: PlanBeside | None) -> Iterator[Block]:
     elif plan.best is not None:
         yield _memory_section(plan.job, plan.best)
         yield _time_section(plan.best)
-    if beside is not None:
-        yield beside_section(beside)
+    if measured is not None:
+        yield measured_memory_section(measured)
     if plan.explained is None:
         yield from _layouts_sections(plan)
     if plan.budget is not None:

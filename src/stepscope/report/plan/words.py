@@ -11,7 +11,7 @@ UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def gib(size: float) -> str:
-    """Bytes as devices' memory is told: 80 GB of an H100 are 80 GiB."""
+    """Bytes as the memory of devices is stated: 80 GB of an H100 are 80 GiB."""
     return f"{number(size / GIB)}{NBSP}GiB"
 
 
@@ -46,11 +46,9 @@ def money(cost: float) -> str:
 
 def job_words(job: TrainingJob) -> str:
     model, cluster = job.model, job.cluster
-    active = (
-        ""
-        if model.active_params == model.num_params
-        else f", {short_count(model.active_params)} of them active"
-    )
+    active = ""
+    if model.active_params != model.num_params:
+        active = f", {short_count(model.active_params)} of them active"
     batch = f"a batch of {plural(job.global_batch, 'sequence')} of {fixed(job.seq_len, 0)} tokens"
     trained = "adapters alone are trained, " if job.is_adapter else ""
     what = f"{model.name} ({short_count(model.num_params)} parameters{active}) on {cluster.name}"
@@ -78,9 +76,9 @@ def asked_words(account: Account) -> str:
     pace = (
         f"{seconds(account.step_s)} a step, {percent(account.mfu)} MFU, {gib(account.memory_bytes)}"
     )
-    return (
-        f"{account.layout}: {pace}; {account.why}." if account.why else f"{account.layout}: {pace}."
-    )
+    if account.why:
+        return f"{account.layout}: {pace}; {account.why}."
+    return f"{account.layout}: {pace}."
 
 
 def headline_words(plan: Plan) -> str:
@@ -97,10 +95,10 @@ def count_words(plan: Plan) -> str:
     counts = plan.counts
     if not counts:
         return ""
-    told = ", ".join(
+    words = ", ".join(
         f"{fixed(count, 0)} {name.replace('_', ' ')}" for name, count in counts.items()
     )
-    return told if plan.search_s is None else f"{told}; {plan.search_s:.1f}{NBSP}s"
+    return words if plan.search_s is None else f"{words}; {plan.search_s:.1f}{NBSP}s"
 
 
 def trust_words(plan: Plan) -> list[str]:

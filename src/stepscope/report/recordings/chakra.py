@@ -29,9 +29,10 @@ def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
 def tables(recording: TrainingRecording) -> Iterator[Table]:
     first = recording.graphs[0]
     heavy = sorted(
-        (one for one in first.operators if one.flops), key=lambda one: -(one.flops or 0.0)
+        (operator for operator in first.operators if operator.flops),
+        key=lambda operator: -(operator.flops or 0.0),
     )
-    large = sorted(first.operators, key=lambda one: (-one.tensor_bytes, one.name))
+    large = sorted(first.operators, key=lambda operator: (-operator.tensor_bytes, operator.name))
     yield _table("operators by calls", first.operators)
     yield _table(
         "operators by the bytes of their tensors (views have tensors too, and move nothing)", large
@@ -45,12 +46,12 @@ def tables(recording: TrainingRecording) -> Iterator[Table]:
 def _table(title: str, operators: Sequence[RecordedOperator]) -> Table:
     rows = tuple(
         (
-            one.name,
-            f"{one.num}",
-            _size(one.tensor_bytes),
-            "" if one.flops is None else _count(one.flops),
+            operator.name,
+            f"{operator.num}",
+            _size(operator.tensor_bytes),
+            "" if operator.flops is None else _count(operator.flops),
         )
-        for one in operators[:MAX_ROWS]
+        for operator in operators[:MAX_ROWS]
     )
     return Table(
         title=title, columns=("operator", "calls", "tensors", "FLOPs"), rows=rows, right=(1, 2, 3)

@@ -36,14 +36,8 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
         )
     for function in functions:
         if function.limit:
-            yield (
-                "given up",
-                (
-                    f"{function.name} ({function.location}): {function.limit} was hit; calls that "
-                    "fit no "
-                    "compiled version run eagerly"
-                ),
-            )
+            eager = f"{function.limit} was hit; calls that fit no compiled version run eagerly"
+            yield "given up", f"{function.name} ({function.location}): {eager}"
     if breaks:
         yield (
             "graph breaks",
@@ -107,7 +101,7 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
             right=(1,),
         )
-    # Every count as it was told, for what no line has.
+    # Every count as it was recorded, for what no line has.
     counts = tuple(
         (f"{section}: {name.split(chr(10))[0]}"[:MAX_CELL], str(count))
         for section, name, count in recording.counters
@@ -132,7 +126,7 @@ def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:
 
 
 def short(location: str) -> str:
-    """The end of a place: `.../models/attention.py:61`."""
+    """The end of a source location: `.../models/attention.py:61`."""
     return location if len(location) <= MAX_LOCATION else "..." + location[-MAX_LOCATION:]
 
 

@@ -87,11 +87,9 @@ def _slowest(log: FrameworkLog) -> str | None:
     if len(timed) < 3:
         return None
     usual, (ns, step) = median(ns for ns, _ in timed), max(timed)
-    return (
-        f"{_ms(ns)} ms at step {step}, {ns / usual:.1f} times the median"
-        if ns > SLOW * usual
-        else None
-    )
+    if ns > SLOW * usual:
+        return f"{_ms(ns)} ms at step {step}, {ns / usual:.1f} times the median"
+    return None
 
 
 def tables(recording: TrainingRecording) -> Iterator[Table]:

@@ -20,16 +20,12 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
 
 def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
     """What the report says of stacks before its tables."""
-    told = [("recorded by", stacks.tool), (stacks.unit, f"{stacks.amount:,.4g}")]
+    lines = [("recorded by", stacks.tool), (stacks.unit, f"{stacks.amount:,.4g}")]
     if stacks.num_threads is not None:
-        told.append(("threads", f"{stacks.num_threads:,}"))
+        lines.append(("threads", f"{stacks.num_threads:,}"))
     if stacks.busy_cores is not None:
-        told.append(
-            (
-                "busy cores",
-                f"{stacks.busy_cores:.2f}{'' if stacks.num_cores is None else f' of {stacks.num_cores} seen'}",
-            )
-        )
+        seen = "" if stacks.num_cores is None else f" of {stacks.num_cores} seen"
+        lines.append(("busy cores", f"{stacks.busy_cores:.2f}{seen}"))
     named = (
         ("the interpreter itself", stacks.interpreter_share),
         ("waiting for the GIL", stacks.gil_wait_share),
@@ -37,14 +33,14 @@ def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
         ("page faults", stacks.page_fault_share),
         ("reading pages", stacks.page_read_share),
     )
-    told += [(name, f"{share:.1%}") for name, share in named if share is not None]
-    return tuple(told)
+    lines += [(name, f"{share:.1%}") for name, share in named if share is not None]
+    return tuple(lines)
 
 
 def _tables(stacks: HostStacks) -> tuple[Table, ...]:
     """The hottest functions, the training code's own, and the threads."""
-    by_own = sorted(stacks.functions, key=lambda one: -one.self_share)[:12]
-    by_own = [one for one in by_own if one.self_share >= 0.0005]
+    by_own = sorted(stacks.functions, key=lambda spot: -spot.self_share)[:12]
+    by_own = [spot for spot in by_own if spot.self_share >= 0.0005]
     tables = [_table(f"Innermost calls, share of the {stacks.unit}", by_own)]
     if stacks.training:
         tables.append(
@@ -55,11 +51,11 @@ def _tables(stacks: HostStacks) -> tuple[Table, ...]:
     if len(stacks.threads) > 1:
         rows = tuple(
             (
-                one.name,
-                f"{one.share:.1%}",
-                "-" if one.gil_wait_share is None else f"{one.gil_wait_share:.0%}",
+                thread.name,
+                f"{thread.share:.1%}",
+                "-" if thread.gil_wait_share is None else f"{thread.gil_wait_share:.0%}",
             )
-            for one in stacks.threads[:12]
+            for thread in stacks.threads[:12]
         )
         tables.append(
             Table(
@@ -73,5 +69,7 @@ def _tables(stacks: HostStacks) -> tuple[Table, ...]:
 
 
 def _table(title: str, spots: Iterable[HotSpot]) -> Table:
-    rows = tuple((one.label, f"{one.self_share:.1%}", f"{one.total_share:.1%}") for one in spots)
+    rows = tuple(
+        (spot.label, f"{spot.self_share:.1%}", f"{spot.total_share:.1%}") for spot in spots
+    )
     return Table(title=title, columns=("function", "own", "with callees"), rows=rows, right=(1, 2))

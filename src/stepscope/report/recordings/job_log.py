@@ -16,17 +16,20 @@ MAX_TEXT = 160
 
 def lines(recording: TrainingRecording) -> Iterator[tuple[str, str]]:
     outputs = recording.outputs
-    num, read = sum(one.num_lines for one in outputs), sum(one.num_read for one in outputs)
-    has_miopen = any(one.kind.startswith("MIOpen") for output in outputs for one in output.said)
+    num = sum(output.num_lines for output in outputs)
+    read = sum(output.num_read for output in outputs)
+    warnings = (warning for output in outputs for warning in output.said)
+    has_miopen = any(warning.kind.startswith("MIOpen") for warning in warnings)
     whose = "PyTorch's and MIOpen's" if has_miopen else "PyTorch's"
     yield (
         "lines",
         f"{read:,} of {whose} own on speed were read; the other {num - read:,} were not, here",
     )
-    told = [line for output in outputs for line in _of_file(output, several=len(outputs) > 1)]
-    yield from told[:MAX_ROWS]
-    if len(told) > MAX_ROWS:
-        yield "", f"and {len(told) - MAX_ROWS:,} more"
+    several = len(outputs) > 1
+    shown = [line for output in outputs for line in _of_file(output, several=several)]
+    yield from shown[:MAX_ROWS]
+    if len(shown) > MAX_ROWS:
+        yield "", f"and {len(shown) - MAX_ROWS:,} more"
 
 
 def tables(_recording: TrainingRecording) -> tuple[Table, ...]:
@@ -39,17 +42,17 @@ def _of_file(output: JobOutput, *, several: bool) -> Iterator[tuple[str, str]]:
         yield "out of memory", f"{where}{failure.line}: {failure_words(failure)}"
     for hang in output.hangs:
         yield "hung", f"{where}{hang.line}: {hang_words(hang)}"
-    for one in output.said:
-        yield one.kind, f"{MEANS[one.kind]} ({where}{one.line}: {_quoted(one)})"
+    for warning in output.said:
+        yield warning.kind, f"{MEANS[warning.kind]} ({where}{warning.line}: {_quoted(warning)})"
 
 
-def _quoted(one: Said) -> str:
-    details = "".join(f" {detail}" for detail in one.details)
-    return f"{one.text[:MAX_TEXT]}{details}{_by(one.num, one.ranks)}"
+def _quoted(warning: Said) -> str:
+    details = "".join(f" {detail}" for detail in warning.details)
+    return f"{warning.text[:MAX_TEXT]}{details}{_by(warning.num, warning.ranks)}"
 
 
 def failure_words(failure: OutOfMemory) -> str:
-    """`22.78 GiB could not be had on device 0 of 31.47 GiB; ...`, with what was told."""
+    """`22.78 GiB could not be had on device 0 of 31.47 GiB; ...`, with what was logged."""
     where = "" if failure.device is None else f" on device {failure.device}"
     of = "" if failure.total_bytes is None else f" of {_gib(failure.total_bytes)}"
     parts = [f"{_gib(failure.tried_bytes)} could not be had{where}{of}"]
@@ -76,10 +79,10 @@ def hang_words(hang: Hang) -> str:
 
 
 def _by(num: int, ranks: Sequence[int]) -> str:
-    told = ([f"said {num} times"] if num > 1 else []) + (
+    parts = ([f"said {num} times"] if num > 1 else []) + (
         [f"by rank {number_ranges(ranks)}"] if ranks else []
     )
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _gib(size: int) -> str:

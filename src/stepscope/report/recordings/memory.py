@@ -18,11 +18,9 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
     if record.reserved_bytes is not None:
         yield "reserved", f"{size_words(record.reserved_bytes)} at most"
     if record.free_at_peak_bytes is not None and record.unused_share is not None:
-        largest = (
-            ""
-            if record.largest_free_bytes is None
-            else f", the largest block {size_words(record.largest_free_bytes)}"
-        )
+        largest = ""
+        if record.largest_free_bytes is not None:
+            largest = f", the largest block {size_words(record.largest_free_bytes)}"
         words = (
             f"{size_words(record.free_at_peak_bytes)} ({record.unused_share:.0%} of what was "
             f"reserved then){largest}"
@@ -34,11 +32,9 @@ def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
             f"{size_words(record.split_bytes)} at most: beside tensors, so it cannot be given back",
         )
     if record.pool_bytes:
-        free = (
-            ""
-            if record.pool_free_bytes is None
-            else f", {size_words(record.pool_free_bytes)} of it in no tensor"
-        )
+        free = ""
+        if record.pool_free_bytes is not None:
+            free = f", {size_words(record.pool_free_bytes)} of it in no tensor"
         yield (
             "in pools of their own",
             (
@@ -60,26 +56,18 @@ def _trouble(record: MemoryRecord) -> Iterable[tuple[str, str]]:
             f"{record.num_retries} (the allocator gave its cache back and asked the driver again)",
         )
     if record.num_ooms is not None:
-        asked = (
-            ""
-            if record.oom_bytes is None
-            else f"; the last one asked for {size_words(record.oom_bytes)}"
-        )
-        yield (
-            "out of memory",
-            "never"
-            if not record.num_ooms
-            else f"{'once' if record.num_ooms == 1 else f'{record.num_ooms} times'}{asked}",
-        )
+        asked = ""
+        if record.oom_bytes is not None:
+            asked = f"; the last one asked for {size_words(record.oom_bytes)}"
+        often = {0: "never", 1: f"once{asked}"}
+        yield "out of memory", often.get(record.num_ooms, f"{record.num_ooms} times{asked}")
 
 
 def _steps_words(steps: tuple[Step, ...]) -> str:
     floors = [size_words(step.floor_bytes) for step in steps]
-    shown = (
-        ", ".join(floors)
-        if len(floors) <= 6
-        else f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
-    )
+    shown = ", ".join(floors)
+    if len(floors) > 6:
+        shown = f"{', '.join(floors[:3])} ... {', '.join(floors[-2:])}"
     return f"{len(steps)}, with at least {shown} held in each"
 
 
@@ -102,13 +90,13 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             columns=("frame", "what for", "tensors", "bytes", "share"),
             rows=tuple(
                 (
-                    one.frame,
-                    one.category,
-                    str(one.num_tensors),
-                    size_words(one.size_bytes),
-                    f"{one.size_bytes / peak:.1%}",
+                    holder.frame,
+                    holder.category,
+                    str(holder.num_tensors),
+                    size_words(holder.size_bytes),
+                    f"{holder.size_bytes / peak:.1%}",
                 )
-                for one in record.holders
+                for holder in record.holders
             ),
             right=(2, 3, 4),
         )
@@ -118,12 +106,12 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             columns=("frame", "what for", "made in step", "bytes"),
             rows=tuple(
                 (
-                    one.frame or "-",
-                    one.category,
-                    "-" if one.step is None else str(one.step + 1),
-                    size_words(one.size_bytes),
+                    tensor.frame or "-",
+                    tensor.category,
+                    "-" if tensor.step is None else str(tensor.step + 1),
+                    size_words(tensor.size_bytes),
                 )
-                for one in record.largest
+                for tensor in record.largest
             ),
             right=(2, 3),
         )
@@ -132,8 +120,8 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
             title="Made in finished steps and still held at the end",
             columns=("frame", "what for", "tensors", "bytes"),
             rows=tuple(
-                (one.frame, one.category, str(one.num_tensors), size_words(one.size_bytes))
-                for one in record.kept_frames
+                (kept.frame, kept.category, str(kept.num_tensors), size_words(kept.size_bytes))
+                for kept in record.kept_frames
             ),
             right=(2, 3),
         )

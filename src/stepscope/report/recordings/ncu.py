@@ -59,7 +59,7 @@ def _by_time(kernels: Sequence[KernelMetrics]) -> list[KernelMetrics]:
 
 
 def _kernel_row(kernel: KernelMetrics) -> tuple[str, ...]:
-    waits = next((one for one in kernel.stalls.items() if one[0] != "selected"), None)
+    waits = next((stall for stall in kernel.stalls.items() if stall[0] != "selected"), None)
     return (
         _short(kernel.name),
         "-" if kernel.duration_ns is None else f"{kernel.duration_ns / 1e3:,.1f}",
@@ -90,8 +90,8 @@ def _short(name: str) -> str:
 def _remark_table(remarks: Sequence[Remark]) -> Table:
     order = sorted(remarks, key=lambda remark: -(remark.gain or 0.0))
     rows = (
-        (f"{one.rule}, {_short(one.kernel)[:40]}: {one.text[:TEXT_CHARS]}", _gain(one))
-        for one in order[:MAX_ROWS]
+        (f"{remark.rule}, {_short(remark.kernel)[:40]}: {remark.text[:TEXT_CHARS]}", _gain(remark))
+        for remark in order[:MAX_ROWS]
     )
     return Table(
         title="What Nsight Compute itself says, by the gain that it reckons",

@@ -44,13 +44,9 @@ def lines(recording: KernelRecording) -> Iterator[tuple[str, str]]:
 def tables(recording: KernelRecording) -> Iterator[Table]:
     others = {other.of: other for other in recording.others}
     for report, title in TITLES.items():
-        rows = (
-            recording.totals
-            if report == KERNELS
-            else others[report].rows
-            if report in others
-            else ()
-        )
+        rows = others[report].rows if report in others else ()
+        if report == KERNELS:
+            rows = recording.totals
         if rows and report == COPY_SIZES:
             cells = tuple(
                 (row.name, f"{row.total_ns:.3f}", str(row.count)) for row in rows[:MAX_SHOWN]

@@ -14,6 +14,8 @@ MAX_ROWS = 64
 MAX_SHOWN = 12
 FAR = 1.5
 """A solver that takes so much longer than the fastest is far from it."""
+CHANNELS_LAST = {"NHWC": "NCHW", "NDHWC": "NCDHW"}
+"""Each layout with channels last, and the same with channels first."""
 
 
 def lines(recording: KernelRecording) -> Iterator[tuple[str, str]]:
@@ -103,7 +105,9 @@ def _find_db_lines(files: Sequence[FindDb]) -> Iterator[tuple[str, str]]:
     searched = _searched(files)
     by_direction = Counter(each.problem.direction for each in searched)
     parts = ", ".join(
-        f"{by_direction[one]:,} {words}" for one, words in DIRECTIONS.items() if by_direction[one]
+        f"{by_direction[direction]:,} {words}"
+        for direction, words in DIRECTIONS.items()
+        if by_direction[direction]
     )
     yield "convolutions", f"{len(searched):,}: {parts}"
     devices = Counter(
@@ -165,16 +169,15 @@ def _layouts(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
     by_sizes: dict[object, dict[str, Searched]] = {}
     for each in searched:
         by_sizes.setdefault(each.problem.sizes, {})[each.problem.layout] = each
-    last = {"NHWC": "NCHW", "NDHWC": "NCDHW"}
     pairs = [
-        (layouts[one].best.time_ms, layouts[two].best.time_ms)
+        (layouts[last].best.time_ms, layouts[first].best.time_ms)
         for layouts in by_sizes.values()
-        for one, two in last.items()
-        if one in layouts and two in layouts
+        for last, first in CHANNELS_LAST.items()
+        if last in layouts and first in layouts
     ]
     if pairs:
-        faster = sum(two >= FAR * one for one, two in pairs)
-        slower = sum(one >= FAR * two for one, two in pairs)
+        faster = sum(first >= FAR * last for last, first in pairs)
+        slower = sum(last >= FAR * first for last, first in pairs)
         words = f"{faster:,} take {FAR} times as long or more without it, {slower:,} with it"
         yield (
             "channels_last",
@@ -184,7 +187,7 @@ def _layouts(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
 
 def _searched_table(searched: Sequence[Searched]) -> Table:
     rows = []
-    for each in sorted(searched, key=lambda one: -one.best.time_ms)[:MAX_ROWS]:
+    for each in sorted(searched, key=lambda problem: -problem.best.time_ms)[:MAX_ROWS]:
         free = each.best_without_workspace
         rows.append(
             (

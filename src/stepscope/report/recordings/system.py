@@ -56,32 +56,33 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
 def _sample_lines(devices: Sequence[DeviceSeries]) -> Iterator[tuple[str, str]]:
     """How many samples of how many devices."""
     num = sum(device.num_samples for device in devices)
-    span = max((one.span_s for one in devices if one.span_s is not None), default=None)
-    names = Counter(one.name for one in devices if one.name is not None)
-    told = (
+    spans = [device.span_s for device in devices if device.span_s is not None]
+    span = f" in {max(spans):,.0f} s" if spans else ""
+    names = Counter(device.name for device in devices if device.name is not None)
+    words = (
         ", ".join(f"{count} x {name}" for name, count in names.most_common(3))
         or f"{len(devices):,}"
     )
-    yield "samples", f"{num:,}{'' if span is None else f' in {span:,.0f} s'}"
-    yield "devices", told
+    yield "samples", f"{num:,}{span}"
+    yield "devices", words
 
 
 def _device_table(devices: Iterable[DeviceSeries]) -> Table:
     """What a person wants to see of them first; a dash where it was not recorded."""
     rows = tuple(
         (
-            one.label,
-            f"{one.num_samples}"
-            if one.num_working is None
-            else f"{one.num_working} of {one.num_samples}",
-            _cell(one.busy_run_share or one.busy_share, 100, "%"),
-            _clock(one),
-            _cell(one.power_working_w or one.power_w, 1, "W", one.power_limit_w),
-            _cell(one.temperature_c, 1, "C", top=True),
-            _cell(one.memory_used_bytes, 1e-9, "GB", one.memory_total_bytes, top=True),
-            _reasons(one),
+            device.label,
+            f"{device.num_samples}"
+            if device.num_working is None
+            else f"{device.num_working} of {device.num_samples}",
+            _cell(device.busy_run_share or device.busy_share, 100, "%"),
+            _clock(device),
+            _cell(device.power_working_w or device.power_w, 1, "W", device.power_limit_w),
+            _cell(device.temperature_c, 1, "C", top=True),
+            _cell(device.memory_used_bytes, 1e-9, "GB", device.memory_total_bytes, top=True),
+            _reasons(device),
         )
-        for one in devices
+        for device in devices
     )
     columns = (
         "device",
@@ -94,10 +95,8 @@ def _device_table(devices: Iterable[DeviceSeries]) -> Table:
         "held down by",
     )
     return Table(
-        title="Devices: medians; busy from the first sample at work to "
-        "the last, clock and power at "
-        "work; temperature and memory"
-        " at the ninetieth percentile",
+        title="Devices: medians; busy from the first sample at work to the last, clock and power "
+        "at work; temperature and memory at the ninetieth percentile",
         columns=columns,
         rows=rows,
         right=(1, 2, 3, 4, 5, 6),
@@ -113,18 +112,20 @@ def _cell(
     return f"{value:.3g} {unit}" if limit is None else f"{value:.3g} of {limit * scale:.3g} {unit}"
 
 
-def _clock(one: DeviceSeries) -> str:
-    clock = one.sm_clock_working_mhz
+def _clock(device: DeviceSeries) -> str:
+    clock = device.sm_clock_working_mhz
     if clock is None:
         return "-"
-    most = "" if one.max_sm_clock_mhz is None else f" of {one.max_sm_clock_mhz:.0f}"
+    most = "" if device.max_sm_clock_mhz is None else f" of {device.max_sm_clock_mhz:.0f}"
     return f"{clock.median:.0f}{most} MHz"
 
 
-def _reasons(one: DeviceSeries) -> str:
-    if one.throttled is None:
+def _reasons(device: DeviceSeries) -> str:
+    if device.throttled is None:
         return "-"
-    named = [f"{share:.0%} {reason}" for reason, share in one.throttled.items() if reason != IDLE]
+    named = [
+        f"{share:.0%} {reason}" for reason, share in device.throttled.items() if reason != IDLE
+    ]
     return ", ".join(named[:2]) or "nothing"
 
 
@@ -137,7 +138,9 @@ def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
         "tensor_active_share",
         "dram_active_share",
     )
-    rows = [(one.label, *(_percent(getattr(one, name)) for name in names)) for one in devices]
+    rows = [
+        (device.label, *(_percent(getattr(device, name)) for name in names)) for device in devices
+    ]
     if all(cell == "-" for row in rows for cell in row[1:]):
         return ()
     columns = ("device", "engine", "SMs", "warps", "tensor pipe", "DRAM")
@@ -155,46 +158,36 @@ def _percent(spread: Spread | None) -> str:
     return "-" if spread is None else f"{spread.median:.0%}"
 
 
-def _counter_lines(one: HostCounters) -> tuple[tuple[str, str], ...]:
-    per_s = one.switches_per_cpu_s
-    told = (
-        ("command", one.command),
-        ("elapsed", None if one.elapsed_s is None else f"{one.elapsed_s:.2f} s"),
-        ("on cores", None if one.cpu_s is None else f"{one.cpu_s:.2f} s"),
-        ("busy cores", None if one.busy_cores is None else f"{one.busy_cores:.2f}"),
-        (
-            "instructions per cycle",
-            None if one.instructions_per_cycle is None else f"{one.instructions_per_cycle:.2f}",
-        ),
-        (
-            "cache misses",
-            None if one.cache_miss_share is None else f"{one.cache_miss_share:.1%} of references",
-        ),
-        (
-            "branch misses",
-            None if one.branch_miss_share is None else f"{one.branch_miss_share:.1%}",
-        ),
-        ("context switches", None if per_s is None else f"{per_s:,.0f} for each second on a core"),
-        ("page faults", None if one.page_faults is None else f"{one.page_faults:,.0f}"),
-        ("major faults", None if one.major_faults is None else f"{one.major_faults:,.0f}"),
+def _counter_lines(counters: HostCounters) -> tuple[tuple[str, str], ...]:
+    figures = (
+        ("elapsed", counters.elapsed_s, "{:.2f} s"),
+        ("on cores", counters.cpu_s, "{:.2f} s"),
+        ("busy cores", counters.busy_cores, "{:.2f}"),
+        ("instructions per cycle", counters.instructions_per_cycle, "{:.2f}"),
+        ("cache misses", counters.cache_miss_share, "{:.1%} of references"),
+        ("branch misses", counters.branch_miss_share, "{:.1%}"),
+        ("context switches", counters.switches_per_cpu_s, "{:,.0f} for each second on a core"),
+        ("page faults", counters.page_faults, "{:,.0f}"),
+        ("major faults", counters.major_faults, "{:,.0f}"),
     )
-    return tuple((name, value) for name, value in told if value is not None)
+    measured = tuple((name, form.format(n)) for name, n, form in figures if n is not None)
+    return measured if counters.command is None else (("command", counters.command), *measured)
 
 
-def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
-    yield "devices", f"{len(one.devices)}, by {one.tool}"
-    pairs = one.pairs
+def _topology_lines(topology: Topology) -> Iterator[tuple[str, str]]:
+    yield "devices", f"{len(topology.devices)}, by {topology.tool}"
+    pairs = topology.pairs
     if pairs:
         counts = Counter(pairs.values())
-        told = (
+        kinds = (
             f"{count} {link} ({MEANS.get(kind_of(link), 'not known')})"
             for link, count in counts.most_common(8)
         )
-        yield "pairs", f"{len(pairs)}: {', '.join(told)}"
+        yield "pairs", f"{len(pairs)}: {', '.join(kinds)}"
     else:
         yield "pairs", "none: one device has nobody to talk to on this machine"
     nodes: dict[str, list[str]] = {}
-    for device in one.devices:
+    for device in topology.devices:
         if device.numa is not None:
             nodes.setdefault(device.numa, []).append(device.name)
     if nodes:
@@ -206,7 +199,7 @@ def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
         )
     far = [
         device.name
-        for device in one.devices
+        for device in topology.devices
         if device.networks and nearest(device.networks)[1] not in ("PIX", "PXB")
     ]
     if far:
@@ -217,9 +210,9 @@ def _topology_lines(one: Topology) -> Iterator[tuple[str, str]]:
         yield "network", f"{', '.join(far[:16])}: {words}"
 
 
-def _topology_table(one: Topology) -> Table:
+def _topology_table(topology: Topology) -> Table:
     rows = []
-    for device in one.devices:
+    for device in topology.devices:
         kinds = Counter(device.peers.values())
         card = " ".join(nearest(device.networks)) if device.networks else ""
         peers = ", ".join(f"{count} x {link}" for link, count in kinds.most_common(6))
@@ -255,17 +248,17 @@ def _rate_lines(rates: MeasuredRates) -> Iterator[tuple[str, str]]:
 
 def _product_table(rates: MeasuredRates) -> Table:
     """Precision by size."""
-    found = {(precision, size): rate for precision, size, rate in rates.products}
-    sizes = sorted({size for _, size in found})[:8]
+    rate_of = {(precision, size): rate for precision, size, rate in rates.products}
+    sizes = sorted({size for _, size in rate_of})[:8]
     rows = tuple(
         (
             precision,
             *(
-                f"{found[precision, size]:.4g}" if (precision, size) in found else ""
+                f"{rate_of[precision, size]:.4g}" if (precision, size) in rate_of else ""
                 for size in sizes
             ),
         )
-        for precision in list(dict.fromkeys(precision for precision, _ in found))[:16]
+        for precision in list(dict.fromkeys(precision for precision, _ in rate_of))[:16]
     )
     columns = ("precision", *(f"{size}" for size in sizes))
     title = "products of square matrices, TFLOP/s by size"

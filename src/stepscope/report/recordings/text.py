@@ -22,7 +22,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
-    """Columns of numbers, by place."""
+    """Indices of the columns of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

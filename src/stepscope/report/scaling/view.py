@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stepscope.core.scaling import RANK_SPREAD, SCALING_PARTS, UNPROFILED, Gain, Scaling, WidthRun
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.document.blocks import (
     Block,
     Cell,
@@ -19,8 +20,7 @@ from stepscope.report.document.blocks import (
     notes,
     numbers,
 )
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.units import digits_after_point, fixed, in_column, ms, percent, plural
+from stepscope.report.units import digits_after_point, in_column, ms, percent, plural, signed
 
 WORDS = PART_WORDS | {
     RANK_SPREAD: "median rank less the mean",
@@ -56,31 +56,27 @@ def _kind_words(scaling: Scaling) -> str:
     *widths, widest = (str(run.width) for run in scaling.runs)
     runs = f"{len(scaling.runs)} runs, {', '.join(widths)} and {widest} ranks wide"
     if scaling.kind is None:
-        return f"{runs}: weak or strong scaling could not be told."
+        return f"{runs}: whether it is weak or strong scaling is not known."
     said = "as asked for" if scaling.kind_source == "given" else "by their FLOPs"
     return f"{runs}: {scaling.kind} scaling, {said} ({KIND_WORDS[scaling.kind]})."
 
 
 def _verdict(scaling: Scaling) -> str:
     """The widest run that could be compared, in a sentence."""
-    told = [
+    compared = [
         (run, gain)
         for run, gain in zip(scaling.runs, scaling.gains, strict=True)
         if gain is not None
     ]
-    if not told:
-        why = (
-            scaling.because
-            if scaling.kind is None
-            else "the step times to compare were not measured"
-        )
-        hint = (
-            " --scaling-kind weak or --scaling-kind strong says which it is."
-            if scaling.kind is None
-            else ""
-        )
+    if not compared:
+        why = "the step times to compare were not measured"
+        if scaling.kind is None:
+            why = scaling.because
+        hint = " --scaling-kind weak or --scaling-kind strong says which it is."
+        if scaling.kind is not None:
+            hint = ""
         return f"Step times alone, no efficiency: {why}.{hint}"
-    run, gain = told[-1]
+    run, gain = compared[-1]
     head = (
         f"{plural(run.width, 'rank')} do {gain.speedup:.2f}x the work of {scaling.runs[0].width} "
         "in the same time"
@@ -106,9 +102,9 @@ def _loss_words(gain: Gain, run: WidthRun) -> str:
 
 
 def _part_words(part: str, parts: Mapping[str, int | None]) -> str:
-    return (
-        UNSPLIT_COMMS if part == "comms_transfer" and parts["comms_wait"] is None else WORDS[part]
-    )
+    if part == "comms_transfer" and parts["comms_wait"] is None:
+        return UNSPLIT_COMMS
+    return WORDS[part]
 
 
 def _runs_section(scaling: Scaling) -> Section:
@@ -172,7 +168,7 @@ def _parts_sections(shown: Shown) -> Iterator[Section]:
     ]
     if lost:
         aside = "ms above the ideal step; the parts sum to the loss"
-        yield Section(title="Where it is lost", aside=aside, blocks=(_table(lost, _signed),))
+        yield Section(title="Where it is lost", aside=aside, blocks=(_table(lost, signed),))
 
 
 Runs = Sequence[tuple[str, Mapping[str, int | None], int]]
@@ -205,21 +201,16 @@ def _table(runs: Runs, number: Callable[[float, int], str]) -> Table:
     return Table(columns=(Column(), *numbers(*(title for title, _, _ in runs))), rows=tuple(rows))
 
 
-def _signed(value: float, decimals: int) -> str:
-    text = fixed(abs(value), decimals)
-    return text if float(text.replace("\u00a0", "")) == 0 else f"{'-' if value < 0 else '+'}{text}"
-
-
 def _laws_sections(scaling: Scaling) -> Iterator[Section]:
-    told = [
+    shares = [
         (run, gain.karp_flatt)
         for run, gain in zip(scaling.runs, scaling.gains, strict=True)
         if gain is not None and gain.karp_flatt is not None
     ]
-    if not told:
+    if not shares:
         return
     base = scaling.runs[0].width
-    listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in told)
+    listed = ", ".join(f"{_share_words(share)} at {run.width} ranks" for run, share in shares)
     facts = [("Karp-Flatt", f"{listed} (of a step at width {base})")]
     if scaling.amdahl is not None:
         fit = scaling.amdahl

@@ -75,8 +75,8 @@ def _trials_section(tuning: Tuning) -> Section:
         values = [
             value_words(tried.settings[name]) if name in tried.settings else "" for name in names
         ]
-        told = (time_words(tried), gain_words(tuning, tried), aside_words(tried))
-        rows.append((str(tried.number), *values, *told))
+        figures = (time_words(tried), gain_words(tuning, tried), aside_words(tried))
+        rows.append((str(tried.number), *values, *figures))
     blocks: list[Block] = [Table(columns=columns, rows=tuple(rows))]
     if len(trials) > MAX_ROWS:
         num = plural(len(trials) - MAX_ROWS, "trial")

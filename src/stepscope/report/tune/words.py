@@ -32,13 +32,11 @@ ORIGINS = {DIAGNOSIS: "from the diagnosis", CACHE: "from the cache", AGAIN: "a s
 
 
 def value_words(value: Value) -> str:
-    return (
-        ("on" if value else "off")
-        if isinstance(value, bool)
-        else f"{value:.4g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def setting_words(settings: Mapping[str, Value]) -> str:
@@ -65,11 +63,9 @@ def summary_words(tuning: Tuning) -> str:
             f"{head}: {setting} is {gain.value:.2f}x as fast as the command as it was given "
             f"({gain.low:.2f}-{gain.high:.2f})."
         )
-    seen = (
-        ""
-        if winner.speedup is None
-        else f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
-    )
+    seen = ""
+    if winner.speedup is not None:
+        seen = f" looked {winner.speedup:.2f}x as fast in its trial, but that is not proven"
     if tuning.verdict == REFUSED:
         return (
             f"{head}: {setting} changes what is computed. {_capital(tuning.because)}. The command "
@@ -90,14 +86,12 @@ def check_words(tuning: Tuning) -> str:
 def budget_words(spent: Spent) -> str:
     """How the time that was given was divided, and what it went to."""
     rounds = "one round" if spent.num_rounds == 1 else f"{spent.num_rounds} rounds"
-    kept = (
-        (
+    kept = "nothing was kept for a proof"
+    if spent.num_rounds:
+        kept = (
             f"{spent.kept_s:.0f} s were kept for check and proof ({rounds}, a run takes about "
             f"{spent.run_s:.1f} s)"
         )
-        if spent.num_rounds
-        else "nothing was kept for a proof"
-    )
     proof = f", check and proof {spent.proof_s:.0f} s" if spent.proof_s >= 1 else ""
     return (
         f"of the budget of {spent.total_s:.0f} s, {kept}; the search took {spent.search_s:.0f} "
@@ -127,13 +121,9 @@ def gain_words(tuning: Tuning, tried: Tried) -> str:
 
 def aside_words(tried: Tried) -> str:
     """Where it came from, and why it does not count."""
-    state = (
-        ""
-        if tried.state == MEASURED
-        else f"{tried.state}: {tried.why}"
-        if tried.why
-        else tried.state
-    )
+    state = ""
+    if tried.state != MEASURED:
+        state = f"{tried.state}: {tried.why}" if tried.why else tried.state
     idle = f"{', '.join(tried.not_taken)} never took hold" if tried.not_taken else ""
     return "; ".join(word for word in (state, ORIGINS.get(tried.origin, ""), idle) if word)
 

@@ -68,28 +68,24 @@ def summary_words(verified: Verified) -> str:
         return f"{head}: {verified.because}."
     unit = "sample" if verified.per_sample else "step"
     times = [side.step_ns for side in (verified.baseline, verified.candidate)]
-    told = (
-        ""
-        if None in times
-        else f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
-    )
-    words = f"{head}: {interval_words(verified.speedup)}{told}."
-    other = (
-        " But the two do not compute the same."
-        if verified.is_gain and computes_else(verified)
-        else ""
-    )
+    step_times = ""
+    if None not in times:
+        step_times = (
+            f", {short_time(times[0] or 0)} a {unit} before, {short_time(times[1] or 0)} after"
+        )
+    words = f"{head}: {interval_words(verified.speedup)}{step_times}."
+    other = ""
+    if verified.is_gain and computes_else(verified):
+        other = " But the two do not compute the same."
     return f"{words}{other}{_loss_doubt(verified)} {_after(verified)}"
 
 
 def _loss_doubt(verified: Verified) -> str:
     """Where nothing trains, a gain is one of a job that does not: the verdict itself says so."""
     loss = verified.loss
-    return (
-        f" But {loss.because}."
-        if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE
-        else ""
-    )
+    if verified.is_gain and loss is not None and loss.verdict == LOSS_BASELINE:
+        return f" But {loss.because}."
+    return ""
 
 
 def loss_words(verified: Verified) -> str | None:
@@ -109,7 +105,7 @@ def interval_words(interval: Interval) -> str:
     """`1.53x faster (1.49-1.58)`: before / after, with the interval."""
     direction = " the speed" if interval.value < 1 else " as fast"
     if not interval.is_bounded or interval.high > LARGE:
-        return f"{interval.value:.3g}x{direction} (how sure that is cannot be told)"
+        return f"{interval.value:.3g}x{direction} (how sure that is, is not known)"
     decimals = 2 if interval.high / interval.low > 1.05 else 3
     low, high = f"{interval.low:.{decimals}f}", f"{interval.high:.{decimals}f}"
     return (
@@ -121,7 +117,7 @@ def interval_words(interval: Interval) -> str:
 def span_words(interval: Interval) -> str:
     """` (1.49-1.58)`; that it has hardly an end, where that is so."""
     if not interval.is_bounded or interval.high > LARGE:
-        return " (how sure that is cannot be told)"
+        return " (how sure that is, is not known)"
     return f" ({interval.low:.2f}-{interval.high:.2f})"
 
 
@@ -142,11 +138,9 @@ def smallest_words(verified: Verified) -> str:
 
 
 def prediction_words(prediction: Prediction, speedup: Interval | None) -> str:
-    span = (
-        ""
-        if prediction.low is None or prediction.high is None
-        else f" ({prediction.low:.2f}-{prediction.high:.2f})"
-    )
+    span = ""
+    if prediction.low is not None and prediction.high is not None:
+        span = f" ({prediction.low:.2f}-{prediction.high:.2f})"
     said = f"{prediction.source} predicted {prediction.value:.2f}x{span}"
     if speedup is None:
         return f"{said}; there is no interval to hold it against"

@@ -6,8 +6,8 @@
 | `whats` | per kind of slice, for each of `fields` a code into `strings`, one after the other |
 | `lanes` | per lane label, kind, how many rows |
 | `rows` | per row, how many slices |
-| `start`, `dur`, `what` | per slice, row after row; a start is told from the one before it in its row |
-| `launched`, `launch` | the slices whose launch is known, and that launch: slice numbers, each told from the one before |
+| `start`, `dur`, `what` | per slice, row after row; a start counts from the one before in its row |
+| `launched`, `launch` | slices with a known launch, and that launch; each counts from the last |
 | `blocks` | slice number, how many slices it stands for, their time |
 | `sizes` | slice number, bytes |
 | `gaps`, `gap_parts` | the window's pieces without holes: nanoseconds, and which of `parts` |
@@ -29,8 +29,8 @@ from stepscope.core.facts import PARTS
 from stepscope.core.timeline import Slices, Timeline, What
 from stepscope.core.trace import NONE, Int64
 from stepscope.protocol.json_text import json_text
+from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.names import clean, kernel_name, op_name, shorten
-from stepscope.report.step_view import PART_WORDS, UNSPLIT_COMMS
 
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")
 """The fields of a kind of slice."""

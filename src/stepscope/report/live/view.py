@@ -92,34 +92,38 @@ def _ranks_section(view: LiveView) -> Section:
 
 
 def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
-    one, many = group.typical, len(group.ranks) > 1
-    name = f"{len(group.ranks)} alike" if many else str(one.rank)
+    rank, many = group.typical, len(group.ranks) > 1
+    name = f"{len(group.ranks)} alike" if many else str(rank.rank)
     is_slower = (
-        one.step_ns is not None
-        and one.baseline_ns is not None
-        and one.step_ns > SLOWER * one.baseline_ns
+        rank.step_ns is not None
+        and rank.baseline_ns is not None
+        and rank.step_ns > SLOWER * rank.baseline_ns
     )
-    step_time = Cell("-" if one.step_ns is None else ms(one.step_ns), "strong" if is_slower else "")
-    device = (_percent(one.gpu_util), _device(one)) if has_device else ()
+    step_time = Cell(
+        "-" if rank.step_ns is None else ms(rank.step_ns), "strong" if is_slower else ""
+    )
+    device = (_percent(rank.gpu_util), _device(rank)) if has_device else ()
     return (
         name,
-        "-" if one.step is None else str(one.step),
+        "-" if rank.step is None else str(rank.step),
         step_time,
-        "-" if one.baseline_ns is None else ms(one.baseline_ns),
-        _percent(one.wait_share),
+        "-" if rank.baseline_ns is None else ms(rank.baseline_ns),
+        _percent(rank.wait_share),
         *device,
-        _bytes(one.rss_bytes),
+        _bytes(rank.rss_bytes),
     )
 
 
 def _state_of(group: RankGroup) -> str:
     """Of ranks that do not run as they should, or not as the others do."""
-    one = group.typical
-    who = f"rank {one.rank}" if len(group.ranks) == 1 else f"ranks {number_ranges(group.ranks)}"
-    if one.state == RUNS:
+    rank = group.typical
+    who = f"rank {rank.rank}" if len(group.ranks) == 1 else f"ranks {number_ranges(group.ranks)}"
+    if rank.state == RUNS:
         return f"{who}: unlike the others" if group.is_outlier else ""
-    words = {SILENT: "silent", STALLED: "no step"}.get(one.state, "the capture switched itself off")
-    return f"{who}: {words}" + ("" if one.quiet_s is None else f" for {_time(one.quiet_s)}")
+    words = {SILENT: "silent", STALLED: "no step"}.get(
+        rank.state, "the capture switched itself off"
+    )
+    return f"{who}: {words}" + ("" if rank.quiet_s is None else f" for {_time(rank.quiet_s)}")
 
 
 def _alert(alert: Alert) -> tuple[str, str]:
@@ -136,9 +140,9 @@ def _bytes(size: int | None) -> str:
     return "-" if size is None else gigabytes(size)
 
 
-def _device(one: RankLive) -> str:
-    of = "" if one.device_total_bytes is None else f"/{gigabytes(one.device_total_bytes)}"
-    return _bytes(one.device_bytes) + of
+def _device(rank: RankLive) -> str:
+    of = "" if rank.device_total_bytes is None else f"/{gigabytes(rank.device_total_bytes)}"
+    return _bytes(rank.device_bytes) + of
 
 
 def _time(seconds: float) -> str:

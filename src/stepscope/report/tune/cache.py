@@ -29,7 +29,7 @@ def _blocks(entries: Sequence[CacheEntry], unread: int) -> Iterator[Block]:
         lines = [
             f"{setting_words(entry.settings)}: {short_time(entry.ns)}{gain}",
             f"{entry.shapes}; {entry.dtype}; {entry.device}",
-            f"{versions or 'no versions told'}; {entry.at}",
+            f"{versions or 'no versions recorded'}; {entry.at}",
         ]
         if not entry.checked:
             lines.append("what it computes was not compared")

@@ -1,4 +1,4 @@
-"""Where the ranks stand: the answer, then each rank's state and place."""
+"""Where the ranks stand: the answer, then each rank's state and source location."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def stacks_document(comparison: Comparison) -> Document:
     shown = list(groups.values())[:MAX_PLACES]
     blocks: list[Block] = [Table(columns=COLUMNS, rows=tuple(map(_row, shown)))]
     if len(groups) > len(shown):
-        blocks.append(Prose(f"and {len(groups) - len(shown)} more places", "quiet"))
-    blocks.append(Facts(tuple(place for group in shown for place in _places(group))))
+        blocks.append(Prose(f"and {len(groups) - len(shown)} more source locations", "quiet"))
+    blocks.append(Facts(tuple(fact for group in shown for fact in _locations(group))))
     return (
         Headline(command="stepscope attach", text=comparison.summary),
         Section(title="Where they stand", blocks=tuple(blocks)),
@@ -45,27 +45,34 @@ def stacks_document(comparison: Comparison) -> Document:
 
 
 def _row(group: list[Standing]) -> tuple[str | Cell, ...]:
-    one = group[0]
+    first = group[0]
     ranks = [rank.rank for rank in group if rank.rank is not None]
     many = f" alike ({len(group)})" if len(group) > 1 else ""
-    where = one.collective or one.inside or (one.where[0].name if one.where else "no Python code")
+    where = (
+        first.collective
+        or first.inside
+        or (first.where[0].name if first.where else "no Python code")
+    )
     name = (number_ranges(ranks) if ranks else "-") + many
-    told = where if one.problem is None else "not seen"
-    return (Cell(name, "strong" if one.is_elsewhere else ""), str(one.pid), one.state, told)
+    shown = where if first.problem is None else "not seen"
+    return (Cell(name, "strong" if first.is_elsewhere else ""), str(first.pid), first.state, shown)
 
 
-def _places(group: list[Standing]) -> Iterator[tuple[str, str]]:
-    one = group[0]
+def _locations(group: list[Standing]) -> Iterator[tuple[str, str]]:
+    first_rank = group[0]
     ranks = [rank.rank for rank in group if rank.rank is not None]
-    who = f"rank {number_ranges(ranks)}" if ranks else f"process {one.pid}"
-    if one.problem is not None:
-        yield who, one.problem
+    who = f"rank {number_ranges(ranks)}" if ranks else f"process {first_rank.pid}"
+    if first_rank.problem is not None:
+        yield who, first_rank.problem
         return
-    places = [*([one.inside] if one.inside else []), *map(_frame_words, one.where)]
-    first, *others = places or ["no Python code"]
+    locations = [
+        *([first_rank.inside] if first_rank.inside else []),
+        *map(_frame_words, first_rank.where),
+    ]
+    first, *others = locations or ["no Python code"]
     yield who, first
-    for place in others:
-        yield "", f"from {place}"
+    for location in others:
+        yield "", f"from {location}"
 
 
 def _frame_words(frame: Frame) -> str:

@@ -131,11 +131,9 @@ def _ahead_words(launches: Launches) -> str:
         ahead = "the host does not run ahead of the device"
     else:
         ahead = f"the host runs {plural(round(depth), 'launch', 'es')} ahead"
-    return (
-        ahead
-        if starved is None
-        else f"{ahead}; {percent(starved)} of launches find the device idle"
-    )
+    if starved is None:
+        return ahead
+    return f"{ahead}; {percent(starved)} of launches find the device idle"
 
 
 def _copies_section(copies: Sequence[CopyRow], num_steps: int) -> Section:

@@ -12,9 +12,9 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.gate import Gate
 from stepscope.protocol.json_text import finite, json_text, not_finite
-from stepscope.report.beside_view import recording_contract
+from stepscope.report.diagnosis.auxiliary import recording_contract
+from stepscope.report.diagnosis.nccl import nccl_contract
 from stepscope.report.gate import gate_contract
-from stepscope.report.nccl_view import nccl_contract
 from stepscope.report.recordings.text import recording_texts
 
 MOST_NAMED = 6
@@ -23,36 +23,38 @@ MOST_NAMED = 6
 
 def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
     """As indented text. What was not measured is null, never 0; so is what is not finite."""
-    told = plain(_document(diagnosis, gate))
-    lost = _lost(told)
-    return json_text(_finite(told, lost) if lost else told, indent=2)
+    values = plain(_document(diagnosis, gate))
+    lost = _lost(values)
+    return json_text(_finite(values, lost) if lost else values, indent=2)
 
 
 def diagnosis_contract(diagnosis: Diagnosis) -> DiagnosisContract:
     """The document that the JSON is of: every number in it is finite."""
     document = _document(diagnosis, None)
-    told = plain(document)
-    lost = _lost(told)
+    values = plain(document)
+    lost = _lost(values)
     if not lost:
         return document
-    return decode(json_text(_finite(told, lost)), DiagnosisContract, "this diagnosis")
+    return decode(json_text(_finite(values, lost)), DiagnosisContract, "this diagnosis")
 
 
-def _lost(told: dict[str, Any]) -> list[str]:
-    return sorted(set(not_finite(told)))
+def _lost(values: dict[str, Any]) -> list[str]:
+    return sorted(set(not_finite(values)))
 
 
-def _finite(told: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+def _finite(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     named = ", ".join(lost[:MOST_NAMED])
     if len(lost) > MOST_NAMED:
         named += f" and {len(lost) - MOST_NAMED} more"
     note = f"not measured, for what was recorded gives no finite number: {named}"
-    return {key: finite(value) for key, value in told.items()} | {"notes": [*told["notes"], note]}
+    return {key: finite(value) for key, value in values.items()} | {
+        "notes": [*values["notes"], note]
+    }
 
 
 def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
-    beside = facts.beside
+    auxiliary = facts.beside
     return DiagnosisContract(
         verdict=diagnosis.verdict,
         step=diagnosis.step,
@@ -66,10 +68,10 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         run=UNSET if facts.run is None else facts.run,
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
         comms=UNSET if facts.comms is None else facts.comms,
-        advice=UNSET if beside is None and not diagnosis.advice else diagnosis.advice,
+        advice=UNSET if auxiliary is None and not diagnosis.advice else diagnosis.advice,
         recordings=UNSET
-        if beside is None
-        else tuple(map(recording_contract, recording_texts(beside))),
+        if auxiliary is None
+        else tuple(map(recording_contract, recording_texts(auxiliary))),
         gate=UNSET if gate is None else gate_contract(gate),
     )
 
@@ -89,7 +91,7 @@ def _partition(facts: RankFacts) -> Partition | None:
     parts = facts.typical_parts_ns
     if parts is None or facts.partition is None:
         return None
-    told: dict[str, Any] = {part: value / 1e6 for part, value in parts.items()}
+    parts_ms: dict[str, Any] = {part: value / 1e6 for part, value in parts.items()}
     if parts["comms_transfer"] > 0 and not facts.partition.waits_split:
-        told["comms_wait"] = None
-    return Partition(**told)
+        parts_ms["comms_wait"] = None
+    return Partition(**parts_ms)

@@ -19,9 +19,9 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
-from stepscope.report.beside_view import weight_words
+from stepscope.report.diagnosis.auxiliary import weight_words
+from stepscope.report.diagnosis.nccl import nccl_recording
 from stepscope.report.names import clean, shorten
-from stepscope.report.nccl_view import nccl_recording
 from stepscope.report.recordings.text import RecordingText, Table, recording_texts
 from stepscope.rules.explanation import explain
 
@@ -43,10 +43,10 @@ NCCL_WORDS = {
 }
 NUMBER = re.compile(r"[<~]?[-+]?\d")
 """How a number begins."""
-NOT_TOLD = ("", "-")
+NOT_MEASURED = ("", "-")
 
 
-def beside_page(
+def auxiliary_page(
     advice: Sequence[Advice], recordings: Sequence[RecordingText], *, is_alone: bool
 ) -> dict[str, Any] | None:
     """The section; None where there is nothing to show. `is_alone`: there is no trace, and the
@@ -55,27 +55,27 @@ def beside_page(
         return None
     return {
         "is_alone": is_alone,
-        "advice": [_card(place, one) for place, one in enumerate(advice[:MAX_ADVICE], 1)],
+        "advice": [_card(number, entry) for number, entry in enumerate(advice[:MAX_ADVICE], 1)],
         "num_advice_left_out": max(0, len(advice) - MAX_ADVICE),
-        "recordings": [_recording(one) for one in recordings[:MAX_RECORDINGS]],
+        "recordings": [_recording(recording) for recording in recordings[:MAX_RECORDINGS]],
         "num_recordings_left_out": max(0, len(recordings) - MAX_RECORDINGS),
     }
 
 
-def beside_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
+def auxiliary_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
-    beside, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
+    recordings, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
-    return beside_page(
-        diagnosis.advice, (*log, *recording_texts(beside)), is_alone=not diagnosis.facts.ranks
+    return auxiliary_page(
+        diagnosis.advice, (*log, *recording_texts(recordings)), is_alone=not diagnosis.facts.ranks
     )
 
 
-def beside_of_document(told: DiagnosisContract) -> dict[str, Any] | None:
+def auxiliary_of_contract(contract: DiagnosisContract) -> dict[str, Any] | None:
     """Of a diagnosis that was kept as JSON."""
-    recordings = [_told_recording(one) for one in told.recordings or ()]
-    log = [_told_nccl(told.nccl)] if told.nccl else []
-    return beside_page(told.advice or (), [*log, *recordings], is_alone=not told.ranks)
+    recordings = [_recording_text(recording) for recording in contract.recordings or ()]
+    log = [_nccl_text(contract.nccl)] if contract.nccl else []
+    return auxiliary_page(contract.advice or (), [*log, *recordings], is_alone=not contract.ranks)
 
 
 def explained(code: str) -> list[str]:
@@ -88,9 +88,9 @@ def explained(code: str) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
-def _card(place: int, advice: Advice) -> dict[str, Any]:
+def _card(number: int, advice: Advice) -> dict[str, Any]:
     return {
-        "place": place,
+        "number": number,
         "code": advice.code,
         "bound": advice.bound,
         "weight": weight_words(advice),
@@ -102,39 +102,39 @@ def _card(place: int, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _recording(told: RecordingText) -> dict[str, Any]:
-    known = BY_NAME.get(told.format)
+def _recording(recording: RecordingText) -> dict[str, Any]:
+    spec = BY_NAME.get(recording.format)
     return {
-        "format": told.format,
-        "words": NCCL_WORDS.get(told.format, "") if known is None else known.words,
-        "paths": list(told.paths[:MAX_PATHS]),
-        "num_paths_left_out": max(0, len(told.paths) - MAX_PATHS),
-        "lines": [{"word": word, "value": value} for word, value in told.lines[:MAX_LINES]],
-        "num_lines_left_out": max(0, len(told.lines) - MAX_LINES),
-        "tables": [_table(table) for table in told.tables[:MAX_TABLES]],
-        "num_tables_left_out": max(0, len(told.tables) - MAX_TABLES),
-        "notes": list(told.notes[:MAX_LINES]),
-        "num_notes_left_out": max(0, len(told.notes) - MAX_LINES),
+        "format": recording.format,
+        "words": NCCL_WORDS.get(recording.format, "") if spec is None else spec.words,
+        "paths": list(recording.paths[:MAX_PATHS]),
+        "num_paths_left_out": max(0, len(recording.paths) - MAX_PATHS),
+        "lines": [{"word": word, "value": value} for word, value in recording.lines[:MAX_LINES]],
+        "num_lines_left_out": max(0, len(recording.lines) - MAX_LINES),
+        "tables": [_table(table) for table in recording.tables[:MAX_TABLES]],
+        "num_tables_left_out": max(0, len(recording.tables) - MAX_TABLES),
+        "notes": list(recording.notes[:MAX_LINES]),
+        "num_notes_left_out": max(0, len(recording.notes) - MAX_LINES),
     }
 
 
-def _table(told: Table) -> dict[str, Any]:
-    columns = told.columns[:MAX_COLUMNS]
+def _table(table: Table) -> dict[str, Any]:
+    columns = table.columns[:MAX_COLUMNS]
     return {
-        "title": told.title,
+        "title": table.title,
         "columns": [
-            {"title": title, "is_number": place in told.right}
-            for place, title in enumerate(columns)
+            {"title": title, "is_number": column in table.right}
+            for column, title in enumerate(columns)
         ],
         "rows": [
             [
-                _cell(row[place] if place < len(row) else "", place in told.right)
-                for place in range(len(columns))
+                _cell(row[column] if column < len(row) else "", column in table.right)
+                for column in range(len(columns))
             ]
-            for row in told.rows[:MAX_ROWS]
+            for row in table.rows[:MAX_ROWS]
         ],
-        "num_columns_left_out": len(told.columns) - len(columns),
-        "num_rows_left_out": max(0, len(told.rows) - MAX_ROWS),
+        "num_columns_left_out": len(table.columns) - len(columns),
+        "num_rows_left_out": max(0, len(table.rows) - MAX_ROWS),
     }
 
 
@@ -144,36 +144,36 @@ def _cell(text: str, is_number: bool) -> dict[str, Any]:
     return {"text": short, "full": "" if short == text else text, "is_number": is_number}
 
 
-def _told_recording(told: document.Recording) -> RecordingText:
+def _recording_text(recording: document.Recording) -> RecordingText:
     return RecordingText(
-        format=told.format,
-        paths=told.paths,
-        lines=tuple((line.name, line.value) for line in told.lines),
-        tables=tuple(_told_table(table) for table in told.tables),
-        notes=told.notes,
+        format=recording.format,
+        paths=recording.paths,
+        lines=tuple((line.name, line.value) for line in recording.lines),
+        tables=tuple(_recorded_table(table) for table in recording.tables),
+        notes=recording.notes,
     )
 
 
-def _told_nccl(told: Nccl) -> RecordingText:
+def _nccl_text(contract: Nccl) -> RecordingText:
     """The document counts the connections of each pair of ranks, and has the notes in words."""
     log = NcclLog(
-        library=told.library,
-        files=told.files,
-        versions=told.versions,
-        hosts=told.hosts,
-        communicators=told.communicators,
-        connections=tuple(_connections(told.connections)),
-        topology=told.topology,
-        graphs=told.graphs,
-        networks=told.networks,
-        ib_devices=told.ib_devices,
-        interfaces=told.interfaces,
-        algorithms=told.algorithms,
-        calls=told.calls,
-        env=told.env,
-        warnings=told.warnings,
+        library=contract.library,
+        files=contract.files,
+        versions=contract.versions,
+        hosts=contract.hosts,
+        communicators=contract.communicators,
+        connections=tuple(_connections(contract.connections)),
+        topology=contract.topology,
+        graphs=contract.graphs,
+        networks=contract.networks,
+        ib_devices=contract.ib_devices,
+        interfaces=contract.interfaces,
+        algorithms=contract.algorithms,
+        calls=contract.calls,
+        env=contract.env,
+        warnings=contract.warnings,
     )
-    return replace(nccl_recording(log), notes=told.notes)
+    return replace(nccl_recording(log), notes=contract.notes)
 
 
 def _connections(links: Iterable[NcclLinks]) -> Iterator[NcclConnection]:
@@ -189,14 +189,14 @@ def _connections(links: Iterable[NcclLinks]) -> Iterator[NcclConnection]:
             )
 
 
-def _told_table(told: document.RecordingTable) -> Table:
+def _recorded_table(table: document.RecordingTable) -> Table:
     """The document does not say which columns are numbers: those after the first in which nothing
     else stands."""
-    cells = [[row[i] for row in told.rows if i < len(row)] for i in range(len(told.columns))]
+    cells = [[row[i] for row in table.rows if i < len(row)] for i in range(len(table.columns))]
     right = tuple(i for i in range(1, len(cells)) if _are_numbers(cells[i]))
-    return Table(title=told.title, columns=told.columns, rows=told.rows, right=right)
+    return Table(title=table.title, columns=table.columns, rows=table.rows, right=right)
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:
-    told = [cell for cell in cells if cell not in NOT_TOLD]
-    return bool(told) and all(NUMBER.match(cell) for cell in told)
+    measured = [cell for cell in cells if cell not in NOT_MEASURED]
+    return bool(measured) and all(NUMBER.match(cell) for cell in measured)

@@ -31,18 +31,24 @@ HEIGHT = 10
 MARKS = "oxv+#*"
 
 
-def calibration_document(found: Calibrated) -> Document:
+def calibration_document(calibrated: Calibrated) -> Document:
     """All of it."""
-    return tuple(_blocks(found))
+    return tuple(_blocks(calibrated))
 
 
-def _blocks(found: Calibrated) -> Iterator[Block]:
-    yield Headline(command="stepscope calibrate", text=_machine(found))
-    made = (*_gemms(found), _attention(found), _copies(found), _host(found), _links(found))
+def _blocks(calibrated: Calibrated) -> Iterator[Block]:
+    yield Headline(command="stepscope calibrate", text=_machine(calibrated))
+    made = (
+        *_gemms(calibrated),
+        _attention(calibrated),
+        _copies(calibrated),
+        _host(calibrated),
+        _links(calibrated),
+    )
     yield from (section for section in made if section is not None)
-    if found.collectives:
-        yield _plot(found)
-    yield from notes(found.notes, aside="")
+    if calibrated.collectives:
+        yield _plot(calibrated)
+    yield from notes(calibrated.notes, aside="")
 
 
 def _section(title: str, titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Section | None:
@@ -85,8 +91,8 @@ def flops_text(rate: float) -> str:
     return f"{rate / 1e6:.3g} MFLOP/s"
 
 
-def _machine(found: Calibrated) -> str:
-    machine = found.machine
+def _machine(calibrated: Calibrated) -> str:
+    machine = calibrated.machine
     parts = [machine.device]
     if machine.memory_bytes:
         parts.append(f"{machine.memory_bytes / 1e9:.0f} GB")
@@ -102,17 +108,17 @@ def _machine(found: Calibrated) -> str:
     return ", ".join(parts)
 
 
-def _gemms(found: Calibrated) -> tuple[Section | None, Section | None]:
+def _gemms(calibrated: Calibrated) -> tuple[Section | None, Section | None]:
     """The rates, and how well the fit has them."""
     rates, fits = [], []
-    kept = best_flops(found.sustained)
-    for precision, best in best_flops(found.gemms).items():
-        points = [point for point in found.gemms if point.precision == precision]
+    kept = best_flops(calibrated.sustained)
+    for precision, best in best_flops(calibrated.gemms).items():
+        points = [point for point in calibrated.gemms if point.precision == precision]
         thin = min(points, key=lambda point: point.flops / point.time.seconds)
         slowest = f"{flops_text(thin.flops / thin.time.seconds)} at {_shape(thin)}"
         for_long = flops_text(kept[precision]) if precision in kept else "-"
         rates.append((precision, flops_text(best), for_long, slowest))
-        fit = found.burst_gemm(precision)
+        fit = calibrated.burst_gemm(precision)
         if fit:
             share = f"{fit.efficiency:.1%}" if fit.peak_source == "datasheet" else "-"
             tile = f"{fit.tile_m}x{fit.tile_n}" if fit.tile_m else "-"
@@ -128,9 +134,9 @@ def _shape(point: GemmPoint) -> str:
     return f"{point.m}, {point.n}, {point.k}"
 
 
-def _attention(found: Calibrated) -> Section | None:
+def _attention(calibrated: Calibrated) -> Section | None:
     best: dict[tuple[str, int], tuple[float, int]] = {}
-    for point in found.attention:
+    for point in calibrated.attention:
         key = (point.direction, point.head_dim)
         best[key] = max(best.get(key, (0.0, 0)), (point.flops / point.time.seconds, point.length))
     rows = [
@@ -140,11 +146,11 @@ def _attention(found: Calibrated) -> Section | None:
     return _section("Causal attention", ("best", "at length"), rows)
 
 
-def _copies(found: Calibrated) -> Section | None:
+def _copies(calibrated: Calibrated) -> Section | None:
     rows = []
-    for kind in dict.fromkeys(point.kind for point in found.copies):
+    for kind in dict.fromkeys(point.kind for point in calibrated.copies):
         last = max(
-            (point for point in found.copies if point.kind == kind),
+            (point for point in calibrated.copies if point.kind == kind),
             key=lambda point: point.size_bytes,
         )
         rows.append(
@@ -153,21 +159,21 @@ def _copies(found: Calibrated) -> Section | None:
     return _section("Copies", ("rate", "at"), rows)
 
 
-def _host(found: Calibrated) -> Section | None:
+def _host(calibrated: Calibrated) -> Section | None:
     rows = []
-    if found.launch:
-        rows.append(("start of a kernel, host", time_text(found.launch.host.seconds)))
-        if found.launch.device:
-            rows.append(("shortest kernel, device", time_text(found.launch.device.seconds)))
-    if found.host:
-        rows.append(("rounds of Python", f"{found.host.python_ops_per_s / 1e6:.3g} M/s"))
-        rows.append(("small tensor operations", f"{found.host.torch_ops_per_s / 1e6:.3g} M/s"))
+    if calibrated.launch:
+        rows.append(("start of a kernel, host", time_text(calibrated.launch.host.seconds)))
+        if calibrated.launch.device:
+            rows.append(("shortest kernel, device", time_text(calibrated.launch.device.seconds)))
+    if calibrated.host:
+        rows.append(("rounds of Python", f"{calibrated.host.python_ops_per_s / 1e6:.3g} M/s"))
+        rows.append(("small tensor operations", f"{calibrated.host.torch_ops_per_s / 1e6:.3g} M/s"))
     return _section("Host", ("",), rows)
 
 
-def _links(found: Calibrated) -> Section | None:
+def _links(calibrated: Calibrated) -> Section | None:
     rows = []
-    for fit in found.collective_fits:
+    for fit in calibrated.collective_fits:
         for index, region in enumerate(fit.regions):
             beta = rate_text(region.beta_bytes_per_s) if region.beta_bytes_per_s else "-"
             until = f"to {size_text(region.up_to_bytes)}" if region.up_to_bytes else "on"
@@ -187,12 +193,12 @@ def _group(fit: CollectiveFit) -> str:
     return f"{fit.kind}, {fit.group_size} ranks, {fit.tier}"
 
 
-def _plot(found: Calibrated) -> Section:
+def _plot(calibrated: Calibrated) -> Section:
     """Bus bandwidth over size, one mark a collective, in the group with most ranks; both axes by
     powers of two."""
-    most = max(found.collectives, key=lambda point: (point.group_size, point.tier == "world"))
+    most = max(calibrated.collectives, key=lambda point: (point.group_size, point.tier == "world"))
     curves: dict[str, list[CollectivePoint]] = defaultdict(list)
-    for point in found.collectives:
+    for point in calibrated.collectives:
         if (point.tier, point.group_size, point.backend) == (
             most.tier,
             most.group_size,

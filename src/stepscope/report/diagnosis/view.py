@@ -9,8 +9,14 @@ from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges
-from stepscope.report.beside_view import beside_sections
-from stepscope.report.comms_view import comms_sections, late_ranks
+from stepscope.report.diagnosis.auxiliary import auxiliary_sections
+from stepscope.report.diagnosis.comms import comms_sections, late_ranks
+from stepscope.report.diagnosis.host import host_sections
+from stepscope.report.diagnosis.kernels import kernel_sections
+from stepscope.report.diagnosis.nccl import nccl_section
+from stepscope.report.diagnosis.ranks import ranks_section
+from stepscope.report.diagnosis.run import run_section
+from stepscope.report.diagnosis.step import device_sections, step_section
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -25,13 +31,7 @@ from stepscope.report.document.blocks import (
     notes,
 )
 from stepscope.report.gate import gate_section
-from stepscope.report.host_view import host_sections
-from stepscope.report.kernel_view import kernel_sections
 from stepscope.report.names import shorten
-from stepscope.report.nccl_view import nccl_section
-from stepscope.report.ranks_view import ranks_section
-from stepscope.report.run_view import run_section
-from stepscope.report.step_view import device_sections, step_section
 from stepscope.report.units import ms, percent, plural
 
 MAX_FINDINGS = 8
@@ -79,7 +79,7 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
         yield run_section(facts.run)
     if facts.nccl is not None:
         yield nccl_section(facts.nccl)
-    yield from beside_sections(diagnosis)
+    yield from auxiliary_sections(diagnosis)
     yield from notes(_all_notes(diagnosis))
 
 
@@ -108,11 +108,9 @@ def _what_was_read(facts: Facts) -> str:
         )
         return f"{plural(len(files), 'recording')}, no trace"
     if not ranks:
-        return (
-            "No rank was read."
-            if facts.run is None
-            else f"{facts.run.path}: the profiler recorded no step"
-        )
+        if facts.run is None:
+            return "No rank was read."
+        return f"{facts.run.path}: the profiler recorded no step"
     if len(ranks) == 1:
         read = shorten(ranks[0].path, MAX_PATH)
     else:
@@ -123,11 +121,9 @@ def _what_was_read(facts: Facts) -> str:
     if len(names) > 2:
         devices += f" and {len(names) - 2} other kinds of device"
     if not devices:
-        devices = (
-            "no device named"
-            if any(rank.steps.where == "device" for rank in ranks)
-            else "no device"
-        )
+        devices = "no device"
+        if any(rank.steps.where == "device" for rank in ranks):
+            devices = "no device named"
     return f"{read}, {devices}: {_step_words(facts.median_rank)}"
 
 
@@ -139,9 +135,9 @@ def _step_words(rank: RankFacts) -> str:
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
-    return (
-        f"{seen}, {len(steps.windows)} measured" if len(steps.windows) != steps.num_seen else seen
-    )
+    if len(steps.windows) != steps.num_seen:
+        return f"{seen}, {len(steps.windows)} measured"
+    return seen
 
 
 def _common_folder(paths: list[str]) -> str:
@@ -199,8 +195,8 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
         blocks.append(
             Prose("It can change the numbers: compare the loss before and after.", "warn")
         )
-    places = (f"{percent(place.share)} at {place.words}" for place in finding.places)
-    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *places)))
+    locations = (f"{percent(location.share)} at {location.words}" for location in finding.places)
+    blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
     return Card(
         number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
     )
@@ -209,5 +205,5 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
 def _all_notes(diagnosis: Diagnosis) -> list[str]:
     """The run's notes, then those of its ranks that are not among them."""
     facts = diagnosis.facts
-    told = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
-    return list(dict.fromkeys(told))
+    lines = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])
+    return list(dict.fromkeys(lines))

@@ -18,7 +18,7 @@ from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from stepscope.report.timeline_json import timeline_script, timeline_style, timeline_values
+from stepscope.report.html.timeline import timeline_script, timeline_style, timeline_values
 from tests.shared_data import DEMO
 
 MOST_BYTES = 1_500_000
@@ -27,8 +27,8 @@ MOST_BYTES = 1_500_000
 @pytest.fixture(scope="module")
 def demo() -> Timeline:
     trace = read_trace(Source(path=DEMO, label="demo"), use_cache=False)
-    found = build_context(trace, None)
-    timeline = timeline_of(trace, measure_rank(found, 0), context=found, most=3000)
+    context = build_context(trace, None)
+    timeline = timeline_of(trace, measure_rank(context, 0), context=context, most=3000)
     assert timeline is not None
     return timeline
 
@@ -64,7 +64,7 @@ def decoded(values: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def test_values_decode_to_the_slices_they_were_made_of(demo: Timeline) -> None:
     values = json.loads(json.dumps(timeline_values(demo)))
-    found = decoded(values)
+    slices = decoded(values)
     s = demo.slices
     columns = (
         s.row,
@@ -75,11 +75,11 @@ def test_values_decode_to_the_slices_they_were_made_of(demo: Timeline) -> None:
         s.launch,
         s.size_bytes,
     )
-    assert [row[:7] for row in found] == list(
+    assert [row[:7] for row in slices] == list(
         zip(*(column.tolist() for column in columns), strict=True)
     )
     fields = dict(zip(values["fields"], range(7, 15), strict=True))
-    for row, what in zip(found, s.what.tolist(), strict=True):
+    for row, what in zip(slices, s.what.tolist(), strict=True):
         name = demo.whats[what].name or ""
         assert row[fields["name"]] == name or (
             len(name) > 400 and name.startswith(row[fields["name"]][:200])

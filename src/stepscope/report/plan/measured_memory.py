@@ -1,4 +1,4 @@
-"""A plan's memory beside what a recording measured: as a section, as JSON, on the page."""
+"""A plan's memory compared with what a recording measured: as a section, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from stepscope.report.plan.words import gib
 if TYPE_CHECKING:
     from stepscope.analyses.run.memory_plan import PlanRow
 
-TITLE = "Beside the recording"
 PART_WORDS = {
     "activations": "activations, logits",
     "others": "others",
@@ -24,7 +23,7 @@ UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBeside:
+class MeasuredMemory:
     """One layout's memory and what was recorded, part by part."""
 
     layout: str | None
@@ -37,28 +36,30 @@ class PlanBeside:
     read."""
 
 
-def beside_section(beside: PlanBeside) -> Section:
+def measured_memory_section(measured: MeasuredMemory) -> Section:
     columns = (Column(), *numbers("planned", "recorded", "at the peak", "planned/recorded"))
-    rows = tuple((_word(row), *_sizes(row), _ratio(row)) for row in beside.rows)
+    rows = tuple((_word(row), *_sizes(row), _ratio(row)) for row in measured.rows)
     blocks: list[Block] = [Table(columns=columns, rows=rows)]
-    if beside.notes:
-        blocks.append(Items(beside.notes))
-    return Section(title=TITLE, aside=_aside(beside), blocks=tuple(blocks))
-
-
-def beside_contract(beside: PlanBeside) -> document.Beside:
-    """The key `beside` of the JSON."""
-    return document.Beside(
-        layout=beside.layout,
-        recordings=beside.recordings,
-        rows=tuple(document.BesideRow(**asdict(row)) for row in beside.rows),
-        notes=beside.notes,
+    if measured.notes:
+        blocks.append(Items(measured.notes))
+    return Section(
+        title="Compared with the recording", aside=_aside(measured), blocks=tuple(blocks)
     )
 
 
-def _aside(beside: PlanBeside) -> str:
-    files = ", ".join(beside.recordings)
-    return f"{beside.layout or 'nothing planned, as no layout fits'}; {files}"
+def measured_memory_contract(measured: MeasuredMemory) -> document.Beside:
+    """The key `beside` of the JSON."""
+    return document.Beside(
+        layout=measured.layout,
+        recordings=measured.recordings,
+        rows=tuple(document.BesideRow(**asdict(row)) for row in measured.rows),
+        notes=measured.notes,
+    )
+
+
+def _aside(measured: MeasuredMemory) -> str:
+    files = ", ".join(measured.recordings)
+    return f"{measured.layout or 'nothing planned, as no layout fits'}; {files}"
 
 
 def _word(row: PlanRow) -> str:

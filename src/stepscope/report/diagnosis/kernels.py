@@ -94,9 +94,9 @@ def _ranges(title: str, ranges: tuple[RangeRow, ...], num_steps: int) -> Section
         cells = (name, per_step(row.count, num_steps), _ms(row.device_ns, num_steps), span)
         rows.append(cells if is_projected else cells[:-1])
     titles = ("kernels", "ms", "span") if is_projected else ("kernels", "ms")
-    told = "span: one, first to last" if is_projected else "backward with its forward"
+    meaning = "span: one, first to last" if is_projected else "backward with its forward"
     table = Table(columns=(NAME, *numbers(*titles)), rows=tuple(rows))
-    return _section(title, f"a step; device time launched inside; {told}", table)
+    return _section(title, f"a step; device time launched inside; {meaning}", table)
 
 
 def _operators(rank: RankFacts, num_steps: int) -> Iterator[Section]:

@@ -28,19 +28,19 @@ def _steps(rank: RankMetadata) -> list[tuple[str, str]]:
     steps = rank.steps
     assert steps is not None
     spread = f"{ms(steps.low_ns)} to {ms(steps.high_ns)}"
-    told = (
+    words = (
         f"{ms(steps.step_ns)} over {plural(steps.num, 'step')} ({spread}), the slowest "
         f"{ms(steps.slowest_ns)}"
     )
     if steps.num_left_out:
-        told += f"; {steps.num_left_out} with a save or an evaluation left out"
+        words += f"; {steps.num_left_out} with a save or an evaluation left out"
     parts = [
         (steps.wait_ns, "in the loader"),
         (steps.backward_ns, "in backward"),
         (steps.optimizer_ns, "in the optimizer"),
     ]
     shares = [f"{percent(ns / steps.step_ns)} {where}" for ns, where in parts if ns is not None]
-    rows = [("step", told), ("host", ", ".join(shares))]
+    rows = [("step", words), ("host", ", ".join(shares))]
     if steps.num_backwards is not None and steps.num_backwards >= 1.5:
         rows.append(("accumulation", f"{steps.num_backwards:.3g} backward passes a step"))
     lost = [(rank.save_ns, "in saves"), (rank.gc_ns, "in collections of garbage")]
@@ -62,19 +62,22 @@ def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
         rows.append(("optimizer", shorten(", ".join(rank.optimizers), 60)))
     if rank.loader is not None:
         knobs = rank.loader
-        told = [
+        settings = [
             ("num_workers", knobs.num_workers),
             ("pin_memory", knobs.pin_memory),
             ("batch_size", knobs.batch_size),
         ]
         rows.append(
-            ("loader", ", ".join(f"{name}={value}" for name, value in told if value is not None))
+            (
+                "loader",
+                ", ".join(f"{name}={value}" for name, value in settings if value is not None),
+            )
         )
     if rank.cores is not None:
         used = "" if rank.cores_used is None else f", {rank.cores_used:.2g} of them used"
-        threads = (
-            "" if rank.threads is None else f"; {plural(rank.threads, 'thread')} for operators"
-        )
+        threads = ""
+        if rank.threads is not None:
+            threads = f"; {plural(rank.threads, 'thread')} for operators"
         rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
     if rank.device is not None:
         rows.append(("device", _device(rank.device)))
@@ -82,7 +85,7 @@ def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
 
 
 def _device(device: DeviceSample) -> str:
-    told = [
+    figures = [
         None if device.busy_share is None else f"{percent(device.busy_share)} busy",
         None if device.sm_clock_mhz is None else f"{device.sm_clock_mhz:.0f} MHz",
         None if device.power_w is None else f"{device.power_w:.0f} W",
@@ -92,4 +95,4 @@ def _device(device: DeviceSample) -> str:
             for name, share in (device.throttled_share or {}).items()
         ),
     ]
-    return ", ".join(words for words in told if words is not None)
+    return ", ".join(words for words in figures if words is not None)

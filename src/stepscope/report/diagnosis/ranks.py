@@ -46,7 +46,7 @@ def ranks_section(
     ranks: Sequence[RankFacts], comms: CommsFacts | None, below: Sequence[Block]
 ) -> Section:
     """A line for each group of ranks that are alike, and what is said below."""
-    of_rank = {} if comms is None else {one.rank: one for one in comms.ranks}
+    of_rank = {} if comms is None else {rank_comms.rank: rank_comms for rank_comms in comms.ranks}
     lines = [
         _measure(rank, of_rank.get(rank.rank)) for rank in sorted(ranks, key=lambda rank: rank.rank)
     ]
@@ -120,8 +120,8 @@ def _alike(a: RankLine, b: RankLine, tolerance: float) -> bool:
 
 def _merge(group: Sequence[RankLine]) -> RankLine:
     def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
+        measured = [value for value in values if value is not None]
+        return median(measured) if measured else None
 
     return RankLine(
         ranks=tuple(rank for line in group for rank in line.ranks),
@@ -138,12 +138,8 @@ def _row(line: RankLine, matched: bool) -> tuple[str, ...]:
     many = f" alike ({len(line.ranks)})" if len(line.ranks) > 1 else ""
     step = ms(line.step_ns) if line.step_ns is not None else "not measured"
     waits = "-" if line.waits is None or line.step_ns is None else ms(line.waits * line.step_ns)
-    late = (
-        "-"
-        if line.late_ns is None
-        else ms(line.late_ns)
-        if line.late_ns >= 0
-        else f"-{ms(-line.late_ns)}"
-    )
+    late = "-"
+    if line.late_ns is not None:
+        late = ms(line.late_ns) if line.late_ns >= 0 else f"-{ms(-line.late_ns)}"
     shares = (percent(share) if share is not None else "-" for share in line.shares)
     return (number_ranges(line.ranks) + many, step, *shares, *((waits, late) if matched else ()))

@@ -28,8 +28,8 @@ NIC = re.compile(r"(?<=[^/])/-?\d{1,6}(?:\(\d{1,9}\))?(?=/|$)")
 
 def nccl_section(log: NcclLog) -> Section:
     """A short block; what to think of it comes last."""
-    told = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
-    return Section(title=log.library.upper(), aside="from its log", blocks=told)
+    blocks = (Facts(tuple(nccl_lines(log))), *shortened(notes_on(log), MAX_NOTES, "note"))
+    return Section(title=log.library.upper(), aside="from its log", blocks=blocks)
 
 
 def nccl_recording(log: NcclLog) -> RecordingText:
@@ -64,11 +64,9 @@ def _entries(log: NcclLog) -> Iterator[tuple[str, str]]:
         )
     if log.connections:
         ways = Counter(NIC.sub("", connection.via) for connection in log.connections).most_common()
-        slowest = (
-            f"; the slowest is {_word(log.slowest_transport or '')}"
-            if len(log.transports) > 1
-            else ""
-        )
+        slowest = ""
+        if len(log.transports) > 1:
+            slowest = f"; the slowest is {_word(log.slowest_transport or '')}"
         yield "connections", _list([f"{_word(way)} {count}" for way, count in ways]) + slowest
     if log.networks or log.interfaces:
         yield "network", _network(log)

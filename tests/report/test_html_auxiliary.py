@@ -22,8 +22,9 @@ from stepscope.core.recordings.recording import Recording
 from stepscope.core.run import RunFacts
 from stepscope.errors import InputError
 from stepscope.pipeline.page import Page
+from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import render_page
-from stepscope.report.html.beside import (
+from stepscope.report.html.auxiliary import (
     MAX_CELL,
     MAX_EVIDENCE,
     MAX_LINES,
@@ -32,7 +33,6 @@ from stepscope.report.html.beside import (
     MAX_TABLES,
 )
 from stepscope.report.html.model import page_of, page_of_document
-from stepscope.report.json import to_json
 from stepscope.report.names import clean
 from stepscope.report.recordings import text as recordings_text
 from stepscope.report.recordings.text import RecordingText, Table, text_of
@@ -98,14 +98,14 @@ def beside(recording: RecordingText = RECORDING, advice: Advice = ADVICE) -> Dia
 
 
 def section(text: str) -> str:
-    return text.partition('<section id="beside">')[2].partition("</section>")[0]
+    return text.partition('<section id="auxiliary">')[2].partition("</section>")[0]
 
 
 def cells(text: str) -> list[tuple[str, str | None, str | None]]:
     """Tag, class and title of every cell of the section."""
     return [
-        (tag, told.get("class"), told.get("title"))
-        for tag, told in Reader(section(text)).tags
+        (tag, attributes.get("class"), attributes.get("title"))
+        for tag, attributes in Reader(section(text)).tags
         if tag in ("th", "td")
     ]
 
@@ -137,12 +137,12 @@ def test_an_advice_without_a_weight_says_none() -> None:
 
 def test_nothing_beside_the_trace_leaves_no_section() -> None:
     made = scenarios.healthy()
-    for told in (None, Auxiliary(), Auxiliary(notes=("x.csv could not be read",))):
+    for recordings in (None, Auxiliary(), Auxiliary(notes=("x.csv could not be read",))):
         text = render_page(
-            page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=told))))
+            page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=recordings))))
         )
-        assert 'id="beside"' not in text
-    assert 'id="beside"' in render_page(page_of(Page(diagnosis=beside())))
+        assert 'id="auxiliary"' not in text
+    assert 'id="auxiliary"' in render_page(page_of(Page(diagnosis=beside())))
 
 
 def test_a_strangers_text_stays_text() -> None:
@@ -164,14 +164,16 @@ def test_a_strangers_text_stays_text() -> None:
         weight_of=HOSTILE,
     )
     hostile, plain = (
-        Reader(render_page(page_of(Page(diagnosis=one))))
-        for one in (beside(recording, advice), beside())
+        Reader(render_page(page_of(Page(diagnosis=diagnosis))))
+        for diagnosis in (beside(recording, advice), beside())
     )
     assert not [tag for tag, _ in hostile.tags if tag == "img"]
     assert [tag for tag, _ in hostile.tags].count("script") == [tag for tag, _ in plain.tags].count(
         "script"
     )
-    assert not [name for _, told in hostile.tags for name in told if name.startswith("on")]
+    assert not [
+        name for _, attributes in hostile.tags for name in attributes if name.startswith("on")
+    ]
     for element in ("h3", "code", "li", "dt", "dd", "summary", "th"):
         assert any(clean(HOSTILE) in text for text in hostile.text[element]), (
             f"shown as it is in {element}"
@@ -276,12 +278,14 @@ def test_recordings_alone_give_a_page() -> None:
     assert "not measured" in read.text["b"], "no step time is told"
     assert "Nothing could be judged" not in " ".join(read.text["p"])
     assert not [
-        told for _, told in read.tags if told.get("id") in ("step", "timeline", "ranks", "kernels")
+        attributes
+        for _, attributes in read.tags
+        if attributes.get("id") in ("step", "timeline", "ranks", "kernels")
     ]
-    ids = {told["id"] for _, told in read.tags if told.get("id")}
-    assert {(told.get("href") or "")[1:] for tag, told in read.tags if tag == "a"} <= ids, (
-        "every link leads somewhere"
-    )
+    ids = {attributes["id"] for _, attributes in read.tags if attributes.get("id")}
+    assert {
+        (attributes.get("href") or "")[1:] for tag, attributes in read.tags if tag == "a"
+    } <= ids, "every link leads somewhere"
 
 
 def test_a_run_without_a_recorded_step_has_them_too() -> None:
@@ -298,11 +302,13 @@ def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
     assert "as the job's own log tells" in read.text["span"]
-    assert not [told for _, told in read.tags if told.get("id") == "picture-chart"]
+    assert not [
+        attributes for _, attributes in read.tags if attributes.get("id") == "picture-chart"
+    ]
 
 
-def kept(told: dict[str, Any]) -> DiagnosisContract:
-    return decode(json.dumps(told), DiagnosisContract, "kept.json")
+def kept(document: dict[str, Any]) -> DiagnosisContract:
+    return decode(json.dumps(document), DiagnosisContract, "kept.json")
 
 
 def test_a_kept_diagnosis_shows_the_same(tmp_path: Path) -> None:
@@ -336,8 +342,8 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
         "2 of 4 network connections go through host memory" in note for note in read.text["li"]
     )
     assert not [tag for tag, _ in read.tags if tag in ("img", "script")]
-    told = json.loads(to_json(made))
-    assert section(render_page(page_of_document(kept(told)))) == text
+    document = json.loads(to_json(made))
+    assert section(render_page(page_of_document(kept(document)))) == text
     for spoilt in (
         {"library": 1},
         {"connections": [{"rank": 0}]},
@@ -345,7 +351,7 @@ def test_a_log_of_nccl_is_shown_and_a_kept_one_the_same(tmp_path: Path) -> None:
         {"notes": "x"},
     ):
         with pytest.raises(InputError, match="is not a diagnosis"):
-            kept(told | {"nccl": told["nccl"] | spoilt})
+            kept(document | {"nccl": document["nccl"] | spoilt})
 
 
 @pytest.mark.parametrize(
@@ -392,7 +398,7 @@ def test_a_profile_that_names_our_modules_is_no_kept_diagnosis(
     assert main(["report", str(path), "--no-cache", "-o", str(tmp_path / "r.html")]) == 0, (
         capsys.readouterr().err
     )
-    assert 'id="beside"' in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'id="auxiliary"' in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 @needs_shared

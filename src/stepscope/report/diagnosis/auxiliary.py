@@ -29,11 +29,11 @@ MAX_EVIDENCE = 3
 MAX_ROWS = 12
 
 
-def beside_sections(diagnosis: Diagnosis) -> Iterator[Section]:
+def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Nothing where nothing was given."""
     if diagnosis.advice:
         yield Section(
-            title="Beside the trace" if diagnosis.facts.ranks else "What the recordings show",
+            title="Auxiliary recordings" if diagnosis.facts.ranks else "What the recordings show",
             aside="no gain is predicted for these: no replayed step shows them",
             blocks=tuple(_advice_blocks(diagnosis.advice)),
         )
@@ -48,9 +48,9 @@ def beside_sections(diagnosis: Diagnosis) -> Iterator[Section]:
 
 def weight_words(advice: Advice) -> str:
     """`34 % of the step`; empty where nothing tells it."""
-    return (
-        "" if advice.weight is None else f"{percent(advice.weight)} of {advice.weight_of}".strip()
-    )
+    if advice.weight is None:
+        return ""
+    return f"{percent(advice.weight)} of {advice.weight_of}".strip()
 
 
 def recording_contract(recording: RecordingText) -> document.Recording:

@@ -32,7 +32,7 @@ PART_WORDS = {
     "idle_other": "idle, cause not seen",
 }
 UNSPLIT_COMMS = "communication, not hidden"
-"""What exposed communication is called when waiting could not be told from moving bytes."""
+"""What exposed communication is called when waiting and moving bytes could not be separated."""
 
 BAR_PARTS: dict[str, Part] = {
     "compute": "compute",
@@ -66,26 +66,20 @@ def step_section(rank: RankFacts) -> Section:
 
 
 def _words(part: str, partition: Partition) -> str:
-    return (
-        UNSPLIT_COMMS
-        if part == "comms_transfer" and not partition.waits_split
-        else PART_WORDS[part]
-    )
+    if part == "comms_transfer" and not partition.waits_split:
+        return UNSPLIT_COMMS
+    return PART_WORDS[part]
 
 
 def _which_step(rank: RankFacts) -> str:
     num = len(rank.steps.windows)
     if not rank.steps.is_pitch:
-        return (
-            "all that was recorded"
-            if rank.steps.source == "whole trace"
-            else "the only step, from its first work to its last"
-        )
-    return (
-        "the only whole step, while profiled"
-        if num == 1
-        else f"the median step of {num}, while profiled"
-    )
+        if rank.steps.source == "whole trace":
+            return "all that was recorded"
+        return "the only step, from its first work to its last"
+    if num == 1:
+        return "the only whole step, while profiled"
+    return f"the median step of {num}, while profiled"
 
 
 def device_sections(rank: RankFacts) -> Iterator[Section]:
@@ -135,10 +129,10 @@ def _flops_facts(rank: RankFacts) -> Iterator[tuple[str, str]]:
         yield "tensor cores", f"{percent(roof.tensor_core_share)} of the time in matrix kernels"
     memory, arithmetic = roof.bandwidth_bound_ns, roof.arithmetic_bound_ns
     if memory is not None and arithmetic is not None and memory + arithmetic:
-        known = memory + arithmetic
+        modelled = memory + arithmetic
         words = (
-            f"memory bandwidth for {percent(memory / known)} of their time, arithmetic for "
-            f"{percent(arithmetic / known)}"
+            f"memory bandwidth for {percent(memory / modelled)} of their time, arithmetic for "
+            f"{percent(arithmetic / modelled)}"
         )
         if roof.modelled_share is not None and roof.modelled_share < MOST:
             words += f" (of the {percent(roof.modelled_share)} whose work is known)"
@@ -151,32 +145,25 @@ def _mfu_words(rank: RankFacts) -> str:
         done = f"; its model does {teraflops(roof.model_flops)} a step" if roof.model_flops else ""
         return f"not measured: {_why_no_mfu(rank, roof)}{done}"
     precision = f" {roof.peak_precision}" if roof.peak_precision else ""
-    known = (
-        f"; work known for {percent(roof.modelled_share)} of compute"
-        if roof.modelled_share is not None
-        else ""
-    )
-    return (
-        f"{percent(roof.mfu)} of the dense{precision} peak of {roof.device or 'the device'}{known}"
-    )
+    coverage = ""
+    if roof.modelled_share is not None:
+        coverage = f"; work known for {percent(roof.modelled_share)} of compute"
+    device = roof.device or "the device"
+    return f"{percent(roof.mfu)} of the dense{precision} peak of {device}{coverage}"
 
 
 def _why_no_mfu(rank: RankFacts, roof: Roofline) -> str:
     if roof.device is None:
-        return (
-            f"no peak is known for {rank.device_name}"
-            if rank.device_name
-            else "the trace does not name the device"
-        )
+        if rank.device_name:
+            return f"no peak is known for {rank.device_name}"
+        return "the trace does not name the device"
     if roof.model_flops is None and rank.launches is not None and rank.launches.num_in_graphs:
         return "the work inside CUDA graphs is not recorded with its shapes"
     if roof.model_flops is None:
         return "too little of the matrix work is known (record_shapes=True tells it)"
-    return (
-        "the trace has no whole step"
-        if not rank.steps.windows
-        else "no peak for the precision in use"
-    )
+    if not rank.steps.windows:
+        return "the trace has no whole step"
+    return "no peak for the precision in use"
 
 
 def _phase_words(phases: Phases, num_steps: int) -> str:

@@ -138,7 +138,7 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
     for gathers in comms.gathers:
         yield "FSDP gathers", _gathers(gathers)
     efficiency = sorted(
-        one.overlap_efficiency for one in comms.ranks if one.overlap_efficiency is not None
+        rank.overlap_efficiency for rank in comms.ranks if rank.overlap_efficiency is not None
     )
     if efficiency:
         low, high = percent(efficiency[0]), percent(efficiency[-1])
@@ -146,10 +146,14 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
         yield "overlap", f"{words} of what compute and communication could hide of each other"
 
 
-def _dimension(one: Dimension) -> str:
-    kind = "not known" if one.kind == "not known" else f"{one.kind} parallel"
-    size = "" if one.size is None else f" over {_group('', one.size, one.num_groups, None)} ranks"
-    return f"{kind}{size}{f': {one.scheme}' if one.scheme else ''} ({one.because})"
+def _dimension(dimension: Dimension) -> str:
+    kind = "not known" if dimension.kind == "not known" else f"{dimension.kind} parallel"
+    size = ""
+    if dimension.size is not None:
+        size = f" over {_group('', dimension.size, dimension.num_groups, None)} ranks"
+    return (
+        f"{kind}{size}{f': {dimension.scheme}' if dimension.scheme else ''} ({dimension.because})"
+    )
 
 
 def _fit(fit: LinkFit, world_size: int | None) -> str:
@@ -167,16 +171,16 @@ def _fit(fit: LinkFit, world_size: int | None) -> str:
 
 def _slow_groups(comms: CommsFacts) -> Iterator[tuple[str, str]]:
     """Groups that are much slower than their like, by name."""
-    told: dict[str, str] = {}
+    by_group: dict[str, str] = {}
     for row in comms.rows:
         slow, rate = row.slowest_busbw_bytes_per_s, row.busbw_bytes_per_s
         if row.slowest_group and slow is not None and rate and slow < SLOW * rate:
-            told.setdefault(
+            by_group.setdefault(
                 row.slowest_group,
                 f"{row.op} of ranks {row.slowest_group}: {gigabytes(slow)} where the rest have "
                 f"{gigabytes(rate)}{NBSP}GB/s",
             )
-    for text in list(told.values())[:MAX_NAMED]:
+    for text in list(by_group.values())[:MAX_NAMED]:
         yield "slow group", text
 
 
@@ -195,19 +199,17 @@ def _buckets(buckets: Buckets) -> str:
     return f"{which} of {', '.join(sizes)}{NBSP}MB, {begun}; the last ends {late}"
 
 
-def _gathers(one: Gathers) -> str:
-    size = "" if one.bytes_per_step is None else f", {megabytes(one.bytes_per_step)}{NBSP}MB"
+def _gathers(gathers: Gathers) -> str:
+    size = ""
+    if gathers.bytes_per_step is not None:
+        size = f", {megabytes(gathers.bytes_per_step)}{NBSP}MB"
     ahead = ""
-    if one.ahead is not None:
-        ahead = (
-            f", prefetched {plural(round(one.ahead), 'module')} ahead"
-            if one.ahead
-            else ", none prefetched"
-        )
-    return (
-        f"{one.phase}: {_count(one.count_per_step)} a step{size}, {percent(one.hidden_share)} "
-        f"hidden{ahead}"
-    )
+    if gathers.ahead is not None:
+        ahead = ", none prefetched"
+        if gathers.ahead:
+            ahead = f", prefetched {plural(round(gathers.ahead), 'module')} ahead"
+    hidden = f"{percent(gathers.hidden_share)} hidden{ahead}"
+    return f"{gathers.phase}: {_count(gathers.count_per_step)} a step{size}, {hidden}"
 
 
 def _count(value: float) -> str:

@@ -80,11 +80,13 @@ def exposition(view: LiveView | None) -> str:
 
 def _lines(view: LiveView) -> Iterator[str]:
     for name, kind, text, value_of in METRICS:
-        told = [(rank.rank, value) for rank in view.ranks if (value := value_of(rank)) is not None]
-        if told:
+        values = [
+            (rank.rank, value) for rank in view.ranks if (value := value_of(rank)) is not None
+        ]
+        if values:
             yield f"# HELP {name} {text}"
             yield f"# TYPE {name} {kind}"
-            yield from (f'{name}{{rank="{rank}"}} {value!r}' for rank, value in told)
-    yield "# HELP stepscope_alerts_total Alerts told so far."
+            yield from (f'{name}{{rank="{rank}"}} {value!r}' for rank, value in values)
+    yield "# HELP stepscope_alerts_total Alerts raised so far."
     yield "# TYPE stepscope_alerts_total counter"
     yield f"stepscope_alerts_total {len(view.alerts)}"
