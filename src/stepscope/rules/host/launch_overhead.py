@@ -18,6 +18,7 @@ Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it w
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -31,10 +32,14 @@ from stepscope.replay.changes import captured_in_pieces
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import tasks_of
+from stepscope.rules.shared.host_ranges import calls_inside, named_events, ranges_of, tasks_of
 
 CODE = "launch-overhead"
 BOUND = "host"
+
+OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
+"""What compiling the model does not capture: the optimizer runs as before."""
+MARKS = (Kind.MARK, Kind.OP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     if graph is None or case.step_interval_ns is None:
         return None
-    mask = _capturable(case, graph)
+    whole = _capturable(case, graph)
+    mask = whole & ~calls_inside(graph, ranges_of(case, named_events(case, OPTIMIZER, *MARKS)))
     if not mask.any() or not _are_short(case):
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
     capture = lambda before: _captured(before, mask)  # noqa: E731
+    capture_whole = lambda before: _captured(before, whole)  # noqa: E731
     launching = lambda before: _launching_alone(case, before, mask)  # noqa: E731
     return Proposal(
         code=CODE,
@@ -75,7 +82,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events_ns=graph.call_parts["work"][mask],
         change=capture if steady else launching,
         cautious=launching,
-        hopeful=capture,
+        hopeful=capture_whole,
     )
 
 
