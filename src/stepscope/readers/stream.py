@@ -18,7 +18,7 @@ from zlib_ng import zlib_ng
 from stepscope.errors import InputError
 from stepscope.readers.remote import AnyPath, open_bytes
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
@@ -95,7 +95,9 @@ class Stream:
         num_zero = 0
         while data := self._read(file):
             self.text_bytes += len(data)
-            num_zero = num_zero + len(data) if data.count(0) == len(data) else 0
+            # Looked at in full only where it begins and ends with one.
+            is_zero = not (data[0] or data[-1]) and data.count(0) == len(data)
+            num_zero = num_zero + len(data) if is_zero else 0
             if num_zero > MAX_ZERO_BYTES:
                 self.problem = (
                     f"{num_zero >> 20} MiB of zero bytes stand in it (a sparse file?); reading "

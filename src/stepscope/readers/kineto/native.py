@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.trace import NONE, Int64, Kind
+from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.readers.kineto.event_decoder import MEMORY_FIELDS, SEPARATOR, Scanner, string_of
 from stepscope.readers.trace.categories import (
     KIND_OF_CATEGORY,
@@ -60,13 +60,11 @@ DTYPES: dict[str, Any] = {
 }
 """The columns in the order of scan.c's Result."""
 NAMES, CATEGORIES, THREADS = 0, 1, 2
-DETAILS = {3: (Kind.OP, Kind.MARK), 4: (Kind.KERNEL,), 5: (Kind.SYNC,)}
-"""Tables of scan.c, in the order in which the Python code numbers them, and whose rows point into
-them."""
-COLLECTIVES = {
-    6: (Kind.OP, Kind.MARK),
-    7: (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC),
-}
+DETAILS = (3, 4, 5)
+"""Tables of scan.c: those of operators, launches and waits, in the order in which the Python code
+numbers them."""
+COLLECTIVES = (6, 7)
+"""Of hosts, then of devices."""
 
 
 class _Result(ctypes.Structure):
@@ -213,31 +211,38 @@ def _copied(address: int | None, num: int, dtype: Any) -> NDArray[Any]:
 
 @dataclass(slots=True)
 class Numbers:
-    """For each key of one of the library's tables: its number in the Scanner's."""
+    """For each code of one of the library's columns: its number in a table of the Scanner."""
 
-    table: int
+    tables: tuple[int, ...]
+    """What the column points into: a code is a number in one of them, times how many they are, and
+    which it is."""
     codes: Codes[Any]
     key: Callable[[bytes], Any]
-    _array: NDArray[np.int32] = field(default_factory=lambda: np.full(64, NONE, np.int32))
-    _num: int = 0
+    _array: NDArray[np.int32] = field(init=False)
+    """A row for each number, a column for each table. The last row stays NONE: a column's NONE, -1,
+    finds it."""
+    _nums: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._array = np.full((64, len(self.tables)), NONE, np.int32)
+        self._nums = [0] * len(self.tables)
 
     def update(self, engine: Engine) -> None:
         """Number the keys that are new, in their order."""
-        keys = engine.new_keys(self.table, self._num)
-        if not keys:
-            return
-        num = self._num + len(keys)
-        # One more than there are: the last stays NONE, which is what a column's NONE then finds.
-        if num >= len(self._array):
-            grown = np.full(2 * num, NONE, np.int32)
-            grown[: self._num] = self._array[: self._num]
-            self._array = grown
-        self._array[self._num : num] = [self.codes[self.key(key)] for key in keys]
-        self._num = num
+        for i, table in enumerate(self.tables):
+            keys = engine.new_keys(table, self._nums[i])
+            if not keys:
+                continue
+            known, num = self._nums[i], self._nums[i] + len(keys)
+            if num >= len(self._array):
+                grown = np.full((2 * num, len(self.tables)), NONE, np.int32)
+                grown[: len(self._array)] = self._array
+                self._array = grown
+            self._array[known:num, i] = [self.codes[self.key(key)] for key in keys]
+            self._nums[i] = num
 
-    def __getitem__(self, local: NDArray[np.int32]) -> NDArray[np.int32]:
-        numbers: NDArray[np.int32] = self._array[local]
-        return numbers
+    def __getitem__(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        return self._array.ravel()[codes]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -249,15 +254,15 @@ class NativeScanner(Scanner):
     """Chunks left to the Python code."""
     _names: Numbers = field(init=False)
     _threads: Numbers = field(init=False)
-    _details: list[Numbers] = field(init=False)
-    _collectives: list[Numbers] = field(init=False)
+    _details: Numbers = field(init=False)
+    _collectives: Numbers = field(init=False)
     _categories: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._names = Numbers(NAMES, self.names, _name)
-        self._threads = Numbers(THREADS, self.threads, _thread)
-        self._details = [Numbers(table, self.details, bytes) for table in DETAILS]
-        self._collectives = [Numbers(table, self.collectives, _collective) for table in COLLECTIVES]
+        self._names = Numbers((NAMES,), self.names, _name)
+        self._threads = Numbers((THREADS,), self.threads, _thread)
+        self._details = Numbers(DETAILS, self.details, bytes)
+        self._collectives = Numbers(COLLECTIVES, self.collectives, _collective)
 
     def scan(self, chunk: bytes | memoryview) -> Columns:
         """Columns of the chunk's events, as Scanner.scan gives them."""
@@ -294,17 +299,16 @@ class NativeScanner(Scanner):
 
     def _native_columns(self) -> Columns:
         engine = self.engine
-        for numbers in (self._names, self._threads, *self._details, *self._collectives):
+        columns = Columns(**{name: engine.column(name) for name in Trace.COLUMNS})
+        for name, numbers in (
+            ("name", self._names),
+            ("thread", self._threads),
+            ("detail", self._details),
+            ("collective", self._collectives),
+        ):
             numbers.update(engine)
-        columns = Columns(**{column.name: engine.column(column.name) for column in _PLAIN_COLUMNS})
-        columns.name = self._names[columns.name]
-        columns.thread = self._threads[columns.thread]
-        kind = columns.kind
-        columns.detail = _by_kind(kind, columns.detail, self._details, DETAILS.values())
-        columns.collective = _by_kind(
-            kind, columns.collective, self._collectives, COLLECTIVES.values()
-        )
-        self._count_categories(kind)
+            setattr(columns, name, numbers[getattr(columns, name)])
+        self._count_categories(columns.kind)
         if engine.result.num_memory_seen:
             columns.memory = engine.memory()
         return columns
@@ -319,30 +323,6 @@ class NativeScanner(Scanner):
         found, counts = np.unique(self.engine.column("category")[other], return_counts=True)
         for number, count in zip(found.tolist(), counts.tolist(), strict=True):
             self.tally.count_unknown(self._categories[number] or UNNAMED, count)
-
-
-_PLAIN_COLUMNS = tuple(column for column in fields(Columns) if column.name in DTYPES)
-
-
-def _by_kind(
-    kind: NDArray[np.uint8],
-    local: NDArray[np.int32],
-    tables: Sequence[Numbers],
-    kinds: Any,
-) -> NDArray[np.int32]:
-    """Numbers of a column whose rows point into one table or another by their kind."""
-    has = np.flatnonzero(local >= 0)
-    if not len(has):
-        return local
-    table_of = np.zeros(256, np.uint8)
-    for i, mine in enumerate(kinds):
-        table_of[list(mine)] = i
-    which, values = table_of[kind[has]], local[has]
-    for i, numbers in enumerate(tables):
-        rows = which == i
-        if rows.any():
-            local[has[rows]] = numbers[values[rows]]
-    return local
 
 
 def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:

@@ -46,7 +46,8 @@ typedef const uint8_t *Text;
     X(external, int64_t) X(sequence, int64_t) X(fwd_thread, int64_t) X(size_bytes, int64_t)   \
     X(detail, int32_t) X(collective, int32_t) X(category, int32_t)
 
-/* `detail` points into the table that `kind` tells, `collective` into that of its side. */
+/* Codes of `detail` and `collective`: the number in a table, times the number of tables that the
+ * column points into, and which of them it is. */
 
 enum {
     NAMES, CATEGORIES, THREADS, OP_DETAILS, LAUNCH_DETAILS, SYNC_DETAILS,
@@ -145,7 +146,7 @@ static void place(Table *table, uint32_t number) {
 
 static int widen(Table *table) {
     size_t max = table->max;
-    if (table->num >= (UINT32_C(1) << 30)) return 0;
+    if (table->num >= (UINT32_C(1) << 29)) return 0; /* codes are three times as many */
     size_t hashes = max;
     if (!grow((void **)&table->ends, &max, (size_t)table->num + 1, sizeof(uint64_t))) return 0;
     if (!grow((void **)&table->hashes, &hashes, (size_t)table->num + 1, sizeof(uint64_t)))
@@ -255,6 +256,21 @@ static inline int field_of(const Fields *fields, Text key, size_t size) {
     return NONE;
 }
 
+/* Events of a file are written alike: after one key mostly comes the one that came before. A key
+ * that is as guessed, from its quote to the blanks after its colon, need not be taken apart. */
+#define MAX_GUESSED 56
+#define NUM_GUESSES 128
+typedef struct {
+    uint8_t text[MAX_GUESSED + 8]; /* zeros after it */
+    uint8_t size;
+    int8_t field;
+    uint8_t is_time;
+    uint8_t next[2]; /* what came after it; 0 is no guess, and matches nothing */
+} Guess;
+
+/* Where an event begins, and where its arguments do. */
+enum { NO_GUESS, AT_EVENT, AT_ARGS, NUM_STARTS };
+
 enum { F_PH, F_CAT, F_NAME, F_PID, F_TID, F_TS, F_DUR, F_ARGS, NUM_EVENT_FIELDS };
 static const char *const EVENT_FIELDS[NUM_EVENT_FIELDS] = {"ph",  "cat", "name", "pid",
                                                            "tid", "ts",  "dur",  "args"};
@@ -296,6 +312,7 @@ typedef struct {
 
 typedef struct {
     uint64_t digits; /* all of them, without the point */
+    uint64_t whole;  /* those before it */
     unsigned num_digits, num_decimals;
     int negative, exponent;
     int wide; /* more than 64 bits hold */
@@ -310,6 +327,8 @@ typedef struct {
 typedef struct {
     uint64_t seed;
     Fields event_fields, args_fields, instant_fields;
+    Guess guesses[NUM_GUESSES];
+    unsigned num_guesses;
     uint8_t phases[NUM_PHASES];
     Table known; /* lower-case categories */
     uint8_t *known_kinds;
@@ -323,14 +342,19 @@ typedef struct {
     Text begin, end;
     int as_text;
     int not_whole, beyond_doubles, no_memory;
-    Value last_category;
-    int32_t last_category_number;
+    Value last_category, last_pid, last_tid;
+    int32_t last_category_number, last_thread_number;
     Args args;
 } Scan;
 
 static inline Text skip_blanks(Text at, Text end) {
-    while (at < end && *at <= ' ' && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
+    if (LIKELY(at < end && *at > ' ')) return at;
+    if (LIKELY(end - at > 1 && *at == ' ' && at[1] > ' ')) return at + 1;
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) {
         at++;
+        /* Lines are indented by four or six. */
+        if (end - at >= 4 && !memcmp(at, "    ", 4)) at += 4;
+    }
     return at;
 }
 
@@ -432,6 +456,21 @@ static inline Text string_end(Text at, Text end, int *escaped) {
     return UNLIKELY(high) && !is_utf8(begin, at) ? NULL : at;
 }
 
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+static inline int are_digits(uint64_t eight) {
+    const uint64_t high = UINT64_C(0xf0f0f0f0f0f0f0f0), zeros = UINT64_C(0x3030303030303030);
+    return (eight & high) == zeros && ((eight + UINT64_C(0x0606060606060606)) & high) == zeros;
+}
+
+/* Pairs of digits, then fours, then all eight. */
+static inline uint64_t eight_digits(uint64_t eight) {
+    eight -= UINT64_C(0x3030303030303030);
+    eight = eight * 10 + (eight >> 8);
+    return ((eight & UINT64_C(0x000000ff000000ff)) * UINT64_C(0x000f424000000064) +
+            ((eight >> 16) & UINT64_C(0x000000ff000000ff)) * UINT64_C(0x0000271000000001)) >> 32;
+}
+#endif
+
 /* After the number at `at`; NULL when it is not JSON's. */
 static inline Text number_end(Text at, Text end, Number *number) {
     number->digits = 0;
@@ -441,7 +480,17 @@ static inline Text number_end(Text at, Text end, Number *number) {
     at += number->negative;
     Text first = at;
     uint64_t digits = 0;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    if (end - at >= 8) {
+        uint64_t eight = load8(at);
+        if (are_digits(eight)) {
+            digits = eight_digits(eight);
+            at += 8;
+        }
+    }
+#endif
     while (at < end && (uint8_t)(*at - '0') < 10) digits = digits * 10 + (uint8_t)(*at++ - '0');
+    number->whole = digits;
     ptrdiff_t num = at - first;
     if (!num || (*first == '0' && num > 1)) return NULL;
     if (UNLIKELY(num == 20)) {
@@ -504,6 +553,67 @@ static inline Text key_end(Scan *scan, Text at, Text *key, size_t *size) {
     at = skip_blanks(close + 1, scan->end);
     if (UNLIKELY(at >= scan->end || *at != ':')) return NULL;
     return skip_blanks(at + 1, scan->end);
+}
+
+static inline int is_guessed(const Guess *guess, Text at) {
+    size_t i = 0;
+    for (; i + 8 <= guess->size; i += 8)
+        if (load8(at + i) != load8(guess->text + i)) return 0;
+    for (; i < guess->size; i++)
+        if (at[i] != guess->text[i]) return 0;
+    return guess->size;
+}
+
+/* Remembers the key from `at` to `after` as what follows guess number `before`; its own number. */
+static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, int field, int is_time) {
+    size_t size = (size_t)(after - at);
+    if (size > MAX_GUESSED) return before;
+    unsigned number = 0;
+    for (unsigned i = 1; i < scan->num_guesses && !number; i++) {
+        const Guess *guess = &scan->guesses[i];
+        if (guess->size == size && guess->field == field && !memcmp(guess->text, at, size))
+            number = i;
+    }
+    if (!number) {
+        if (scan->num_guesses == NUM_GUESSES) return before;
+        number = scan->num_guesses++;
+        Guess *guess = &scan->guesses[number];
+        memcpy(guess->text, at, size);
+        guess->size = (uint8_t)size;
+        guess->field = (int8_t)field;
+        guess->is_time = (uint8_t)is_time;
+    }
+    uint8_t *next = scan->guesses[before].next;
+    next[1] = next[0];
+    next[0] = (uint8_t)number;
+    return (uint8_t)number;
+}
+
+/* The same as key_end, for a key that may be one of `keys`: gives its number among them, or NONE.
+ * `before` is the guess that the key before was, and becomes this one's. */
+static inline Text known_key_end(Scan *scan, Text at, const Fields *fields, uint8_t *before,
+                                 int *field) {
+    if (LIKELY(scan->end - at >= MAX_GUESSED)) {
+        for (int i = 0; i < 2; i++) {
+            uint8_t number = scan->guesses[*before].next[i];
+            const Guess *guess = &scan->guesses[number];
+            if (!is_guessed(guess, at)) continue;
+            at = skip_blanks(at + guess->size, scan->end);
+            *before = number;
+            *field = guess->field;
+            if (guess->is_time) note_time(scan, at);
+            return at;
+        }
+    }
+    Text key;
+    size_t size;
+    Text after = key_end(scan, at, &key, &size);
+    if (UNLIKELY(!after)) return NULL;
+    *field = field_of(fields, key, size);
+    int is_time = *field < 0 && is_time_key(key, size);
+    if (UNLIKELY(is_time)) note_time(scan, after);
+    *before = remember(scan, *before, at, after, *field, is_time);
+    return after;
 }
 
 /* After the value at `at`, whatever it is; NULL when it is not clean JSON. */
@@ -670,7 +780,7 @@ static int64_t ns_of_double(const Number *number) {
 static inline int take_time(Scan *scan, const Number *number, int as_text, int64_t *ns) {
     if (UNLIKELY(number->exponent || number->num_digits > 19 || number->num_decimals > 15))
         return 0;
-    uint64_t us = number->digits / POWERS[number->num_decimals];
+    uint64_t us = number->whole;
     if (UNLIKELY(us > MAX_US)) return 0;
     if (!as_text) {
         if (UNLIKELY(us >= EXACT_DOUBLE_US - 1)) {
@@ -745,11 +855,25 @@ static int32_t number_of_values(Scan *scan, Table *table, const Value *const *va
     return number_of(table, scan->scratch, (size_t)(to - scan->scratch), scan->seed);
 }
 
+static inline int is_same(const Value *one, const Value *other) {
+    return one->type == other->type && one->size == other->size &&
+           (!one->size || !memcmp(one->at, other->at, one->size));
+}
+
+static int32_t take_thread(Scan *scan, const Value *pid, const Value *tid) {
+    if (!is_same(&scan->last_tid, tid) || !is_same(&scan->last_pid, pid)) {
+        const Value *const place[2] = {pid, tid};
+        scan->last_thread_number = number_of_values(scan, &scan->tables[THREADS], place, 2);
+        scan->last_pid = *pid;
+        scan->last_tid = *tid;
+    }
+    return scan->last_thread_number;
+}
+
 static int take_category(Scan *scan, const Value *value, int32_t *number) {
     Table *table = &scan->tables[CATEGORIES];
     Value *last = &scan->last_category;
-    if (last->type == value->type && last->size == value->size &&
-        (!value->size || !memcmp(last->at, value->at, value->size))) {
+    if (is_same(last, value)) {
         *number = scan->last_category_number;
         return 1;
     }
@@ -775,33 +899,37 @@ static int take_category(Scan *scan, const Value *value, int32_t *number) {
     return 1;
 }
 
-static int take_details(Scan *scan, int table, int first, int num, int32_t *number) {
+enum { NUM_DETAILS = HOST_COLLECTIVES - OP_DETAILS, NUM_SIDES = NUM_TABLES - HOST_COLLECTIVES };
+
+static int take_details(Scan *scan, int table, int first, int num, int32_t *code) {
     const Value *parts[5];
     static const Value nothing = {0};
-    *number = NONE;
+    *code = NONE;
     if (!(scan->args.has >> first & ((UINT64_C(1) << num) - 1))) return 1;
     for (int i = 0; i < num; i++)
         parts[i] = scan->args.has >> (first + i) & 1 ? &scan->args.texts[first + i] : &nothing;
-    *number = number_of_values(scan, &scan->tables[table], parts, num);
-    return *number >= 0 || no_memory(scan);
+    int32_t number = number_of_values(scan, &scan->tables[table], parts, num);
+    *code = number * NUM_DETAILS + table - OP_DETAILS;
+    return number >= 0 || no_memory(scan);
 }
 
-static int take_collective(Scan *scan, int table, int32_t *number) {
+static int take_collective(Scan *scan, int table, int32_t *code) {
     enum { FIRST = A_COLLECTIVE - NUM_NUMBERS, NUM = NUM_ARGS - A_COLLECTIVE };
     const Value *parts[NUM];
     static const Value nothing = {0};
-    *number = NONE;
+    *code = NONE;
     if (LIKELY(!(scan->args.has >> FIRST & 1))) return 1;
     for (int i = 0; i < NUM; i++)
         parts[i] = scan->args.has >> (FIRST + i) & 1 ? &scan->args.texts[FIRST + i] : &nothing;
-    *number = number_of_values(scan, &scan->tables[table], parts, NUM);
-    return *number >= 0 || no_memory(scan);
+    int32_t number = number_of_values(scan, &scan->tables[table], parts, NUM);
+    *code = number * NUM_SIDES + table - HOST_COLLECTIVES;
+    return number >= 0 || no_memory(scan);
 }
 
 static Text read_args(Scan *scan, Text at) {
     Args *args = &scan->args;
-    Text key;
-    size_t size;
+    uint8_t before = AT_ARGS;
+    int field;
     Value value;
     Number number = {0};
     for (int i = 0; i < NUM_NUMBERS; i++) args->numbers[i] = NONE;
@@ -809,11 +937,9 @@ static Text read_args(Scan *scan, Text at) {
     at = skip_blanks(at + 1, scan->end);
     if (at < scan->end && *at == '}') return at + 1;
     for (;;) {
-        at = key_end(scan, at, &key, &size);
+        at = known_key_end(scan, at, &scan->args_fields, &before, &field);
         if (UNLIKELY(!at)) return NULL;
-        int field = field_of(&scan->args_fields, key, size);
         if (field < 0) {
-            if (UNLIKELY(is_time_key(key, size))) note_time(scan, at);
             at = value_end(scan, at);
         } else if (field < NUM_NUMBERS) {
             at = take_value(scan, at, &value, &number);
@@ -916,8 +1042,7 @@ static int finish_complete(Scan *scan, Event *event) {
     if (!reserve_row(scan)) return no_memory(scan);
     if (!take_category(scan, &values[F_CAT], &category)) return 0;
     name = number_of(&scan->tables[NAMES], values[F_NAME].at, values[F_NAME].size, scan->seed);
-    const Value *const place[2] = {&values[F_PID], &values[F_TID]};
-    thread = number_of_values(scan, &scan->tables[THREADS], place, 2);
+    thread = take_thread(scan, &values[F_PID], &values[F_TID]);
     if (name < 0 || thread < 0) return no_memory(scan);
     int64_t row = result->num_rows;
     int kind = scan->kinds[category];
@@ -1054,12 +1179,11 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
     const Text end = scan->end;
     Value *values = event->values;
     Number number = {0};
-    Text key;
-    size_t size;
+    uint8_t before = AT_EVENT;
+    int field;
     for (;;) {
-        at = key_end(scan, at, &key, &size);
+        at = known_key_end(scan, at, &scan->event_fields, &before, &field);
         if (UNLIKELY(!at)) return NULL;
-        int field = field_of(&scan->event_fields, key, size);
         if (field < 0) {
             at = value_end(scan, at);
         } else {
@@ -1173,6 +1297,7 @@ EXPORT void *stepscope_scan_new(uint64_t seed, const uint8_t *phases, const char
     name_fields(&scan->args_fields, ARGS_FIELDS, NUM_ARGS);
     name_fields(&scan->instant_fields, INSTANT_FIELDS, NUM_INSTANT_FIELDS);
     memcpy(scan->phases, phases, NUM_PHASES);
+    scan->num_guesses = NUM_STARTS;
     scan->known_kinds = malloc((size_t)num_categories + 1);
     int good = scan->known_kinds != NULL;
     for (int64_t i = 0; good && i < num_categories; i++) {
@@ -1204,7 +1329,7 @@ EXPORT int stepscope_scan(void *handle, const uint8_t *text, int64_t size, int a
     scan->end = text + size;
     scan->as_text = as_text;
     scan->not_whole = scan->beyond_doubles = scan->no_memory = 0;
-    scan->last_category.type = ANY_OTHER;
+    scan->last_category.type = scan->last_pid.type = scan->last_tid.type = ANY_OTHER;
     int status = read_chunk(scan);
     if (status == OK && scan->beyond_doubles && scan->not_whole) status = LOSSY_TIMES;
     if (status != OK)
