@@ -1,8 +1,10 @@
 """What it costs to read and diagnose a big trace, beside json.loads and HTA on the same file, in
 one run.
 
-    python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]    makes 56 and 520 MB traces of TRACE's events
-    python -m benchmarks.ingest --trace PATH [--trace PATH ...]                      measures traces of your own
+    python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]
+    python -m benchmarks.ingest --trace PATH [--trace PATH ...]
+
+The first makes 56 and 520 MB traces of TRACE's events, the second measures traces of your own.
 
 Run it from the root of the repository, with the python that has stepscope. The table goes to the
 screen and to benchmarks/out/ingest.md. Compare CPU seconds and memory; wall time says as much about
@@ -12,15 +14,17 @@ Rows, each a fresh process with the file in the page cache:
 
 - `json.loads`: read the file, json.loads it, nothing more. The floor for any tool that parses with
   the standard library.
+- `stepscope, reading alone`: from the file to a Trace, with the compiled scanner where it was
+  built, and with the Python one.
 - `stepscope diagnose --no-cache`: the whole command, from the file to a diagnosis in JSON.
 - `stepscope diagnose, cold cache` and `warm cache`: the command twice on a trace in a folder of its
   own; the first writes the
   columnar cache, the second reads it.
 - `HTA`: TraceAnalysis(trace_dir=...) and one get_temporal_breakdown(visualize=False), with its
-  default settings. It does less
-  than a diagnosis: idle, compute and non-compute time of each rank. HTA finds ranks by a "rank" line and reads the whole file
-  again to look for one; a trace without gets that line in a copy, so that HTA is not charged for it. On some traces its
-  breakdown fails an assertion of its own, and the row says so: take a source on which it does not.
+  default settings. It does less than a diagnosis: idle, compute and non-compute time of each rank.
+  HTA finds ranks by a "rank" line and reads the whole file again to look for one; a trace without
+  gets that line in a copy, so that HTA is not charged for it. On some traces its breakdown fails an
+  assertion of its own, and the row says so: take a source on which it does not.
 
 HTA needs an environment of its own, for its many dependencies (it does not need torch):
 
@@ -55,6 +59,7 @@ from pathlib import Path
 
 from benchmarks.make_big_trace import LayoutError, make_big_trace
 from benchmarks.measure import Measurement, measure
+from stepscope.readers.kineto.native import PURE, in_use
 
 OUT = Path(__file__).parent / "out"
 SIZES_MB = (56, 520)
@@ -66,6 +71,14 @@ path = sys.argv[1]
 with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
     trace = json.loads(file.read())
 print(len(trace["traceEvents"] if isinstance(trace, dict) else trace))
+"""
+READ = """
+import sys
+from pathlib import Path
+from stepscope.readers.kineto.native import in_use
+from stepscope.readers.kineto.trace import read
+from stepscope.readers.source import Source
+print(in_use(), len(read(Source(path=Path(sys.argv[1]), label=sys.argv[1]))))
 """
 HTA = """
 import sys
@@ -168,8 +181,14 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
                 path.unlink()
         return diagnose(linked)
 
+    read = [sys.executable, "-c", READ, str(trace)]
     rows = [
         Row(name="json.loads", run=lambda: measure([sys.executable, "-c", JSON_LOADS, str(trace)])),
+        Row(name=f"stepscope, reading alone ({in_use()})", run=lambda: measure(read)),
+        Row(
+            name="stepscope, reading alone (Python scanner)",
+            run=lambda: measure(read, env={PURE: "1"}),
+        ),
         Row(
             name="stepscope diagnose --no-cache",
             run=lambda: diagnose(trace, "--no-cache"),
