@@ -22,6 +22,8 @@ from tests.builders import step_events, trace_text
 from tests.mutations import BY_BYTE
 from tests.shared_data import DEMO
 
+SPLIT_BYTES = 500
+"""Much less than a large chunk: two threads share it."""
 EVENTS_PER_CHUNK = (1, 3, 10, 60)
 MEMBER = re.compile(rb'"(?:[^"\\]|\\.)*"\s*:\s*(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|\w+|\[[^\]]*\])')
 VALUE = re.compile(rb':\s*("(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|\w+|\[[^\]]*\])')
@@ -81,11 +83,19 @@ def scanned(scanner: Scanner, chunks: Iterable[bytes]) -> Scanned:
 
 
 def difference(chunks: list[bytes]) -> str | None:
-    """What the two scanners do not agree on; None where they do."""
+    """What the two scanners do not agree on, the compiled one with one thread or with two; None
+    where they do."""
+    return _difference(chunks, 1) or _difference(chunks, 2)
+
+
+def _difference(chunks: list[bytes], num_threads: int) -> str | None:
     library = native.load()
     assert library is not None
     pure = scanned(Scanner(), chunks)
-    compiled = scanned(native.NativeScanner(engine=native.Engine(library)), chunks)
+    compiled = scanned(
+        native.NativeScanner(library=library, num_threads=num_threads, split_bytes=SPLIT_BYTES),
+        chunks,
+    )
     for i, (one, other) in enumerate(zip(pure.columns, compiled.columns, strict=True)):
         if one is None or other is None:
             if one is not other:

@@ -40,10 +40,10 @@ def read_with(path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> 
         return str(problem)
 
 
-def compiled() -> native.NativeScanner:
+def compiled(num_threads: int = 1) -> native.NativeScanner:
     library = native.load()
     assert library is not None
-    return native.NativeScanner(engine=native.Engine(library))
+    return native.NativeScanner(library=library, num_threads=num_threads)
 
 
 def assert_same(one: Trace | str, other: Trace | str) -> None:
@@ -70,9 +70,11 @@ def assert_same(one: Trace | str, other: Trace | str) -> None:
 @needs_library
 @pytest.mark.parametrize("path", [DEMO, KEPT_TRACE], ids=lambda path: path.name)
 def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scanner = compiled()
-    assert_same(read_with(path, Scanner(), monkeypatch), read_with(path, scanner, monkeypatch))
-    assert scanner.num_refused == 0
+    pure = read_with(path, Scanner(), monkeypatch)
+    for num_threads in (1, 2):
+        scanner = compiled(num_threads)
+        assert_same(pure, read_with(path, scanner, monkeypatch))
+        assert scanner.num_refused == 0
 
 
 @needs_library
@@ -129,6 +131,14 @@ def test_times_come_out_alike(times: tuple[str, str]) -> None:
     without = f'{{"ph": "X", "cat": "cpu_op", "name": "b", "ts": {ts}}}'
     plain = json.dumps(event(ts=5.001, dur=0.001))
     chunks = [f"{plain}, {odd}", without, plain, f"{odd}, {plain}"]
+    assert difference([chunk.encode() for chunk in chunks]) is None
+
+
+@needs_library
+def test_times_that_need_their_text_may_stand_in_different_halves() -> None:
+    large = '{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1700000000000000, "dur": 1}'
+    small = '{"ph": "X", "cat": "cpu_op", "name": "b", "ts": 1.00049999999, "dur": 1.5}'
+    chunks = [",".join([large] * 10 + [small] * 10), small, large]
     assert difference([chunk.encode() for chunk in chunks]) is None
 
 

@@ -53,7 +53,8 @@ class Stream:
         self._left = length
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """The text. Decompression runs ahead in a thread: it does not hold the interpreter lock."""
+        """The text. Reading and decompression run ahead in a thread: they do not hold the
+        interpreter lock."""
         try:
             file = open_bytes(self.path)
         except OSError as problem:
@@ -67,7 +68,7 @@ class Stream:
             elif head[:3] == BZIP2_MAGIC and head[3:].isdigit():
                 yield from _ahead(self._guarded(self._bzip2(file)))
             else:
-                yield from self._plain(file)
+                yield from _ahead(self._plain(file))
 
     def _head(self, file: BinaryIO) -> bytes:
         try:

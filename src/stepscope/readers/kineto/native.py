@@ -11,6 +11,7 @@ import ctypes
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.readers.kineto.event_decoder import MEMORY_FIELDS, SEPARATOR, Scanner, string_of
+from stepscope.readers.kineto.json_chunks import CUT
 from stepscope.readers.trace.categories import (
     KIND_OF_CATEGORY,
     OTHER_PHASES,
@@ -35,8 +37,11 @@ from stepscope.readers.trace.columns import Codes, Columns
 LIBRARY = Path(__file__).with_name("scan.so")
 PURE = "STEPSCOPE_PURE"
 """Set to anything but 0, this environment variable keeps to the Python code."""
-ABI_VERSION = 1
-OK, LOSSY_TIMES = 0, 2
+ABI_VERSION = 2
+OK = 0
+MAX_THREADS = 2
+SPLIT_BYTES = 1 << 20
+"""From this size on, a chunk is scanned in two halves at once, where there are cores for it."""
 NUM_PHASES = 128
 COMPLETE, META, INSTANT, SKIPPED = 1, 2, 3, 4
 LABEL_WIDTH = 6
@@ -77,6 +82,8 @@ class _Result(ctypes.Structure):
         ("num_memory_seen", c_int64),
         ("num_memory", c_int64),
         ("num_labels", c_int64),
+        ("beyond_doubles", c_int64),
+        ("not_whole", c_int64),
         ("phases", c_int64 * NUM_PHASES),
         *((name, c_void_p) for name in DTYPES),
         ("memory", c_void_p),
@@ -91,7 +98,18 @@ class _TableView(ctypes.Structure):
 def scanner_for_file() -> Scanner:
     """A Scanner for one file: the compiled one where it is there and wanted."""
     library = load()
-    return Scanner() if library is None or is_unwanted() else NativeScanner(engine=Engine(library))
+    if library is None or is_unwanted():
+        return Scanner()
+    return NativeScanner(library=library, num_threads=min(_num_cores(), MAX_THREADS))
+
+
+def _num_cores() -> int:
+    """Cores for this file: one where other processes read others beside it."""
+    from multiprocessing import parent_process
+
+    if parent_process() is not None:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def in_use() -> str:
@@ -122,6 +140,8 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.stepscope_scan_free.argtypes = (c_void_p,)
     library.stepscope_scan.restype = c_int
     library.stepscope_scan.argtypes = (c_void_p, c_void_p, c_int64, c_int)
+    library.stepscope_scan_take_back.restype = None
+    library.stepscope_scan_take_back.argtypes = (c_void_p,)
     library.stepscope_scan_result.restype = POINTER(_Result)
     library.stepscope_scan_result.argtypes = (c_void_p,)
     library.stepscope_scan_table.restype = None
@@ -173,6 +193,10 @@ class Engine:
         )
         return status
 
+    def take_back(self) -> None:
+        """Forget the keys that the last chunk brought."""
+        self._library.stepscope_scan_take_back(self._handle)
+
     def column(self, name: str) -> NDArray[Any]:
         return _copied(getattr(self.result, name), self.result.num_rows, DTYPES[name])
 
@@ -211,77 +235,123 @@ def _copied(address: int | None, num: int, dtype: Any) -> NDArray[Any]:
 
 @dataclass(slots=True)
 class Numbers:
-    """For each code of one of the library's columns: its number in a table of the Scanner."""
+    """For each code of a column, as each engine has it: its number in a table of the Scanner."""
 
     tables: tuple[int, ...]
     """What the column points into: a code is a number in one of them, times how many they are, and
     which it is."""
     codes: Codes[Any]
     key: Callable[[bytes], Any]
-    _array: NDArray[np.int32] = field(init=False)
+    _arrays: list[NDArray[np.int32]] = field(default_factory=list)
     """A row for each number, a column for each table. The last row stays NONE: a column's NONE, -1,
     finds it."""
-    _nums: list[int] = field(init=False)
+    _nums: list[list[int]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._array = np.full((64, len(self.tables)), NONE, np.int32)
-        self._nums = [0] * len(self.tables)
-
-    def update(self, engine: Engine) -> None:
-        """Number the keys that are new, in their order."""
+    def update(self, engines: Sequence[Engine]) -> None:
+        """Number the keys that are new: table after table, each in the order of the text."""
+        while len(self._arrays) < len(engines):
+            self._arrays.append(np.full((64, len(self.tables)), NONE, np.int32))
+            self._nums.append([0] * len(self.tables))
         for i, table in enumerate(self.tables):
-            keys = engine.new_keys(table, self._nums[i])
-            if not keys:
-                continue
-            known, num = self._nums[i], self._nums[i] + len(keys)
-            if num >= len(self._array):
-                grown = np.full((2 * num, len(self.tables)), NONE, np.int32)
-                grown[: len(self._array)] = self._array
-                self._array = grown
-            self._array[known:num, i] = [self.codes[self.key(key)] for key in keys]
-            self._nums[i] = num
+            for array, engine in enumerate(engines):
+                keys = engine.new_keys(table, self._nums[array][i])
+                if keys:
+                    self._add(array, i, [self.codes[self.key(key)] for key in keys])
 
-    def __getitem__(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        return self._array.ravel()[codes]
+    def _add(self, array: int, table: int, numbers: list[int]) -> None:
+        known = self._nums[array][table]
+        num = known + len(numbers)
+        if num >= len(self._arrays[array]):
+            grown = np.full((2 * num, len(self.tables)), NONE, np.int32)
+            grown[: len(self._arrays[array])] = self._arrays[array]
+            self._arrays[array] = grown
+        self._arrays[array][known:num, table] = numbers
+        self._nums[array][table] = num
+
+    def of(self, engine: int, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        return self._arrays[engine].ravel()[codes]
 
 
 @dataclass(slots=True, kw_only=True)
 class NativeScanner(Scanner):
     """A Scanner that leaves clean chunks to the library."""
 
-    engine: Engine
+    library: ctypes.CDLL
+    num_threads: int = 1
+    """A second scans the second half of a large chunk."""
+    split_bytes: int = SPLIT_BYTES
     num_refused: int = 0
     """Chunks left to the Python code."""
-    _names: Numbers = field(init=False)
-    _threads: Numbers = field(init=False)
-    _details: Numbers = field(init=False)
-    _collectives: Numbers = field(init=False)
-    _categories: list[str] = field(init=False, default_factory=list)
+    _engines: list[Engine] = field(init=False)
+    _pool: ThreadPoolExecutor | None = field(init=False, default=None)
+    _numbers: dict[str, Numbers] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._names = Numbers((NAMES,), self.names, _name)
-        self._threads = Numbers((THREADS,), self.threads, _thread)
-        self._details = Numbers(DETAILS, self.details, bytes)
-        self._collectives = Numbers(COLLECTIVES, self.collectives, _collective)
+        self._engines = [Engine(self.library)]
+        self._numbers = {
+            "name": Numbers((NAMES,), self.names, _name),
+            "thread": Numbers((THREADS,), self.threads, _thread),
+            "detail": Numbers(DETAILS, self.details, bytes),
+            "collective": Numbers(COLLECTIVES, self.collectives, _collective),
+        }
 
     def scan(self, chunk: bytes | memoryview) -> Columns:
         """Columns of the chunk's events, as Scanner.scan gives them."""
-        text = np.frombuffer(chunk, np.uint8) if len(chunk) else np.empty(0, np.uint8)
-        status = self.engine.scan(text, as_text=self.times_as_text)
-        as_text = self.times_as_text
-        if status == LOSSY_TIMES:
-            as_text = True
-            status = self.engine.scan(text, as_text=True)
-        if status != OK:
+        parts = self._parts(chunk)
+        is_clean, as_text = self._scan_parts(parts, as_text=self.times_as_text), self.times_as_text
+        if is_clean and not as_text and self._is_lossy(len(parts)):
+            is_clean, as_text = self._scan_parts(parts, as_text=True), True
+        if not is_clean:
             self.num_refused += 1
             return Scanner.scan(self, chunk)
         self.times_as_text = as_text
-        self._take_counts()
-        self._take_labels(memoryview(chunk))
-        return self._native_columns()
+        engines = self._engines[: len(parts)]
+        for part, engine in zip(parts, engines, strict=True):
+            self._take_counts(engine)
+            self._take_labels(engine, part.data)
+        return self._native_columns(engines)
 
-    def _take_counts(self) -> None:
-        result, tally = self.engine.result, self.tally
+    def _parts(self, chunk: bytes | memoryview) -> list[NDArray[np.uint8]]:
+        """The chunk, or its halves, without the comma between."""
+        text = np.frombuffer(chunk, np.uint8) if len(chunk) else np.empty(0, np.uint8)
+        if self.num_threads == 1 or len(text) < self.split_bytes:
+            return [text]
+        cut = CUT.search(chunk, len(text) // 2)
+        if cut is None:
+            return [text]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-scan")
+            self._engines.append(Engine(self.library))
+        return [text[: cut.start() + 1], text[cut.end() :]]
+
+    def _scan_parts(self, parts: list[NDArray[np.uint8]], *, as_text: bool) -> bool:
+        """Whether all are clean; otherwise it is as if none had been scanned."""
+        engines = self._engines[: len(parts)]
+        later = None
+        if self._pool is not None and len(parts) > 1:
+            later = self._pool.submit(engines[1].scan, parts[1], as_text=as_text)
+        statuses = [engines[0].scan(parts[0], as_text=as_text)]
+        if later is not None:
+            statuses.append(later.result())
+        if any(status != OK for status in statuses):
+            for engine in engines:
+                engine.take_back()
+            return False
+        return True
+
+    def _is_lossy(self, num_parts: int) -> bool:
+        """Whether the chunk's times need their text; then it is as if it had not been scanned."""
+        engines = self._engines[:num_parts]
+        is_lossy = any(engine.result.beyond_doubles for engine in engines) and any(
+            engine.result.not_whole for engine in engines
+        )
+        if is_lossy:
+            for engine in engines:
+                engine.take_back()
+        return is_lossy
+
+    def _take_counts(self, engine: Engine) -> None:
+        result, tally = engine.result, self.tally
         tally.raw_events += result.num_raw
         tally.no_time += result.num_no_time
         tally.no_duration += result.num_no_duration
@@ -290,39 +360,38 @@ class NativeScanner(Scanner):
             if result.phases[ord(phase)]:
                 tally.count_unknown(phase_label(phase), result.phases[ord(phase)])
 
-    def _take_labels(self, chunk: memoryview) -> None:
-        for label in self.engine.labels():
-            pid, tid, name = (bytes(chunk[at : at + n]) for at, n in _pairs(label))
-            text = string_of(name)
-            if text is not None:
-                self.thread_names[str(_place(pid)), str(_place(tid))] = text
+    def _take_labels(self, engine: Engine, text: memoryview) -> None:
+        for label in engine.labels():
+            pid, tid, name = (bytes(text[at : at + n]) for at, n in _pairs(label))
+            string = string_of(name)
+            if string is not None:
+                self.thread_names[str(_place(pid)), str(_place(tid))] = string
 
-    def _native_columns(self) -> Columns:
-        engine = self.engine
-        columns = Columns(**{name: engine.column(name) for name in Trace.COLUMNS})
-        for name, numbers in (
-            ("name", self._names),
-            ("thread", self._threads),
-            ("detail", self._details),
-            ("collective", self._collectives),
-        ):
-            numbers.update(engine)
-            setattr(columns, name, numbers[getattr(columns, name)])
-        self._count_categories(columns.kind)
-        if engine.result.num_memory_seen:
-            columns.memory = engine.memory()
+    def _native_columns(self, engines: Sequence[Engine]) -> Columns:
+        for numbers in self._numbers.values():
+            numbers.update(engines)
+        parts = [self._part_columns(i, engine) for i, engine in enumerate(engines)]
+        memory = [engine.memory() for engine in engines if engine.result.num_memory_seen]
+        return Columns(
+            **{name: _joined([part[name] for part in parts]) for name in Trace.COLUMNS},
+            memory=_joined(memory) if memory else None,
+        )
+
+    def _part_columns(self, i: int, engine: Engine) -> dict[str, NDArray[Any]]:
+        columns = {name: engine.column(name) for name in Trace.COLUMNS}
+        for name, numbers in self._numbers.items():
+            columns[name] = numbers.of(i, columns[name])
+        is_other = columns["kind"] == Kind.OTHER
+        if is_other.any():
+            names = engine.new_keys(CATEGORIES, 0)
+            found, counts = np.unique(engine.column("category")[is_other], return_counts=True)
+            for number, count in zip(found.tolist(), counts.tolist(), strict=True):
+                self.tally.count_unknown(names[number].decode() or UNNAMED, count)
         return columns
 
-    def _count_categories(self, kind: NDArray[np.uint8]) -> None:
-        other = kind == Kind.OTHER
-        if not other.any():
-            return
-        self._categories += [
-            key.decode() for key in self.engine.new_keys(CATEGORIES, len(self._categories))
-        ]
-        found, counts = np.unique(self.engine.column("category")[other], return_counts=True)
-        for number, count in zip(found.tolist(), counts.tolist(), strict=True):
-            self.tally.count_unknown(self._categories[number] or UNNAMED, count)
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:

@@ -26,9 +26,9 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 
-enum { OK = 0, NOT_CLEAN = 1, LOSSY_TIMES = 2, NO_MEMORY = 3 };
+enum { OK, NOT_CLEAN, NO_MEMORY };
 
 #define NONE (-1)
 #define MAX_DEPTH 60
@@ -61,6 +61,9 @@ enum {
 typedef struct {
     int64_t num_rows, num_raw, num_no_time, num_no_duration, num_negative;
     int64_t num_memory_seen, num_memory, num_labels;
+    /* Times that doubles are not exact for, and any that is not written as a whole number. Both in
+     * one chunk: it must be scanned again, `as_text`. */
+    int64_t beyond_doubles, not_whole;
     int64_t phases[NUM_PHASES];
 #define X(name, type) type *name;
     COLUMNS(X)
@@ -341,7 +344,8 @@ typedef struct {
     /* Of the chunk at hand. */
     Text begin, end;
     int as_text;
-    int not_whole, beyond_doubles, no_memory;
+    int no_memory;
+    uint32_t before[NUM_TABLES];
     Value last_category, last_pid, last_tid;
     int32_t last_category_number, last_thread_number;
     Args args;
@@ -534,11 +538,12 @@ static inline int is_time_key(Text key, size_t size) {
 
 /* Notes a time that is not a whole number, wherever it stands: event_decoder.NOT_WHOLE. */
 static void note_time(Scan *scan, Text at) {
-    if (at < scan->end && *at == '"') scan->not_whole = 1;
+    if (at < scan->end && *at == '"') scan->result.not_whole = 1;
     if (at < scan->end && *at == '-') at++;
     Text first = at;
     while (at < scan->end && (uint8_t)(*at - '0') < 10) at++;
-    if (at > first && at < scan->end && (*at == '.' || (*at | 0x20) == 'e')) scan->not_whole = 1;
+    if (at > first && at < scan->end && (*at == '.' || (*at | 0x20) == 'e'))
+        scan->result.not_whole = 1;
 }
 
 /* The key at `at`, a quote, up to the first character of its value; NULL when it is not clean or
@@ -786,7 +791,7 @@ static inline int take_time(Scan *scan, const Number *number, int as_text, int64
         if (UNLIKELY(us >= EXACT_DOUBLE_US - 1)) {
             /* A double may be rounded up to the border. */
             if (us < EXACT_DOUBLE_US && number->num_decimals) return 0;
-            scan->beyond_doubles |= us >= EXACT_DOUBLE_US;
+            scan->result.beyond_doubles |= us >= EXACT_DOUBLE_US;
         }
         if (UNLIKELY(number->num_decimals > 3)) {
             if (number->digits >= UINT64_C(1) << 53) return 0;
@@ -1205,7 +1210,7 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
                     return NULL;
                 *phase = scan->phases[*value->at];
             } else if (field == F_TS || field == F_DUR) {
-                scan->not_whole |= value->type == STRING || value->type == DECIMAL;
+                scan->result.not_whole |= value->type == STRING || value->type == DECIMAL;
             } else if ((field == F_PID || field == F_TID) && value->type == WHOLE && number.wide) {
                 return NULL;
             }
@@ -1314,13 +1319,18 @@ EXPORT void *stepscope_scan_new(uint64_t seed, const uint8_t *phases, const char
     return scan;
 }
 
+/* Takes the keys that the last chunk brought out of the tables again. */
+EXPORT void stepscope_scan_take_back(void *handle) {
+    Scan *scan = handle;
+    for (int i = 0; i < NUM_TABLES; i++) take_back(&scan->tables[i], scan->before[i]);
+}
+
 /* Scans whole events, separated by commas. `as_text`: times as ns_from_text makes them, not as
  * ns_from_double. What `stepscope_scan_result` tells then holds until the next call. */
 EXPORT int stepscope_scan(void *handle, const uint8_t *text, int64_t size, int as_text) {
     Scan *scan = handle;
     Result *result = &scan->result;
-    uint32_t before[NUM_TABLES];
-    for (int i = 0; i < NUM_TABLES; i++) before[i] = scan->tables[i].num;
+    for (int i = 0; i < NUM_TABLES; i++) scan->before[i] = scan->tables[i].num;
     result->num_rows = result->num_raw = 0;
     result->num_no_time = result->num_no_duration = result->num_negative = 0;
     result->num_memory_seen = result->num_memory = result->num_labels = 0;
@@ -1328,12 +1338,10 @@ EXPORT int stepscope_scan(void *handle, const uint8_t *text, int64_t size, int a
     scan->begin = text;
     scan->end = text + size;
     scan->as_text = as_text;
-    scan->not_whole = scan->beyond_doubles = scan->no_memory = 0;
+    result->not_whole = result->beyond_doubles = scan->no_memory = 0;
     scan->last_category.type = scan->last_pid.type = scan->last_tid.type = ANY_OTHER;
     int status = read_chunk(scan);
-    if (status == OK && scan->beyond_doubles && scan->not_whole) status = LOSSY_TIMES;
-    if (status != OK)
-        for (int i = 0; i < NUM_TABLES; i++) take_back(&scan->tables[i], before[i]);
+    if (status != OK) stepscope_scan_take_back(handle);
     return status;
 }
 
