@@ -2,9 +2,23 @@
  * many bytes. Each stands in memory of its own, so that a sanitizer sees a read beyond it. A handle
  * is kept for a few chunks, as for a file. */
 
-#include "../src/stepscope/readers/kineto/scan.c"
-
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+
+/* Some memory is not given, in the second run. */
+static uint32_t refusals, state = 1;
+static int is_refused(void) {
+    state = state * 1664525u + 1013904223u;
+    return refusals && state >> 24 < refusals;
+}
+static void *given(size_t num, size_t size) { return is_refused() ? NULL : calloc(num, size); }
+static void *regiven(void *old, size_t size) { return is_refused() ? NULL : realloc(old, size); }
+#define calloc given
+#define realloc regiven
+#include "../src/stepscope/readers/kineto/scan.c"
+#undef calloc
+#undef realloc
 
 #define CHUNKS_PER_HANDLE 7
 
@@ -31,7 +45,8 @@ static uint64_t touched(void *handle) {
 }
 
 int main(int num, char **arguments) {
-    FILE *file = num == 2 ? fopen(arguments[1], "rb") : NULL;
+    FILE *file = num == 3 ? fopen(arguments[1], "rb") : NULL;
+    refusals = num == 3 ? (uint32_t)atoi(arguments[2]) : 0; /* of 256 */
     if (!file) return 2;
     uint8_t phases[NUM_PHASES] = {['X'] = COMPLETE, ['M'] = META, ['i'] = INSTANT,
                                   ['s'] = SKIPPED,  ['f'] = SKIPPED, ['C'] = SKIPPED};
@@ -45,8 +60,9 @@ int main(int num, char **arguments) {
         if (!text || fread(text, 1, size, file) != size) return 2;
         if (num_chunks % CHUNKS_PER_HANDLE == 0) {
             stepscope_scan_free(handle);
-            handle = stepscope_scan_new((uint64_t)num_chunks, phases, categories, kinds, 5);
-            if (!handle) return 2;
+            do {
+                handle = stepscope_scan_new((uint64_t)num_chunks, phases, categories, kinds, 5);
+            } while (!handle);
         }
         for (int as_text = 0; as_text < 2; as_text++) {
             int clean = stepscope_scan(handle, text, (int64_t)size, as_text) == OK;

@@ -154,11 +154,11 @@ static int widen(Table *table) {
     if (!grow((void **)&table->ends, &max, (size_t)table->num + 1, sizeof(uint64_t))) return 0;
     if (!grow((void **)&table->hashes, &hashes, (size_t)table->num + 1, sizeof(uint64_t)))
         return 0;
-    table->max = (uint32_t)max;
     /* At most half of the slots are taken. */
     uint64_t *slots = calloc(2 * max, sizeof(uint64_t));
     if (!slots) return 0;
     free(table->slots);
+    table->max = (uint32_t)max;
     table->slots = slots;
     table->mask = (uint32_t)(2 * max - 1);
     for (uint32_t i = 0; i < table->num; i++) place(table, i);
@@ -271,8 +271,8 @@ typedef struct {
     uint8_t next[2]; /* what came after it; 0 is no guess, and matches nothing */
 } Guess;
 
-/* Where an event begins, and where its arguments do. */
-enum { NO_GUESS, AT_EVENT, AT_ARGS, NUM_STARTS };
+/* Where an event begins, and where the arguments of one category do. */
+enum { NO_GUESS, AT_EVENT, AT_ARGS, NUM_ARGS_STARTS = 16, NUM_STARTS = AT_ARGS + NUM_ARGS_STARTS };
 
 enum { F_PH, F_CAT, F_NAME, F_PID, F_TID, F_TS, F_DUR, F_ARGS, NUM_EVENT_FIELDS };
 static const char *const EVENT_FIELDS[NUM_EVENT_FIELDS] = {"ph",  "cat", "name", "pid",
@@ -331,6 +331,7 @@ typedef struct {
     uint64_t seed;
     Fields event_fields, args_fields, instant_fields;
     Guess guesses[NUM_GUESSES];
+    uint8_t guess_slots[256];
     unsigned num_guesses;
     uint8_t phases[NUM_PHASES];
     Table known; /* lower-case categories */
@@ -573,15 +574,15 @@ static inline int is_guessed(const Guess *guess, Text at) {
 static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, int field, int is_time) {
     size_t size = (size_t)(after - at);
     if (size > MAX_GUESSED) return before;
-    unsigned number = 0;
-    for (unsigned i = 1; i < scan->num_guesses && !number; i++) {
-        const Guess *guess = &scan->guesses[i];
-        if (guess->size == size && guess->field == field && !memcmp(guess->text, at, size))
-            number = i;
+    unsigned number;
+    uint8_t slot = slot_of(at + 1, size - 1);
+    for (; (number = scan->guess_slots[slot]); slot++) {
+        const Guess *guess = &scan->guesses[number];
+        if (guess->size == size && guess->field == field && !memcmp(guess->text, at, size)) break;
     }
     if (!number) {
         if (scan->num_guesses == NUM_GUESSES) return before;
-        number = scan->num_guesses++;
+        number = scan->guess_slots[slot] = (uint8_t)scan->num_guesses++;
         Guess *guess = &scan->guesses[number];
         memcpy(guess->text, at, size);
         guess->size = (uint8_t)size;
@@ -931,9 +932,11 @@ static int take_collective(Scan *scan, int table, int32_t *code) {
     return number >= 0 || no_memory(scan);
 }
 
-static Text read_args(Scan *scan, Text at) {
+static Text read_args(Scan *scan, const Value *category, Text at) {
     Args *args = &scan->args;
     uint8_t before = AT_ARGS;
+    if (category->type == STRING && category->size)
+        before += (uint8_t)(category->size + category->at[0]) % NUM_ARGS_STARTS;
     int field;
     Value value;
     Number number = {0};
@@ -1198,7 +1201,7 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
             if (field == F_ARGS && *phase == COMPLETE && at < end && *at == '{') {
                 value->type = OBJECT;
                 value->at = NULL; /* read */
-                at = read_args(scan, at);
+                at = read_args(scan, &values[F_CAT], at);
             } else {
                 at = take_value(scan, at, value, field == F_TS    ? &event->ts
                                                  : field == F_DUR ? &event->dur
@@ -1250,7 +1253,7 @@ static Text read_event(Scan *scan, Text at) {
             scan->args.has = 0;
         } else if (args->type != OBJECT) {
             return NULL;
-        } else if (args->at && !read_args(scan, args->at)) {
+        } else if (args->at && !read_args(scan, &event.values[F_CAT], args->at)) {
             return NULL; /* they stand before the phase */
         }
     }
