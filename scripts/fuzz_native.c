@@ -1,5 +1,5 @@
-/* Runs chunks from a file through the scanner, for scripts/fuzz-native: each a size of 8 bytes and so
- * many bytes. Each stands in memory of its own, so that a sanitizer sees a read beyond it. A handle
+/* Runs chunks from a file through the scanner, for scripts/fuzz-native: each a size of 8 bytes and
+ * so many bytes. Each stands in memory of its own, so that a sanitizer sees a read beyond it. A handle
  * is kept for a few chunks, as for a file. */
 
 #include <stdint.h>

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -140,6 +141,18 @@ def test_times_that_need_their_text_may_stand_in_different_halves() -> None:
     small = '{"ph": "X", "cat": "cpu_op", "name": "b", "ts": 1.00049999999, "dur": 1.5}'
     chunks = [",".join([large] * 10 + [small] * 10), small, large]
     assert difference([chunk.encode() for chunk in chunks]) is None
+
+
+@needs_library
+def test_keys_follow_each_other_otherwise_in_an_event_than_in_its_arguments() -> None:
+    names = ["id", *native.argument_names(), "id"]
+    inside = [event(args={one: 1, other: 1}) for one, other in pairwise(names)]
+    outside = [event(**{one: 1, other: 1}) for one, other in pairwise(names)]
+    chunk = json.dumps(inside + outside + inside)[1:-1].encode()
+    assert difference([chunk]) is None
+    scanner = compiled()
+    scanner.scan(chunk)
+    assert scanner.num_refused == 0
 
 
 @needs_library

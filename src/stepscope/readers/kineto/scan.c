@@ -264,7 +264,9 @@ static inline int field_of(const Fields *fields, Text key, size_t size) {
 #define MAX_GUESSED 56
 #define NUM_GUESSES 128
 typedef struct {
-    uint8_t text[MAX_GUESSED + 8]; /* zeros after it */
+    /* What `field` is one of: no guess leads from the fields of an event to those of arguments. */
+    const Fields *fields;
+    uint8_t text[MAX_GUESSED + 8];
     uint8_t size;
     int8_t field;
     uint8_t is_time;
@@ -501,7 +503,8 @@ static inline Text number_end(Text at, Text end, Number *number) {
     if (UNLIKELY(num == 20)) {
         /* The last digit may have been too much: seen where the sum became smaller. */
         uint64_t most = 0;
-        for (Text digit = first; digit < at - 1; digit++) most = most * 10 + (uint8_t)(*digit - '0');
+        for (Text digit = first; digit < at - 1; digit++)
+            most = most * 10 + (uint8_t)(*digit - '0');
         number->wide = most > UINT64_MAX / 10 ||
                        UINT64_MAX - most * 10 < (uint64_t)(uint8_t)(at[-1] - '0');
     }
@@ -526,6 +529,17 @@ static inline Text number_end(Text at, Text end, Number *number) {
         if (at == power || at - power > 2) return NULL;
     }
     return at;
+}
+
+/* The same where nobody asks for its value. */
+static inline Text number_skipped(Text at, Text end) {
+    Text first = at + (*at == '-');
+    at = first;
+    while (at < end && (uint8_t)(*at - '0') < 10) at++;
+    if (UNLIKELY(at == first || (*first == '0' && at - first > 1))) return NULL;
+    if (LIKELY(at < end && *at != '.' && (*at | 0x20) != 'e')) return at;
+    Number number;
+    return number_end(first, end, &number);
 }
 
 static inline Text literal_end(Text at, Text end, const char *word, ptrdiff_t size) {
@@ -561,29 +575,37 @@ static inline Text key_end(Scan *scan, Text at, Text *key, size_t *size) {
     return skip_blanks(at + 1, scan->end);
 }
 
+/* There are MAX_GUESSED bytes at `at`, whole words. */
 static inline int is_guessed(const Guess *guess, Text at) {
     size_t i = 0;
     for (; i + 8 <= guess->size; i += 8)
         if (load8(at + i) != load8(guess->text + i)) return 0;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    uint64_t rest = (UINT64_C(1) << 8 * (guess->size & 7)) - 1;
+    if (rest && ((load8(at + i) ^ load8(guess->text + i)) & rest)) return 0;
+#else
     for (; i < guess->size; i++)
         if (at[i] != guess->text[i]) return 0;
+#endif
     return guess->size;
 }
 
 /* Remembers the key from `at` to `after` as what follows guess number `before`; its own number. */
-static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, int field, int is_time) {
+static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, const Fields *fields,
+                        int field, int is_time) {
     size_t size = (size_t)(after - at);
     if (size > MAX_GUESSED) return before;
     unsigned number;
     uint8_t slot = slot_of(at + 1, size - 1);
     for (; (number = scan->guess_slots[slot]); slot++) {
         const Guess *guess = &scan->guesses[number];
-        if (guess->size == size && guess->field == field && !memcmp(guess->text, at, size)) break;
+        if (guess->fields == fields && guess->size == size && !memcmp(guess->text, at, size)) break;
     }
     if (!number) {
         if (scan->num_guesses == NUM_GUESSES) return before;
         number = scan->guess_slots[slot] = (uint8_t)scan->num_guesses++;
         Guess *guess = &scan->guesses[number];
+        guess->fields = fields;
         memcpy(guess->text, at, size);
         guess->size = (uint8_t)size;
         guess->field = (int8_t)field;
@@ -595,7 +617,7 @@ static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, int fie
     return (uint8_t)number;
 }
 
-/* The same as key_end, for a key that may be one of `keys`: gives its number among them, or NONE.
+/* The same as key_end, for a key that may be one of `fields`: gives its number, or NONE.
  * `before` is the guess that the key before was, and becomes this one's. */
 static inline Text known_key_end(Scan *scan, Text at, const Fields *fields, uint8_t *before,
                                  int *field) {
@@ -618,7 +640,7 @@ static inline Text known_key_end(Scan *scan, Text at, const Fields *fields, uint
     *field = field_of(fields, key, size);
     int is_time = *field < 0 && is_time_key(key, size);
     if (UNLIKELY(is_time)) note_time(scan, after);
-    *before = remember(scan, *before, at, after, *field, is_time);
+    *before = remember(scan, *before, at, after, fields, *field, is_time);
     return after;
 }
 
@@ -628,7 +650,6 @@ static Text value_end(Scan *scan, Text at) {
     uint64_t objects = 0; /* a bit for each level: is it an object, or a list */
     int depth = 0;
     int escaped = 0;
-    Number number;
     Text key;
     size_t size;
     for (;;) {
@@ -654,7 +675,7 @@ static Text value_end(Scan *scan, Text at) {
         case 't': at = literal_end(at, end, "true", 4); break;
         case 'f': at = literal_end(at, end, "false", 5); break;
         case 'n': at = literal_end(at, end, "null", 4); break;
-        default: at = number_end(at, end, &number);
+        default: at = number_skipped(at, end);
         }
         if (UNLIKELY(!at)) return NULL;
         for (;;) {
@@ -1294,8 +1315,8 @@ EXPORT void stepscope_scan_free(void *handle) {
     free(scan);
 }
 
-/* A handle, or NULL without memory. `phases`: NUM_PHASES bytes; `categories`: lower-case names, each
- * ended by a zero byte, and the kind of each. */
+/* A handle, or NULL without memory. `phases`: NUM_PHASES bytes; `categories`: lower-case names,
+ * each ended by a zero byte, and the kind of each. */
 EXPORT void *stepscope_scan_new(uint64_t seed, const uint8_t *phases, const char *categories,
                                 const uint8_t *kinds, int64_t num_categories) {
     Scan *scan = calloc(1, sizeof *scan);
