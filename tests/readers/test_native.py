@@ -156,6 +156,13 @@ def test_keys_follow_each_other_otherwise_in_an_event_than_in_its_arguments() ->
 
 
 @needs_library
+def test_chunk_is_not_cut_where_no_json_is() -> None:
+    half = json.dumps([event()] * 5)[1:-1]
+    chunks = [f"{half},{between}{half}".encode() for between in ("\x0b", "\x0c", " ")]
+    assert difference(chunks) is None
+
+
+@needs_library
 def test_refused_chunk_leaves_no_names_behind() -> None:
     chunks = [
         json.dumps(event(name="first")),
