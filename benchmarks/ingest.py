@@ -13,6 +13,8 @@ Rows, each a fresh process with the file in the page cache:
 
 - `json.loads`: read the file, json.loads it, nothing more. The floor for any tool that parses with
   the standard library.
+- `stepscope, reading alone`: from the file to a Trace, with the compiled scanner where it was
+  built, and with the Python one.
 - `stepscope diagnose --no-cache`: the whole command, from the file to a diagnosis in JSON.
 - `stepscope diagnose, cold cache` and `warm cache`: the command twice on a trace in a folder of its
   own; the first writes the columnar cache, the second reads it.
@@ -55,6 +57,7 @@ from pathlib import Path
 
 from benchmarks.make_big_trace import LayoutError, make_big_trace
 from benchmarks.measure import Measurement, measure
+from stepscope.readers.kineto.native import PURE, in_use
 
 OUT = Path(__file__).parent / "out"
 SIZES_MB = (56, 520)
@@ -66,6 +69,14 @@ path = sys.argv[1]
 with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
     trace = json.loads(file.read())
 print(len(trace["traceEvents"] if isinstance(trace, dict) else trace))
+"""
+READ = """
+import sys
+from pathlib import Path
+from stepscope.readers.kineto.native import in_use
+from stepscope.readers.kineto.trace import read
+from stepscope.readers.source import Source
+print(in_use(), len(read(Source(path=Path(sys.argv[1]), label=sys.argv[1]))))
 """
 HTA = """
 import sys
@@ -168,8 +179,14 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
                 path.unlink()
         return diagnose(linked)
 
+    read = [sys.executable, "-c", READ, str(trace)]
     rows = [
         Row(name="json.loads", run=lambda: measure([sys.executable, "-c", JSON_LOADS, str(trace)])),
+        Row(name=f"stepscope, reading alone ({in_use()})", run=lambda: measure(read)),
+        Row(
+            name="stepscope, reading alone (Python scanner)",
+            run=lambda: measure(read, env={PURE: "1"}),
+        ),
         Row(
             name="stepscope diagnose --no-cache",
             run=lambda: diagnose(trace, "--no-cache"),

@@ -86,10 +86,22 @@ def name_of(command: ModuleType) -> str:
     return command.__name__.removeprefix("stepscope.cli.").split(".")[0]
 
 
+class _Version(argparse.Action):
+    """Our version, and which scanner reads traces here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from stepscope.readers.kineto.native import in_use
+
+        print(f"stepscope {__version__}\nscanner: {in_use()}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line, whole."""
     parser = Parser(prog="stepscope", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         text = (module.__doc__ or "").strip()

@@ -18,7 +18,7 @@ from zlib_ng import zlib_ng
 from stepscope.errors import InputError
 from stepscope.readers.remote import AnyPath, open_bytes
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
@@ -53,7 +53,8 @@ class Stream:
         self._left = length
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """The text. Decompression runs ahead in a thread: it does not hold the interpreter lock."""
+        """The text. Reading and decompression run ahead in a thread: they do not hold the
+        interpreter lock."""
         try:
             file = open_bytes(self.path)
         except OSError as problem:
@@ -67,7 +68,7 @@ class Stream:
             elif head[:3] == BZIP2_MAGIC and head[3:].isdigit():
                 yield from _ahead(self._guarded(self._bzip2(file)))
             else:
-                yield from self._plain(file)
+                yield from _ahead(self._plain(file))
 
     def refuse_empty(self, label: str, wanted: str) -> None:
         """InputError, where nothing was read; `wanted` says what to give instead."""
@@ -102,7 +103,9 @@ class Stream:
         num_zero = 0
         while data := self._read(file):
             self.text_bytes += len(data)
-            num_zero = num_zero + len(data) if data.count(0) == len(data) else 0
+            # Looked at in full only where it begins and ends with one.
+            is_zero = not (data[0] or data[-1]) and data.count(0) == len(data)
+            num_zero = num_zero + len(data) if is_zero else 0
             if num_zero > MAX_ZERO_BYTES:
                 self.problem = (
                     f"{num_zero >> 20} MiB of zero bytes stand in it (a sparse file?); reading "

@@ -263,7 +263,8 @@ def test_devices_without_an_index_say_which_is_which(tmp_path: Path) -> None:
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
     rows = "".join(
-        f"2026/01/01 00:00:0{second}.000, 0, NVIDIA H200, {90 + second} %, 1500 MHz, 1980 MHz, 0x4\n"
+        f"2026/01/01 00:00:0{second}.000, 0, NVIDIA H200, {90 + second} %, 1500 MHz, "
+        "1980 MHz, 0x4\n"
         for second in range(4)
     )
     yield "nvidia-smi", "smi.csv", (HEADER + rows).encode()

@@ -256,7 +256,7 @@ class Scanner:
             if type(event) in COUNTED:
                 self.tally.count_unknown(phase_label(COUNTED[type(event)]))
             elif type(event) is Meta and event.name == "thread_name" and event.args is not None:
-                name = _string(event.args.name)
+                name = string_of(event.args.name)
                 if name is not None:
                     self.thread_names[str(event.pid), str(event.tid)] = name
 
@@ -278,8 +278,8 @@ class Scanner:
 
 
 _COLLECTIVE_PARTS = attrgetter(
-    "coll_name", "coll_group", "coll_desc", "coll_ranks", "coll_size", "coll_dtype", "coll_in", "coll_out",
-    "coll_in_split", "coll_out_split", "coll_seq", "coll_id", "coll_src", "coll_dst",
+    "coll_name", "coll_group", "coll_desc", "coll_ranks", "coll_size", "coll_dtype", "coll_in",
+    "coll_out", "coll_in_split", "coll_out_split", "coll_seq", "coll_id", "coll_src", "coll_dst",
 )  # fmt: skip
 
 
@@ -290,7 +290,8 @@ def _decoded(decode: Any, text: bytes) -> list[Any]:
         raise ScanError(str(problem)) from problem
 
 
-def _string(raw: msgspec.Raw) -> str | None:
+def string_of(raw: bytes | msgspec.Raw) -> str | None:
+    """The string that this JSON is; None when it is none."""
     try:
         return decode_json(bytes(raw), str)
     except ValueError:

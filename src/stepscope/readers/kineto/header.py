@@ -15,8 +15,15 @@ from stepscope.readers.source import Source
 from stepscope.readers.trace.columns import Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER, NUMBER
 
-VERSION_FIELDS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version", "hip_driver_version",
-                  "pytorch_version", "schemaVersion")  # fmt: skip
+VERSION_FIELDS = (
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "cupti_version",
+    "hip_runtime_version",
+    "hip_driver_version",
+    "pytorch_version",
+    "schemaVersion",
+)
 FIELDS = (
     *VERSION_FIELDS,
     "distributedInfo",

@@ -25,6 +25,8 @@ MAX_EVENT_BYTES = 16 << 20
 MAX_OUTSIDE_BYTES = 8 << 20
 """Kept of the text outside the events: real files have kilobytes."""
 END_BYTES = 256 << 10
+NEAR_CUTS = 64
+"""Braces that are looked at from the end of the text for a cut, before all of it is searched."""
 MAX_ARRAYS = 1000
 """Lists of events in one file: real ones have one, a file joined of several a few. What follows is
 text outside of events."""
@@ -149,7 +151,13 @@ class Feed:
 
     def _last_cut(self) -> int | None:
         """Where the last whole event of the buffer ends."""
-        size = len(self._buffer)
+        size = at = len(self._buffer)
+        for _ in range(NEAR_CUTS):
+            at = self._buffer.rfind(b"}", 0, at)
+            if at < 0:
+                return None
+            if CUT.match(self._buffer, at):
+                return at + 1
         for window in (1 << 16, 1 << 20, size):
             start = max(0, size - window)
             cuts = [m.start() + 1 for m in CUT.finditer(self._buffer, start)]

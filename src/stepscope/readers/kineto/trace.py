@@ -16,6 +16,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
+from stepscope.readers.kineto.native import scanner_for_file
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.assemble import assemble
@@ -45,7 +46,7 @@ def is_mine(head: bytes, _name: str) -> bool:
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of one file (or of one member of an archive)."""
     stream = Stream(source.path, source.offset, source.length)
-    scanner = Scanner()
+    scanner = scanner_for_file()
     feed = Feed(scanner)
     chunks: list[Columns] = []
     with _no_cyclic_gc():
