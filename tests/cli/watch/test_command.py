@@ -102,7 +102,7 @@ def test_what_is_no_run_is_refused_in_words(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["watch", str(tmp_path / name)]) == 2
-    assert "name the folder that `stepscope run` told of" in capsys.readouterr().err
+    assert "name the folder that `stepscope run` named" in capsys.readouterr().err
 
 
 def test_alerts_are_said_kept_and_posted(
