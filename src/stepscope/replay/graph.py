@@ -9,7 +9,7 @@ another stream is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,6 +44,9 @@ LONG_LAUNCH = 3.0
 queue full is taken to have waited for room in it."""
 USUAL_LAUNCH_NS = 10_000
 """The host's time in a launch, where too few were recorded with room in the queue to measure it."""
+
+
+Columns = tuple[Int64 | Float64, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +93,18 @@ class Graph:
     num_steps: int
     on_host: bool = False
     """Whether the tasks are operators of the host itself, each of which it waits for."""
+    plays: list[tuple[Columns, Float64]] = field(default_factory=list, repr=False, compare=False)
+    """When the tasks of this graph, and of those it was changed to, ended in the simulation,
+    by the columns that decide it."""
 
     def __len__(self) -> int:
         return len(self.task_event)
+
+    def of_trace(self, trace: Trace) -> Trace:
+        """The part of the trace that it was made of: what began before its steps were over."""
+        num_began = int(np.searchsorted(trace.start_ns, self.call_end_ns[-1], side="right"))
+        last = max(int(self.call_event[-1]), int(self.task_event.max()))
+        return trace.first(max(num_began, last + 1))
 
     @property
     def has_step_length(self) -> bool:
@@ -258,8 +270,8 @@ def _recorded_events(
 ) -> dict[str, Int64]:
     """What was recorded of the host from each call to the next, by the part it began in;
     a runtime call weighs CALL_WEIGHT."""
-    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving)
-    recorded = recorded[np.argsort(trace.start_ns[recorded], kind="stable")]
+    trace = trace.first(int(np.searchsorted(trace.start_ns, end[-1])))
+    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving[: len(trace)])
     times, weight = (
         trace.start_ns[recorded],
         np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1),
