@@ -102,9 +102,9 @@ class Graph:
 
     def of_trace(self, trace: Trace) -> Trace:
         """The part of the trace that it was made of: what began before its steps were over."""
-        num_began = int(np.searchsorted(trace.start_ns, self.call_end_ns[-1], side="right"))
-        last = max(int(self.call_event[-1]), int(self.task_event.max()))
-        return trace.first(max(num_began, last + 1))
+        num_began = int(np.searchsorted(trace.start_ns, self.call_end_ns.max(), side="right"))
+        last = np.concatenate([self.call_event, self.task_event]).max(initial=NONE)
+        return trace.first(max(num_began, int(last) + 1))
 
     @property
     def has_step_length(self) -> bool:

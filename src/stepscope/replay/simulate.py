@@ -11,6 +11,10 @@ from stepscope.replay.graph import Columns, Graph
 
 MAX_KEPT = 24
 """Plays of a graph, and of those it was changed to, that are remembered."""
+LONG_STRETCH = 1000
+"""Calls from one wait to the next from which it is faster to look at them together."""
+IDLE_NS = -1e18
+"""When an idle stream came free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,11 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     )
     end_ns = next((ends for before, ends in graph.plays if _is_same(columns, before)), None)
     if end_ns is None:
-        end_ns = np.array(_task_ends(graph, backlog_ns))
+        num_waits = int((graph.call_wait != NONE).sum())
+        if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
+            end_ns = _ends_by_stretch(graph, backlog_ns)
+        else:
+            end_ns = np.array(_ends_by_call(graph, backlog_ns))
         graph.plays.append((columns, end_ns))
         del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
@@ -57,8 +65,50 @@ def _is_same(columns: Columns, before: Columns) -> bool:
     return all(a is b or np.array_equal(a, b) for a, b in zip(columns, before, strict=True))
 
 
-def _task_ends(graph: Graph, backlog_ns: float) -> list[float]:
-    """When each task ends."""
+def _ends_by_stretch(graph: Graph, backlog_ns: float) -> Float64:
+    """When each task ends, where none waits for another stream's: from one wait of the host to the
+    next all launches are known at once, and the streams run by themselves."""
+    ends = np.zeros(len(graph))
+    free = [backlog_ns or IDLE_NS] * graph.num_streams
+    spent, call_of = (
+        graph.call_ns,
+        np.repeat(np.arange(len(graph.call_first) - 1), np.diff(graph.call_first)),
+    )
+    now, begin = 0.0, 0
+    stops = np.append(np.flatnonzero(graph.call_wait != NONE), len(spent) - 1)
+    for stop in np.unique(stops).tolist():
+        called = np.add.accumulate(np.append(now, spent[begin:stop]))
+        tasks = np.arange(graph.call_first[begin], graph.call_first[stop + 1])
+        launched = called[call_of[tasks] - begin] + graph.task_latency_ns[tasks]
+        for queue in range(graph.num_streams):
+            own = graph.task_stream[tasks] == queue
+            mine = tasks[own]
+            if len(mine):
+                ends[mine] = _queued(
+                    launched[own], graph.task_gap_ns[mine], graph.task_ns[mine], free[queue]
+                )
+                free[queue] = float(ends[mine[-1]])
+        now, awaited, begin = float(called[-1]), int(graph.call_wait[stop]), stop + 1
+        if awaited != NONE:
+            now = max(float(ends[awaited]), now) + float(graph.call_tail_ns[stop])
+        now += float(spent[stop])
+    return ends
+
+
+def _queued(launched: Float64, gap: Float64, length: Float64, end: float) -> list[float]:
+    """When tasks of one stream end, the one before them at `end`."""
+    ends: list[float] = []
+    for ready, pause, ns in zip(launched.tolist(), gap.tolist(), length.tolist(), strict=True):
+        end += pause
+        if ready > end:
+            end = ready
+        end += ns
+        ends.append(end)
+    return ends
+
+
+def _ends_by_call(graph: Graph, backlog_ns: float) -> list[float]:
+    """When each task ends, the host going from call to call."""
     waits, depends = graph.call_wait != NONE, graph.task_after != NONE
     tails = iter(graph.call_tail_ns[waits].tolist())
     lags = iter(graph.task_lag_ns[depends].tolist())
@@ -76,7 +126,7 @@ def _task_ends(graph: Graph, backlog_ns: float) -> list[float]:
         graph.task_after.tolist(),
         strict=True,
     )
-    free = [backlog_ns or -1e18] * graph.num_streams
+    free = [backlog_ns or IDLE_NS] * graph.num_streams
     ends: list[float] = []
     now = 0.0
     for spent, num_tasks, awaited in calls:

@@ -119,9 +119,11 @@ class FusibleRun:
     may_come_in: float = 0.0
     """Read, and of a size seen before: the same tensor again, or another."""
     goes_out: float = 0.0
+    """Of a run of several operators."""
     traffic: float = 0.0
     """Of all the operators as they are."""
     now_ns: float = 0.0
+    """Of a run of several operators."""
     instructions: float = 0.0
     grad_in: float = 0.0
     """The largest tensor that the first operator reads."""
@@ -148,7 +150,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             needs="record_shapes=True",
         )
     runs = find_runs(graph, table)
-    worth = [run for run in runs if len(run.ops) > 1]
+    worth = _of_several(runs)
     mask = np.zeros(len(graph), np.bool_)
     for run in worth:
         mask[run.tasks] = True
@@ -225,10 +227,15 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
             run.ops.append(op)
             run.tasks.append(task)
             _link(run, by_sequence, last_run, sequence[task], is_away=away[task])
-    for run in runs:
+    for run in _of_several(runs):
         run.now_ns = float(graph.task_ns[run.tasks].sum())
         run.goes_out = sum(count * _bytes_of(tensor) for tensor, count in run.live.items())
     return runs
+
+
+def _of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
+    """Those with something to fuse: more than one operator."""
+    return [run for run in runs if len(run.ops) > 1]
 
 
 def _fits(table: TaskTable, op: int) -> bool:
@@ -392,8 +399,8 @@ def _fused(
     lengths: dict[int, float] = {}
     gone: list[int] = []
     ops: list[int] = []
-    for run in runs:
-        fused = fused_ns(run, runs, roofs, share) if len(run.ops) > 1 else run.now_ns
+    for run in _of_several(runs):
+        fused = fused_ns(run, runs, roofs, share)
         if fused >= run.now_ns:
             continue
         lengths[run.tasks[0]] = fused
