@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Kind
+from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -92,7 +93,11 @@ Tensor = tuple[int, str]
 class Traffic:
     """What an operator of one name and inputs moves and computes. Bytes."""
 
-    reads: tuple[tuple[Tensor, float], ...]
+    reads: tuple[Tensor, ...]
+    read_bytes: tuple[float, ...]
+    """Of each of them."""
+    large: frozenset[Tensor]
+    """Those of them that do not stay in the cache."""
     writes: Tensor | None
     writes_alike: bool
     """As many elements as its largest input has."""
@@ -191,15 +196,13 @@ def _compiled(turned: Change | None, fused: Change) -> Change:
 def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
     end ends all that are open."""
-    traffics = [_traffic(table, op) if _fits(table, op) else None for op in table.example.tolist()]
-    fits = np.array([traffic is not None for traffic in traffics], np.bool_)[table.alike]
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
-    is_copy = (kind == int(Kind.MEMCPY)) & table.where(lambda op: table.op_name(op) == COPY)
-    is_joining = (fusible | is_copy) & fits & ~table.optimizer
-    is_ending = ~is_joining & (table.is_matrix | ~fusible)
-    joining, ending = is_joining.tolist(), is_ending.tolist()
-    is_set, steps = (kind == int(Kind.MEMSET)).tolist(), graph.task_step.tolist()
-    ops, alike, backward = table.op.tolist(), table.alike.tolist(), table.backward.tolist()
+    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
+    joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
+    traffics = _traffics(table, joining)
+    ending = (~joining & (table.is_matrix | ~fusible)).tolist()
+    is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
+    ops, backward = table.op.tolist(), table.backward.tolist()
     sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
     away = (table.home != table.op).tolist()
     runs: list[FusibleRun] = []
@@ -218,8 +221,8 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
             if step != last_step or ending[task]:
                 opened = []
             last_op, last_run, last_step = op, NONE, step
-            traffic = traffics[alike[task]]
-            if not joining[task] or traffic is None:
+            traffic = traffics[task]
+            if traffic is None:
                 continue
             last_run = _run_for(runs, opened, traffic, backward[task])
             run = runs[last_run]
@@ -253,14 +256,12 @@ def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_bac
     """The latest open run that has written something the operator reads, or a new one."""
     candidates = [index for index in reversed(opened) if runs[index].backward == is_backward]
     for index in candidates:
-        live = runs[index].live
-        if any(live.get(tensor) for tensor, _ in traffic.reads):
+        if any(map(runs[index].live.get, traffic.reads)):
             return index
     # A compiler also fuses operators that read the same tensors, which tensors of one size in
     # one run may be.
     for index in candidates:
-        seen = runs[index].seen
-        if any(size >= POLICY.least_bytes and tensor in seen for tensor, size in traffic.reads):
+        if not traffic.large.isdisjoint(runs[index].seen):
             return index
     runs.append(FusibleRun(backward=is_backward))
     opened.append(len(runs) - 1)
@@ -269,8 +270,8 @@ def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_bac
 
 def _join(run: FusibleRun, traffic: Traffic) -> None:
     """Add the operator's traffic to the run's."""
-    new = [tensor for tensor, _ in traffic.reads if tensor not in run.seen]
-    for tensor, size in traffic.reads:
+    new = [tensor for tensor in traffic.reads if tensor not in run.seen]
+    for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
         if run.live.get(tensor):
             run.live[tensor] -= 1
         elif tensor in new:
@@ -278,7 +279,7 @@ def _join(run: FusibleRun, traffic: Traffic) -> None:
         else:
             run.may_come_in += size
     if not run.ops:
-        run.grad_in = max((size for _, size in traffic.reads), default=0.0)
+        run.grad_in = max(traffic.read_bytes, default=0.0)
     run.seen.update(new)
     run.over_batches |= traffic.over_batches
     run.instructions += traffic.instructions
@@ -302,22 +303,33 @@ def _link(
         run.homes.add(by_sequence[sequence])
 
 
+def _traffics(table: TaskTable, joining: Bool) -> list[Traffic | None]:
+    """What the operator of each of the masked tasks moves and computes."""
+    traffics: list[Traffic | None] = [None] * len(table.example)
+    for number in np.unique(table.alike[joining]).tolist():
+        traffics[number] = _traffic(table, int(table.example[number]))
+    masked = zip(table.alike.tolist(), joining.tolist(), strict=True)
+    return [traffics[number] if joins else None for number, joins in masked]
+
+
 def _traffic(table: TaskTable, op: int) -> Traffic:
     tensors, written = _read_and_written(table, op)
-    reads = tuple(
-        ((tensor.numel, tensor.dtype), size_bytes(tensor.stored, tensor.dtype) or 0.0)
-        for tensor in tensors
-    )
-    name, num = table.op_name(op), max((numel for (numel, _), _ in reads), default=0)
+    reads = tuple((tensor.numel, tensor.dtype) for tensor in tensors)
+    sizes = tuple(_bytes_of((tensor.stored, tensor.dtype)) for tensor in tensors)
+    name, num = table.op_name(op), max((numel for numel, _ in reads), default=0)
     again = (read_bytes(*tensors[:2]) or 0.0) if name.endswith("norm_backward") else 0.0
     if "batch_norm" in name:
         again = again or (read_bytes(*tensors[:1]) or 0.0)
     calls = _calls_a_function(table, op, len(reads))
     each = POLICY.call_instructions if calls else POLICY.plain_instructions
-    alike = _written_alike(num, [tensor for tensor, _ in reads], written)
+    alike = _written_alike(num, reads, written)
     other = (int(written / 4), "fp32") if num and written > 0 else None
     return Traffic(
         reads=reads,
+        read_bytes=sizes,
+        large=frozenset(
+            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.least_bytes
+        ),
         writes=alike or other,
         writes_alike=alike is not None,
         again=again,
@@ -343,7 +355,7 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
 
 
-def _written_alike(numel: int, reads: list[Tensor], written: float) -> Tensor | None:
+def _written_alike(numel: int, reads: tuple[Tensor, ...], written: float) -> Tensor | None:
     """What it writes if that is as many elements as its largest input has, as far as the bytes say
     so: of that type or a wider one."""
     own = next((dtype for count, dtype in reads if count == numel), "fp32")
