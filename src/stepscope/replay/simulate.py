@@ -51,9 +51,9 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     if end_ns is None:
         num_waits = int((graph.call_wait != NONE).sum())
         if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
-            end_ns = _ends_by_stretch(graph, backlog_ns)
+            end_ns = ends_by_stretch(graph, backlog_ns)
         else:
-            end_ns = np.array(_ends_by_call(graph, backlog_ns))
+            end_ns = np.array(ends_by_call(graph, backlog_ns))
         graph.plays.append((columns, end_ns))
         del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
@@ -65,16 +65,13 @@ def _is_same(columns: Columns, before: Columns) -> bool:
     return all(a is b or np.array_equal(a, b) for a, b in zip(columns, before, strict=True))
 
 
-def _ends_by_stretch(graph: Graph, backlog_ns: float) -> Float64:
+def ends_by_stretch(graph: Graph, backlog_ns: float) -> Float64:
     """When each task ends, where none waits for another stream's: from one wait of the host to the
     next all launches are known at once, and the streams run by themselves."""
     ends = np.zeros(len(graph))
     free = [backlog_ns or IDLE_NS] * graph.num_streams
-    spent, call_of = (
-        graph.call_ns,
-        np.repeat(np.arange(len(graph.call_first) - 1), np.diff(graph.call_first)),
-    )
-    now, begin = 0.0, 0
+    spent, now, begin = graph.call_ns, 0.0, 0
+    call_of = np.repeat(np.arange(len(spent)), np.diff(graph.call_first))
     stops = np.append(np.flatnonzero(graph.call_wait != NONE), len(spent) - 1)
     for stop in np.unique(stops).tolist():
         called = np.add.accumulate(np.append(now, spent[begin:stop]))
@@ -107,7 +104,7 @@ def _queued(launched: Float64, gap: Float64, length: Float64, end: float) -> lis
     return ends
 
 
-def _ends_by_call(graph: Graph, backlog_ns: float) -> list[float]:
+def ends_by_call(graph: Graph, backlog_ns: float) -> list[float]:
     """When each task ends, the host going from call to call."""
     waits, depends = graph.call_wait != NONE, graph.task_after != NONE
     tails = iter(graph.call_tail_ns[waits].tolist())
