@@ -26,7 +26,7 @@ from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit, without_cost
 from stepscope.replay.resources import shares
-from stepscope.replay.simulate import play
+from stepscope.replay.simulate import ends_by_call, ends_by_stretch, play
 from tests.shared_data import DEMO, needs_shared, shared_traces
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
@@ -93,6 +93,37 @@ def test_any_even_run_is_reproduced(host_us: int, device_us: int, sync: bool) ->
     assert play(built(found)).step_interval_ns == pytest.approx(
         found.cut.steps.step_interval_ns, rel=0.05
     )
+
+
+@given(st.integers(12, 80), st.integers(2, 150), st.integers(1, 3), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_looking_at_calls_together_gives_what_going_from_call_to_call_does(
+    host_us: int, device_us: int, num_streams: int, seed: int
+) -> None:
+    graph = graph_of(*steps(4, host_us=host_us, device_us=device_us, sync=True))
+    streams = np.random.default_rng(seed).integers(0, num_streams, len(graph))
+    graph = replace(graph, task_stream=streams, num_streams=num_streams)
+    for backlog_ns in (0.0, 77.5):
+        by_stretch = ends_by_stretch(graph, backlog_ns)
+        assert by_stretch.tolist() == ends_by_call(graph, backlog_ns)
+
+
+def test_a_graph_is_played_once_and_another_one_again() -> None:
+    graph = graph_of(*steps(3, host_us=50, device_us=10))
+    same = without_tasks(graph, np.zeros(len(graph), np.bool_))
+    assert play(same).end_ns is play(graph).end_ns
+    slower = replace(graph, task_ns=graph.task_ns * 2)
+    assert play(slower).end_ns.tolist() == ends_by_call(slower, 0.0)
+    assert play(graph, backlog_ns=MS).end_ns is not play(graph).end_ns
+
+
+def test_the_part_of_the_trace_has_all_that_began_before_the_steps_were_over() -> None:
+    found = build_context(trace_of(*steps(4, host_us=20, device_us=100)), None)
+    graph = built(found)
+    part = graph.of_trace(found.trace)
+    assert (part.start_ns == found.trace.start_ns[: len(part)]).all()
+    assert part.kind[graph.task_event].tolist() == found.trace.kind[graph.task_event].tolist()
+    assert (found.trace.start_ns[len(part) :] > graph.call_end_ns[-1]).all()
 
 
 def test_a_host_bound_run_gains_from_the_host_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -219,6 +219,10 @@ class Trace:
     def device_work(self) -> Bool:
         """Mask of kernels, copies and sets: the device's work, by category alone."""
         return self.is_kind(*DEVICE_WORK)
+
+    def first(self, num: int) -> Trace:
+        """The events that began first, as views: an index into them is one into the whole."""
+        return replace(self, **{column: getattr(self, column)[:num] for column in self.COLUMNS})
 
     def self_check(self) -> None:
         """Assert what every reader promises: equal columns, sorted, no negative duration, codes

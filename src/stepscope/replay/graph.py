@@ -9,7 +9,7 @@ another stream is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,6 +44,9 @@ LONG_LAUNCH = 3.0
 queue full is taken to have waited for room in it."""
 USUAL_LAUNCH_NS = 10_000
 """The host's time in a launch, where too few were recorded with room in the queue to measure it."""
+
+
+Columns = tuple[Int64 | Float64, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +93,16 @@ class Graph:
     num_steps: int
     on_host: bool = False
     """Whether the tasks are operators of the host itself, each of which it waits for."""
+    plays: list[tuple[Columns, Float64]] = field(default_factory=list, repr=False, compare=False)
+    """When the tasks of this graph, and of those it was changed to, ended in the simulation,
+    by the columns that decide it."""
 
     def __len__(self) -> int:
         return len(self.task_event)
+
+    def of_trace(self, trace: Trace) -> Trace:
+        """The part of the trace that it was made of: what began before its steps were over."""
+        return _began_by(trace, int(self.call_end_ns.max()), self.call_event, self.task_event)
 
     @property
     def has_step_length(self) -> bool:
@@ -135,13 +145,15 @@ def build(
     calls = np.union1d(links.launch[tasks], waits)
     tasks = tasks[np.lexsort((trace.start_ns[tasks], links.launch[tasks]))]
     first = np.searchsorted(np.searchsorted(calls, links.launch[tasks]), np.arange(len(calls) + 1))
-    queues = np.stack([trace.device[tasks].astype(np.int64), trace.stream[tasks]])
-    streams, stream = np.unique(queues, axis=1, return_inverse=True)
+    trace = _began_by(trace, host_window[1], calls, tasks)
+    names, stream = np.unique(trace.stream[tasks], return_inverse=True)
+    queues = trace.device[tasks].astype(np.int64) * len(names) + stream
+    streams, stream = np.unique(queues, return_inverse=True)
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
     constraints = read_constraints(
-        trace, links, tasks, stream.ravel(), (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks]
+        trace, links, tasks, stream, (trace.kind[tasks] == Kind.KERNEL) & ~collective[tasks]
     )
     return Graph(
         call_event=calls,
@@ -161,16 +173,23 @@ def build(
         call_first=first,
         task_event=tasks,
         task_step=cut.step_of[tasks],
-        task_stream=stream.ravel(),
+        task_stream=stream,
         task_ns=trace.dur_ns[tasks].astype(np.float64),
         task_latency_ns=constraints.latency_ns,
         task_gap_ns=constraints.gap_ns,
         task_after=constraints.after,
         task_lag_ns=constraints.lag_ns,
         backlog_ns=constraints.backlog_ns,
-        num_streams=streams.shape[1],
+        num_streams=len(streams),
         num_steps=last + 1,
     )
+
+
+def _began_by(trace: Trace, time_ns: int, *events: Int64) -> Trace:
+    """The part of the trace that began by then, and no less than these events."""
+    num_began = int(np.searchsorted(trace.start_ns, time_ns, side="right"))
+    last = np.concatenate(events).max(initial=NONE)
+    return trace.first(max(num_began, int(last) + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,19 +277,19 @@ def _recorded_events(
 ) -> dict[str, Int64]:
     """What was recorded of the host from each call to the next, by the part it began in;
     a runtime call weighs CALL_WEIGHT."""
-    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving)
-    recorded = recorded[np.argsort(trace.start_ns[recorded], kind="stable")]
+    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving[: len(trace)])
     times, weight = (
         trace.start_ns[recorded],
         np.where(trace.kind[recorded] == Kind.RUNTIME, CALL_WEIGHT, 1),
     )
+    first, last = np.searchsorted(times, start), np.searchsorted(times, end)
     left = np.ones(len(recorded), np.bool_)
     counts: dict[str, Int64] = {}
     for part in ("compile", "allocator", "input", "io", "work"):
         mine = left if part == "work" else left & contains(getattr(host, part), times)
         left = left & ~mine
         total = np.concatenate([[0], np.cumsum(weight * mine)])
-        counts[part] = total[np.searchsorted(times, end)] - total[np.searchsorted(times, start)]
+        counts[part] = total[last] - total[first]
     return counts
 
 
@@ -295,7 +314,8 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
     pace = max(float(trace.end_ns[tasks].max() - start.min()) / len(tasks), 1.0)
     behind = np.zeros(len(calls.calls))
     np.maximum.at(behind, launched, (start - calls.start[launched]).astype(np.float64))
-    dur, launches = trace.dur_ns[calls.calls], np.isin(np.arange(len(calls.calls)), launched)
+    dur, launches = trace.dur_ns[calls.calls], np.zeros(len(calls.calls), np.bool_)
+    launches[launched] = True
     crowded = (behind / pace > FULL_QUEUE) & launches & (calls.wait == NONE)
     with_room = dur[launches & ~crowded & (calls.wait == NONE)]
     usual = int(np.median(with_room)) if len(with_room) > len(dur) // 20 else USUAL_LAUNCH_NS

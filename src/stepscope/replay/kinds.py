@@ -21,11 +21,10 @@ def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
     if graph.on_host:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
         return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
-    on_units = np.zeros(len(trace), np.bool_)
-    on_units[work.kernels[compute_bound(work, context.roofs)]] = True
-    kernel, comms = trace.kind[tasks] == Kind.KERNEL, context.collective[tasks]
-    transfer = ((trace.kind == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY))[tasks]
-    compute = kernel & ~comms & on_units[tasks]
+    trace, comms = graph.of_trace(context.trace), context.collective[tasks]
+    on_units = np.isin(tasks, work.kernels[compute_bound(work, context.roofs)])
+    transfer = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)[tasks]
+    compute = (trace.kind[tasks] == Kind.KERNEL) & ~comms & on_units
     return TaskKinds(
         transfer=transfer, comms=comms, arithmetic=compute, memory=~transfer & ~comms & ~compute
     )

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.core.trace import NONE, Float64
-from stepscope.replay.graph import Graph
+from stepscope.replay.graph import Columns, Graph
+
+MAX_KEPT = 24
+"""Plays of a graph, and of those it was changed to, that are remembered."""
+LONG_STRETCH = 1000
+"""Calls from one wait to the next from which it is faster to look at them together."""
+IDLE_NS = -1e18
+"""When an idle stream came free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,38 +39,107 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
 
     The device is idle at first, or busy for `backlog_ns`: a backlog can hide a slow host for the
     few steps of a recording, and in no run that goes on.
+
+    Many changes come to the same graph: one that was played before is not played again.
     """
-    host_ns = graph.call_ns.tolist()
-    wait, tail, first = (
-        graph.call_wait.tolist(),
-        graph.call_tail_ns.tolist(),
-        graph.call_first.tolist(),
+    columns = (
+        *(graph.call_ns, graph.call_wait, graph.call_tail_ns, graph.call_first),
+        *(graph.task_stream, graph.task_ns, graph.task_latency_ns, graph.task_gap_ns),
+        *(graph.task_after, graph.task_lag_ns, np.array([graph.num_streams, backlog_ns])),
     )
-    stream, length = graph.task_stream.tolist(), graph.task_ns.tolist()
-    latency, gap, after = (
-        graph.task_latency_ns.tolist(),
-        graph.task_gap_ns.tolist(),
-        graph.task_after.tolist(),
-    )
-    lag = graph.task_lag_ns.tolist()
-    free = [backlog_ns or -1e18] * graph.num_streams
-    ends = [0.0] * len(length)
-    now = 0.0
-    for call, spent in enumerate(host_ns):
-        for task in range(first[call], first[call + 1]):
-            queue = stream[task]
-            begin = now + latency[task]
-            other = free[queue] + gap[task]
-            if other > begin:
-                begin = other
-            if after[task] != NONE and ends[after[task]] + lag[task] > begin:
-                begin = ends[after[task]] + lag[task]
-            free[queue] = ends[task] = begin + length[task]
-        if wait[call] != NONE:
-            done = ends[wait[call]]
-            now = max(done, now) + tail[call]
-        now += spent
-    end_ns = np.array(ends)
+    end_ns = next((ends for before, ends in graph.plays if _is_same(columns, before)), None)
+    if end_ns is None:
+        num_waits = int((graph.call_wait != NONE).sum())
+        if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
+            end_ns = ends_by_stretch(graph, backlog_ns)
+        else:
+            end_ns = np.array(ends_by_call(graph, backlog_ns))
+        graph.plays.append((columns, end_ns))
+        del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
     np.fmax.at(step_end, graph.task_step, end_ns)
     return Played(end_ns=end_ns, step_end_ns=step_end)
+
+
+def _is_same(columns: Columns, before: Columns) -> bool:
+    return all(a is b or np.array_equal(a, b) for a, b in zip(columns, before, strict=True))
+
+
+def ends_by_stretch(graph: Graph, backlog_ns: float) -> Float64:
+    """When each task ends, where none waits for another stream's: from one wait of the host to the
+    next all launches are known at once, and the streams run by themselves."""
+    ends = np.zeros(len(graph))
+    free = [backlog_ns or IDLE_NS] * graph.num_streams
+    spent, now, begin = graph.call_ns, 0.0, 0
+    call_of = np.repeat(np.arange(len(spent)), np.diff(graph.call_first))
+    stops = np.append(np.flatnonzero(graph.call_wait != NONE), len(spent) - 1)
+    for stop in np.unique(stops).tolist():
+        called = np.add.accumulate(np.append(now, spent[begin:stop]))
+        tasks = np.arange(graph.call_first[begin], graph.call_first[stop + 1])
+        launched = called[call_of[tasks] - begin] + graph.task_latency_ns[tasks]
+        for queue in range(graph.num_streams):
+            own = graph.task_stream[tasks] == queue
+            mine = tasks[own]
+            if len(mine):
+                ends[mine] = _queued(
+                    launched[own], graph.task_gap_ns[mine], graph.task_ns[mine], free[queue]
+                )
+                free[queue] = float(ends[mine[-1]])
+        now, awaited, begin = float(called[-1]), int(graph.call_wait[stop]), stop + 1
+        if awaited != NONE:
+            now = max(float(ends[awaited]), now) + float(graph.call_tail_ns[stop])
+        now += float(spent[stop])
+    return ends
+
+
+def _queued(launched: Float64, gap: Float64, length: Float64, end: float) -> list[float]:
+    """When tasks of one stream end, the one before them at `end`."""
+    ends: list[float] = []
+    for ready, pause, ns in zip(launched.tolist(), gap.tolist(), length.tolist(), strict=True):
+        end += pause
+        if ready > end:
+            end = ready
+        end += ns
+        ends.append(end)
+    return ends
+
+
+def ends_by_call(graph: Graph, backlog_ns: float) -> list[float]:
+    """When each task ends, the host going from call to call."""
+    waits, depends = graph.call_wait != NONE, graph.task_after != NONE
+    tails = iter(graph.call_tail_ns[waits].tolist())
+    lags = iter(graph.task_lag_ns[depends].tolist())
+    calls = zip(
+        graph.call_ns.tolist(),
+        np.diff(graph.call_first).tolist(),
+        graph.call_wait.tolist(),
+        strict=True,
+    )
+    tasks = zip(
+        graph.task_stream.tolist(),
+        graph.task_ns.tolist(),
+        graph.task_latency_ns.tolist(),
+        graph.task_gap_ns.tolist(),
+        graph.task_after.tolist(),
+        strict=True,
+    )
+    free = [backlog_ns or IDLE_NS] * graph.num_streams
+    ends: list[float] = []
+    now = 0.0
+    for spent, num_tasks, awaited in calls:
+        while num_tasks:
+            queue, length, latency, gap, after = next(tasks)
+            begin = now + latency
+            other = free[queue] + gap
+            if other > begin:
+                begin = other
+            if after != NONE:
+                begin = max(begin, ends[after] + next(lags))
+            begin += length
+            free[queue] = begin
+            ends.append(begin)
+            num_tasks -= 1
+        if awaited != NONE:
+            now = max(ends[awaited], now) + next(tails)
+        now += spent
+    return ends

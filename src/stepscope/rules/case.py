@@ -11,6 +11,7 @@ from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.recordings.find_db import SearchedConvolutions
 from stepscope.core.run import RankMetadata
+from stepscope.core.trace import Trace
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host
 from stepscope.replay.kinds import task_kinds
@@ -43,15 +44,24 @@ class Case:
     """What the run folder has of the rank."""
     searched: SearchedConvolutions | None = None
     """From MIOpen's find-db, where one was given with the trace."""
+    _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def replayed(self) -> Trace:
+        """The trace up to the end of the replayed steps, with the same indices."""
+        assert self.graph is not None
+        if not self._replayed:
+            self._replayed.append(self.graph.of_trace(self.context.trace))
+        return self._replayed[0]
 
     @property
     def table(self) -> TaskTable:
         """What each task of the graph is; made when first asked for."""
         assert self.graph is not None
         if not self._tables:
-            self._tables.append(task_table(self.context, self.graph))
+            self._tables.append(task_table(self.context, self.graph, self.replayed))
         return self._tables[0]
 
     @property

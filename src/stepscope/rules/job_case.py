@@ -9,7 +9,6 @@ import numpy as np
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
-from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import SourceLocation
@@ -33,6 +32,7 @@ class JobCase:
     cases: tuple[Case, ...]
     """In the order of `job_graph.parts` and `rank_records`."""
     rank_records: tuple[CollectiveRecords, ...]
+    """None of a rank that is alone."""
     matched: Matched
     lateness: tuple[Lateness, ...]
     job_graph: JobGraph
@@ -184,7 +184,6 @@ def job_case_of(
 
 def job_case_of_rank(case: Case) -> JobCase:
     """A rank that exchanges nothing with others: a job of one."""
-    collective_records = collective_records_of(case.context, case.facts.rank)
     nothing = np.zeros(0, np.int64)
     job_graph = JobGraph(parts=(), moving_ns=np.zeros(0), members=nothing)
     if case.graph is not None:
@@ -192,8 +191,8 @@ def job_case_of_rank(case: Case) -> JobCase:
     bounds = case.host_bounds
     return JobCase(
         cases=(case,),
-        rank_records=(collective_records,),
-        matched=match([collective_records]),
+        rank_records=(),
+        matched=match(()),
         lateness=(),
         job_graph=job_graph,
         host_bounds=None

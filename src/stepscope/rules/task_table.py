@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -11,7 +12,6 @@ from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
 from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
-from stepscope.workload.operands import Operand
 
 Column = TypeVar("Column", Bool, Float64, Int64)
 
@@ -23,28 +23,46 @@ class TaskTable:
     trace: Trace
     op: Int64
     """The innermost operator that launched it."""
+    alike: Int64
+    """The place in `example` of that operator's name and inputs."""
+    example: Int64
+    """An operator of each name and inputs; NONE where no operator launched the task."""
     home: Int64
     """That operator, or the forward operator that backward work belongs to."""
     backward: Bool
     optimizer: Bool
     recomputed: Bool
-    category: tuple[str, ...]
-    """"" for what is no kernel."""
+    category: Int64
+    """A place in `categories`; NONE for what is no kernel."""
+    categories: tuple[str, ...]
     precision: tuple[str, ...]
+    """"" for what is no kernel."""
     tensor_core: Int64
     flops: Float64
     bytes: Float64
     leads: Bool
     """Carries the work of its operator call."""
     is_matrix: Bool
-    tensors: dict[tuple[int, int], tuple[list[Operand], float]] = field(default_factory=dict)
-    """By operator and inputs: what it reads and how many bytes it writes, as far as a rule has
-    asked."""
     _inputs: dict[int, ParsedInputs | None] = field(default_factory=dict)
     _works: dict[tuple[int, int], Work | None] = field(default_factory=dict)
 
     def of_category(self, *names: str) -> Bool:
-        return np.array([category in names for category in self.category], np.bool_)
+        chosen = np.array([category in names for category in (*self.categories, "")], np.bool_)
+        mask: Bool = chosen[self.category]
+        return mask
+
+    def where(self, holds: Callable[[int], bool]) -> Bool:
+        """Tasks of whose operator it holds, asked once for each name and inputs, and for NONE."""
+        told = np.array([holds(op) for op in self.example.tolist()], np.bool_)
+        mask: Bool = told[self.alike]
+        return mask
+
+    def examples(self, mask: Bool) -> list[int]:
+        """Of the masked tasks' operators the last one of each name and inputs, in order."""
+        last = np.full(len(self.example), NONE, np.int64)
+        np.maximum.at(last, self.alike[mask], self.op[mask])
+        ops: list[int] = np.sort(last[last != NONE]).tolist()
+        return ops
 
     def op_name(self, op: int) -> str:
         return "" if op == NONE else self.trace.names[self.trace.name[op]]
@@ -74,8 +92,9 @@ class TaskTable:
         return self._works[key]
 
 
-def task_table(context: RankContext, graph: Graph) -> TaskTable:
-    """Look every task up among the charges and the kernels' work."""
+def task_table(context: RankContext, graph: Graph, trace: Trace) -> TaskTable:
+    """Look every task up among the charges and the kernels' work. `trace` has its events at
+    least."""
     tasks, charges, kernels = graph.task_event, context.charges, context.kernels
     charged = np.searchsorted(charges.work, tasks)
     row = np.minimum(np.searchsorted(kernels.kernels, tasks), max(len(kernels.kernels) - 1, 0))
@@ -85,17 +104,19 @@ def task_table(context: RankContext, graph: Graph) -> TaskTable:
             return np.full(len(tasks), missing)
         return np.where(kernels.kernels[row] == tasks, values[row], missing)
 
-    category, precision = of_tasks(kernels.category, NONE), of_tasks(kernels.precision, NONE)
+    precision, op = of_tasks(kernels.precision, NONE), charges.op[charged]
+    alike, example = _by_work(trace, op)
     return TaskTable(
-        trace=context.trace,
-        op=charges.op[charged],
+        trace=trace,
+        op=op,
+        alike=alike,
+        example=example,
         home=charges.home[charged],
         backward=charges.backward[charged],
         optimizer=charges.optimizer[charged],
         recomputed=charges.recomputed[charged],
-        category=tuple(
-            "" if code == NONE else kernels.categories[code] for code in category.tolist()
-        ),
+        category=of_tasks(kernels.category, NONE),
+        categories=kernels.categories,
         precision=tuple(
             "" if code == NONE else kernels.precisions[code] for code in precision.tolist()
         ),
@@ -105,6 +126,15 @@ def task_table(context: RankContext, graph: Graph) -> TaskTable:
         leads=of_tasks(kernels.group_ns, 0) > 0,
         is_matrix=of_tasks(kernels.is_matrix, False),
     )
+
+
+def _by_work(trace: Trace, op: Int64) -> tuple[Int64, Int64]:
+    """Per task the number of its operator's name and inputs, and an operator of each number."""
+    work = trace.name[op].astype(np.int64) * (len(trace.details) + 1) + trace.detail[op]
+    _, first, alike = np.unique(
+        np.where(op == NONE, np.iinfo(np.int64).min, work), return_index=True, return_inverse=True
+    )
+    return alike, op[first]
 
 
 def per_step_ms(graph: Graph, mask: Bool) -> float:

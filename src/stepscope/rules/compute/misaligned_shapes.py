@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
@@ -80,7 +81,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
     steps, sizes = max(graph.num_steps, 1), _sizes(table, int(table.op[longest]))
-    named = _named_so(table, graph, slow)
+    named = int(matching(table.trace, BY_NAME)[graph.task_event[slow]].sum())
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -106,20 +107,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
-    named = table.of_category("gemm") & np.array(
-        [_has_name(table, graph, task) for task in range(len(graph))], np.bool_
-    )
+    named = table.of_category("gemm") & matching(table.trace, BY_NAME)[graph.task_event]
     named &= table.tensor_core == 1
     reason = "products in kernels named align1 or align2, of sizes not known"
     return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
-
-
-def _has_name(table: TaskTable, graph: Graph, task: int) -> bool:
-    return BY_NAME.search(table.trace.names[table.trace.name[graph.task_event[task]]]) is not None
-
-
-def _named_so(table: TaskTable, graph: Graph, slow: Bool) -> int:
-    return sum(_has_name(table, graph, task) for task in np.flatnonzero(slow).tolist())
 
 
 def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
@@ -127,30 +118,52 @@ def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Floa
     longer aligned ones take."""
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0
-    for task in np.flatnonzero(
-        table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
-    ).tolist():
-        op, row = int(table.op[task]), ROW_OF.get(table.precision[task])
-        inputs = table.inputs(op) if table.op_name(op) in PRODUCTS else None
-        if row is None or inputs is None:
+    products = table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
+    products &= table.where(
+        lambda op: table.op_name(op) in PRODUCTS and table.inputs(op) is not None
+    )
+    known: dict[tuple[int, str, float, float], _Padding] = {}
+    for task in np.flatnonzero(products).tolist():
+        precision, flops, size = table.precision[task], table.flops[task], table.bytes[task]
+        if precision not in ROW_OF:
             continue
-        sizes = _sizes(table, op)
-        grown = _growth(sizes, row)
-        best = matrix_ns(
-            roofs,
-            float(table.flops[task]) * grown,
-            float(table.bytes[task]) * grown,
-            table.precision[task],
-        )
-        if _is_aligned(inputs, PRODUCTS[table.op_name(op)], row):
-            aligned_now, aligned_best = (
-                aligned_now + float(graph.task_ns[task]),
-                aligned_best + best,
-            )
-        elif grown <= POLICY.most_padding:
-            padded[task] = best
+        key = (int(table.alike[task]), precision, float(flops), float(size))
+        if key not in known:
+            known[key] = _padding(table, roofs, int(table.op[task]), *key[1:])
+        padding = known[key]
+        if padding.is_aligned:
+            aligned_now += float(graph.task_ns[task])
+            aligned_best += padding.best_ns
+        elif padding.growth <= POLICY.most_padding:
+            padded[task] = padding.best_ns
     slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
     return padded, slowdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Padding:
+    """A product with every odd dimension padded."""
+
+    is_aligned: bool
+    """It has none."""
+    growth: float
+    """How much larger it is."""
+    best_ns: float
+
+
+def _padding(
+    table: TaskTable, roofs: DevicePeaks, op: int, precision: str, flops: float, size: float
+) -> _Padding:
+    inputs, row = table.inputs(op), ROW_OF[precision]
+    assert inputs is not None
+    growth = math.prod(
+        math.ceil(side / row) * row / max(side, 1) for side in _sizes(table, op) if side % row
+    )
+    return _Padding(
+        is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
+        growth=growth,
+        best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
+    )
 
 
 def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
@@ -162,11 +175,6 @@ def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
     if left is None or right is None or len(left.dims) != 2 or len(right.dims) != 2:
         return 0, 0, 0
     return left.dims[0], right.dims[1], left.dims[1]
-
-
-def _growth(sizes: tuple[int, int, int], row: int) -> float:
-    """How much larger the product is with every odd dimension padded."""
-    return math.prod(math.ceil(size / row) * row / max(size, 1) for size in sizes if size % row)
 
 
 def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:

@@ -99,6 +99,8 @@ def _epoch_edges(case: Case) -> tuple[Int64, Int64]:
     start."""
     trace, fetches = case.context.trace, next_calls(case.context.trace, case.context.host, WORKERS)
     before, after = fetches[:-1], fetches[1:]
+    if len(before) == 0:
+        return before, after
     launching = case.context.links.launch[trace.device_work & (case.context.links.launch >= 0)]
     if len(launching) == 0:
         # Without a device the operators are the work.

@@ -94,7 +94,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _blocking_launches(case: Case, graph: Graph) -> Intervals:
     """When the host stood in a launch call while its own kernel ran, where most launches do
     that."""
-    trace = case.context.trace
+    trace = case.replayed
     launches = np.flatnonzero(
         matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1)
     )
@@ -110,8 +110,10 @@ def _anomaly_checks(case: Case) -> Intervals:
     """The checks inside backward nodes, where most nodes have one."""
     trace, parent = case.context.trace, case.context.links.parent
     is_op = trace.is_kind(Kind.OP)
-    nodes = is_op & matching(trace, BACKWARD_RANGE)
     checking = np.flatnonzero(is_op & matching(trace, NAN_CHECK))
+    if len(checking) == 0:
+        return empty()
+    nodes = is_op & matching(trace, BACKWARD_RANGE)
     inside = ancestor_with(parent, checking, nodes, outermost=True)
     if len(np.unique(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
         return empty()

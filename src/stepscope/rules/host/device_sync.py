@@ -87,7 +87,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not waits.all.any():
         return None
     read = np.unique(waits.reader[waits.scalar | waits.fetch])
-    trace = case.context.trace
+    trace = case.replayed
     reading = union(trace.start_ns[read], trace.end_ns[read])
     whole = join(reading, feeding_ranges(case, read))
     num = float(waits.all.sum()) / case.graph.num_steps
@@ -115,7 +115,7 @@ def _dropped(case: Case, graph: Graph, waits: Bool, ranges: Intervals) -> Graph:
 def _waits(case: Case, graph: Graph) -> _Waits:
     """The waiting calls that a reader could do without, by why they wait."""
     context = case.context
-    trace, host, parent = context.trace, context.host, context.links.parent
+    trace, host, parent = case.replayed, context.host, context.links.parent
     call = graph.call_event
     elsewhere = join(host.input, host.io, host.compile, host.allocator)
     candidate = (
@@ -139,7 +139,7 @@ def _waits(case: Case, graph: Graph) -> _Waits:
 
 def _fetches_little(case: Case, graph: Graph) -> Bool:
     """Per call: it waits for a small copy to the host."""
-    trace = case.context.trace
+    trace = case.replayed
     target = graph.task_event[np.maximum(graph.call_wait, 0)]
     to_host = trace.is_kind(Kind.MEMCPY) & matching(
         trace, re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)")
@@ -151,7 +151,7 @@ def _fetches_little(case: Case, graph: Graph) -> Bool:
 
 def _evidence(case: Case, graph: Graph, waits: _Waits) -> tuple[str, ...]:
     """How often by what, and for how long."""
-    trace, parent = case.context.trace, case.context.links.parent
+    trace, parent = case.replayed, case.context.links.parent
     calls = np.flatnonzero(waits.all)
     op = ancestor_with(parent, graph.call_event[calls], trace.is_kind(Kind.OP), outermost=True)
     names = Counter(

@@ -95,11 +95,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 def pauses_of(case: Case, graph: Graph) -> Intervals:
     """When the collector held a driving thread, inside the replayed steps and outside the
     compiler."""
-    trace, host = case.context.trace, case.context.host
-    named = (
-        trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR) & host.driving
-    )
-    events = np.flatnonzero(named)
+    trace, host = case.replayed, case.context.host
+    named = trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR)
+    events = np.flatnonzero(named & host.driving[: len(trace)])
     window = union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
     return intersect(
         subtract(union(trace.start_ns[events], trace.end_ns[events]), host.compile), window

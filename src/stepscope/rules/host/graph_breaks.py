@@ -124,7 +124,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 def _regions(case: Case, graph: Graph) -> Int64:
     """The compiled regions entered in the replayed steps, by time."""
-    trace = case.context.trace
+    trace = case.replayed
     regions = np.flatnonzero(matching(trace, REGION) & trace.is_kind(Kind.OP, Kind.MARK))
     start = trace.start_ns[regions]
     inside: Int64 = regions[
@@ -136,7 +136,7 @@ def _regions(case: Case, graph: Graph) -> Int64:
 def _outermost(case: Case, regions: Int64) -> Int64:
     """For each region the outermost one it is in, itself when there is none."""
     return ancestor_with(
-        case.context.links.parent, regions, matching(case.context.trace, REGION), outermost=True
+        case.context.links.parent, regions, matching(case.replayed, REGION), outermost=True
     )
 
 

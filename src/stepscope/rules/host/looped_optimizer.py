@@ -153,7 +153,7 @@ def _unfitted_ns(case: Case) -> float:
 
 def _loop(case: Case, graph: Graph) -> _Loop | None:
     context = case.context
-    trace, parent = context.trace, context.links.parent
+    trace, parent = case.replayed, context.links.parent
     marks = np.flatnonzero(trace.is_kind(Kind.MARK) & matching(trace, STEP))
     if len(marks) == 0:
         return None
@@ -202,22 +202,16 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     context = case.context
     trace = context.trace
     now_ns = float(graph.task_ns[tasks].sum()) / graph.num_steps
-    moved = np.zeros(len(trace))
-    has_bytes = ~np.isnan(context.kernels.bytes)
-    moved[context.kernels.kernels[has_bytes]] = context.kernels.bytes[has_bytes]
-    by_op: dict[int, float] = {}
-    owner = call_of_task(graph)
-    for task in np.flatnonzero(tasks).tolist():
-        name = int(trace.name[op[owner[task]]])
-        by_op[name] = by_op.get(name, 0.0) + float(moved[graph.task_event[task]])
+    names, named = np.unique(trace.name[op[call_of_task(graph)[tasks]]], return_inverse=True)
+    by_op = np.bincount(named, np.nan_to_num(case.table.bytes[tasks]))
     # The operator that moves least reads each parameter-sized tensor once and writes it once.
-    least = min((size for size in by_op.values() if size > 0), default=0.0) / 2 / graph.num_steps
-    if context.roofs is None or least == 0:
+    least = float(by_op[by_op > 0].min(initial=np.inf)) / 2 / graph.num_steps
+    if context.roofs is None or not (by_op > 0).any():
         return now_ns
     # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
     share = POLICY.bandwidth_share * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
     rate = context.roofs.spec.bandwidth_bytes_per_s.value * share
-    return min(now_ns, _passes([trace.names[name] for name in by_op]) * least / rate * 1e9)
+    return min(now_ns, _passes([trace.names[name] for name in names.tolist()]) * least / rate * 1e9)
 
 
 def _passes(names: list[str]) -> int:

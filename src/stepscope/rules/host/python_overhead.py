@@ -123,9 +123,10 @@ def _action(case: Case) -> str:
 
 def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     """How many and how long, and before which operator."""
-    trace = case.context.trace
+    trace = case.replayed
     longest = np.argsort(-gaps.own_ns, kind="stable")[:20]
-    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & case.context.host.driving)
+    driving = case.context.host.driving[: len(trace)]
+    recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & driving)
     following = recorded[np.searchsorted(trace.start_ns[recorded], gaps.end[longest])]
     before = Counter(
         str(trace.names[trace.name[event]]) for event in following.tolist()

@@ -168,24 +168,24 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
     trace = case.context.trace
     owner = call_of_task(graph)
     kernel: Bool = (trace.kind[graph.task_event] == Kind.KERNEL) & (micro[owner] >= 0)
-    counts: dict[tuple[int, int], Counter[int]] = {}
-    rows = zip(
-        graph.task_step[kernel].tolist(),
-        micro[owner][kernel].tolist(),
-        trace.name[graph.task_event][kernel].tolist(),
-        strict=True,
-    )
-    for step, part, name in rows:
-        counts.setdefault((step, part), Counter())[name] += 1
-    if _updates_between(case, graph):
+    if not kernel.any() or _updates_between(case, graph):
         return 0
-    per_step = Counter(step for step, _ in counts)
-    folds = int(np.median(list(per_step.values()))) if per_step else 0
+    parts, num_names = micro[owner][kernel], len(trace.names)
+    num_parts = int(parts.max()) + 1
+    keys, nums = np.unique(
+        (graph.task_step[kernel] * num_parts + parts) * num_names
+        + trace.name[graph.task_event[kernel]],
+        return_counts=True,
+    )
+    counts: dict[tuple[int, int], Counter[int]] = {}
+    for key, num in zip(keys.tolist(), nums.tolist(), strict=True):
+        names = counts.setdefault(divmod(key // num_names, num_parts), Counter())
+        names[key % num_names] = num
     for (step, part), names in counts.items():
         first = counts.get((step, 0), names)
         if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
             return 0
-    return folds
+    return int(np.median(list(Counter(step for step, _ in counts).values())))
 
 
 def _updates_between(case: Case, graph: Graph) -> bool:

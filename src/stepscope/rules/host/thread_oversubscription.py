@@ -130,13 +130,18 @@ def _computing(case: Case) -> Int64:
     the loader or the compiler."""
     trace, parent = case.context.trace, case.context.links.parent
     long = trace.is_kind(Kind.OP) & (trace.dur_ns >= POLICY.least_ns)
+    if not long.any():
+        return np.zeros(0, np.int64)
     touching = np.zeros(len(trace), np.bool_)
     inner = np.flatnonzero(trace.is_kind(Kind.RUNTIME))
+    place = np.zeros(len(trace), np.int32)
     while len(inner):
-        above = np.unique(parent[inner])
-        above = above[above != NONE]
-        inner = above[~touching[above]]
-        touching[inner] = True
+        above = parent[inner]
+        above = above[(above != NONE) & ~touching[above]]
+        touching[above] = True
+        # One of those that stand in the same range goes on.
+        place[above] = np.arange(len(above))
+        inner = above[place[above] == np.arange(len(above))]
     candidates = np.flatnonzero(long & ~touching)
     outer = ancestor_with(parent, parent[candidates], long & ~touching)
     host = case.context.host

@@ -159,21 +159,23 @@ def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
 def _gathered(case: Case, graph: Graph, table: TaskTable) -> Counter[Shape]:
     """How many gradients were gathered in the replayed time, by shape: one per weight and backward
     pass."""
-    trace = case.context.trace
+    trace = case.replayed
     counts: Counter[Shape] = Counter()
     inside = (trace.start_ns >= graph.call_start_ns[0]) & (trace.start_ns < graph.call_end_ns[-1])
-    for event in np.flatnonzero(matching(trace, GATHERS) & inside).tolist():
+    events = np.flatnonzero(matching(trace, GATHERS) & inside)
+    _, first, num = np.unique(trace.detail[events], return_index=True, return_counts=True)
+    for event, count in zip(events[first].tolist(), num.tolist(), strict=True):
         inputs = table.inputs(event)
         grad = None if inputs is None else operand(inputs, 0)
         if grad is not None and grad.dims:
-            counts[grad.dims] += 1
+            counts[grad.dims] += count
     return counts
 
 
 def _product_shapes(table: TaskTable) -> _Shapes:
     """Shapes that forward products take as weights, as the layer keeps them, and as inputs."""
     shapes = _Shapes()
-    for op in np.unique(table.op[table.is_matrix & ~table.backward]).tolist():
+    for op in table.examples(table.is_matrix & ~table.backward):
         positions, inputs = INPUT_AND_WEIGHT.get(table.op_name(op)), table.inputs(op)
         if positions is None or inputs is None:
             continue
@@ -196,41 +198,47 @@ def _casts(
     in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
     up: dict[Shape, list[int]] = defaultdict(list)
-    for task, op in enumerate(table.op.tolist()):
-        inputs = table.inputs(op) if table.op_name(op) == "aten::copy_" else None
-        to, source = (None, None) if inputs is None else (operand(inputs, 0), operand(inputs, 1))
-        if to is None or source is None or to.dims not in weights or to.dims != source.dims:
-            continue
-        if (
-            to.dtype == source.dtype
-            or not {to.dtype, source.dtype} <= FLOATS
-            or table.recomputed[task]
-        ):
-            continue
-        if to.dtype in HALVES and not table.backward[task] and not table.optimizer[task]:
-            down[to.dims].append(task)
-        elif source.dtype in HALVES and table.backward[task]:
-            up[to.dims].append(task)
+    casts = [_cast(table, op) for op in table.example.tolist()]
+    is_cast = np.array([cast is not None and cast[0] in weights for cast in casts], np.bool_)
+    for task in np.flatnonzero(is_cast[table.alike] & ~table.recomputed).tolist():
+        cast = casts[table.alike[task]]
+        assert cast is not None
+        shape, to, source = cast
+        if to in HALVES and not table.backward[task] and not table.optimizer[task]:
+            down[shape].append(task)
+        elif source in HALVES and table.backward[task]:
+            up[shape].append(task)
     return down, up
+
+
+def _cast(table: TaskTable, op: int) -> tuple[Shape, str, str] | None:
+    """The shape of what the operator copies from one floating type to another, and the types it
+    goes to and comes from; None where it does not."""
+    inputs = table.inputs(op) if table.op_name(op) == "aten::copy_" else None
+    to, source = (None, None) if inputs is None else (operand(inputs, 0), operand(inputs, 1))
+    if to is None or source is None or to.dims != source.dims or to.dtype == source.dtype:
+        return None
+    return (to.dims, to.dtype, source.dtype) if {to.dtype, source.dtype} <= FLOATS else None
 
 
 def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
     """Additions in backward of two fp32 gradients of a weight that is cast repeatedly."""
-    mask = np.zeros(len(table.op), np.bool_)
-    for task in np.flatnonzero(table.backward).tolist():
-        op = int(table.op[task])
+
+    def is_sum(op: int) -> bool:
         inputs = table.inputs(op) if table.op_name(op) in ("aten::add", "aten::add_") else None
         tensors = [] if inputs is None else [operand(inputs, 0), operand(inputs, 1)]
-        mask[task] = bool(tensors) and all(
+        return bool(tensors) and all(
             tensor is not None and tensor.dims in repeated and tensor.dtype == "fp32"
             for tensor in tensors
         )
-    return mask
+
+    sums: Bool = table.backward & table.where(is_sum)
+    return sums
 
 
 def _spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
     """Without these casts; the sums then run over half the bytes."""
-    trace, links = case.context.trace, case.context.links
+    trace, links = case.replayed, case.context.links
     ops: Int64 = np.unique(table.op[gone])
     outer = ancestor_with(links.parent, ops[ops != NONE], matching(trace, CASTING), outermost=True)
     ranges = ranges_of(case, outer[outer != NONE])

@@ -56,16 +56,15 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     if memory is None:
         return Abstention(code=CODE, reason=REASON, needs=NEEDS)
     step = np.searchsorted(case.context.cut.host_start, memory.time_ns, side="right") - 1
-    floors = np.array(
-        [memory.allocated[step == number].min() for number in np.unique(step[step >= 0])]
-    )
-    if len(floors) < POLICY.least_steps:
+    inside = step >= 0
+    first = np.unique(step[inside], return_index=True)[1]
+    if len(first) < POLICY.least_steps:
         return Abstention(
             code=CODE,
             reason="too few steps were recorded",
             needs=f"record {POLICY.least_steps} steps or more",
         )
-    left = _left_behind(floors)
+    left = _left_behind(np.minimum.reduceat(memory.allocated[inside], first))
     if left is None:
         return None
     return Remark(

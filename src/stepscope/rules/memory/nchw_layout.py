@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -102,9 +103,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if graph is None or case.step_interval_ns is None:
         return None
     table = case.table
-    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
+    around = table.where(partial(is_convolution, table))
     turning = _turning(table)
-    norms = _norms(table)
+    norms = table.where(partial(_is_norm, table))
     times = _new_times(graph, table, norms, roofs)
     times[turning] = _left_of_turns(graph, table, turning)
     thin = around & ~turning & ~np.isnan(times) & (times < graph.task_ns)
@@ -142,12 +143,13 @@ def turned_by_compiler(case: Case) -> Change | None:
     graph, table = case.graph, case.table
     if graph is None or not is_turned_by_compiler(table):
         return None
-    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op)}
+
+    def is_flat(op: int) -> bool:
+        pair = image_and_weight(table, op)
+        return pair is not None and is_picture(pair[0])
+
     # Signals and volumes are left as they are.
-    flat = np.array(
-        [(pair := images[op]) is not None and is_picture(pair[0]) for op in table.op.tolist()],
-        np.bool_,
-    )
+    flat = table.where(is_flat)
     turning = _turning(table) & flat
     if not turning.any():
         return None
@@ -158,36 +160,32 @@ def turned_by_compiler(case: Case) -> Change | None:
 
 def _turning(table: TaskTable) -> Bool:
     """Tasks that only turn tensors for a convolution."""
-    around = np.array([is_convolution(table, int(op)) for op in table.op.tolist()], np.bool_)
-    result: Bool = table.of_category("layout") & around
+    result: Bool = table.of_category("layout") & table.where(partial(is_convolution, table))
     return result
 
 
-def _norms(table: TaskTable) -> Bool:
-    """Tasks of batch and group norms over images whose channels are not innermost."""
-    mask = np.zeros(len(table.op), np.bool_)
-    verdict: dict[int, bool] = {NONE: False}
-    for task, op in enumerate(table.op.tolist()):
-        if op not in verdict:
-            name = table.op_name(op)
-            verdict[op] = ("batch_norm" in name or "group_norm" in name) and is_nchw(table, op)
-        mask[task] = verdict[op]
-    return mask
+def _is_norm(table: TaskTable, op: int) -> bool:
+    """A batch or group norm over images whose channels are not innermost."""
+    name = table.op_name(op)
+    return ("batch_norm" in name or "group_norm" in name) and is_nchw(table, op)
 
 
 def _new_times(graph: Graph, table: TaskTable, norms: Bool, roofs: DevicePeaks | None) -> Float64:
     """Per task its time in NHWC, NaN where it stays: an operator's whole time on its longest
     kernel, nothing on the others."""
     times = np.full(len(graph), np.nan)
-    for op in np.unique(table.op[norms]).tolist():
-        tasks = np.flatnonzero(table.op == op)
-        whole = _norm_ns(table, int(op), float(graph.task_ns[tasks].sum()), roofs)
-        times[tasks] = 0.0
-        times[tasks[np.argmax(graph.task_ns[tasks])]] = whole
-    for task in np.flatnonzero(table.of_category("convolution")).tolist():
-        op = int(table.op[task])
-        if op != NONE and is_nchw(table, op):
-            times[task] = graph.task_ns[task] * _convolution_factor(table, task, op)
+    of_norms = np.flatnonzero(norms)
+    of_norms = of_norms[np.argsort(table.op[of_norms], kind="stable")]
+    for tasks in np.split(of_norms, np.flatnonzero(np.diff(table.op[of_norms])) + 1):
+        if len(tasks):
+            now_ns = float(graph.task_ns[tasks].sum())
+            times[tasks] = 0.0
+            longest = tasks[np.argmax(graph.task_ns[tasks])]
+            times[longest] = _norm_ns(table, int(table.op[tasks[0]]), now_ns, roofs)
+    nchw = table.of_category("convolution") & table.where(partial(is_nchw, table))
+    for task in np.flatnonzero(nchw & (table.op != NONE)).tolist():
+        factor = _convolution_factor(table, task, int(table.op[task]))
+        times[task] = graph.task_ns[task] * factor
     return times
 
 
@@ -195,14 +193,12 @@ def _left_of_turns(graph: Graph, table: TaskTable, turning: Bool) -> Float64:
     """What stays of each turn in NHWC."""
     tasks = np.flatnonzero(turning)
     to_nhwc = matching(table.trace, TO_NHWC)[graph.task_event[tasks]]
-    images = {int(op): image_and_weight(table, int(op)) for op in np.unique(table.op[tasks])}
-    full = np.array(
-        [
-            (pair := images[int(op)]) is not None and pair[0].dtype == "fp32"
-            for op in table.op[tasks]
-        ],
-        np.bool_,
-    )
+
+    def is_full(op: int) -> bool:
+        pair = image_and_weight(table, op)
+        return pair is not None and pair[0].dtype == "fp32"
+
+    full = table.where(is_full)[tasks]
     left: Float64 = np.where(to_nhwc & full, graph.task_ns[tasks] * POLICY.rounding_factor, 0.0)
     return left
 

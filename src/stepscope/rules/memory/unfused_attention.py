@@ -150,16 +150,9 @@ def find_groups(case: Case, graph: Graph, table: TaskTable) -> list[AttentionGro
 
 
 def _softmax_tasks(table: TaskTable) -> list[int]:
-    named = {
-        op
-        for op in np.unique(table.op).tolist()
-        if table.op_name(op) in ("aten::_softmax", "aten::_safe_softmax")
-    }
-    return [
-        task
-        for task in np.flatnonzero(np.isin(table.op, list(named)) & table.leads).tolist()
-        if named
-    ]
+    named = table.where(lambda op: table.op_name(op) in ("aten::_softmax", "aten::_safe_softmax"))
+    tasks: list[int] = np.flatnonzero(named & table.leads).tolist()
+    return tasks
 
 
 def _forward_group(
@@ -179,13 +172,12 @@ def _forward_group(
         return None
     queries, keys = scores.dims[-2], scores.dims[-1]
     low, high = _host_span(case, table, first)[0], _host_span(case, table, second)[1]
-    launched = case.context.trace.start_ns[
-        np.maximum(case.context.links.launch[graph.task_event], 0)
-    ]
     near = np.arange(max(first - 8, 0), second + 1)
+    launch = case.context.links.launch[graph.task_event[near]]
+    launched = case.replayed.start_ns[np.maximum(launch, 0)]
     inside = near[
-        (launched[near] >= low)
-        & (launched[near] <= high)
+        (launched >= low)
+        & (launched <= high)
         & (graph.task_stream[near] == graph.task_stream[softmax])
     ]
     return AttentionGroup(
@@ -233,12 +225,13 @@ def _matrices(
 def _host_span(case: Case, table: TaskTable, task: int) -> tuple[int, int]:
     """When the host was inside the product, or in the matmul around it, which also copies what is
     not contiguous."""
-    trace, op = case.context.trace, int(table.op[task])
+    trace, op = case.replayed, int(table.op[task])
     outer = int(case.context.links.parent[op])
     wide = (
         outer if outer != NONE and table.op_name(outer) in ("aten::matmul", "aten::einsum") else op
     )
-    return int(trace.start_ns[wide]), int(trace.end_ns[wide])
+    start = int(trace.start_ns[wide])
+    return start, start + int(trace.dur_ns[wide])
 
 
 def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> bool:

@@ -22,20 +22,20 @@ Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Kind
+from stepscope.core.trace import NONE, Bool, Kind
 from stepscope.replay.changes import Change, without_host_ranges
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.memory.nchw_layout import turned_by_compiler
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.host_ranges import ranges_of
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import integer_at
@@ -79,9 +79,34 @@ OPAQUE = re.compile(
 alone."""
 FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 """Operators that write their first argument without reading it."""
+COPY = "aten::copy_"
 CALLS = re.compile(
     r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
 )
+
+
+Tensor = tuple[int, str]
+"""A number of elements and their type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What an operator of one name and inputs moves and computes. Bytes."""
+
+    reads: tuple[Tensor, ...]
+    read_bytes: tuple[float, ...]
+    """Of each of them."""
+    large: frozenset[Tensor]
+    """Those of them that do not stay in the cache."""
+    writes: Tensor | None
+    writes_alike: bool
+    """As many elements as its largest input has."""
+    again: float
+    """Of statistics, or gradients of weight and bias, over the other dimensions: a second pass,
+    fused or not."""
+    moved: float
+    instructions: float
+    over_batches: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,15 +116,19 @@ class FusibleRun:
     backward: bool
     ops: list[int] = field(default_factory=list)
     tasks: list[int] = field(default_factory=list)
-    live: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """Written in the run and not taken up yet, by number of elements and type."""
-    seen: set[tuple[int, str]] = field(default_factory=set)
+    live: dict[Tensor, int] = field(default_factory=dict)
+    """Written in the run and not taken up yet."""
+    seen: set[Tensor] = field(default_factory=set)
     comes_in: float = 0.0
     """Read, and of a size not seen before in the run: surely from outside."""
     may_come_in: float = 0.0
     """Read, and of a size seen before: the same tensor again, or another."""
+    goes_out: float = 0.0
+    """Of a run of several operators."""
     traffic: float = 0.0
     """Of all the operators as they are."""
+    now_ns: float = 0.0
+    """Of a run of several operators."""
     instructions: float = 0.0
     grad_in: float = 0.0
     """The largest tensor that the first operator reads."""
@@ -107,12 +136,6 @@ class FusibleRun:
     """It has a batch norm, whose library kernels are slow for reasons of their own."""
     homes: set[int] = field(default_factory=set)
     """Places of the forward runs it is the backward of."""
-
-    @property
-    def goes_out(self) -> float:
-        return sum(
-            count * (size_bytes(numel, dtype) or 0.0) for (numel, dtype), count in self.live.items()
-        )
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -132,14 +155,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
             needs="record_shapes=True",
         )
     runs = find_runs(graph, table)
-    worth = [run for run in runs if len(run.ops) > 1]
+    worth = _of_several(runs)
     mask = np.zeros(len(graph), np.bool_)
     for run in worth:
         mask[run.tasks] = True
     spent_ms = per_step_ms(graph, mask)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    longest = max(worth, key=lambda run: float(graph.task_ns[run.tasks].sum()))
+    longest = max(worth, key=lambda run: run.now_ns)
+    turned = turned_by_compiler(case)
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -157,25 +181,30 @@ def propose(case: Case) -> Proposal | Abstention | None:
             ),
         ),
         events=graph.task_event[mask],
-        change=_compiled(case, _fused(case, graph, runs, roofs, 0.5, with_host=True)),
-        cautious=_fused(case, graph, runs, roofs, 1.0, with_host=False),
-        hopeful=_compiled(case, _fused(case, graph, runs, roofs, 0.0, with_host=True)),
+        change=_compiled(turned, _fused(case, runs, roofs, 0.5, with_host=True)),
+        cautious=_fused(case, runs, roofs, 1.0, with_host=False),
+        hopeful=_compiled(turned, _fused(case, runs, roofs, 0.0, with_host=True)),
         changes_numerics=True,
     )
 
 
-def _compiled(case: Case, fused: Change) -> Change:
+def _compiled(turned: Change | None, fused: Change) -> Change:
     """With the convolutions' layout as the compiler chooses it."""
-    turned = turned_by_compiler(case)
     return fused if turned is None else lambda graph: turned(fused(graph))
 
 
 def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
     end ends all that are open."""
-    fusible = table.of_category(*FUSIBLE).tolist()
-    kinds, steps = table.trace.kind[graph.task_event].tolist(), graph.task_step.tolist()
-    ops, memset, memcpy = table.op.tolist(), int(Kind.MEMSET), int(Kind.MEMCPY)
+    fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
+    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
+    joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
+    traffics = _traffics(table, joining)
+    ending = (~joining & (table.is_matrix | ~fusible)).tolist()
+    is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
+    ops, backward = table.op.tolist(), table.backward.tolist()
+    sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
+    away = (table.home != table.op).tolist()
     runs: list[FusibleRun] = []
     by_sequence: dict[int, int] = {}
     for stream in range(graph.num_streams):
@@ -187,19 +216,29 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
                 if last_run != NONE:
                     runs[last_run].tasks.append(task)
                 continue
-            if kinds[task] == memset:
+            if is_set[task]:
                 continue
-            is_copy = kinds[task] == memcpy and table.op_name(op) == "aten::copy_"
-            joins = (fusible[task] or is_copy) and _fits(table, op) and not table.optimizer[task]
-            if step != last_step or (not joins and (table.is_matrix[task] or not fusible[task])):
+            if step != last_step or ending[task]:
                 opened = []
             last_op, last_run, last_step = op, NONE, step
-            if not joins:
+            traffic = traffics[task]
+            if traffic is None:
                 continue
-            last_run = _join(table, runs, opened, op, bool(table.backward[task]))
-            runs[last_run].tasks.append(task)
-            _link(table, runs, by_sequence, last_run, task)
+            last_run = _run_for(runs, opened, traffic, backward[task])
+            run = runs[last_run]
+            _join(run, traffic)
+            run.ops.append(op)
+            run.tasks.append(task)
+            _link(run, by_sequence, last_run, sequence[task], is_away=away[task])
+    for run in _of_several(runs):
+        run.now_ns = float(graph.task_ns[run.tasks].sum())
+        run.goes_out = sum(count * _bytes_of(tensor) for tensor, count in run.live.items())
     return runs
+
+
+def _of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
+    """Those with something to fuse: more than one operator."""
+    return [run for run in runs if len(run.ops) > 1]
 
 
 def _fits(table: TaskTable, op: int) -> bool:
@@ -209,65 +248,95 @@ def _fits(table: TaskTable, op: int) -> bool:
     return OPAQUE.search(table.op_name(op)) is None
 
 
-def _join(
-    table: TaskTable, runs: list[FusibleRun], opened: list[int], op: int, backward: bool
-) -> int:
-    """Add the operator to the latest open run that has written something it reads, or to one of its
-    own."""
-    reads, written = _tensors(table, op)
-    keys = [(tensor.numel, tensor.dtype) for tensor in reads]
-    candidates = [index for index in reversed(opened) if runs[index].backward == backward]
-    index = next(
-        (index for index in candidates if any(runs[index].live[key] > 0 for key in keys)), NONE
-    )
-    if index == NONE:
-        # A compiler also fuses operators that read the same tensors, which tensors of one size in
-        # one run may be.
-        large = [key for key, tensor in zip(keys, reads, strict=True) if _is_large(tensor)]
-        index = next(
-            (index for index in candidates if any(key in runs[index].seen for key in large)), NONE
-        )
-    if index == NONE:
-        runs.append(FusibleRun(backward=backward))
-        index = len(runs) - 1
-        opened.append(index)
-    run = runs[index]
-    seen = frozenset(run.seen)
-    for tensor, key in zip(reads, keys, strict=True):
-        size = size_bytes(tensor.stored, tensor.dtype) or 0.0
-        if run.live[key] > 0:
-            run.live[key] -= 1
-        elif key in seen:
-            run.may_come_in += size
-        else:
+def _bytes_of(tensor: Tensor) -> float:
+    return size_bytes(*tensor) or 0.0
+
+
+def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_backward: bool) -> int:
+    """The latest open run that has written something the operator reads, or a new one."""
+    candidates = [index for index in reversed(opened) if runs[index].backward == is_backward]
+    for index in candidates:
+        if any(map(runs[index].live.get, traffic.reads)):
+            return index
+    # A compiler also fuses operators that read the same tensors, which tensors of one size in
+    # one run may be.
+    for index in candidates:
+        if not traffic.large.isdisjoint(runs[index].seen):
+            return index
+    runs.append(FusibleRun(backward=is_backward))
+    opened.append(len(runs) - 1)
+    return len(runs) - 1
+
+
+def _join(run: FusibleRun, traffic: Traffic) -> None:
+    """Add the operator's traffic to the run's."""
+    new = [tensor for tensor in traffic.reads if tensor not in run.seen]
+    for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
+        if run.live.get(tensor):
+            run.live[tensor] -= 1
+        elif tensor in new:
             run.comes_in += size
-        run.grad_in = max(run.grad_in, size) if not run.ops else run.grad_in
-        run.seen.add(key)
-    name = table.op_name(op)
-    again = (read_bytes(*reads[:2]) or 0.0) if name.endswith("norm_backward") else 0.0
+        else:
+            run.may_come_in += size
+    if not run.ops:
+        run.grad_in = max(traffic.read_bytes, default=0.0)
+    run.seen.update(new)
+    run.over_batches |= traffic.over_batches
+    run.instructions += traffic.instructions
+    if traffic.writes is not None:
+        run.live[traffic.writes] = run.live.get(traffic.writes, 0) + 1
+        if traffic.writes_alike:
+            run.seen.add(traffic.writes)
+    run.comes_in += traffic.again
+    run.traffic += traffic.moved
+
+
+def _link(
+    run: FusibleRun, by_sequence: dict[int, int], index: int, sequence: int, *, is_away: bool
+) -> None:
+    """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
+    if sequence == NONE:
+        return
+    if not run.backward:
+        by_sequence[sequence] = index
+    elif is_away and sequence in by_sequence:
+        run.homes.add(by_sequence[sequence])
+
+
+def _traffics(table: TaskTable, joining: Bool) -> list[Traffic | None]:
+    """What the operator of each of the masked tasks moves and computes."""
+    traffics: list[Traffic | None] = [None] * len(table.example)
+    for number in np.unique(table.alike[joining]).tolist():
+        traffics[number] = _traffic(table, int(table.example[number]))
+    masked = zip(table.alike.tolist(), joining.tolist(), strict=True)
+    return [traffics[number] if joins else None for number, joins in masked]
+
+
+def _traffic(table: TaskTable, op: int) -> Traffic:
+    tensors, written = _read_and_written(table, op)
+    reads = tuple((tensor.numel, tensor.dtype) for tensor in tensors)
+    sizes = tuple(_bytes_of((tensor.stored, tensor.dtype)) for tensor in tensors)
+    name, num = table.op_name(op), max((numel for numel, _ in reads), default=0)
+    again = (read_bytes(*tensors[:2]) or 0.0) if name.endswith("norm_backward") else 0.0
     if "batch_norm" in name:
-        again = again or (read_bytes(*reads[:1]) or 0.0)
-        run.over_batches = True
-    _write(run, table, op, keys, written)
-    run.ops.append(op)
-    # Statistics, or gradients of weight and bias, over the other dimensions: a second pass, fused
-    # or not.
-    run.comes_in += again
-    run.traffic += (read_bytes(*reads) or 0.0) + written + again
-    return index
-
-
-def _is_large(tensor: Operand) -> bool:
-    return (size_bytes(tensor.stored, tensor.dtype) or 0.0) >= POLICY.least_bytes
-
-
-def _tensors(table: TaskTable, op: int) -> tuple[list[Operand], float]:
-    """What the operator reads, and how many bytes it writes. The place it writes to may be among
-    its recorded inputs."""
-    key = table.key(op)
-    if key not in table.tensors:
-        table.tensors[key] = _read_and_written(table, op)
-    return table.tensors[key]
+        again = again or (read_bytes(*tensors[:1]) or 0.0)
+    calls = _calls_a_function(table, op, len(reads))
+    each = POLICY.call_instructions if calls else POLICY.plain_instructions
+    alike = _written_alike(num, reads, written)
+    other = (int(written / 4), "fp32") if num and written > 0 else None
+    return Traffic(
+        reads=reads,
+        read_bytes=sizes,
+        large=frozenset(
+            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.least_bytes
+        ),
+        writes=alike or other,
+        writes_alike=alike is not None,
+        again=again,
+        moved=(read_bytes(*tensors) or 0.0) + written + again,
+        instructions=each * num,
+        over_batches="batch_norm" in name,
+    )
 
 
 def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
@@ -286,59 +355,29 @@ def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
     return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
 
 
-def _write(
-    run: FusibleRun, table: TaskTable, op: int, reads: list[tuple[int, str]], written: float
-) -> None:
-    """What the operator writes: as many elements as its largest input has if the bytes say so, of
-    that type or a wider one."""
-    numel = max((count for count, _ in reads), default=0)
-    if not numel:
-        return
-    each = (
-        POLICY.call_instructions
-        if _calls_a_function(table, op, reads)
-        else POLICY.plain_instructions
-    )
-    run.instructions += each * numel
+def _written_alike(numel: int, reads: tuple[Tensor, ...], written: float) -> Tensor | None:
+    """What it writes if that is as many elements as its largest input has, as far as the bytes say
+    so: of that type or a wider one."""
     own = next((dtype for count, dtype in reads if count == numel), "fp32")
     for dtype in (own, "bf16", "fp16", "fp32", "bool"):
         size = size_bytes(numel, dtype) or 0.0
         if numel and 0.95 * size <= written <= 1.4 * size:
-            run.live[(numel, dtype)] += 1
-            run.seen.add((numel, dtype))
-            return
-    if written > 0:
-        run.live[(int(written / 4), "fp32")] += 1
+            return numel, dtype
+    return None
 
 
-def _calls_a_function(table: TaskTable, op: int, reads: list[tuple[int, str]]) -> bool:
+def _calls_a_function(table: TaskTable, op: int, num_reads: int) -> bool:
     """Whether each element costs a call: division by a number is a product, and so is a power of 2
     or 3."""
     name, inputs = table.op_name(op), table.inputs(op)
     if "div" in name:
-        return len(reads) > 1
+        return num_reads > 1
     if "pow" in name and inputs is not None:
         return integer_at(inputs, 1) is None
     return CALLS.search(name) is not None
 
 
-def _link(
-    table: TaskTable, runs: list[FusibleRun], by_sequence: dict[int, int], index: int, task: int
-) -> None:
-    """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
-    home = int(table.home[task])
-    sequence = NONE if home == NONE else int(table.trace.sequence[home])
-    if sequence == NONE:
-        return
-    if runs[index].backward and home != table.op[task]:
-        runs[index].homes |= {by_sequence[sequence]} if sequence in by_sequence else set()
-    elif not runs[index].backward:
-        by_sequence[sequence] = index
-
-
-def fused_ns(
-    run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, now_ns: float, share: float
-) -> float:
+def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, share: float) -> float:
     """One kernel for the run, with this share of what may come in coming in. It moves bytes no
     faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
@@ -346,7 +385,7 @@ def fused_ns(
     if run.over_batches:
         rate *= POLICY.batch_norm_share
     else:
-        rate = min(rate, run.traffic / max(now_ns, 1.0))
+        rate = min(rate, run.traffic / max(run.now_ns, 1.0))
 
     def time(size: float, instructions: float) -> float:
         return fixed_ns(roofs, STREAM_FIXED_NS) + max(
@@ -367,22 +406,14 @@ def fused_ns(
 
 
 def _fused(
-    case: Case,
-    graph: Graph,
-    runs: list[FusibleRun],
-    roofs: DevicePeaks,
-    share: float,
-    *,
-    with_host: bool,
+    case: Case, runs: list[FusibleRun], roofs: DevicePeaks, share: float, *, with_host: bool
 ) -> Change:
     lengths: dict[int, float] = {}
     gone: list[int] = []
-    trace = case.context.trace
     ops: list[int] = []
-    for run in runs:
-        now_ns = float(graph.task_ns[run.tasks].sum())
-        fused = fused_ns(run, runs, roofs, now_ns, share) if len(run.ops) > 1 else now_ns
-        if fused >= now_ns:
+    for run in _of_several(runs):
+        fused = fused_ns(run, runs, roofs, share)
+        if fused >= run.now_ns:
             continue
         lengths[run.tasks[0]] = fused
         gone += run.tasks[1:]
@@ -390,7 +421,7 @@ def _fused(
     leads = np.array(sorted(lengths), np.int64)
     new_ns = np.array([lengths[task] for task in sorted(lengths)])
     left = np.array(gone, np.int64)
-    host = union(trace.start_ns[np.array(ops, np.int64)], trace.end_ns[np.array(ops, np.int64)])
+    host = ranges_of(case, np.array(ops, np.int64))
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()

@@ -28,7 +28,7 @@ import numpy as np
 from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
@@ -119,7 +119,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _vocabularies(table: TaskTable) -> dict[int, Vocabulary]:
     """Widths of a log-softmax over the output of a product that widens."""
     losses: dict[int, set[int]] = {}
-    ops = [int(op) for op in np.unique(table.op[~table.backward]).tolist() if op != NONE]
+    ops = table.examples(~table.backward)
     for op in ops:
         shape = _logits(table, op) if table.op_name(op) == FORWARD else None
         if shape is not None:
@@ -156,14 +156,7 @@ def _rows_and_width(dims: Shape) -> tuple[int, int] | None:
 def _over_logits(table: TaskTable, vocabularies: dict[int, Vocabulary]) -> Bool:
     """Kernels that stream over tensors of the logits' size."""
     mask: Bool = table.of_category(*STREAMING) & ~table.is_matrix & ~table.optimizer
-    verdict: dict[tuple[int, int], bool] = {}
-    for task in np.flatnonzero(mask).tolist():
-        op = int(table.op[task])
-        key = (NONE, NONE) if op == NONE else table.key(op)
-        if key not in verdict:
-            verdict[key] = op != NONE and _is_over_logits(table, op, vocabularies)
-        mask[task] = verdict[key]
-    return mask
+    return mask & table.where(lambda op: _is_over_logits(table, op, vocabularies))
 
 
 def _is_over_logits(table: TaskTable, op: int, vocabularies: dict[int, Vocabulary]) -> bool:

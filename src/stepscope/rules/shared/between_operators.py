@@ -85,8 +85,8 @@ def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
 
 def elsewhere(case: Case) -> Intervals:
     """When the host did what other rules judge."""
-    trace, host = case.context.trace, case.context.host
-    optimizer = np.flatnonzero(matching(trace, OPTIMIZER_RANGE) & host.driving)
+    trace, host = case.replayed, case.context.host
+    optimizer = np.flatnonzero(matching(trace, OPTIMIZER_RANGE) & host.driving[: len(trace)])
     return join(
         host.input,
         host.io,
@@ -113,8 +113,8 @@ def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
 
 def _gaps(case: Case, graph: Graph) -> HostGaps:
     """All gaps between what was recorded on the driving threads, inside the replayed steps."""
-    trace, host, cut = case.context.trace, case.context.host, case.context.cut
-    events = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & host.driving)
+    trace, host, cut = case.replayed, case.context.host, case.context.cut
+    events = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & host.driving[: len(trace)])
     ends = trace.end_ns[events]
     reach = np.maximum.accumulate(ends)
     last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(events)), 0))

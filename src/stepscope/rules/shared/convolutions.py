@@ -55,11 +55,10 @@ def is_turned_by_compiler(table: TaskTable) -> bool:
     as its compiler for GPUs does in training, unless one of the convolutions is grouped with
     several channels each, or has half as many channels out as in (pointwise ones aside), or all of
     them are narrow. On ROCm it leaves them as they are."""
-    if any("miopen" in table.op_name(op) for op in set(table.op.tolist())):
+    ops = table.example.tolist()
+    if any("miopen" in table.op_name(op) for op in ops):
         return False
-    convolutions = [
-        pair for op in set(table.op.tolist()) if (pair := image_and_weight(table, op)) is not None
-    ]
+    convolutions = [pair for op in ops if (pair := image_and_weight(table, op)) is not None]
     if not convolutions or all(
         max(weight.dims[:2]) <= NARROW_CHANNELS for _, weight in convolutions
     ):

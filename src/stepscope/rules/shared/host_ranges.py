@@ -19,15 +19,17 @@ from stepscope.rules.case import Case
 def ranges_of(case: Case, events: Int64) -> Intervals:
     """When the host was in any of these events."""
     trace = case.context.trace
-    return union(trace.start_ns[events], trace.end_ns[events])
+    start = trace.start_ns[events]
+    return union(start, start + trace.dur_ns[events])
 
 
 def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
     """The host events of these kinds that the pattern names, in the replayed steps, none inside
     another of them."""
     assert case.graph is not None
-    trace, parent = case.context.trace, case.context.links.parent
-    named = trace.is_kind(*kinds) & matching(trace, pattern) & case.context.host.driving
+    trace, parent = case.replayed, case.context.links.parent
+    driving = case.context.host.driving[: len(trace)]
+    named = trace.is_kind(*kinds) & matching(trace, pattern) & driving
     events = np.flatnonzero(
         named
         & (trace.end_ns > case.graph.call_start_ns[0])
@@ -40,7 +42,7 @@ def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
 def waiting_of(case: Case, graph: Graph) -> Intervals:
     """When the host was recorded to stand still for the device: no work of its own to spare
     there."""
-    trace = case.context.trace
+    trace = case.replayed
     waits = np.flatnonzero(graph.call_wait != NONE)
     began = graph.call_start_ns[waits]
     return union(began, np.maximum(trace.end_ns[graph.task_event[graph.call_wait[waits]]], began))

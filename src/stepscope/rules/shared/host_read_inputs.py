@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.intervals import Intervals, union
-from stepscope.core.trace import NONE, Int64, Kind, OpInputs, Trace
+from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
 from stepscope.rules.case import Case
 from stepscope.workload.model import parse_inputs
 
@@ -34,18 +34,20 @@ class _Siblings:
     """Operators that stand inside no other operator, by thread and time."""
 
     events: Int64
-    position: dict[int, int]
-    evaluated: frozenset[int]
-    """Sequence numbers that backward came by."""
+    is_evaluated: Bool
+    """Per event: backward came by its sequence number."""
+    has_backward: bool
 
 
 def feeding_ranges(case: Case, readers: Int64) -> Intervals:
     """For each reading operator, from the first operator that only fed it to its own start."""
-    trace = case.context.trace
+    trace = case.replayed
     siblings = _siblings(case)
     starts, ends = [], []
+    place = np.zeros(len(trace), np.int64)
+    place[siblings.events] = np.arange(len(siblings.events))
     for reader in readers.tolist():
-        first = _first_feeding(trace, siblings, reader)
+        first = _first_feeding(trace, siblings, reader, int(place[reader]))
         if first != reader:
             starts.append(int(trace.start_ns[first]))
             ends.append(int(trace.end_ns[reader]))
@@ -53,41 +55,43 @@ def feeding_ranges(case: Case, readers: Int64) -> Intervals:
 
 
 def _siblings(case: Case) -> _Siblings:
-    trace, parent = case.context.trace, case.context.links.parent
+    whole, trace, parent = case.context.trace, case.replayed, case.context.links.parent
     ops = np.flatnonzero(trace.is_kind(Kind.OP))
     above = parent[ops]
     outer = ops[(above == NONE) | (trace.kind[np.maximum(above, 0)] != Kind.OP)]
     outer = outer[np.argsort(trace.thread[outer], kind="stable")]
-    backward = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
+    backward = np.flatnonzero(whole.is_kind(Kind.OP) & (whole.fwd_thread > 0))
+    numbers = whole.sequence[backward]
+    numbers = numbers[numbers >= 0]
     return _Siblings(
         events=outer,
-        position={event: position for position, event in enumerate(outer.tolist())},
-        evaluated=frozenset(np.unique(trace.sequence[backward]).tolist()),
+        is_evaluated=np.isin(trace.sequence[outer], numbers),
+        has_backward=len(numbers) > 0,
     )
 
 
-def _first_feeding(trace: Trace, siblings: _Siblings, reader: int) -> int:
+def _first_feeding(trace: Trace, siblings: _Siblings, reader: int, position: int) -> int:
     """Go back from the reader, operator by operator, as long as each one only fed the next."""
-    position = siblings.position.get(reader, 0)
     first = reader
     for back in range(position - 1, max(position - 1 - LONGEST_CHAIN, -1), -1):
         before = int(siblings.events[back])
         if trace.thread[before] != trace.thread[first] or not _only_feeds(
-            trace, siblings, before, first
+            trace, siblings, back, first
         ):
             break
         first = before
     return first
 
 
-def _only_feeds(trace: Trace, siblings: _Siblings, before: int, after: int) -> bool:
+def _only_feeds(trace: Trace, siblings: _Siblings, place: int, after: int) -> bool:
     """Whether the one operator was run for the other alone, as far as that can be told."""
+    before = int(siblings.events[place])
     name = trace.names[trace.name[before]]
-    if name.endswith("_") or not name.startswith("aten::") or not siblings.evaluated:
+    if name.endswith("_") or not name.startswith("aten::") or not siblings.has_backward:
         return False
     number, next_number = int(trace.sequence[before]), int(trace.sequence[after])
     recorded = 0 <= number < next_number
-    if recorded and number in siblings.evaluated:
+    if recorded and siblings.is_evaluated[place]:
         return False
     if not _can_be_input(trace, before, after):
         return False

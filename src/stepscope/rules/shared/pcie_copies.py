@@ -31,7 +31,7 @@ def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
     """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own:
     not inside a CUDA graph."""
     assert case.graph is not None
-    trace, tasks = case.context.trace, case.graph.task_event
+    trace, tasks = case.replayed, case.graph.task_event
     mask: Bool = (
         (trace.kind[tasks] == Kind.MEMCPY)
         & matching(trace, pattern)[tasks]

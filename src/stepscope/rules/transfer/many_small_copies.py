@@ -141,7 +141,7 @@ def _merged(case: Case, tasks: Bool, group: Int64) -> Change:
 
 
 def _without_their_operators(case: Case, graph: Graph, gone: Bool) -> Graph:
-    trace, links = case.context.trace, case.context.links
+    trace, links = case.replayed, case.context.links
     calls = graph.call_event[np.flatnonzero(launching(graph, gone))]
     copying = trace.is_kind(Kind.OP) & matching(trace, COPYING)
     outer = ancestor_with(links.parent, links.parent[calls], copying, outermost=True)
