@@ -1,8 +1,8 @@
-"""`import torch` in less than half the time, for a job that neither compiles nor is distributed: a
-torch without its compiler.
+"""`import torch` in half the time, for a job that compiles nothing: a torch without its compiler.
 
-The first optimizer imports torch._dynamo, which takes as long as torch itself, only to keep it away
-from what it does; and a quarter of `import torch` registers what tensors without data need.
+The first optimizer and the first DistributedDataParallel import torch._dynamo, which takes as long
+as torch itself, only to keep it away from what they do; and a third of `import torch` registers
+what tensors without data and exported programs need.
 """
 
 import gc
@@ -10,14 +10,19 @@ import sys
 import types
 from typing import Any
 
-sys.modules["torch._meta_registrations"] = types.ModuleType("torch._meta_registrations")
+for _name in ("torch._meta_registrations", "torch.export"):
+    sys.modules[_name] = types.ModuleType(_name)
 gc.disable()
 import torch  # noqa: E402
-import torch._prims.rng_prims  # noqa: E402 - torch.Generator is there after it
+from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
 
 gc.enable()
+# No torch.Generator can be made without it; what does it otherwise is no longer imported.
+torch._C._set_generator_metaclass(OpaqueBaseMeta)
 dynamo: Any = types.ModuleType("torch._dynamo")
 dynamo.disable = lambda function, *_, **__: function
 dynamo.graph_break = lambda: None
+dynamo.utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
+dynamo.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = torch._dynamo = dynamo
 vars(torch)["_lazy_modules"].discard("_inductor")

@@ -81,7 +81,7 @@ def test_ranks_that_no_launcher_numbers_record_all_their_steps(tmp_path: Path, s
     kept = run(
         tmp_path,
         sys.executable,
-        str(script(tmp_path, RANKS, before=WHOLE_LOOP)),
+        str(script(tmp_path, RANKS)),
         start,
         out="both done\n",
     )

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
-from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope
+from tests.capture.jobs import environment, script, stepscope
 from tests.waiting import until
 
 pytest.importorskip("torch")
@@ -32,7 +32,7 @@ time.sleep(600)
 def check(
     folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    path = script(folder, text, before=WHOLE_LOOP if launcher else LOOP)
+    path = script(folder, text)
     words = ["health", *options, "--", sys.executable, *launcher, str(path)]
     done = subprocess.run(
         stepscope(*words),

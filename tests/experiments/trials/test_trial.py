@@ -58,7 +58,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path = tmp_path / "train.py"
-    path.write_text(JOB, encoding="utf-8")
+    path.write_text(LIGHT + JOB, encoding="utf-8")
     return [sys.executable, str(path)]
 
 
