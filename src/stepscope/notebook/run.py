@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import asdict
 
 from stepscope.analyses.tables.catalog import TABLES
 from stepscope.core.diagnosis import Diagnosis
@@ -22,8 +23,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownDiagnosis(Diagnosis):
+class ShownDiagnosis(Diagnosis, frozen=True, kw_only=True):
     """A Diagnosis that Jupyter can show."""
 
     def _repr_html_(self) -> str:
@@ -103,9 +103,7 @@ class Run:
         """What `stepscope diagnose` says; made at the first look."""
         if self._diagnosis is None:
             plain = self._recording.diagnosis
-            self._diagnosis = ShownDiagnosis(
-                **{field.name: getattr(plain, field.name) for field in fields(plain)}
-            )
+            self._diagnosis = ShownDiagnosis(**asdict(plain))
         return self._diagnosis
 
     @property

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from stepscope.analyses.collectives.job import job_comms
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
@@ -173,10 +175,12 @@ def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     records = (
         None
         if measured.collective_records is None
-        else replace(measured.collective_records, rank=number)
+        else structs.replace(measured.collective_records, rank=number)
     )
     return _Rank(
-        source=source, facts=replace(measured.facts, rank=number), collective_records=records
+        source=source,
+        facts=structs.replace(measured.facts, rank=number),
+        collective_records=records,
     )
 
 
