@@ -26,6 +26,7 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.find_db import SearchedConvolutions, together_of
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
+from stepscope.core.timings import stage
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.contexts import RankContexts, context_of
@@ -79,6 +80,7 @@ def measure_file(
     return measure_context(context_of(trace, hardware), step_ns)
 
 
+@stage("measure")
 def measure_context(context: RankContext, step_ns: int | None) -> Measured:
     meta = context.trace.meta
     facts = measure_rank(context, meta.rank or 0, step_ns)
@@ -196,6 +198,7 @@ class _Exchanged:
     comms: CommsFacts | None = None
 
 
+@stage("measure")
 def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
     """The ranks' collectives compared, unless none was recorded or two traces are of one rank."""
     rank_records = [
@@ -230,9 +233,10 @@ def _case_maker(
             context = contexts.of(rank.source)
         except StepscopeError:
             return None
-        return case_of(
-            context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
-        )
+        with stage("replay"):
+            return case_of(
+                context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
+            )
 
     return case
 
