@@ -24,8 +24,7 @@ class Clock:
 
 
 def wall_s(timings: Timings) -> dict[str, float | None]:
-    own = {name: spent.wall_s for name, spent in timings.stages.items() if name != "workers"}
-    return dict(own)
+    return {str(name): spent.wall_s for name, spent in timings.stages.items() if name != "workers"}
 
 
 def test_a_stage_inside_another_is_counted_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,10 +47,6 @@ def load(
     ranks may use, None for one per core; hardware a file that `stepscope calibrate` wrote;
     all_findings whether findings that give less than 2 % are among them.
     """
-    if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
-        raise UsageError(
-            f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5"
-        )
     paths = [path] if isinstance(path, str | Path) else list(path)
     options = Options(
         step_ms=step_ms,
@@ -86,6 +82,12 @@ class Run:
     """A recorded run. Nothing is read until it is asked for, and then once."""
 
     def __init__(self, paths: Sequence[str | Path], options: Options) -> None:
+        step_ms = options.step_ms
+        if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
+            raise UsageError(
+                f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as "
+                "65.5"
+            )
         self.paths = tuple(map(str, paths))
         self._recording = Recording(paths, options)
         # An archive's temporary copy goes with the run.

@@ -174,7 +174,10 @@ class Recording:
 
     def context(self, source: Source) -> RankContext:
         """A source's events, linked and cut into steps."""
-        return self.contexts.of(source)
+        if self.options.progress is None or self.contexts.has(source):
+            return self.contexts.of(source)
+        with self.options.progress([source]) as (_, read):
+            return self.contexts.of(source, read)
 
 
 def diagnose(paths: Sequence[str | Path], options: Options | None = None) -> Diagnosis:
