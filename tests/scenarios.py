@@ -6,8 +6,9 @@ The numbers are made up but add up: `self_check()` holds for each. `SCENARIOS` h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.core.comms_facts import (
     Buckets,

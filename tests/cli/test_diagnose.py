@@ -7,12 +7,13 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stepscope.cli.main import build_parser, main
+from stepscope.cli.main import COMMANDS, build_parser, main
 from stepscope.core.facts import PARTS
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
@@ -222,6 +223,7 @@ def test_the_options_are_pinned() -> None:
                 "--scaling",
                 "--scaling-kind",
                 "--step-ms",
+                "--timings",
                 "-h",
             )
         ],
@@ -445,6 +447,38 @@ def test_help_imports_nothing_heavy() -> None:
         capture_output=True,
         text=True,
         check=True,
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_commands_line_in_the_help_is_the_first_of_its_docstring() -> None:
+    for path, first_line in COMMANDS.items():
+        text = import_module(f"stepscope.cli.{path}").__doc__
+        assert text is not None
+        assert text.splitlines()[0] == first_line
+
+
+def test_timings_are_a_table_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json"]) == 0
+    plain = capsys.readouterr()
+    assert main(["diagnose", str(DEMO), "--no-cache", "--format", "json", "--timings"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == plain.out
+    assert plain.err == ""
+    rows = [line.split() for line in printed.err.splitlines()]
+    assert rows[0] == ["stage", "CPU", "s", "wall", "s", "peak", "MB"]
+    stages = [row[0] for row in rows[1:] if row[0] != "workers"]
+    expected = ["start", "read", "scan", "link", "measure", "replay", "judge", "draw", "all"]
+    assert stages == expected
+
+
+def test_a_command_imports_no_other() -> None:
+    code = (
+        "import sys; from stepscope.cli.main import build_parser; build_parser(['demo']); "
+        "print([m for m in sys.modules if m.startswith('stepscope.cli.watch')])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
 

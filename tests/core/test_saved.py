@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stepscope.core.facts import PARTS
 from stepscope.errors import InputError
@@ -49,9 +49,9 @@ def test_a_figure_is_a_picture_and_needs_no_window(diagnosis: ShownDiagnosis) ->
 
 
 def test_hostile_words_are_drawn_as_they_are(diagnosis: ShownDiagnosis) -> None:
-    finding = replace(diagnosis.findings[0], code="$\\frac{$")
-    verdict = replace(diagnosis.verdict, summary="$\\frac{$ \x1b[31m")
-    hostile = replace(diagnosis, findings=(finding,), verdict=verdict)
+    finding = structs.replace(diagnosis.findings[0], code="$\\frac{$")
+    verdict = structs.replace(diagnosis.verdict, summary="$\\frac{$ \x1b[31m")
+    hostile = structs.replace(diagnosis, findings=(finding,), verdict=verdict)
     assert findings_figure(hostile)._repr_png_()
     figure = step_figure(hostile)
     assert figure._repr_png_()

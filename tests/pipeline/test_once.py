@@ -7,11 +7,11 @@ import contextlib
 import io
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.pipeline import contexts

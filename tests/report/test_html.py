@@ -7,13 +7,13 @@ import gzip
 import hashlib
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.cli.report import write

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from stepscope.cli.main import main
 from stepscope.core.contract.codec import decode
@@ -69,8 +70,7 @@ RECORDING = RecordingText(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worded(KernelRecording):
+class Worded(KernelRecording, frozen=True, kw_only=True):
     """A recording of which the report says what the test wants."""
 
     text: RecordingText
@@ -94,7 +94,9 @@ def auxiliary(*texts: RecordingText) -> Auxiliary:
 def beside(recording: RecordingText = RECORDING, advice: Advice = ADVICE) -> Diagnosis:
     """A healthy traced run with one recording of another tool."""
     made = scenarios.healthy()
-    return replace(made, advice=(advice,), facts=replace(made.facts, beside=auxiliary(recording)))
+    return structs.replace(
+        made, advice=(advice,), facts=structs.replace(made.facts, beside=auxiliary(recording))
+    )
 
 
 def section(text: str) -> str:
@@ -130,7 +132,7 @@ def test_advice_and_recordings_stand_in_the_text() -> None:
 
 
 def test_an_advice_without_a_weight_says_none() -> None:
-    text = render_page(page_of(Page(diagnosis=beside(advice=replace(ADVICE, weight=None)))))
+    text = render_page(page_of(Page(diagnosis=beside(advice=structs.replace(ADVICE, weight=None)))))
     assert '<p class="weight">' in render_page(page_of(Page(diagnosis=beside())))
     assert '<p class="weight">' not in text
 
@@ -139,7 +141,13 @@ def test_nothing_beside_the_trace_leaves_no_section() -> None:
     made = scenarios.healthy()
     for recordings in (None, Auxiliary(), Auxiliary(notes=("x.csv could not be read",))):
         text = render_page(
-            page_of(Page(diagnosis=replace(made, facts=replace(made.facts, beside=recordings))))
+            page_of(
+                Page(
+                    diagnosis=structs.replace(
+                        made, facts=structs.replace(made.facts, beside=recordings)
+                    )
+                )
+            )
         )
         assert 'id="auxiliary"' not in text
     assert 'id="auxiliary"' in render_page(page_of(Page(diagnosis=beside())))
@@ -240,10 +248,12 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
         tables=(table, wide, *(RECORDING.tables * MAX_TABLES)),
         notes=("n",) * (MAX_LINES + 5),
     )
-    made = beside(recording, replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
-    many = replace(
+    made = beside(recording, structs.replace(ADVICE, evidence=("e",) * (MAX_EVIDENCE + 7)))
+    many = structs.replace(
         made,
-        facts=replace(made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))),
+        facts=structs.replace(
+            made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))
+        ),
     )
     said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])
     for num, noun in (
@@ -298,7 +308,7 @@ def test_a_run_without_a_recorded_step_has_them_too() -> None:
 
 def test_a_log_that_tells_the_step_is_a_number_and_no_picture() -> None:
     made = diagnose_auxiliary(auxiliary(RECORDING))
-    made = replace(made, step=replace(made.step, count=8, ms=500.0, source="log"))
+    made = structs.replace(made, step=structs.replace(made.step, count=8, ms=500.0, source="log"))
     read = Reader(render_page(page_of(Page(diagnosis=made))))
     assert "500 ms" in [text.replace("500.0", "500") for text in read.text["b"]]
     assert "as the job's own log tells" in read.text["span"]

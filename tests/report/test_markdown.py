@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
+from msgspec import structs
 
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis, Finding, SourceLocation
@@ -118,8 +119,8 @@ def shouting(text: str) -> NcclLog:
 
 def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
     """The diagnosis with this text wherever a text may stand."""
-    rank = replace(diagnosis.facts.ranks[0], notes=(f"rank {text}",), unknown={text: 3})
-    finding = replace(
+    rank = structs.replace(diagnosis.facts.ranks[0], notes=(f"rank {text}",), unknown={text: 3})
+    finding = structs.replace(
         diagnosis.findings[0],
         code=text,
         summary=text,
@@ -130,12 +131,12 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
     result = Result(
         check=text, source=text, status="undecided", values={}, compared=(), missing=(text,)
     )
-    changed = replace(
+    changed = structs.replace(
         diagnosis,
-        verdict=replace(diagnosis.verdict, summary=text),
-        step=replace(diagnosis.step, source=text),
+        verdict=structs.replace(diagnosis.verdict, summary=text),
+        step=structs.replace(diagnosis.step, source=text),
         findings=(finding,),
-        facts=replace(diagnosis.facts, ranks=(rank,), nccl=shouting(text)),
+        facts=structs.replace(diagnosis.facts, ranks=(rank,), nccl=shouting(text)),
         notes=(text,),
     )
     return changed, Gate(results=(result,), baseline=text)
@@ -214,18 +215,18 @@ def test_the_tables_parts_sum_to_the_step(demo: Diagnosis) -> None:
 
 def test_what_was_not_measured_is_said(demo: Diagnosis) -> None:
     rank = demo.facts.ranks[0]
-    bare = replace(
+    bare = structs.replace(
         rank,
         partition=None,
-        steps=replace(rank.steps, windows=()),
+        steps=structs.replace(rank.steps, windows=()),
         busy_ns=(),
         comms_hidden_ns=(),
-        roofline=replace(rank.roofline, mfu=None),
+        roofline=structs.replace(rank.roofline, mfu=None),
     )
-    nothing = replace(
+    nothing = structs.replace(
         demo,
-        facts=replace(demo.facts, ranks=(bare,)),
-        step=replace(demo.step, ms=None),
+        facts=structs.replace(demo.facts, ranks=(bare,)),
+        step=structs.replace(demo.step, ms=None),
         findings=(),
     )
     words = drawn(to_markdown(diagnosis_document(nothing))).words
@@ -263,16 +264,20 @@ def test_a_gate_stands_above_the_step_with_what_stopped_it_first(demo: Diagnosis
 
 def test_a_comment_is_never_too_long_for_github(demo: Diagnosis) -> None:
     long = "<|>" * 2000
-    finding: Finding = replace(demo.findings[0], summary=long, action=long, evidence=(long,) * 50)
+    finding: Finding = structs.replace(
+        demo.findings[0], summary=long, action=long, evidence=(long,) * 50
+    )
     result = Result(
         check=long, source=long, status="failed", values={}, compared=(long,), missing=()
     )
-    huge = replace(demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50)))
+    huge = structs.replace(
+        demo, findings=(finding,) * 40, notes=tuple(f"{i} {long}" for i in range(50))
+    )
     warnings = tuple(NcclWarning(text=f"{i} {long}", count=1) for i in range(50))
-    huge = replace(
+    huge = structs.replace(
         huge,
-        facts=replace(
-            demo.facts, nccl=replace(shouting(long), warnings=warnings, remarks=warnings)
+        facts=structs.replace(
+            demo.facts, nccl=structs.replace(shouting(long), warnings=warnings, remarks=warnings)
         ),
     )
     markdown = to_markdown(diagnosis_document(huge, Gate(results=(result,) * 100)))

@@ -4,10 +4,10 @@ log."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from stepscope.core.diagnosis import Diagnosis

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from stepscope.report.scaling.json import scaling_json
 from stepscope.report.scaling.view import scaling_document
 from tests.scenarios import EVIL_NAMES, MS, NO_ROOF, rank_facts
 
-FLOPS = replace(NO_ROOF, model_flops=4e12)
+FLOPS = structs.replace(NO_ROOF, model_flops=4e12)
 
 
 def run_of(

@@ -6,12 +6,12 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.comms_facts import CommsFacts
@@ -282,7 +282,7 @@ def test_what_may_be_null_may_be(demo: dict[str, Any]) -> None:
 def test_the_schema_has_every_field_of_the_shapes() -> None:
     defs = PUBLISHED["$defs"]
     for shape in (CommsFacts, RunFacts, RankMetadata, Finding):
-        assert set(defs[shape.__name__]["properties"]) == {one.name for one in fields(shape)}
+        assert set(defs[shape.__name__]["properties"]) == set(shape.__struct_fields__)
     assert tuple(defs["Partition"]["properties"]) == PARTS
     assert tuple(defs["Verdict"]["properties"]["bound"]["enum"]) == BOUNDS
 

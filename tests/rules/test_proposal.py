@@ -3,13 +3,13 @@ once where they were not."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Finding, SourceLocation
 from stepscope.rules import judge as judge_module

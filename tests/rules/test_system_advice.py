@@ -3,10 +3,10 @@ look-alike where it is silent."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.system import (

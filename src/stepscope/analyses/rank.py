@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.events import library_collectives
 from stepscope.analyses.host.calls import copy_rows, host_facts

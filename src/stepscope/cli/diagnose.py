@@ -11,6 +11,7 @@ scales and where the loss lies.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the files on a Dask cluster: its scheduler's address",
     )
     add_hardware(parser)
+    parser.add_argument(
+        "--timings",
+        action="store_true",
+        help="what each stage cost, as a table on stderr after the report",
+    )
     gating.add_arguments(parser)
 
 
@@ -75,6 +81,22 @@ class DiagnoseOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not arguments.timings:
+        return _run(arguments)
+    from stepscope.core.timings import timed
+
+    with timed() as timings:
+        code = _run(arguments)
+
+    from stepscope.report.document.terminal import to_text
+    from stepscope.report.timings import timings_document
+
+    sys.stdout.flush()
+    put(to_text(timings_document(timings)), sys.stderr)
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
     options = options_of(DiagnoseOptions, arguments)
     gated = options_of(gating.GateOptions, arguments)
     _refuse_contradictions(options, gated)
@@ -129,12 +151,15 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
 
 def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
     """The report on standard output; JSON and Markdown have the gate's answer in them."""
-    if style == "json":
-        from stepscope.report.diagnosis.json import to_json
+    from stepscope.core.timings import stage
 
-        put(to_json(diagnosis, gate) + "\n")
-        return
-    from stepscope.report.diagnosis.view import diagnosis_document
+    with stage("draw"):
+        if style == "json":
+            from stepscope.report.diagnosis.json import to_json
 
-    shown = gate if style == "markdown" else None
-    print_document(diagnosis_document(diagnosis, shown), style)
+            put(to_json(diagnosis, gate) + "\n")
+            return
+        from stepscope.report.diagnosis.view import diagnosis_document
+
+        shown = gate if style == "markdown" else None
+        print_document(diagnosis_document(diagnosis, shown), style)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from msgspec import structs
+
 from stepscope.cli.options import (
     add_all_findings,
     add_jobs,
@@ -155,7 +157,7 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
             base_ns=meta.base_ns,
             first_ns=span[0],
             last_ns=span[1],
-            collective_records=replace(collective_records, rank=rank)
+            collective_records=structs.replace(collective_records, rank=rank)
             if len(collective_records)
             else None,
         )

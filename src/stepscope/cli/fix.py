@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.options import add_hardware
 from stepscope.cli.printing import print_document, put, say
+from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import RUNS, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
 from stepscope.cli.verify.options import Measuring, Proof, add_measuring, measuring_of
@@ -164,7 +165,7 @@ def _reading_of(options: Options) -> ReadingOptions:
     """How the runs are read and judged."""
     from stepscope.pipeline.options import Options as ReadingOptions
 
-    return ReadingOptions(use_cache=False, hardware=options.hardware)
+    return ReadingOptions(use_cache=False, hardware=options.hardware, progress=progress_bar)
 
 
 def command_of(folder: Path, given: str | None) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.options import options_of
 from stepscope.cli.printing import print_document
+from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, new_folder
 from stepscope.protocol.options import Options as RecordingOptions
 
@@ -165,7 +166,7 @@ def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
     if not any(folder.glob("rank-*/window-*.json")):
         return None, "no recording was made in these steps"
     try:
-        return diagnose([folder], Options(use_cache=False)).findings, ""
+        return diagnose([folder], Options(use_cache=False, progress=progress_bar)).findings, ""
     except StepscopeError as problem:
         return None, str(problem)
 

@@ -5,58 +5,48 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Collection, Sequence
+from importlib import import_module
 
 from stepscope import __version__
-from stepscope.cli import (
-    attach,
-    calibrate,
-    compare,
-    demo,
-    diagnose,
-    explain,
-    export,
-    fix,
-    formats,
-    health,
-    report,
-    run,
-)
-from stepscope.cli.plan import command as plan
 from stepscope.cli.printing import Parser, say
-from stepscope.cli.query import command as query
-from stepscope.cli.tune import command as tune
-from stepscope.cli.verify import command as verify
-from stepscope.cli.watch import command as watch
 from stepscope.errors import StepscopeError
 
-COMMANDS = (
-    run,
-    diagnose,
-    report,
-    explain,
-    demo,
-    query,
-    export,
-    compare,
-    verify,
-    tune,
-    fix,
-    formats,
-    watch,
-    health,
-    attach,
-    calibrate,
-    plan,
-)
-"""One module per subcommand: its docstring is its help, `add_arguments` its options, `run` its
-work."""
+COMMANDS = {
+    "run": "Record a training run with nothing edited, then diagnose it.",
+    "diagnose": "What limits a recorded run, measured from its traces.",
+    "report": "The report as one HTML file that opens anywhere.",
+    "explain": "What a finding means, why it costs, and how to fix it.",
+    "demo": "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
+    "query.command": "SQL over a run's events.",
+    "export": "Write a run as a file for another tool: a timeline that Perfetto opens.",
+    "compare": "What changed between two runs: how much faster the second is, how sure that is, "
+    "and where the",
+    "verify.command": "Prove that a change makes training faster: both sides run for real, in "
+    "turn, until it is settled.",
+    "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
+    "before it is named.",
+    "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or put it back.",
+    "formats": "What stepscope reads: each format, what it lets us judge, and how to record it.",
+    "watch.command": "A running job, live: every rank's step, pace and memory, what limits it "
+    "so far, and alerts.",
+    "health": "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
+    "before a long run.",
+    "attach": "Is it hung or slow, and where? Looks into running processes from outside, and "
+    "compares the ranks'",
+    "calibrate": "What this machine really reaches, measured and written to a hardware file that "
+    "other commands",
+    "plan.command": "How to cut a model over a cluster: the best layouts, what a step takes, what "
+    "fills the memory,",
+}
+"""One module per subcommand, imported when it is asked for, with the first line of its docstring.
+The docstring is its help, `add_arguments` its options, `run` its work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
-    arguments = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = build_parser(words).parse_args(words)
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()
@@ -81,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return StepscopeError.exit_code
 
 
-def name_of(command: ModuleType) -> str:
+def name_of(module: str) -> str:
     """What a user writes: the name of its file, or of its folder."""
-    return command.__name__.removeprefix("stepscope.cli.").split(".")[0]
+    return module.partition(".")[0]
 
 
 class _Version(argparse.Action):
@@ -96,21 +86,21 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line, whole."""
+def build_parser(asked: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """The command line: whole, or with the options of those commands alone that are asked for."""
     parser = Parser(prog="stepscope", description=__doc__)
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show program's version number and exit"
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        text = (module.__doc__ or "").strip()
+    for path, first_line in COMMANDS.items():
+        name = name_of(path)
         command = commands.add_parser(
-            name_of(module),
-            help=text.splitlines()[0],
-            description=text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=first_line, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        if asked is None or name in asked:
+            module = import_module(f"stepscope.cli.{path}")
+            command.description = (module.__doc__ or "").strip()
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser

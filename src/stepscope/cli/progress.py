@@ -1,4 +1,4 @@
-"""A bar on stderr while files are read, where that is a terminal."""
+"""A bar on stderr while files are read, with the time that is left, where that is a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ def progress_bar(sources: Sequence[Source]) -> Iterator[tuple[FilesRead | None, 
         yield None, None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from stepscope.readers.remote import size_of
 
@@ -29,6 +35,8 @@ def progress_bar(sources: Sequence[Source]) -> Iterator[tuple[FilesRead | None, 
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         if len(sources) == 1:

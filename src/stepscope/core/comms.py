@@ -3,9 +3,8 @@ together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 
@@ -21,8 +20,7 @@ def _no_figures() -> Float64:
     return np.empty(0, np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGroup:
+class ProcessGroup(Struct, frozen=True, kw_only=True):
     """A process group as one rank recorded it."""
 
     name: str
@@ -33,8 +31,7 @@ class ProcessGroup:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class Collective(Struct, frozen=True, kw_only=True):
     """What one kind of collective is: same operation, group, type and size."""
 
     op: str
@@ -57,8 +54,7 @@ class Collective:
     """The other rank of a send or a receive; None where it was not recorded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRecords:
+class CollectiveRecords(Struct, frozen=True, kw_only=True):
     """One rank's collectives in the order they ran on the device (or were called on the host), one
     entry each.
 
@@ -136,8 +132,7 @@ class CollectiveRecords:
         assert not len(self.exposed_of) or int(self.exposed_of.max()) < n
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
+class Matched(Struct, frozen=True, kw_only=True):
     """The collectives of a job: who takes part in each, on one clock."""
 
     ranks: tuple[int, ...]
@@ -176,8 +171,7 @@ class Matched:
         return waited
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
+class Lateness(Struct, frozen=True, kw_only=True):
     """How late one rank arrives at the collectives of the measured steps, against the median
     arrival."""
 

@@ -6,11 +6,10 @@ A field is None when it was not measured. Bandwidths are bytes a second; times a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
+class CollectiveRow(Struct, frozen=True, kw_only=True):
     """Collectives of one operation, family of groups, type and size, inside the measured
     windows."""
 
@@ -50,8 +49,7 @@ class CollectiveRow:
     on_device: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFit:
+class LinkFit(Struct, frozen=True, kw_only=True):
     """T = steps * alpha + volume / beta, for one operation in one family of groups."""
 
     op: str
@@ -71,8 +69,7 @@ class LinkFit:
     worst_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buckets:
+class Buckets(Struct, frozen=True, kw_only=True):
     """Gradient buckets of DDP: all-reduces in the order they fire in a step's backward pass,
     medians over ranks and steps."""
 
@@ -87,8 +84,7 @@ class Buckets:
     came first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathers:
+class Gathers(Struct, frozen=True, kw_only=True):
     """All-gathers of sharded parameters in one part of a step, on one rank."""
 
     phase: str
@@ -102,8 +98,7 @@ class Gathers:
     median; 0 is no prefetching. None where FSDP marked nothing (FSDP1)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankComms:
+class RankComms(Struct, frozen=True, kw_only=True):
     """One rank's part. Waits and transfers are of its median step, and exposed."""
 
     rank: int
@@ -121,8 +116,7 @@ class RankComms:
     """Whether it is late by more than the clocks' noise at most collectives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class Dimension(Struct, frozen=True, kw_only=True):
     """One way the job is divided."""
 
     kind: str
@@ -137,8 +131,7 @@ class Dimension:
     """What it was derived from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """The fastest link of the device, by datasheet; whether the job's collectives run over it is
     not known from a trace."""
 
@@ -147,8 +140,7 @@ class Link:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommsFacts:
+class CommsFacts(Struct, frozen=True, kw_only=True):
     """The communication of one job."""
 
     world_size: int | None

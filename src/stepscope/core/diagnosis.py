@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
+
+from msgspec import Struct
 
 from stepscope.core.constraints import AtLeastZero, Count, Gain, Share, keys_of, like, one_of
 from stepscope.core.facts import Facts
@@ -15,8 +16,7 @@ BOUNDS = ("data", "host", "transfer", "comms", "imbalance", "compute", "memory",
 Bound = Annotated[str, one_of(*BOUNDS)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The one thing that limits the run."""
 
     bound: Bound
@@ -29,8 +29,7 @@ class Verdict:
     as a share of the step. Empty when nothing could be judged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """The run's step time and where it comes from."""
 
     count: Count
@@ -44,8 +43,7 @@ class StepTime:
     trace, which is the profiled one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCheck:
+class ReplayCheck(Struct, frozen=True, kw_only=True):
     """How well the replayed step agrees with the measured one."""
 
     ms: AtLeastZero
@@ -54,8 +52,7 @@ class ReplayCheck:
     """Its relative error against the known step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLocation:
+class SourceLocation(Struct, frozen=True, kw_only=True):
     """Where in the training code a part of a finding's cost comes from."""
 
     line: str | None
@@ -72,8 +69,7 @@ class SourceLocation:
         return f"{self.line} (module {self.module})" if self.module else self.line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One fault, what it costs and how to fix it."""
 
     code: Annotated[str, like("^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -107,8 +103,7 @@ class Finding:
         assert all(0.0 <= place.share <= 1.0 for place in self.places), self.code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abstention:
+class Abstention(Struct, frozen=True, kw_only=True):
     """A finding that could not be judged."""
 
     code: str
@@ -118,8 +113,7 @@ class Abstention:
     """What to record, or to give, so that it can be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """Verdict, findings, what was measured, and what could not be judged."""
 
     verdict: Verdict

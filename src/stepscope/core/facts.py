@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import Count
@@ -37,8 +38,7 @@ PARTS = (
 one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTotals:
+class DeviceTotals(Struct, frozen=True, kw_only=True):
     """The device over the whole trace, by category of event: lengths of unions, in exact
     nanoseconds."""
 
@@ -59,8 +59,7 @@ class DeviceTotals:
         assert self.comms_under_compute <= min(self.comms, self.compute)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(Struct, frozen=True, kw_only=True):
     """Where the run's steps lie. A window reaches from the end of one step's work to the end of the
     next one's."""
 
@@ -107,8 +106,7 @@ class Steps:
         assert all(a[1] <= b[0] for a, b in zip(self.windows, self.windows[1:], strict=False))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Struct, frozen=True, kw_only=True):
     """Each window of the steps, split into PARTS; rows follow `Steps.windows`."""
 
     parts: Mapping[str, tuple[int, ...]]
@@ -125,8 +123,7 @@ class Partition:
             assert sum(values) == total, f"window {i}: the parts sum to {sum(values)}, not {total}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True, kw_only=True):
     """Kernels of one name launched by one operator, inside the measured windows."""
 
     name: str
@@ -143,8 +140,7 @@ class KernelRow:
     """The least time its arithmetic or its traffic needs on this device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryRow:
+class CategoryRow(Struct, frozen=True, kw_only=True):
     """Device time of one kind of kernel, inside the measured windows."""
 
     category: str
@@ -152,8 +148,7 @@ class CategoryRow:
     total_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeRow:
+class RangeRow(Struct, frozen=True, kw_only=True):
     """Device time launched inside one host range: an operator, a mark or a module."""
 
     name: str
@@ -165,8 +160,7 @@ class RangeRow:
     median over them; as Nsight Systems projects NVTX ranges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRow:
+class CallRow(Struct, frozen=True, kw_only=True):
     """Host calls of one name inside the measured windows."""
 
     name: str
@@ -175,8 +169,7 @@ class CallRow:
     longest_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRow:
+class CopyRow(Struct, frozen=True, kw_only=True):
     """Copies of one kind inside the measured windows."""
 
     kind: str
@@ -195,8 +188,7 @@ class CopyRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
+class Launches(Struct, frozen=True, kw_only=True):
     """How far the host ran ahead of the device, inside the measured windows."""
 
     num_device_events: int
@@ -224,8 +216,7 @@ class Launches:
         return self.num_lost / max(self.num_device_events, self.num_lost, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """What the host did inside the measured windows."""
 
     syncs: tuple[CallRow, ...]
@@ -234,8 +225,7 @@ class Host:
     compile: tuple[CallRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phases:
+class Phases(Struct, frozen=True, kw_only=True):
     """Device time by the part of the step that launched it, inside the measured windows; sums of
     durations."""
 
@@ -248,8 +238,7 @@ class Phases:
     num_recomputed_ops: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
+class Roofline(Struct, frozen=True, kw_only=True):
     """Arithmetic and traffic against the device's roofs. FLOPs are of one step."""
 
     device: str | None
@@ -272,8 +261,7 @@ class Roofline:
     by the kernels' names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(Struct, frozen=True, kw_only=True):
     """The recorded steps, simulated."""
 
     recorded_error: float
@@ -288,8 +276,7 @@ class Replayed:
     """For each resource, how much shorter the step would be if it were free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
+class RankFacts(Struct, frozen=True, kw_only=True):
     """Everything measured on one rank."""
 
     rank: int
@@ -337,8 +324,7 @@ class RankFacts:
             assert self.partition.totals == self.steps.step_intervals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """The ranks of one job."""
 
     ranks: tuple[RankFacts, ...]

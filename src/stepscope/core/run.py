@@ -7,11 +7,11 @@ A field is None when it was not recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnprofiledSteps:
+class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Steps timed with no profiler attached, on one rank. A step reaches from one optimizer step's
     end to the next one's."""
 
@@ -42,8 +42,7 @@ class UnprofiledSteps:
     did, or that was not seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderKnobs:
+class LoaderKnobs(Struct, frozen=True, kw_only=True):
     """The DataLoader that feeds the steps."""
 
     num_workers: int | None = None
@@ -53,8 +52,7 @@ class LoaderKnobs:
     batch_size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSample:
+class DeviceSample(Struct, frozen=True, kw_only=True):
     """The device's counters over the timed steps: medians, but for what was ever seen."""
 
     busy_share: float | None = None
@@ -67,8 +65,7 @@ class DeviceSample:
     """Share of the samples in which each reason to run slower was reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMetadata:
+class RankMetadata(Struct, frozen=True, kw_only=True):
     """One rank, from its folder."""
 
     rank: int
@@ -111,8 +108,7 @@ class RankMetadata:
         return None if self.cores is None else self.cores / max(self.local_ranks or 1, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """A recorded run as a whole."""
 
     path: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import asdict
 
 from stepscope.analyses.tables.catalog import TABLES
 from stepscope.core.diagnosis import Diagnosis
@@ -22,8 +23,7 @@ from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownDiagnosis(Diagnosis):
+class ShownDiagnosis(Diagnosis, frozen=True, kw_only=True):
     """A Diagnosis that Jupyter can show."""
 
     def _repr_html_(self) -> str:
@@ -47,10 +47,6 @@ def load(
     ranks may use, None for one per core; hardware a file that `stepscope calibrate` wrote;
     all_findings whether findings that give less than 2 % are among them.
     """
-    if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
-        raise UsageError(
-            f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as 65.5"
-        )
     paths = [path] if isinstance(path, str | Path) else list(path)
     options = Options(
         step_ms=step_ms,
@@ -86,6 +82,12 @@ class Run:
     """A recorded run. Nothing is read until it is asked for, and then once."""
 
     def __init__(self, paths: Sequence[str | Path], options: Options) -> None:
+        step_ms = options.step_ms
+        if step_ms is not None and not (0 < step_ms < 1e9 and math.isfinite(step_ms)):
+            raise UsageError(
+                f"{step_ms!r} is not a step time in milliseconds; give a number above 0, such as "
+                "65.5"
+            )
         self.paths = tuple(map(str, paths))
         self._recording = Recording(paths, options)
         # An archive's temporary copy goes with the run.
@@ -103,9 +105,7 @@ class Run:
         """What `stepscope diagnose` says; made at the first look."""
         if self._diagnosis is None:
             plain = self._recording.diagnosis
-            self._diagnosis = ShownDiagnosis(
-                **{field.name: getattr(plain, field.name) for field in fields(plain)}
-            )
+            self._diagnosis = ShownDiagnosis(**asdict(plain))
         return self._diagnosis
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stepscope.analyses.rank_context import RankContext, build_context, device_of
 from stepscope.core.calibrated import Calibrated
+from stepscope.core.timings import stage
 from stepscope.core.trace import Trace
 from stepscope.hardware.lookup import find_spec
 from stepscope.readers import cache
@@ -23,6 +24,7 @@ MAX_KEPT_EVENTS = 2_000_000
 The others are kept as columns on the disk."""
 
 
+@stage("link")
 def context_of(trace: Trace, hardware: Calibrated | None) -> RankContext:
     """By what was measured on the machine,
     where the trace is of its device; else by the datasheet."""
@@ -63,10 +65,12 @@ class RankContexts:
         key = _key(source)
         if key in self._kept:
             return self._kept[key]
-        trace = None if self._folder is None else cache.load(source, self.folder)
+        with stage("read"):
+            trace = None if self._folder is None else cache.load(source, self.folder)
         is_parsed = trace is None
         if trace is None:
-            trace = read_trace(source, use_cache=self.use_cache, progress=progress)
+            with stage("read"):
+                trace = read_trace(source, use_cache=self.use_cache, progress=progress)
         context = context_of(trace, self.hardware)
         num_kept = sum(len(kept.trace) for kept in self._kept.values())
         if num_kept + len(trace) <= MAX_KEPT_EVENTS:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from stepscope.analyses.collectives.job import job_comms
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
@@ -24,6 +26,7 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.find_db import SearchedConvolutions, together_of
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
+from stepscope.core.timings import stage
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.pipeline.contexts import RankContexts, context_of
@@ -77,6 +80,7 @@ def measure_file(
     return measure_context(context_of(trace, hardware), step_ns)
 
 
+@stage("measure")
 def measure_context(context: RankContext, step_ns: int | None) -> Measured:
     meta = context.trace.meta
     facts = measure_rank(context, meta.rank or 0, step_ns)
@@ -173,10 +177,12 @@ def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     records = (
         None
         if measured.collective_records is None
-        else replace(measured.collective_records, rank=number)
+        else structs.replace(measured.collective_records, rank=number)
     )
     return _Rank(
-        source=source, facts=replace(measured.facts, rank=number), collective_records=records
+        source=source,
+        facts=structs.replace(measured.facts, rank=number),
+        collective_records=records,
     )
 
 
@@ -192,6 +198,7 @@ class _Exchanged:
     comms: CommsFacts | None = None
 
 
+@stage("measure")
 def _exchanged(ranks: Sequence[_Rank], nccl: NcclLog | None) -> _Exchanged:
     """The ranks' collectives compared, unless none was recorded or two traces are of one rank."""
     rank_records = [
@@ -226,9 +233,10 @@ def _case_maker(
             context = contexts.of(rank.source)
         except StepscopeError:
             return None
-        return case_of(
-            context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
-        )
+        with stage("replay"):
+            return case_of(
+                context, rank.facts.rank, step_ns, rank.source.metadata, searched, rank.facts
+            )
 
     return case
 

@@ -16,6 +16,7 @@ from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts
+from stepscope.core.timings import stage
 from stepscope.errors import InputError
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
@@ -137,7 +138,9 @@ class Recording:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
         inputs = self.inputs
         if inputs.sources:
-            return diagnose_job(self.job, every=self.options.all_findings)
+            job = self.job
+            with stage("judge"):
+                return diagnose_job(job, every=self.options.all_findings)
         if self.run is not None:
             return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()
@@ -171,7 +174,10 @@ class Recording:
 
     def context(self, source: Source) -> RankContext:
         """A source's events, linked and cut into steps."""
-        return self.contexts.of(source)
+        if self.options.progress is None or self.contexts.has(source):
+            return self.contexts.of(source)
+        with self.options.progress([source]) as (_, read):
+            return self.contexts.of(source, read)
 
 
 def diagnose(paths: Sequence[str | Path], options: Options | None = None) -> Diagnosis:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Columns, Graph
 
@@ -33,6 +34,7 @@ class Played:
         return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
 
 
+@stage("replay")
 def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     """Simulate: the host goes from call to call;
     tasks begin when launched, their stream free and what they wait for done.

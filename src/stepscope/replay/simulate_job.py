@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import Played
@@ -88,6 +89,7 @@ def _simulate(part: RankGraph, begins: Float64) -> Simulation:
     return Played(end_ns=end_ns, step_end_ns=step_end)
 
 
+@stage("replay")
 def play_job(job_graph: JobGraph) -> PlayedJob:
     """Run every rank until it needs an end that another
     rank has not brought about yet, in turns."""

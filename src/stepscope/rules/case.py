@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from stepscope.analyses.host.loader import is_starved
 from stepscope.analyses.host.source_locations import Stacks, stacks_of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
 from stepscope.replay.changes import Change

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import structs
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.core.diagnosis import Abstention, Finding
@@ -87,7 +88,9 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
         )
     return Judged(
         judgement=judgement,
-        facts=replace(facts, ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks)),
+        facts=structs.replace(
+            facts, ranks=tuple(structs.replace(rank, replayed=played) for rank in facts.ranks)
+        ),
         replayed_ranks=tuple(case.facts.rank for case in usable),
         notes=notes,
     )
@@ -104,12 +107,16 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
         if case is not None:
             judgements[index] = judge(job_case_of_rank(case))
             replayed[index] = case.facts.replayed
-    ranks = [replace(rank, replayed=replayed.get(index)) for index, rank in enumerate(facts.ranks)]
+    ranks = [
+        structs.replace(rank, replayed=replayed.get(index))
+        for index, rank in enumerate(facts.ranks)
+    ]
     judgement = judgements.get(median, Judgement())
     numbers = {index: facts.ranks[index].rank for index in judgements}
     findings = tuple(_with_ranks(finding, judgements, numbers) for finding in judgement.findings)
     return Judged(
-        judgement=replace(judgement, findings=findings), facts=replace(facts, ranks=tuple(ranks))
+        judgement=replace(judgement, findings=findings),
+        facts=structs.replace(facts, ranks=tuple(ranks)),
     )
 
 
@@ -125,7 +132,7 @@ def _with_ranks(
             for other in judgement.findings
         )
     ]
-    return replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
+    return structs.replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
 
 
 def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
@@ -141,7 +148,7 @@ def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
             shares={},
         )
     kinds = [case.kinds for case in job.cases if case.kinds is not None]
-    return replace(
+    return structs.replace(
         played,
         step_interval_ns=job.step_interval_ns,
         error=None if step_ns is None else job.step_interval_ns / step_ns - 1,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.core.comms import Collective, CollectiveRecords, Matched

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.core.comms import Collective, CollectiveRecords

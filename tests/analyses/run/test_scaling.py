@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stepscope.analyses.run.scaling import fit_amdahl, infer_kind, karp_flatt, scale
 from stepscope.analyses.run.width import mean_parts, median_interval, run_step, width_run
@@ -236,7 +237,7 @@ def test_weak_scaling_has_no_serial_share() -> None:
 def steps_of(*step_intervals: int) -> Any:
     steps = rank_facts({"compute": 1}).steps
     edges = [sum(step_intervals[:i]) for i in range(len(step_intervals) + 1)]
-    return replace(steps, windows=tuple(pairwise(edges)))
+    return structs.replace(steps, windows=tuple(pairwise(edges)))
 
 
 def test_the_medians_interval_needs_seven_steps() -> None:
@@ -245,7 +246,10 @@ def test_the_medians_interval_needs_seven_steps() -> None:
     # Of 20 the fifth and the sixteenth: the sixth and fifteenth would miss the median in 4 % of all
     # cases.
     assert median_interval(steps_of(*range(1, 21))) == (5, 16)
-    assert median_interval(replace(steps_of(*range(10, 17)), is_pitch=False)) == (None, None)
+    assert median_interval(structs.replace(steps_of(*range(10, 17)), is_pitch=False)) == (
+        None,
+        None,
+    )
 
 
 def test_an_efficiency_has_an_interval_where_both_steps_have() -> None:
@@ -264,7 +268,7 @@ def test_an_efficiency_has_an_interval_where_both_steps_have() -> None:
 
 
 def test_a_given_step_time_has_no_interval() -> None:
-    rank = replace(rank_facts({"compute": 1}), steps=steps_of(*range(10, 17)))
+    rank = structs.replace(rank_facts({"compute": 1}), steps=steps_of(*range(10, 17)))
     assert run_step(Facts(ranks=(rank,))).low_ns == 10
     assert run_step(Facts(ranks=(rank,), given_step_ns=12)).low_ns is None
 

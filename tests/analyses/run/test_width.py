@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.run.width import width_run
 from stepscope.core.comms_facts import Buckets, CollectiveRow, CommsFacts

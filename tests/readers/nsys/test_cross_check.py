@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,9 +67,9 @@ def assert_same_facts(trace: Trace, path: Path, *, old: bool = False) -> None:
     expected, found = (
         measure_rank(build_context(one, None), 0) for one in (as_nsys_would(trace), exported)
     )
-    for field in fields(expected):
-        if field.name not in NOT_RECORDED_ALIKE:
-            assert getattr(found, field.name) == getattr(expected, field.name), field.name
+    for name in expected.__struct_fields__:
+        if name not in NOT_RECORDED_ALIKE:
+            assert getattr(found, name) == getattr(expected, name), name
     assert expected.device.busy > 0
     assert expected.steps.is_pitch
     assert expected.launches is not None

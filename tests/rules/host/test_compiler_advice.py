@@ -3,9 +3,8 @@ silent."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.compiler import Break, Compile, Counted

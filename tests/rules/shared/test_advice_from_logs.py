@@ -3,10 +3,10 @@ where collectives weigh."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -38,7 +38,7 @@ NCCL_KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage
 
 def beside_of(*warnings: Said, **more: object) -> Auxiliary:
     output = JobOutput(path="job.log", num_lines=9, num_read=9, said=warnings)
-    return Auxiliary(training=training_log(outputs=(replace(output, **more),)))  # type: ignore[arg-type]
+    return Auxiliary(training=training_log(outputs=(replace(output, **more),)))
 
 
 def test_every_kind_has_its_meaning_and_every_advice_a_known_rule() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.rules.compute import barrier_stalls, low_occupancy, register_pressure, tail_wave
 from stepscope.rules.memory import low_l2_hits, memory_stalls, uncoalesced_access

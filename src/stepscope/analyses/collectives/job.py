@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.gradients import buckets, gathers
 from stepscope.analyses.collectives.group_families import Families

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.analyses.intervals import Intervals, bounds, empty, lengths_in, union
 from stepscope.core.comms import CollectiveRecords, Matched

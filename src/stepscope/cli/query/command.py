@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_no_cache, options_of
+from stepscope.cli.options import add_no_cache, options_of, reading_of
 from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
@@ -75,16 +75,15 @@ class QueryOptions:
     output: Path | None
     rows: int | None
     step_ms: float | None
-    no_cache: bool
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.notebook.run import load
+    from stepscope.notebook.run import Run
 
     options = options_of(QueryOptions, arguments)
     _refuse_contradictions(options)
     paths, sql = split_sql(options.paths)
-    opened = load(paths, options.step_ms, not options.no_cache, jobs=None)
+    opened = Run(paths, reading_of(arguments, options.step_ms))
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse

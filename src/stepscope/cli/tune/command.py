@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_document, put, say
+from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import new_folder
 from stepscope.cli.tune.options import Options, add_arguments, options_of
 from stepscope.errors import UsageError
@@ -249,7 +250,7 @@ def _codes(path: Path | None) -> tuple[str, ...]:
         from stepscope.pipeline.options import Options
         from stepscope.pipeline.recording import diagnose
 
-        findings = diagnose([path], Options(use_cache=False)).findings
+        findings = diagnose([path], Options(use_cache=False, progress=progress_bar)).findings
         return tuple(finding.code for finding in findings)
     return codes_of(kept)
 

@@ -7,7 +7,8 @@ They stand beside traces, or alone. A field is None when it was not recorded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.core.recordings.compiler import CompilerReport
 from stepscope.core.recordings.kernels import KernelReport
@@ -17,8 +18,7 @@ from stepscope.core.recordings.system import SystemReport
 from stepscope.core.recordings.training_log import TrainingLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """Something a recording shows that a person can fix. No gain is predicted: only a replayed step
     could tell it."""
 
@@ -36,8 +36,7 @@ class Advice:
     """Names of the kernels it is about, as a trace has them: a trace then says what they weigh."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Auxiliary:
+class Auxiliary(Struct, frozen=True, kw_only=True):
     """Everything that was given beside traces."""
 
     kernels: KernelReport | None = None

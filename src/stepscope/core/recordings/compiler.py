@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.recordings.compiler_guard import Guard, GuardCount, count_guards
 from stepscope.core.recordings.recording import Recording
@@ -24,8 +26,7 @@ OPEN = (None, "", ())
 NO_REASON = "no reason told"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compile:
+class Compile(Struct, frozen=True, kw_only=True):
     """One compilation, or an attempt at one."""
 
     rank: int | None = None
@@ -66,8 +67,7 @@ class Compile:
         return sum(parts) if parts else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
+class Break(Struct, frozen=True, kw_only=True):
     """One graph break: where TorchDynamo could not go on."""
 
     rank: int | None = None
@@ -89,8 +89,7 @@ class Break:
         return (self.rank, self.process, self.id, self.location, self.reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class Counted(Struct, frozen=True, kw_only=True):
     """What one process counted over its life; None where it kept no such count."""
 
     path: str
@@ -102,8 +101,7 @@ class Counted:
     """Reasons, with hints but no locations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheUse:
+class CacheUse(Struct, frozen=True, kw_only=True):
     """How often one of the compiler's caches, kept between runs, had what was asked for."""
 
     path: str
@@ -113,8 +111,7 @@ class CacheUse:
     bypassed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledFunction:
+class CompiledFunction(Struct, frozen=True, kw_only=True):
     """A function over all its compilations; the rest of it after graph breaks is counted in."""
 
     name: str
@@ -140,8 +137,7 @@ class CompiledFunction:
     """The piece that hit it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakCount:
+class BreakCount(Struct, frozen=True, kw_only=True):
     """A graph break over all the times it happened."""
 
     graph_break: Break
@@ -152,8 +148,7 @@ class BreakCount:
 Keyed = TypeVar("Keyed", Compile, Break)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerRecording(Recording):
+class CompilerRecording(Recording, frozen=True, kw_only=True):
     """What was read of the compiler."""
 
     compiles: tuple[Compile, ...] = ()
@@ -181,8 +176,7 @@ class CompilerRecording(Recording):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerReport:
+class CompilerReport(Struct, frozen=True, kw_only=True):
     """All recordings of the compiler that were given."""
 
     recordings: tuple[CompilerRecording, ...] = ()
@@ -306,7 +300,7 @@ def merged(entries: Iterable[Keyed]) -> tuple[Keyed, ...]:
 
 def _filled(entry: Keyed, other: Keyed) -> Keyed:
     """The entry, with what it leaves open from the other; of guards, the longer list."""
-    theirs = {each.name: getattr(other, each.name) for each in fields(entry)}
+    theirs = {each: getattr(other, each) for each in entry.__struct_fields__}
     ours = {name: getattr(entry, name) for name in theirs}
     changes: dict[str, Any] = {
         name: value for name, value in theirs.items() if value not in OPEN and ours[name] in OPEN

@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 SIZE, STRIDE, RANK, DTYPE, DEVICE, GRAD, KEYS = (
     "size",
@@ -69,8 +70,7 @@ GLOBAL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, frozen=True, kw_only=True):
     """One guard that failed, once."""
 
     text: str
@@ -108,8 +108,7 @@ class Guard:
         return self.text if self.kind == OTHER else f"{self.kind} of {self.subject}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardCount:
+class GuardCount(Struct, frozen=True, kw_only=True):
     """A guard over all the times that it failed."""
 
     guard: Guard

@@ -8,7 +8,8 @@ the two swapped there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 Sizes = tuple[int, ...]
 FORWARD, DATA, WEIGHTS = "F", "B", "W"
@@ -22,8 +23,7 @@ GENERIC = ("GemmFwdRest", "GemmBwdRest", "GemmWrwUniversal", "ConvOclDirectFwdGe
 size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvProblem:
+class ConvProblem(Struct, frozen=True, kw_only=True):
     """One convolution in one direction; two that are equal are the same to MIOpen."""
 
     direction: str
@@ -92,8 +92,7 @@ class ConvProblem:
         return ", ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solver:
+class Solver(Struct, frozen=True, kw_only=True):
     """One way to compute a problem, as it was timed."""
 
     name: str
@@ -112,8 +111,7 @@ class Solver:
         return self.is_naive or self.name in GENERIC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class Searched(Struct, frozen=True, kw_only=True):
     """A problem with its solvers, the fastest first; there is one at least."""
 
     problem: ConvProblem
@@ -137,8 +135,7 @@ class Searched:
         return next((solver for solver in self.solvers if solver.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindDb:
+class FindDb(Struct, frozen=True, kw_only=True):
     """One file."""
 
     path: str
@@ -151,8 +148,7 @@ class FindDb:
     """Compute units, as its name tells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedConvolutions:
+class SearchedConvolutions(Struct, frozen=True, kw_only=True):
     """All files together, to look problems up in. What a user's file holds goes before what came
     with MIOpen, as with MIOpen."""
 

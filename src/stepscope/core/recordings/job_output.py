@@ -6,7 +6,7 @@ None is "not written". Bytes are as PyTorch prints them, in GiB and MiB with two
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 THREADS = "threads"
 UNUSED_PARAMETERS = "unused parameters"
@@ -66,8 +66,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Said(Struct, frozen=True, kw_only=True):
     """One warning, however often it was made."""
 
     kind: str
@@ -86,8 +85,7 @@ class Said:
     """Reasons that PyTorch gives in lines of their own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutOfMemory:
+class OutOfMemory(Struct, frozen=True, kw_only=True):
     """An allocation that failed, with the figures PyTorch gives."""
 
     line: int
@@ -125,8 +123,7 @@ class OutOfMemory:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
+class Hang(Struct, frozen=True, kw_only=True):
     """A collective that the watchdog of NCCL gave up on."""
 
     line: int
@@ -145,8 +142,7 @@ class Hang:
     """Of its input."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutput:
+class JobOutput(Struct, frozen=True, kw_only=True):
     """One file."""
 
     path: str

@@ -9,7 +9,8 @@ be zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.core.recordings.find_db import FindDb
 from stepscope.core.recordings.recording import Recording
@@ -19,8 +20,7 @@ LIMITERS = ("registers", "shared memory", "warps", "blocks", "barriers")
 """What may bound how many blocks lie on a multiprocessor at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelMetrics:
+class KernelMetrics(Struct, frozen=True, kw_only=True):
     """What was measured of one launch; or of several alike, then each figure is their mean."""
 
     name: str
@@ -154,8 +154,7 @@ class KernelMetrics:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTotal:
+class KernelTotal(Struct, frozen=True, kw_only=True):
     """All launches of one name, of a tool that gives totals and no counters."""
 
     name: str
@@ -167,8 +166,7 @@ class KernelTotal:
     most_ns: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class Remark(Struct, frozen=True, kw_only=True):
     """What a rule of Nsight Compute says of a launch."""
 
     kernel: str
@@ -179,8 +177,7 @@ class Remark:
     gain_kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherTotals:
+class OtherTotals(Struct, frozen=True, kw_only=True):
     """Totals of what is no kernel: calls, copies, ranges."""
 
     of: str
@@ -190,8 +187,7 @@ class OtherTotals:
     """Of the rows' totals and means, where they are no times but sizes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunedSolvers:
+class TunedSolvers(Struct, frozen=True, kw_only=True):
     """What MIOpen's perf-db has parameters for."""
 
     num_convolutions: int
@@ -200,8 +196,7 @@ class TunedSolvers:
     num_tuned: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRecording(Recording):
+class KernelRecording(Recording, frozen=True, kw_only=True):
     """What was read of kernels: counters of launches, in their order; totals where a tool gave no
     more than that."""
 
@@ -220,8 +215,7 @@ class KernelRecording(Recording):
     device: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelReport:
+class KernelReport(Struct, frozen=True, kw_only=True):
     """All recordings of kernels."""
 
     recordings: tuple[KernelRecording, ...] = ()

@@ -10,7 +10,9 @@ memory-timeline      x           x
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.recordings.recording import Recording
 from stepscope.core.recordings.system import SystemReport
@@ -39,8 +41,7 @@ what is freed in the pass that made it; autograd is the profiler's word for what
 makes on its way; a workspace is a library's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """A source location that holds bytes at the peak."""
 
     frame: str
@@ -51,8 +52,7 @@ class Holder:
     """Of most of these bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTensor:
+class LiveTensor(Struct, frozen=True, kw_only=True):
     """One allocation that is alive at the peak."""
 
     size_bytes: int
@@ -62,8 +62,7 @@ class LiveTensor:
     """The step that made it; None before the first, and where no steps were seen."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One step, as its optimizer shows it."""
 
     floor_bytes: int
@@ -73,8 +72,7 @@ class Step:
     """Of what the step made: still held when the recording ended, optimizer state left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRecord:
+class MemoryRecord(Struct, frozen=True, kw_only=True):
     """One device's memory in one recording."""
 
     format: str
@@ -151,8 +149,7 @@ class MemoryRecord:
         assert (self.largest_free_bytes or 0) <= (self.free_at_peak_bytes or 0), self.label
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRecording(Recording):
+class MemoryRecording(Recording, frozen=True, kw_only=True):
     record: MemoryRecord
 
 
@@ -162,8 +159,7 @@ def memory_recording(record: MemoryRecord, notes: Iterable[str] = ()) -> MemoryR
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReport:
+class MemoryReport(Struct, frozen=True, kw_only=True):
     """Every record of memory that was given."""
 
     recordings: tuple[MemoryRecording, ...] = ()

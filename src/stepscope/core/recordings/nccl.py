@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 SOCKET = "NET/Socket"
 SLOW_TO_FAST = ("NET/Socket", "NET staged", "SHM", "NET direct", "COLLNET", "P2P")
@@ -17,8 +18,7 @@ SLOW_TO_FAST = ("NET/Socket", "NET staged", "SHM", "NET direct", "COLLNET", "P2P
 itself (GDRDMA)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclRing:
+class NcclRing(Struct, frozen=True, kw_only=True):
     """The order of ranks on one channel."""
 
     channel: int
@@ -27,8 +27,7 @@ class NcclRing:
     """NCCL cuts a long line off: then only its beginning is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclTree:
+class NcclTree(Struct, frozen=True, kw_only=True):
     """One rank's position in the tree of one channel."""
 
     communicator: str | None
@@ -38,8 +37,7 @@ class NcclTree:
     children: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclCommunicator:
+class NcclCommunicator(Struct, frozen=True, kw_only=True):
     """A group of ranks. What no line says is None."""
 
     id: str | None
@@ -56,8 +54,7 @@ class NcclCommunicator:
     rings: tuple[NcclRing, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclConnection:
+class NcclConnection(Struct, frozen=True, kw_only=True):
     """One channel from a rank to a peer."""
 
     communicator: str | None
@@ -90,8 +87,7 @@ class NcclConnection:
         return "NET direct" if self.is_direct else "NET staged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclGraph:
+class NcclGraph(Struct, frozen=True, kw_only=True):
     """A pattern NCCL found in the topology, with the bandwidth of one channel that it counts on."""
 
     pattern: str
@@ -102,8 +98,7 @@ class NcclGraph:
     inter_path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclTopology:
+class NcclTopology(Struct, frozen=True, kw_only=True):
     """The first host's hardware as NCCL drew it."""
 
     max_gb_s: float
@@ -111,8 +106,7 @@ class NcclTopology:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclChoice:
+class NcclChoice(Struct, frozen=True, kw_only=True):
     """An algorithm and protocol that was chosen for a collective, and for which sizes."""
 
     function: str | None
@@ -123,16 +117,14 @@ class NcclChoice:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclWarning:
+class NcclWarning(Struct, frozen=True, kw_only=True):
     """A complaint and how often it was made."""
 
     text: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclLog:
+class NcclLog(Struct, frozen=True, kw_only=True):
     """Everything understood in the logs of one job."""
 
     library: str

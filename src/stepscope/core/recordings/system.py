@@ -8,7 +8,8 @@ rocm-smi and amd-smi fill the same fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.core.hardware import DeviceRates
 from stepscope.core.recordings.recording import Recording
@@ -23,8 +24,7 @@ REASONS = (*POWER, *HEAT, *FAULT, *CHOSEN, IDLE)
 writes, and what other vendors' monitors do: held down by power or by heat, and no more is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Of many samples: the tenth percentile, the median, the ninetieth."""
 
     num: int
@@ -33,8 +33,7 @@ class Spread:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSeries:
+class DeviceSeries(Struct, frozen=True, kw_only=True):
     """One device, over all samples of it."""
 
     index: int | None
@@ -96,8 +95,7 @@ class DeviceSeries:
         return f"{host}device{index}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HotSpot:
+class HotSpot(Struct, frozen=True, kw_only=True):
     """One function, over all stacks."""
 
     name: str
@@ -118,8 +116,7 @@ class HotSpot:
         return f"{self.name} ({self.file}{line})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostThread:
+class HostThread(Struct, frozen=True, kw_only=True):
     name: str
     share: float
     """Of all that was sampled."""
@@ -128,8 +125,7 @@ class HostThread:
     frames show it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostStacks:
+class HostStacks(Struct, frozen=True, kw_only=True):
     """Where threads stood in one recording."""
 
     tool: str
@@ -169,8 +165,7 @@ class HostStacks:
     span_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCounters:
+class HostCounters(Struct, frozen=True, kw_only=True):
     """`perf stat` of one process, or of the machine."""
 
     path: str
@@ -212,8 +207,7 @@ class HostCounters:
         return _ratio(self.context_switches, self.cpu_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLinks:
+class DeviceLinks(Struct, frozen=True, kw_only=True):
     """How one device is connected in its machine."""
 
     name: str
@@ -227,8 +221,7 @@ class DeviceLinks:
     numa: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """How the devices of one machine are joined."""
 
     path: str
@@ -247,8 +240,7 @@ class Topology:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRates:
+class MeasuredRates(Struct, frozen=True, kw_only=True):
     """A file of rates that were measured on a machine."""
 
     path: str
@@ -265,8 +257,7 @@ class MeasuredRates:
     torch: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemRecording(Recording):
+class SystemRecording(Recording, frozen=True, kw_only=True):
     """What was read of a machine."""
 
     devices: tuple[DeviceSeries, ...] = ()
@@ -276,8 +267,7 @@ class SystemRecording(Recording):
     rates: tuple[MeasuredRates, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemReport:
+class SystemReport(Struct, frozen=True, kw_only=True):
     """All recordings of the machine."""
 
     recordings: tuple[SystemRecording, ...] = ()

@@ -8,8 +8,9 @@ device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.recording import Recording
@@ -23,8 +24,7 @@ APART = 0.1
 """Of the step: two logs that differ by more are hardly of one run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedStep:
+class LoggedStep(Struct, frozen=True, kw_only=True):
     """One line about steps."""
 
     step: int
@@ -33,8 +33,7 @@ class LoggedStep:
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class Phase(Struct, frozen=True, kw_only=True):
     """A timer of the framework."""
 
     name: str
@@ -47,8 +46,7 @@ class Phase:
     """Of one micro-batch: a step may have several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(Struct, frozen=True, kw_only=True):
     """A row of a profiler's table, over the whole run."""
 
     name: str
@@ -57,8 +55,7 @@ class Action:
     mean_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedCollective:
+class LoggedCollective(Struct, frozen=True, kw_only=True):
     """All collectives of one name and size, as a framework's own logger counted them."""
 
     op: str
@@ -74,16 +71,14 @@ class LoggedCollective:
     """Of the total, waiting for later ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A number that the framework reckons, and by which convention."""
 
     value: float
     convention: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkLog:
+class FrameworkLog(Struct, frozen=True, kw_only=True):
     """What one framework wrote into one file."""
 
     framework: str
@@ -126,8 +121,7 @@ class FrameworkLog:
         return {phase.name: phase.ns for phase in self.phases if not phase.is_micro}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedOperator:
+class RecordedOperator(Struct, frozen=True, kw_only=True):
     """All calls of one operator in an execution trace."""
 
     name: str
@@ -139,8 +133,7 @@ class RecordedOperator:
     None where it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionGraph:
+class ExecutionGraph(Struct, frozen=True, kw_only=True):
     """What an execution trace (Chakra) has: operators and their tensors, no times."""
 
     path: str
@@ -156,8 +149,7 @@ class ExecutionGraph:
     flops: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRecording(Recording):
+class TrainingRecording(Recording, frozen=True, kw_only=True):
     """What was read of a job's own output."""
 
     logs: tuple[FrameworkLog, ...] = ()
@@ -167,8 +159,7 @@ class TrainingRecording(Recording):
     """What PyTorch itself said in the job's output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingLog:
+class TrainingLog(Struct, frozen=True, kw_only=True):
     """All logs of a run."""
 
     recordings: tuple[TrainingRecording, ...] = ()

@@ -16,8 +16,9 @@ engine, the loader above all; the times of the progress lines do not.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, STATED, SUM, Figure, FrameworkLog
 from stepscope.readers.frameworks.deepspeed_tables import CommsTable, FlopsBlock

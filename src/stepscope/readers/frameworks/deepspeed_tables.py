@@ -12,7 +12,9 @@ every module.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import Figure, LoggedCollective
 from stepscope.protocol.untrusted import finite

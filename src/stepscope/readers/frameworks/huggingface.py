@@ -13,8 +13,9 @@ of the runs before). From transformers 5 on, numbers stand in quotes.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure, FrameworkLog
 from stepscope.readers.frameworks.lines import NUMBER, bars, number

@@ -16,7 +16,8 @@ counts batches, not optimizer steps.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import RATE, SUM, Action, FrameworkLog, Phase
 from stepscope.readers.frameworks.lines import NUMBER, bars, number, whole

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from math import prod
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.training_log import CLOCK, RATE, Figure
 from stepscope.readers.frameworks.lines import NUMBER, number

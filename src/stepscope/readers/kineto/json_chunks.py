@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from stepscope.core.timings import stage
 from stepscope.readers.kineto.event_decoder import ScanError, Scanner
 from stepscope.readers.kineto.json_recovery import rescue
 from stepscope.readers.kineto.json_skip import Skimmer
@@ -167,6 +168,7 @@ class Feed:
                 break
         return None
 
+    @stage("scan")
     def _scan(self, start: int, end: int) -> Columns | None:
         try:
             return self.scanner.scan(memoryview(self._buffer)[start:end])

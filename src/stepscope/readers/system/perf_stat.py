@@ -18,7 +18,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from stepscope.core.recordings.system import HostCounters, SystemRecording
 from stepscope.errors import FormatError

@@ -7,8 +7,9 @@ Text is as it came, strangers' names too: each renderer makes it harmless, in on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from stepscope.report.units import plural
 
@@ -20,8 +21,7 @@ Part = Literal["compute", "comms", "copies", "input", "idle", "change", ""]
 """What a bar shows, as its colour tells. A change that is less goes to the left of the middle."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
+class Headline(Struct, frozen=True, kw_only=True):
     """The answer in a sentence."""
 
     text: str
@@ -32,51 +32,44 @@ class Headline:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(Struct, frozen=True):
     """A paragraph."""
 
     text: str
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Struct, frozen=True):
     """What must not be overlooked."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """What to do about it."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """A list of sentences."""
 
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Labelled facts; one without a label goes on from the one before."""
 
     rows: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """Lines that are shown as they are, less their middle where there is no room."""
 
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """How one column of a table is set."""
 
     title: str = ""
@@ -90,8 +83,7 @@ class Column:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A text of a table, with what is said about it below."""
 
     text: str
@@ -101,16 +93,14 @@ class Cell:
     """What a page shows where one points at it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A share as a bar, where one can be drawn; the numbers stand beside it."""
 
     share: float
     part: Part = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows under their titles. A column of bars has nothing else in it."""
 
     columns: tuple[Column, ...]
@@ -134,16 +124,14 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
+class Details(Struct, frozen=True, kw_only=True):
     """What opens with a click, and is left out where there is none."""
 
     title: str
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """One of several numbered entries."""
 
     number: int
@@ -152,8 +140,7 @@ class Card:
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """Blocks under a title."""
 
     title: str

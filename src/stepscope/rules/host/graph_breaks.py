@@ -28,6 +28,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import (
@@ -250,7 +251,7 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
         )
         rest = ", ..." if len(more) > 8 else ""
         line = f"graph breaks at {len(more)} more places: {names}{rest}"
-        advice[-1] = replace(advice[-1], evidence=(*advice[-1].evidence, line))
+        advice[-1] = structs.replace(advice[-1], evidence=(*advice[-1].evidence, line))
     return tuple(advice)
 
 
