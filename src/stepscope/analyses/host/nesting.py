@@ -101,6 +101,8 @@ def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool
     """For each of `events`, the innermost (or outermost) of
     itself and its ancestors that is marked; NONE when none is."""
     result = np.full(len(events), NONE, np.int64)
+    if not marked.any():
+        return result
     pending = np.flatnonzero(events != NONE)
     ancestor = events[pending]
     while len(pending):
@@ -110,3 +112,13 @@ def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool
         going_on = (ancestor != NONE) if outermost else (ancestor != NONE) & ~hit
         pending, ancestor = pending[going_on], ancestor[going_on]
     return result
+
+
+def is_within(trace: Trace, parent: Int64, events: Int64, marked: Bool) -> Bool:
+    """Per event, whether it or a range around it is marked. A thread without marked events has none
+    such, and nobody looks up there."""
+    threads = np.zeros(len(trace.threads), np.bool_)
+    threads[trace.thread[marked]] = True
+    inside: Bool = (events != NONE) & threads[trace.thread[events]]
+    inside[inside] = ancestor_with(parent, events[inside], marked) != NONE
+    return inside

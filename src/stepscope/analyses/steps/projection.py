@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.analyses.grouping import distinct, grouped, sums
-from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Phases, RangeRow
@@ -49,11 +49,14 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     launch = links.launch[work]
     is_op = trace.is_kind(Kind.OP)
     op = ancestor_with(links.parent, launch, is_op)
-    in_backward = matching(trace, BACKWARD_RANGE)
-    backward = ancestor_with(links.parent, launch, in_backward) != NONE
-    optimizer = ancestor_with(links.parent, launch, matching(trace, OPTIMIZER_RANGE)) != NONE
-    rerun = rerun_forward_ops(trace, links)
-    recomputed = ancestor_with(links.parent, launch, rerun) != NONE
+    backward, optimizer, recomputed = (
+        is_within(trace, links.parent, launch, ranges)
+        for ranges in (
+            matching(trace, BACKWARD_RANGE),
+            matching(trace, OPTIMIZER_RANGE),
+            rerun_forward_ops(trace, links),
+        )
+    )
     return Charges(
         work=work,
         op=op,
@@ -74,15 +77,13 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
     mask = np.zeros(len(trace), np.bool_)
     if len(recorded) == 0:
         return mask
-    backward_of = ancestor_with(links.parent, recorded, matching(trace, BACKWARD_RANGE))
-    inside = backward_of != NONE
+    inside = is_within(trace, links.parent, recorded, matching(trace, BACKWARD_RANGE))
     key = (
         trace.name[recorded].astype(np.int64) * (len(trace.details) + 1)
         + trace.detail[recorded]
         + 1
     )
-    outside, inside = distinct(key[~inside]), np.flatnonzero(inside)
-    mask[recorded[inside[np.isin(key[inside], outside)]]] = True
+    mask[recorded[inside]] = np.isin(key[inside], distinct(key[~inside]))
     return mask
 
 
