@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stepscope.analyses.collectives.events import library_collectives
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.calls import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
-from stepscope.analyses.kernels.device import device_sets, device_totals
+from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_totals
 from stepscope.analyses.kernels.launches import launch_facts
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
@@ -56,7 +58,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         path=trace.meta.path,
         device_name=None if context.device is None else context.device.name,
         num_events=trace.num_raw_events,
-        device=device_totals(device_sets(trace, library_collectives(trace))),
+        device=device_totals(_library_sets(context)),
         steps=steps,
         partition=partition(trace, links, context.sets, context.host, steps),
         launches=launches,
@@ -77,6 +79,14 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _library_sets(context: RankContext) -> DeviceSets:
+    """With the libraries' own kernels alone for communication: mostly the same sets."""
+    library = library_collectives(context.trace)
+    if np.array_equal(library, context.collective):
+        return context.sets
+    return device_sets(context.trace, library)
 
 
 def _op_rows(context: RankContext, charges: Charges) -> tuple[RangeRow, ...]:

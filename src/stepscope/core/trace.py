@@ -218,9 +218,9 @@ class Trace:
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Mask of the events of these kinds."""
-        mask = np.zeros(len(self), np.bool_)
-        for kind in kinds:
-            # A plain int: numpy would widen the column for the enumeration's member.
+        # A plain int: numpy would widen the column for the enumeration's member.
+        mask: Bool = self.kind == int(kinds[0])
+        for kind in kinds[1:]:
             mask |= self.kind == int(kind)
         return mask
 

@@ -60,7 +60,7 @@ class Asked:
 
     @property
     def path(self) -> Path | None:
-        """Where its diagnosis is kept: one for each way to name these files and to ask about them."""
+        """Where its diagnosis is kept: one for each way to name the files and to ask about them."""
         folder = cache.cache_folder()
         if folder is None:
             return None

@@ -53,7 +53,7 @@ def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
             int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark]))
         )
         inside = above[later]
-        inside[inside < np.searchsorted(start, start[mark])] = mark
+        np.copyto(inside, mark, where=inside < np.searchsorted(start, start[mark]))
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
