@@ -90,8 +90,9 @@ def _launching_range(trace: Trace, parent: Int64, launch: Int64, device: Int64) 
 
 def _shared(trace: Trace, launch: Int64, device: Int64) -> Bool:
     shared = np.zeros(len(launch), np.bool_)
-    calls, inverse, counts = np.unique(launch[device], return_inverse=True, return_counts=True)
+    linked = device[launch[device] != NONE]
     # An operator launches much; only a call that did is a graph's launch.
-    by_call = (calls != NONE) & (trace.kind[np.maximum(calls, 0)] == Kind.RUNTIME)
-    shared[device] = ((counts > 1) & by_call)[inverse]
+    linked = linked[trace.kind[launch[linked]] == int(Kind.RUNTIME)]
+    if len(linked):
+        shared[linked] = np.bincount(launch[linked])[launch[linked]] > 1
     return shared

@@ -8,10 +8,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from stepscope.analyses.collectives.events import library_collectives
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.calls import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
-from stepscope.analyses.kernels.device import device_sets, device_totals
-from stepscope.analyses.kernels.launches import launch_facts, num_lost
+from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_totals
+from stepscope.analyses.kernels.launches import launch_facts
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.links import Links
@@ -46,6 +47,9 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     start = trace.start_ns[context.kernels.kernels]
     kernels = context.kernels.only((start >= low) & (start < high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
+    launches = launch_facts(
+        trace, links, context.sets.busy, charges.work, context.host, (low, high)
+    )
     marks = inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]
     modules = None
     if trace.meta.has_stacks:
@@ -55,12 +59,10 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         path=trace.meta.path,
         device_name=None if context.device is None else context.device.name,
         num_events=trace.num_raw_events,
-        device=device_totals(device_sets(trace, library_collectives(trace))),
+        device=device_totals(_library_sets(context)),
         steps=steps,
         partition=partition(trace, links, context.sets, context.host, steps),
-        launches=launch_facts(
-            trace, links, context.sets.busy, charges.work, context.host, (low, high)
-        ),
+        launches=launches,
         categories=category_rows(trace, kernels),
         kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
         ops=_op_rows(context, charges),
@@ -75,9 +77,17 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes
-        + _notes(context, charges.work)
+        + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _library_sets(context: RankContext) -> DeviceSets:
+    """With the libraries' own kernels alone for communication: mostly the same sets."""
+    library = library_collectives(context.trace)
+    if np.array_equal(library, context.collective):
+        return context.sets
+    return device_sets(context.trace, library)
 
 
 def _op_rows(context: RankContext, charges: Charges) -> tuple[RangeRow, ...]:
@@ -136,12 +146,11 @@ NSYS = _RecorderOptions(
 )
 
 
-def _notes(context: RankContext, work: Int64) -> tuple[str, ...]:
+def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
     trace, links, steps, device = context.trace, context.links, context.cut.steps, context.device
     unlinked = int((links.launch[work] == NONE).sum())
     graphs = int(links.shared[work].sum())
-    lost = num_lost(trace, links, work)
-    devices = len(np.unique(trace.device[work]))
+    devices = len(distinct(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
     recorder = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
     notes = [

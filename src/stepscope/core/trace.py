@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -183,6 +184,10 @@ class Trace:
     unknown: Mapping[str, int] = field(default_factory=dict)
     """Events whose category or phase we do not understand, by that name."""
     notes: tuple[str, ...] = ()
+    _derived: dict[str | re.Pattern[str], NDArray[Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What was worked out of the columns and is asked for often."""
 
     COLUMNS = (
         "start_ns",
@@ -206,14 +211,26 @@ class Trace:
 
     @property
     def end_ns(self) -> Int64:
-        return self.start_ns + self.dur_ns
+        if "end_ns" not in self._derived:
+            self._derived["end_ns"] = self.start_ns + self.dur_ns
+        end: Int64 = self._derived["end_ns"]
+        return end
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Mask of the events of these kinds."""
-        wanted = np.zeros(256, dtype=np.bool_)
-        wanted[list(kinds)] = True
-        mask: Bool = wanted[self.kind]
+        # A plain int: numpy would widen the column for the enumeration's member.
+        mask: Bool = self.kind == int(kinds[0])
+        for kind in kinds[1:]:
+            mask |= self.kind == int(kind)
         return mask
+
+    def is_named(self, pattern: re.Pattern[str]) -> Bool:
+        """Per entry of `names`: the pattern finds it. Tried once, however many ask."""
+        if pattern not in self._derived:
+            found = [pattern.search(name) is not None for name in self.names]
+            self._derived[pattern] = np.array(found, np.bool_)
+        is_named: Bool = self._derived[pattern]
+        return is_named
 
     @property
     def device_work(self) -> Bool:

@@ -18,6 +18,7 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.run import RunFacts
 from stepscope.core.timings import stage
 from stepscope.errors import InputError
+from stepscope.pipeline import kept
 from stepscope.pipeline.contexts import RankContexts
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.options import Options
@@ -138,9 +139,7 @@ class Recording:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
         inputs = self.inputs
         if inputs.sources:
-            job = self.job
-            with stage("judge"):
-                return diagnose_job(job, every=self.options.all_findings)
+            return self._of_traces()
         if self.run is not None:
             return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()
@@ -148,6 +147,28 @@ class Recording:
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
         return diagnose_auxiliary(auxiliary, inputs.notes, nccl)
+
+    def _of_traces(self) -> Diagnosis:
+        """As it was kept, else judged now."""
+        options = self.options
+        asked = kept.Asked(
+            inputs=self.inputs,
+            auxiliary=self.auxiliary,
+            run=self.run,
+            hardware=self.hardware,
+            step_ms=options.step_ms,
+            all_findings=options.all_findings,
+        )
+        is_kept = options.use_cache and options.cluster is None and "job" not in self.__dict__
+        digest = asked.digest() if is_kept and asked.is_large else None
+        diagnosis = None if digest is None else kept.load(asked, digest)
+        if diagnosis is None:
+            job = self.job
+            with stage("judge"):
+                diagnosis = diagnose_job(job, every=options.all_findings)
+            if digest is not None:
+                kept.store(asked, digest, diagnosis)
+        return diagnosis
 
     def refuse_untraced(self, needed: str) -> None:
         """InputError where no trace is among what was named: what is, and what `needed` says."""

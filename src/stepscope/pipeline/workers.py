@@ -156,7 +156,7 @@ def workers_for(
     """A cluster where one is named,
     else processes when there are several files and several cores."""
     num = min(len(sources), jobs or num_cores())
-    if jobs is None and _text_bytes(sources) < MIN_TEXT_BYTES:
+    if jobs is None and text_bytes(sources) < MIN_TEXT_BYTES:
         num = 1
     if cluster is not None:
         _refuse_private(sources)
@@ -170,7 +170,7 @@ def workers_for(
             yield workers
 
 
-def _text_bytes(sources: Sequence[Source]) -> int:
+def text_bytes(sources: Sequence[Source]) -> int:
     """How much text there is to read, about."""
     total = 0
     for source in sources:

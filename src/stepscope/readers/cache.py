@@ -24,7 +24,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -111,9 +111,7 @@ def store(
     except (OSError, ValueError, TypeError, msgspec.MsgspecError, RecursionError):
         return
     head = HEAD.pack(MAGIC, FORMAT, SCHEMA, size, digest, len(table), sum(map(len, parts[1])))
-    with contextlib.suppress(OSError):
-        _write(path, [head, table, *parts[1]])
-        _trim(path.parent)
+    write(path, [head, table, *parts[1]])
 
 
 def cache_folder() -> Path | None:
@@ -128,14 +126,20 @@ def cache_folder() -> Path | None:
 def _cache_path(source: Source, folder: Path | None) -> Path | None:
     """Where the source's cache lies, in the user's folder unless another is given: a name made of
     where the source lies."""
-    folder, stem = folder or cache_folder(), source.stem
-    if folder is None:
-        return None
+    folder = folder or cache_folder()
+    return None if folder is None else folder / file_name(place(source))
+
+
+def place(source: Source) -> str:
+    """Where the source lies, and which part of what lies there it is."""
+    stem = source.stem
     where = stem.url if isinstance(stem, RemotePath) else os.path.realpath(stem)
-    key = "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
-    return folder / (
-        hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX
-    )
+    return "\x00".join(map(str, (where, source.offset, source.length, source.part, source.format)))
+
+
+def file_name(key: str) -> str:
+    """What a file of the cache folder is called whose content is found by this key."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32] + SUFFIX
 
 
 def _identity(source: Source) -> tuple[int, bytes]:
@@ -210,6 +214,13 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def write(path: Path, parts: list[bytes]) -> None:
+    """Put a file into the cache folder; where that cannot be, not at all."""
+    with contextlib.suppress(OSError):
+        _write(path, parts)
+        _trim(path.parent)
+
+
 def _write(path: Path, parts: list[bytes]) -> None:
     """The whole file or nothing: another process may read it, or write it too."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -265,7 +276,8 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
     return values
 
 
-def _load(path: Path, source: Source) -> Trace | None:
+def open_own(path: Path) -> BinaryIO:
+    """A file of the cache folder. ValueError where it is not this user's own."""
     # Neither a link nor a pipe is a cache of ours, and a pipe would be waited for.
     flags = (
         os.O_RDONLY
@@ -273,21 +285,26 @@ def _load(path: Path, source: Source) -> Trace | None:
         | getattr(os, "O_NONBLOCK", 0)
         | getattr(os, "O_BINARY", 0)
     )
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        state = os.fstat(file.fileno())
-        if not _is_own(state):
-            return None
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not _is_own(os.fstat(file.fileno())):
+        file.close()
+        raise ValueError("not this user's own file")
+    return file
+
+
+def _load(path: Path, source: Source) -> Trace | None:
+    with open_own(path) as file:
         head = file.read(HEAD.size)
         magic, version, schema, size, digest, table_bytes, column_bytes = HEAD.unpack(head)
         if (magic, version, schema) != (MAGIC, FORMAT, SCHEMA) or (size, digest) != _identity(
             source
         ):
             return None
-        if state.st_size != HEAD.size + table_bytes + column_bytes:
+        if os.fstat(file.fileno()).st_size != HEAD.size + table_bytes + column_bytes:
             return None
         data = memoryview(file.read())
     most_text = size * MAX_EXPANSION + EXPANSION_FREE_BYTES
-    table = _decompressed(data[:table_bytes], most_text)
+    table = decompressed(data[:table_bytes], most_text)
     tables = msgspec.json.decode(table, type=Tables)
     arrays = _arrays(tables, data[table_bytes:], most_text // SMALLEST_EVENT_BYTES)
     if arrays is None:
@@ -316,7 +333,7 @@ def _arrays(tables: Tables, data: memoryview, most_rows: int) -> dict[str, NDArr
         ):
             return None
         dtype = np.dtype(DTYPES[column.dtype])
-        raw = _decompressed(data[: column.stored], column.length * dtype.itemsize)
+        raw = decompressed(data[: column.stored], column.length * dtype.itemsize)
         data = data[column.stored :]
         values = np.frombuffer(raw, dtype)
         if len(values) != column.length:
@@ -325,7 +342,7 @@ def _arrays(tables: Tables, data: memoryview, most_rows: int) -> dict[str, NDArr
     return arrays
 
 
-def _decompressed(data: memoryview, limit: int) -> bytes:
+def decompressed(data: memoryview, limit: int) -> bytes:
     """The frame's content; ZstdError when it says, or turns out, to be larger than `limit`."""
     size = zstandard.frame_content_size(data)
     if size < 0 or size > limit:

@@ -97,8 +97,8 @@ def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None
     for name in wanted:
         if name not in arrays:
             return None
-        typed[name] = arrays[name].astype(COLUMN_DTYPES.get(name, np.int64))
-        if len(typed[name]) and not _same_range(typed[name], arrays[name]):
+        typed[name] = arrays[name].astype(COLUMN_DTYPES.get(name, np.int64), copy=False)
+        if not _is_held(arrays[name], typed[name]):
             return None
     memory = {name.removeprefix("memory."): typed.pop(name) for name in memory_names}
     return Trace(
@@ -172,5 +172,8 @@ def _cached(detail: Detail) -> CachedDetail:
     )
 
 
-def _same_range(typed: NDArray[Any], raw: NDArray[Any]) -> bool:
+def _is_held(raw: NDArray[Any], typed: NDArray[Any]) -> bool:
+    """Whether the type of `typed` holds what stands in `raw`."""
+    if len(raw) == 0 or np.can_cast(raw.dtype, typed.dtype):
+        return True
     return int(typed.min()) == int(raw.min()) and int(typed.max()) == int(raw.max())

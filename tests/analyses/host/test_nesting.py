@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.host.nesting import ancestor_with, enclosing
+from stepscope.analyses.host.nesting import ancestor_with, enclosing, is_within
 from stepscope.core.trace import NONE, Trace
 from tests.tracing import call, index_of, kernel, mark, op, python, trace_of
 
@@ -114,3 +114,18 @@ def test_ancestor_with_finds_innermost_and_outermost() -> None:
         index_of(trace, "m1"),
         NONE,
     ]
+
+
+def test_is_within_counts_the_event_itself_and_its_own_thread_alone() -> None:
+    trace = trace_of(
+        mark("m", 0, 100),
+        call("c", 30, 40),
+        op("o", 20, 80, thread="other"),
+        call("d", 30, 40, thread="other"),
+    )
+    marked = np.array([trace.names[code] == "m" for code in trace.name])
+    events = np.array([index_of(trace, name) for name in ("m", "c", "o", "d")] + [NONE])
+    within = is_within(trace, enclosing(trace), events, marked)
+    assert within.tolist() == [True, True, False, False, False]
+    nothing = np.zeros(len(trace), np.bool_)
+    assert not is_within(trace, enclosing(trace), events, nothing).any()

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.grouping import grouped
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
@@ -43,9 +44,12 @@ def backward_spans(context: RankContext) -> tuple[tuple[int, int, int], ...]:
     trace, charges = context.trace, context.charges
     work = charges.work[charges.backward]
     work = work[~context.collective[work]]
-    step = context.cut.step_of[work]
-    return tuple(
-        (number, int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max()))
-        for number in np.unique(step[step != NONE]).tolist()
-        if len(mine := work[step == number])
-    )
+    work = work[context.cut.step_of[work] != NONE]
+    if len(work) == 0:
+        return ()
+    order, begins = grouped(context.cut.step_of[work])
+    work = work[order]
+    first = np.minimum.reduceat(trace.start_ns[work], begins)
+    last = np.maximum.reduceat(trace.end_ns[work], begins)
+    steps = context.cut.step_of[work[begins]]
+    return tuple(zip(steps.tolist(), first.tolist(), last.tolist(), strict=True))

@@ -116,13 +116,13 @@ def _driving_threads(trace: Trace, links: Links) -> Bool:
     """Mask of the host events on threads that launch work; every host thread when none does."""
     host = trace.is_kind(*HOST_RANGES, Kind.COMPILE, Kind.OVERHEAD)
     calls = links.launch[links.launch != NONE]
-    threads = np.unique(trace.thread[calls])
+    drives = np.bincount(trace.thread[calls], minlength=len(trace.threads)) > 0
     # A collective that waits for a late rank may be the longest mark of all,
     # on a thread that drives nothing.
     marks = np.flatnonzero(trace.is_kind(Kind.MARK) & ~host_collectives(trace))
     if len(marks):
-        threads = np.union1d(threads, trace.thread[marks[np.argmax(trace.dur_ns[marks])]])
-    return host & np.isin(trace.thread, threads) if len(threads) else host
+        drives[trace.thread[marks[np.argmax(trace.dur_ns[marks])]]] = True
+    return host & drives[trace.thread] if drives.any() else host
 
 
 def blocking_copies(trace: Trace, links: Links) -> Bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct, grouped
 from stepscope.analyses.host.activity import (
     ALLOCATOR_CALL,
     COMPILE_RANGE,
@@ -40,10 +41,10 @@ def call_rows(trace: Trace, mask: Bool) -> tuple[CallRow, ...]:
     events = np.flatnonzero(mask)
     if len(events) == 0:
         return ()
-    codes, inverse, counts = np.unique(trace.name[events], return_inverse=True, return_counts=True)
-    totals, longest = np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
-    np.add.at(totals, inverse, trace.dur_ns[events])
-    np.maximum.at(longest, inverse, trace.dur_ns[events])
+    order, begins = grouped(trace.name[events])
+    codes, counts = trace.name[events[order[begins]]], np.diff(begins, append=len(events))
+    dur = trace.dur_ns[events[order]]
+    totals, longest = np.add.reduceat(dur, begins), np.maximum.reduceat(dur, begins)
     order = np.argsort(-totals, kind="stable")
     return tuple(
         CallRow(
@@ -68,7 +69,7 @@ def copy_rows(trace: Trace, links: Links, host: HostActivity, work: Int64) -> tu
     """Copies by kind. Their bytes are None as soon as one copy of the kind has none recorded."""
     copies = work[trace.kind[work] == Kind.MEMCPY]
     rows = []
-    for code in np.unique(trace.name[copies]).tolist():
+    for code in distinct(trace.name[copies]).tolist():
         mine = copies[trace.name[copies] == code]
         size = copy_bytes(trace, links, mine)
         rows.append(

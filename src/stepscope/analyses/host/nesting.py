@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.grouping import stable_order
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
 
 MAX_OVERHANGING = 20_000
@@ -25,19 +26,18 @@ def enclosing(trace: Trace) -> Int64:
     host = np.flatnonzero(trace.is_kind(*HOST_RANGES))
     if len(host) == 0:
         return parent
-    by_thread = host[np.argsort(trace.thread[host], kind="stable")]
+    by_thread = host[stable_order(trace.thread[host], len(trace.threads))]
     start, end = _on_one_axis(trace, by_thread)
-    depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, side="right")
+    depth = np.arange(len(start)) - _num_at_most(np.sort(end), start)
     above = _last_one_level_up(depth)
     # An event that outlives what it began in can make the level above one that is over by now:
     # climb until it is open.
-    while True:
-        stale = (above != NONE) & (end[np.maximum(above, 0)] <= start)
-        if not stale.any():
-            break
+    stale = np.flatnonzero((above != NONE) & (end[above] <= start))
+    while len(stale):
         above[stale] = above[above[stale]]
+        stale = stale[(above[stale] != NONE) & (end[above[stale]] <= start[stale])]
     _adopt_overhanging(above, start, end)
-    parent[by_thread] = np.where(above == NONE, NONE, by_thread[np.maximum(above, 0)])
+    parent[by_thread] = np.append(by_thread, NONE)[above]
     return parent
 
 
@@ -47,45 +47,62 @@ def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
     A mark entered inside a Python frame (`__enter__`) goes on when the frame is over;
     levels alone do not see it there.
     """
-    overhanging = np.flatnonzero((above != NONE) & (end > end[np.maximum(above, 0)]))
+    overhanging = np.flatnonzero((above != NONE) & (end > end[above]))
     for mark in overhanging[:MAX_OVERHANGING].tolist():
         later = slice(
             int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark]))
         )
         inside = above[later]
-        outside = (inside == NONE) | (start[np.maximum(inside, 0)] < start[mark])
-        inside[outside] = mark
+        np.copyto(inside, mark, where=inside < np.searchsorted(start, start[mark]))
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:
     """Starts and ends, every thread moved to a stretch of its own;
     an empty event lasts 1 ns here so that it has an inside."""
-    start = trace.start_ns[events] - int(trace.start_ns[events].min())
-    end = np.maximum(start + trace.dur_ns[events], start + 1)
+    start = trace.start_ns[events]
+    start -= start.min()
+    end = np.maximum(trace.dur_ns[events], 1)
+    end += start
     thread = trace.thread[events]
-    number = np.cumsum(np.concatenate([[0], thread[1:] != thread[:-1]]))
+    edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
     span = int(end.max()) + 1
-    if span * (int(number[-1]) + 1) >= 2**62:
+    if span * (len(edges) + 1) >= 2**62:
         ranks = np.unique(np.concatenate([start, end]), return_inverse=True)[1].astype(np.int64)
         start, end = ranks[: len(start)], ranks[len(start) :]
         span = int(end.max()) + 1
-    return start + number * span, end + number * span
+    if len(edges):
+        lengths = np.diff(edges, prepend=0, append=len(events))
+        offset = np.repeat(np.arange(len(lengths)) * span, lengths)
+        start += offset
+        end += offset
+    return start, end
+
+
+def _num_at_most(ordered: Int64, limits: Int64) -> Int64:
+    """For each of the limits, how many of `ordered` are at most it. Both are sorted, and stable
+    sorting merges such: faster than a search for each."""
+    merged = np.argsort(np.concatenate([ordered, limits]), kind="stable")
+    return np.flatnonzero(merged >= len(ordered)) - np.arange(len(limits))
 
 
 def _last_one_level_up(depth: Int64) -> Int64:
-    """For each position, the last earlier position whose depth is one less; NONE for depth 0."""
+    """For each position, the last earlier position whose depth is one less; NONE for depth 0.
+    There is one: the first depth is 0, and no depth is more than one above that before it."""
     n = len(depth)
-    keys = np.sort(depth * n + np.arange(n))
-    index = np.searchsorted(keys, (depth - 1) * n + np.arange(n)) - 1
-    above = keys[np.maximum(index, 0)]
-    exists = (depth > 0) & (index >= 0) & (above // n == depth - 1)
-    return np.where(exists, above % n, NONE)
+    order = stable_order(depth, int(depth.max()) + 1)
+    keys = depth[order] * n + order
+    num_up = _num_at_most(keys, keys - n)
+    above = np.full(n, NONE, np.int64)
+    above[order] = np.append(order, NONE)[num_up - 1]
+    return above
 
 
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
     """For each of `events`, the innermost (or outermost) of
     itself and its ancestors that is marked; NONE when none is."""
     result = np.full(len(events), NONE, np.int64)
+    if not marked.any():
+        return result
     pending = np.flatnonzero(events != NONE)
     ancestor = events[pending]
     while len(pending):
@@ -95,3 +112,13 @@ def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool
         going_on = (ancestor != NONE) if outermost else (ancestor != NONE) & ~hit
         pending, ancestor = pending[going_on], ancestor[going_on]
     return result
+
+
+def is_within(trace: Trace, parent: Int64, events: Int64, marked: Bool) -> Bool:
+    """Per event, whether it or a range around it is marked. A thread without marked events has none
+    such, and nobody looks up there."""
+    threads = np.zeros(len(trace.threads), np.bool_)
+    threads[trace.thread[marked]] = True
+    inside: Bool = (events != NONE) & threads[trace.thread[events]]
+    inside[inside] = ancestor_with(parent, events[inside], marked) != NONE
+    return inside

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.activity import SHORT_GAP_NS, HostActivity, close_gaps
 from stepscope.analyses.intervals import Intervals, complement, contains, subtract, union
 from stepscope.analyses.links import Links
@@ -43,7 +44,7 @@ def launch_facts(
     return Launches(
         num_device_events=len(work),
         num_unlinked=len(work) - len(linked),
-        num_graph_launches=len(np.unique(call[shared])),
+        num_graph_launches=len(distinct(call[shared])),
         num_in_graphs=int(shared.sum()),
         num_lost=num_lost(trace, links, work),
         median_delay_ns=_median(trace.start_ns[linked] - trace.start_ns[call]),
@@ -60,18 +61,12 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
     between the first launch of this work and its last."""
     call = links.launch[work]
     by_call = (call != NONE) & (trace.kind[np.maximum(call, 0)] == Kind.RUNTIME)
-    calls = np.unique(call[by_call])
+    calls = call[by_call]
     if len(calls) == 0:
         return 0
-    launched = np.zeros(len(trace), np.bool_)
-    launched[links.launch[links.launch != NONE]] = True
-    between = slice(int(calls[0]), int(calls[-1]) + 1)
-    idle = (
-        trace.is_kind(Kind.RUNTIME)[between]
-        & matching(trace, LAUNCH_CALL)[between]
-        & ~launched[between]
-    )
-    return int((~by_call).sum()) + int(idle.sum())
+    idle = trace.is_kind(Kind.RUNTIME) & matching(trace, LAUNCH_CALL)
+    idle[links.launch[links.launch != NONE]] = False
+    return int((~by_call).sum()) + int(idle[calls.min() : calls.max() + 1].sum())
 
 
 def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | None:

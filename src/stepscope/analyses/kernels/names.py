@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern, re.IGNORECASE))
@@ -63,8 +64,11 @@ AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma|gtcx", re.IGNORECASE)
 TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECASE)
 
 MATRIX_CATEGORIES = ("gemm", "convolution", "attention")
+MAX_NAMES = 4096
+"""Whose answers are kept: twenty patterns are tried on each, and several analyses ask."""
 
 
+@lru_cache(maxsize=MAX_NAMES)
 def category_of(name: str) -> str:
     """The kind of work, by name alone; `other` when nothing matches."""
     for category, pattern in CATEGORIES:
@@ -73,6 +77,7 @@ def category_of(name: str) -> str:
     return "other"
 
 
+@lru_cache(maxsize=MAX_NAMES)
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not say."""
     if VECTOR_UNIT.search(name) and not re.search(r"_tensorop|[hs](1688|16816)|_MI\d+x\d+", name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
 from stepscope.analyses.kernels.tables import Float64, KernelWork
@@ -91,7 +92,7 @@ def _utilisation(
     if roofs is None or not step_ns:
         return None
     needed = 0.0
-    for code in np.unique(work.precision[chosen]).tolist():
+    for code in distinct(work.precision[chosen]).tolist():
         precision = None if code == NONE else work.precisions[code]
         time = roofs.arithmetic_ns(
             float(np.nansum(flops[chosen & (work.precision == code)])), precision, matrix=True
@@ -117,7 +118,7 @@ def slower_than_peak(context: RankContext) -> float | None:
     start, (low, high) = context.trace.start_ns[work.kernels], context.window
     chosen = work.is_matrix & ~recomputed & (start >= low) & (start < high)
     at_peak = reached = 0.0
-    for code in np.unique(work.precision[chosen]).tolist():
+    for code in distinct(work.precision[chosen]).tolist():
         precision = None if code == NONE else work.precisions[code]
         flops = float(np.nansum(work.flops[chosen & (work.precision == code)]))
         best = None if precision is None else roofs.measured.best_flops(precision)

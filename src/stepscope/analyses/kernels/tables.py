@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.analyses.grouping import sums
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.steps.projection import Charges
@@ -212,8 +213,7 @@ def _leads(op: Int64, dur: Int64) -> Bool:
 
 def _group_time(op: Int64, dur: Int64, leads: Bool) -> Int64:
     groups, inverse = np.unique(op, return_inverse=True)
-    totals = np.zeros(len(groups), np.int64)
-    np.add.at(totals, inverse, dur)
+    totals = sums(inverse, dur, len(groups))
     return np.where(op == NONE, dur, np.where(leads, totals[inverse], 0))
 
 
@@ -228,8 +228,7 @@ def _category(by_name: str, work: Work | None, collective: bool) -> str:
 def category_rows(trace: Trace, work: KernelWork) -> tuple[CategoryRow, ...]:
     """Device time per category, the largest first; sums of durations."""
     counts = np.bincount(work.category, minlength=len(work.categories))
-    totals = np.zeros(len(work.categories), np.int64)
-    np.add.at(totals, work.category, trace.dur_ns[work.kernels])
+    totals = sums(work.category, trace.dur_ns[work.kernels], len(work.categories))
     columns = zip(work.categories, counts.tolist(), totals.tolist(), strict=True)
     rows = (
         CategoryRow(category=name, count=count, total_ns=ns) for name, count, ns in columns if count
@@ -244,9 +243,8 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
     key = trace.name[work.kernels].astype(np.int64) * (len(trace.names) + 1) + op_name + 1
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     dur = trace.dur_ns[work.kernels]
-    totals = np.zeros(len(first), np.int64)
-    np.add.at(totals, inverse, dur)
-    sums = {
+    totals = sums(inverse, dur, len(first))
+    known = {
         name: _sum_known(inverse, getattr(work, name), len(first))
         for name in ("flops", "bytes", "floor_ns")
     }
@@ -262,7 +260,7 @@ def kernel_rows(trace: Trace, charges: Charges, work: KernelWork) -> tuple[Kerne
             total_ns=int(totals[row]),
             tensor_core={1: True, 0: False}.get(int(work.tensor_core[first[row]])),
             precision=None if precision[row] == NONE else work.precisions[precision[row]],
-            **{name: values[row] for name, values in sums.items()},
+            **{name: values[row] for name, values in known.items()},
         )
         for row in np.argsort(-totals, kind="stable").tolist()
     )

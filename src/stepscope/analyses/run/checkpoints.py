@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.intervals import Intervals, bounds, empty, union
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
@@ -63,7 +64,7 @@ def checkpoint_saves(trace: Trace, links: Links, driving: Bool) -> Intervals:
 def _series(trace: Trace, links: Links, fetched: Int64) -> list[Int64]:
     """The calls of copies that follow one another with no other launch between,
     where they are many and large enough."""
-    calls = np.unique(links.launch[trace.device_work & (links.launch != NONE)])
+    calls = distinct(links.launch[trace.device_work & (links.launch != NONE)])
     calls = calls[np.argsort(trace.start_ns[calls], kind="stable")]
     size = np.zeros(len(trace), np.int64)
     np.add.at(size, links.launch[fetched], trace.size_bytes[fetched])

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.grouping import distinct, grouped, sums
+from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Phases, RangeRow
@@ -48,11 +49,14 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     launch = links.launch[work]
     is_op = trace.is_kind(Kind.OP)
     op = ancestor_with(links.parent, launch, is_op)
-    in_backward = matching(trace, BACKWARD_RANGE)
-    backward = ancestor_with(links.parent, launch, in_backward) != NONE
-    optimizer = ancestor_with(links.parent, launch, matching(trace, OPTIMIZER_RANGE)) != NONE
-    rerun = rerun_forward_ops(trace, links)
-    recomputed = ancestor_with(links.parent, launch, rerun) != NONE
+    backward, optimizer, recomputed = (
+        is_within(trace, links.parent, launch, ranges)
+        for ranges in (
+            matching(trace, BACKWARD_RANGE),
+            matching(trace, OPTIMIZER_RANGE),
+            rerun_forward_ops(trace, links),
+        )
+    )
     return Charges(
         work=work,
         op=op,
@@ -73,15 +77,13 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
     mask = np.zeros(len(trace), np.bool_)
     if len(recorded) == 0:
         return mask
-    backward_of = ancestor_with(links.parent, recorded, matching(trace, BACKWARD_RANGE))
-    inside = backward_of != NONE
+    inside = is_within(trace, links.parent, recorded, matching(trace, BACKWARD_RANGE))
     key = (
         trace.name[recorded].astype(np.int64) * (len(trace.details) + 1)
         + trace.detail[recorded]
         + 1
     )
-    ran_outside = np.isin(key, np.unique(key[~inside]))
-    mask[recorded[inside & ran_outside]] = True
+    mask[recorded[inside]] = np.isin(key[inside], distinct(key[~inside]))
     return mask
 
 
@@ -133,7 +135,7 @@ def phases(trace: Trace, charges: Charges) -> Phases | None:
         optimizer_ns=total(charges.optimizer),
         unknown_ns=total(~forward & ~charges.backward & ~charges.optimizer),
         recomputed_ns=total(charges.recomputed),
-        num_recomputed_ops=len(np.unique(charges.op[charges.recomputed])),
+        num_recomputed_ops=len(distinct(charges.op[charges.recomputed])),
     )
 
 
@@ -141,30 +143,56 @@ def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     """Device time per operator name, backward charged to its forward operator."""
     has_home = charges.home != NONE
     names = trace.name[charges.home[has_home]]
-    return _rows(trace, names, trace.dur_ns[charges.work[has_home]])
+    dur = trace.dur_ns[charges.work[has_home]]
+    rows = _sums_by_name(trace, names, np.ones_like(dur), dur)
+    return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in rows)
 
 
 def inclusive_rows(
     trace: Trace, links: Links, charges: Charges, ranges: Bool
 ) -> tuple[RangeRow, ...]:
     """Device time launched inside each of the given ranges, directly or further down, per name."""
-    dur, ancestor = trace.dur_ns[charges.work], charges.home
-    ancestor = np.where(ancestor == NONE, links.launch[charges.work], ancestor)
-    names: list[Int64] = []
-    owners: list[Int64] = []
-    pending = np.flatnonzero(ancestor != NONE)
-    ancestor = ancestor[pending]
-    while len(pending):
-        hit = ranges[ancestor]
-        names.append(trace.name[ancestor[hit]].astype(np.int64))
-        owners.append(pending[hit])
-        ancestor = links.parent[ancestor]
-        pending, ancestor = pending[ancestor != NONE], ancestor[ancestor != NONE]
-    if not names:
+    start = np.where(charges.home == NONE, links.launch[charges.work], charges.home)
+    linked = start != NONE
+    inside = _sums_inside(links.parent, start[linked], trace.dur_ns[charges.work[linked]])
+    if not inside:
         return ()
+    events, counts, totals = (np.concatenate(column) for column in zip(*inside, strict=True))
+    chosen = ranges[events]
     # A range can stand inside another of its name: the work is its once.
-    pairs = np.unique(np.stack([np.concatenate(names), np.concatenate(owners)]), axis=1)
-    return _rows(trace, pairs[0], dur[pairs[1]])
+    chosen[chosen] = ~_is_inside_namesake(trace, links.parent, events[chosen], ranges)
+    rows = _sums_by_name(trace, trace.name[events[chosen]], counts[chosen], totals[chosen])
+    return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in rows)
+
+
+def _sums_inside(parent: Int64, start: Int64, dur: Int64) -> list[tuple[Int64, Int64, Int64]]:
+    """Events from `start` upwards, level by level, each with the number and the time of the work
+    that comes to it there. An event may be on several levels."""
+    levels = []
+    events, counts, totals = start, np.ones(len(start), np.int64), dur
+    while len(events):
+        order, begins = grouped(events)
+        events = events[order[begins]]
+        counts = np.add.reduceat(counts[order], begins)
+        totals = np.add.reduceat(totals[order], begins)
+        levels.append((events, counts, totals))
+        above = parent[events]
+        going_on = above != NONE
+        events, counts, totals = above[going_on], counts[going_on], totals[going_on]
+    return levels
+
+
+def _is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
+    """Per event, whether one of `ranges` around it has the same name."""
+    is_inside = np.zeros(len(events), np.bool_)
+    pending, ancestor = np.arange(len(events)), parent[events]
+    while len(pending):
+        open_ones = ancestor != NONE
+        pending, ancestor = pending[open_ones], ancestor[open_ones]
+        hit = ranges[ancestor] & (trace.name[ancestor] == trace.name[events[pending]])
+        is_inside[pending[hit]] = True
+        pending, ancestor = pending[~hit], parent[ancestor[~hit]]
+    return is_inside
 
 
 def module_ranges(trace: Trace) -> Bool:
@@ -175,28 +203,25 @@ def mark_ranges(trace: Trace) -> Bool:
     return trace.is_kind(Kind.MARK) & ~matching(trace, STEP_MARK)
 
 
-def _rows(trace: Trace, names: Int64, dur: Int64) -> tuple[RangeRow, ...]:
-    totals = _totals(trace, names, dur)
-    return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in totals)
-
-
-def _totals(trace: Trace, names: Int32 | Int64, dur: Int64) -> list[tuple[str, int, int]]:
+def _sums_by_name(
+    trace: Trace, names: Int32, counts: Int64, dur: Int64
+) -> list[tuple[str, int, int]]:
     """Per name how often it occurs and its time, the largest first."""
-    codes, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
-    totals = np.zeros(len(codes), np.int64)
-    np.add.at(totals, inverse, dur)
-    order = np.argsort(-totals, kind="stable")
-    return [(trace.names[codes[i]], int(counts[i]), int(totals[i])) for i in order.tolist()]
+    num, totals = (sums(names, values, len(trace.names)) for values in (counts, dur))
+    codes = np.flatnonzero(num)
+    codes = codes[np.argsort(-totals[codes], kind="stable")]
+    return [(trace.names[code], int(num[code]), int(totals[code])) for code in codes.tolist()]
 
 
 def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[RangeRow, ...]:
     """Host time per operator without what it called, for traces with no device."""
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.start_ns >= low) & (trace.start_ns < high))
-    own = trace.dur_ns.copy()
     parent = links.parent[ops]
     nested = parent != NONE
-    np.subtract.at(own, parent[nested], trace.dur_ns[ops[nested]])
-    totals = _totals(trace, trace.name[ops].astype(np.int64), np.maximum(own[ops], 0))
+    own = trace.dur_ns - sums(parent[nested], trace.dur_ns[ops[nested]], len(trace))
+    rows = _sums_by_name(
+        trace, trace.name[ops], np.ones(len(ops), np.int64), np.maximum(own[ops], 0)
+    )
     return tuple(
-        RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in totals
+        RangeRow(name=name, count=count, device_ns=0, host_ns=ns) for name, count, ns in rows
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct, grouped
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
@@ -53,7 +54,7 @@ def project(trace: Trace, links: Links, ranges: Bool | None = None) -> Projectio
     low = np.empty(len(chosen), np.int64)
     high = np.empty(len(chosen), np.int64)
     begin, end, count = np.full_like(low, NOTHING), np.full_like(low, NONE), np.zeros_like(low)
-    for thread in np.unique(trace.thread[calls]).tolist():
+    for thread in distinct(trace.thread[calls]).tolist():
         mine = np.flatnonzero(trace.thread[chosen] == thread)
         own = np.flatnonzero(trace.thread[calls] == thread)
         starts = trace.start_ns[calls[own]]
@@ -77,7 +78,7 @@ def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionR
     """The summary by name, the longest total first."""
     length, name = projections.end_ns - projections.start_ns, trace.name[projections.ranges]
     rows = []
-    for code in np.unique(name).tolist():
+    for code in distinct(name).tolist():
         mine = name == code
         lengths = length[mine]
         rows.append(
@@ -100,11 +101,13 @@ def _extents(trace: Trace, links: Links) -> tuple[Int64, Int64, Int64]:
     with the first start and the last end of what each launched."""
     work = np.flatnonzero(trace.device_work & (links.launch != NONE))
     work = work[trace.kind[links.launch[work]] == Kind.RUNTIME]
-    calls, inverse = np.unique(links.launch[work], return_inverse=True)
-    first, last = np.full(len(calls), NOTHING), np.full(len(calls), NONE, np.int64)
-    np.minimum.at(first, inverse, trace.start_ns[work])
-    np.maximum.at(last, inverse, trace.end_ns[work])
-    return calls, first, last
+    if len(work) == 0:
+        return (np.empty(0, np.int64),) * 3
+    order, begins = grouped(links.launch[work])
+    work = work[order]
+    first = np.minimum.reduceat(trace.start_ns[work], begins)
+    last = np.maximum.reduceat(trace.end_ns[work], begins)
+    return links.launch[work[begins]], first, last
 
 
 def _blocks(items: Int64, weights: Int64) -> list[Int64]:

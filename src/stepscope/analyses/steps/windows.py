@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct, grouped
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
@@ -185,7 +186,7 @@ def _user_mark(trace: Trace, links: Links, marks: Bool, launch_time: Int64) -> _
     the one that holds most."""
     candidates = _outer(links, marks)
     groups: dict[str, list[int]] = {}
-    for code in np.unique(trace.name[candidates]).tolist():
+    for code in distinct(trace.name[candidates]).tolist():
         if not LIBRARY_MARK.match(trace.names[code]):
             groups.setdefault(re.sub(r"\d+", "#", trace.names[code]), []).append(code)
     best: tuple[float, _HostSteps] | None = None
@@ -281,14 +282,13 @@ def _device_windows(trace: Trace, work: Int64, step_of: Int64, edges: Int64) -> 
     """Windows between the ends of consecutive steps' work; with one step, all of it."""
     end, start, step = trace.end_ns[work], trace.start_ns[work], step_of[work]
     inside = step >= 0
-    seen = np.unique(step[inside])
+    order, begins = grouped(step[inside])
+    seen = step[inside][order[begins]]
     if len(seen) == 0:
         return _Windows(
             bounds=((int(start.min()), int(end.max())),), step=(), num_seen=0, is_pitch=False
         )
-    last = np.full(int(seen[-1]) + 1, np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(last, step[inside], end[inside])
-    finish = np.maximum.accumulate(last[seen])
+    finish = np.maximum.accumulate(np.maximum.reduceat(end[inside][order], begins))
     following = np.flatnonzero(np.diff(seen) == 1)
     if len(following):
         bounds = tuple(zip(finish[following].tolist(), finish[following + 1].tolist(), strict=True))

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.analyses.grouping import distinct, grouped, stable_order, sums
+
+CODES = st.lists(st.integers(0, 9), max_size=40)
+
+
+@given(CODES)
+def test_distinct_values_and_groups_are_those_of_unique(codes: list[int]) -> None:
+    column = np.array(codes, np.int32)
+    assert distinct(column).tolist() == sorted(set(codes))
+    order, begins = grouped(column)
+    assert column[order].tolist() == sorted(codes)
+    assert column[order[begins]].tolist() == sorted(set(codes))
+    # At one value, in the order they came in.
+    assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])
+
+
+@given(CODES, st.sampled_from([10, 1 << 15, 1 << 20]))
+def test_the_order_of_codes_is_stable(codes: list[int], num_codes: int) -> None:
+    order = stable_order(np.array(codes, np.int64), num_codes)
+    assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-(2**55), 2**55)), max_size=40))
+def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
+    codes, values = np.array(rows, np.int64).reshape(-1, 2).T
+    expected = [sum(value for code, value in rows if code == wanted) for wanted in range(5)]
+    assert sums(codes, values, 5).tolist() == expected
+    small = values >> 20
+    expected = [sum(value >> 20 for code, value in rows if code == wanted) for wanted in range(5)]
+    assert sums(codes, small, 5).tolist() == expected
