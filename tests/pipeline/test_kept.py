@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.pipeline import kept, recording
@@ -164,7 +164,7 @@ def test_what_would_not_come_back_is_not_kept(
     trace: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def endless(job: Any, **options: Any) -> Diagnosis:
-        return replace(diagnose_job(job, **options), ladder=(float("nan"),))
+        return structs.replace(diagnose_job(job, **options), ladder=(float("nan"),))
 
     monkeypatch.setattr(recording, "diagnose_job", endless)
     diagnose([trace])

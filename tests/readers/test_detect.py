@@ -23,6 +23,8 @@ from tests.readers.test_formats import MEGATRON, NCCL
 PRINTS = "".join(
     f"epoch 0 batch {n:6d}: loss {2.0 - n / 1e4:.4f}, accuracy {n / 1e4:.4f}\n" for n in range(4000)
 )
+LONG_PRINTS = PRINTS * (BLOCK_BYTES // len(PRINTS) + 1)
+"""More than is looked at in one piece."""
 COMPILER = recompile("L['x'].size()[0] == 4", ident="0/1") + recompile(
     "L['x'].size()[0] == 5", ident="0/2"
 )
@@ -85,7 +87,7 @@ def test_one_file_gives_every_readers_facts_once(tmp_path: Path) -> None:
 def test_what_stands_in_two_blocks_is_found(tmp_path: Path) -> None:
     first = recompile("L['x'].size()[0] == 4").splitlines()[0] + "\n"
     for before in (3, 60, 100):
-        fill = (PRINTS * 6)[: BLOCK_BYTES - before - 1] + "\n"
+        fill = LONG_PRINTS[: BLOCK_BYTES - before - 1] + "\n"
         assert names_in(tmp_path / "job.log", fill + first) == ["torch-logs"]
 
 
@@ -122,7 +124,7 @@ def test_in_a_folder_a_file_is_looked_at_that_is_named_like_a_log(tmp_path: Path
 def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "MAX_BYTES", BLOCK_BYTES)
     path = tmp_path / "job.log"
-    path.write_text(STEPS + PRINTS * 6 + NEW_OOM)
+    path.write_text(STEPS + LONG_PRINTS + NEW_OOM)
     notes: list[str] = []
     source = Source(path=path, label="job.log")
     assert detect.kinds_in(source, {"training-log"}, notes) == frozenset()

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from msgspec import structs
-
 from stepscope.cli.options import (
     add_all_findings,
     add_jobs,
@@ -127,6 +125,8 @@ class _Job:
 
 def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
     """What places each rank."""
+    from msgspec import structs
+
     from stepscope.analyses.collectives.records import collective_records_of
     from stepscope.analyses.timeline.job_clock import RankClock, align
     from stepscope.errors import InputError, StepscopeError

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from stepscope import __version__
-from stepscope.cli.printing import Parser, say
+from stepscope.cli.printing import Parser, put, say
 from stepscope.errors import StepscopeError
 
 COMMANDS = {
@@ -82,7 +82,7 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from stepscope.readers.kineto.native import in_use
 
-        print(f"stepscope {__version__}\nscanner: {in_use()}")
+        put(f"stepscope {__version__}\nscanner: {in_use()}\n")
         parser.exit()
 
 

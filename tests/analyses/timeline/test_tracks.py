@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from msgspec import structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,7 +186,7 @@ def head(rank: int, off_ns: int, base_ns: int, calls: list[Call] | None = CALLS)
     if mine is not None:
         for name in ("start_ns", "end_ns", "exposed_start_ns", "exposed_end_ns"):
             getattr(mine, name)[:] += off_ns
-        object.__setattr__(mine, "base_ns", base_ns)
+        mine = structs.replace(mine, base_ns=base_ns)
     return RankClock(
         rank=rank, base_ns=base_ns, first_ns=off_ns, last_ns=off_ns + 10**9, collective_records=mine
     )
