@@ -128,5 +128,5 @@ def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     notes: list[str] = []
     source = Source(path=path, label="job.log")
     assert detect.kinds_in(source, {"training-log"}, notes) == frozenset()
-    assert "1,048,576 bytes" in notes[0]
+    assert f"{BLOCK_BYTES:,} bytes" in notes[0]
     assert "tail" in notes[0]
