@@ -18,6 +18,7 @@ from stepscope.rules.data import serial_loader
 from stepscope.rules.host import checkpoint_stall, device_sync
 from stepscope.rules.job_case import JobProposal
 from stepscope.rules.proposal import Proposal
+from tests.ranges import left_open
 from tests.rules.judging import finding_of, judge
 from tests.rules.recorded import SERIAL
 from tests.rules.recorder import Recorder
@@ -157,4 +158,7 @@ def test_no_finding_promises_a_slower_step(
     finding = judge_module.finding_of(job, proposal)
     finding.self_check()
     assert finding.predicted_speedup == max(1.0, likely)
-    assert finding.predicted_high == max(1.0, likely, less or 0.0, more or 0.0)
+    most = max(1.0, likely, less or 0.0, more or 0.0)
+    assert left_open(finding)[1] == pytest.approx(most)
+    assert finding.predicted_high > most
+    assert finding.predicted_low < max(1.0, likely) or finding.predicted_low == 1.0

@@ -11,6 +11,7 @@ from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
+from stepscope.rules.accuracy import widened
 from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
@@ -80,6 +81,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
     gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
+    low, high = widened(min(gains), max(gains), gains[0])
     return Finding(
         code=proposal.code,
         bound=proposal.bound,
@@ -88,8 +90,8 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         evidence=proposal.evidence,
         ranks=proposal.ranks,
         predicted_speedup=gains[0],
-        predicted_low=min(gains),
-        predicted_high=max(gains),
+        predicted_low=low,
+        predicted_high=high,
         predicted_step_ms=job.step_interval_ns / gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
         places=proposal.source_locations,

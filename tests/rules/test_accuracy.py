@@ -1,0 +1,23 @@
+"""The range of a promise: wider than what the replay leaves open, never below 1, wider for more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.rules.accuracy import widened
+
+
+@given(st.floats(1.0, 100.0), st.floats(1.0, 3.0), st.floats(1.0, 3.0))
+def test_a_range_holds_what_the_replay_leaves_open(gain: float, below: float, above: float) -> None:
+    low, high = widened(max(1.0, gain / below), gain * above, gain)
+    assert 1.0 <= low <= max(1.0, gain / below)
+    assert high > gain * above
+
+
+def test_an_error_grows_with_the_gain_up_to_a_point() -> None:
+    errors = [widened(gain, gain, gain)[1] / gain for gain in (1.0, 1.5, 4.0, 10.0, 100.0)]
+    assert errors == sorted(errors)
+    assert errors[0] == pytest.approx(1.15, abs=0.01)
+    assert errors[-1] == errors[-2] == pytest.approx(1.42, abs=0.01)
