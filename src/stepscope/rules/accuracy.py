@@ -3,8 +3,8 @@
 The replay leaves open what it knows it does not know: a host's pace, a fix that may give less. What
 it does not know of is measured: `benchmarks/board.py` compares promises with what each change gave
 on real jobs. A range is what the replay leaves open, widened by that error: it holds 21 of the 29
-changes of `lab/board` and 89 of the 93 of the labs. Both were seen when the figures below were chosen, and
-two of the changes made the step slower, which no range says.
+changes of `lab/board` and 89 of the 93 of the labs. Both were seen when the figures below were
+chosen, and two of the changes made the step slower, which no range says.
 """
 
 from __future__ import annotations
