@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_hardware
+from stepscope.cli.options import add_format, add_hardware
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import RUNS, new_folder
@@ -71,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_measuring(parser)
     add_hardware(parser)
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "markdown"),
-        default="text",
-        help="how to print it (default: text)",
-    )
+    add_format(parser)
     parser.add_argument(
         "--out",
         type=Path,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import positive, seconds
+from stepscope.cli.options import add_format
 from stepscope.cli.printing import note, print_document, put
 from stepscope.cli.tune.options import CACHE_VARIABLE
 
@@ -106,12 +107,7 @@ def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "markdown"),
-        default="text",
-        help="how to print (default: text)",
-    )
+    add_format(parser)
 
 
 Shapes = tuple[tuple[tuple[int, ...], ...], ...]

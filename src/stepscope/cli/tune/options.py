@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli.option_types import count, seconds
+from stepscope.cli.options import add_format
 from stepscope.cli.run import RUNS
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
@@ -70,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"where the trials are kept (default: a dated folder in {RUNS}/)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "markdown"),
-        default="text",
-        help="how to print it (default: text)",
-    )
+    add_format(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
     )

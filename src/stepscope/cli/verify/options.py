@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import count, positive, seconds
+from stepscope.cli.options import add_format
 from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
 
@@ -95,12 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judged.add_argument(
         "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "markdown"),
-        default="text",
-        help="how to print it (default: text)",
-    )
+    add_format(parser)
     parser.add_argument(
         "--out",
         type=Path,
