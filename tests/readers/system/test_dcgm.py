@@ -134,6 +134,17 @@ def test_rows_of_parts_of_a_device_are_counted(tmp_path: Path) -> None:
     assert any("2 row(s) of parts of a device" in note for note in report.recordings[0].notes)
 
 
+@pytest.mark.parametrize("names", ["EPLMT  PMLMT", "PMLMT  EPLMT"])
+def test_the_limit_that_is_enforced_is_the_one_that_counts(tmp_path: Path, names: str) -> None:
+    enforced_first = names.startswith("EPLMT")
+    limits = "600  700" if enforced_first else "700  600"
+    text = f"#Entity  POWER  {names}\nID\nGPU 0  500.0  {limits}\nGPU 0  500.0  {limits}\n"
+
+    (device,) = of_text(tmp_path, text).devices
+
+    assert device.power_limit_w == 600
+
+
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "dcgm", "dcgm.txt", DMON.encode()
     yield "dcgm", "metrics.txt", (SCRAPE % (1980, 0) + SCRAPE % (1500, 64)).encode()

@@ -63,3 +63,24 @@ def test_waits_stay_in_place() -> None:
     assert isinstance(said, Proposal)
     assert case.graph is not None
     assert (said.change(case.graph).call_wait == case.graph.call_wait).all()
+
+
+def test_compiling_the_model_leaves_the_optimizer_as_it_is() -> None:
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for i in range(50):
+            run.launch("aten::mm", kernel_us=3, host_us=30, kernel_name=f"gemm_{i}")
+        began = run.now
+        for i in range(50):
+            run.launch("aten::add_", kernel_us=3, host_us=30, kernel_name=f"update_{i}")
+        run.span("Optimizer.step#SGD.step", began)
+        run.step(number, start)
+    case = run.case(3_000_000)
+    said = launch_overhead.propose(case)
+    assert isinstance(said, Proposal)
+    assert said.hopeful is not None
+    assert case.graph is not None
+    # Half of the launches are the optimizer's: without them no more than half of the step goes.
+    assert 1.5 < gain(case, said) < 2.1
+    assert case.speedup(said.hopeful(case.graph)) > 5
