@@ -1,0 +1,1 @@
+"""Real jobs, each with several single changes: what every piece of advice really gives."""

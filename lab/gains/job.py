@@ -1,0 +1,203 @@
+"""A training job whose every habit is a setting: a change is the same job with settings replaced."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from lab.loops.data import to_device
+from lab.measure import BIG, DEV, Run
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a job runs. `workers` None: batches wait on the device or, with `source`, on the host."""
+
+    batch: int
+    precision: str = "bf16"  # fp32, tf32, bf16 or fp16 autocast
+    compile: str | None = None
+    optimizer: str = "adamw"
+    update: str = "fused"  # fused, foreach, loop
+    channels_last: bool = False
+    cudnn_benchmark: bool = False
+    attention: str = "sdpa"
+    recompute: bool = False
+    accumulate: int = 1
+    source: str = "device"  # device, pinned, pageable
+    workers: int | None = None
+    transform_units: int = 0
+    read_ms: float = 0.0
+    clip: str | None = None  # loop: a norm read on the host per parameter; fused: one call
+    anomaly: bool = False
+    read_loss: bool = False
+    read_weights: int = 0
+    empty_cache: bool = False
+    heap: int = 0  # collects each step over this many live objects
+    python_ms: float = 0.0
+    save_every: int = 0
+    variant: str = ""  # a model's own switch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """`changes` maps a code of the rules (CODE#WAY for a second way) to the settings it replaces.
+
+    `samples` of a change says how many times the base's samples its step takes.
+    """
+
+    model: Callable[[Settings], nn.Module]
+    inputs: Callable[[int], tuple[Tensor, ...]]
+    loss: Callable[[Callable[..., Any], tuple[Tensor, ...]], Tensor]
+    base: Settings
+    changes: Mapping[str, Mapping[str, Any]]
+    samples: Mapping[str, int] | None = None
+
+
+class Made(Dataset[tuple[Tensor, ...]]):
+    """Samples made on the host: units of transform, milliseconds of slow storage."""
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        self.job, self.settings = job, settings
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, i: int) -> tuple[Tensor, ...]:
+        torch.set_num_threads(1)
+        for _ in range(self.settings.transform_units):
+            torch.randn(128, 128).cumsum(0).sort(1)
+        if self.settings.read_ms:
+            time.sleep(self.settings.read_ms / 1e3)
+        return tuple(part[0] for part in self.job.inputs(1))
+
+
+def batches(job: Job, settings: Settings) -> Iterator[Any]:
+    if settings.workers is not None:
+        loader = DataLoader(
+            Made(job, settings),
+            batch_size=settings.batch,
+            num_workers=settings.workers,
+            pin_memory=BIG,
+            persistent_workers=settings.workers > 0,
+        )
+        return itertools.chain.from_iterable(itertools.repeat(loader))
+    pool = [job.inputs(settings.batch) for _ in range(4)]
+    if settings.source == "device":
+        return itertools.cycle([tuple(to_device(batch)) for batch in pool])
+    if settings.source == "pinned" and BIG:
+        pool = [tuple(part.pin_memory() for part in batch) for batch in pool]
+    return itertools.cycle(pool)
+
+
+def optimizer_of(params: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+    ways = {
+        "fused": {"fused": BIG},
+        "foreach": {"foreach": True},
+        "loop": {"foreach": False, "fused": False},
+    }
+    way: dict[str, Any] = ways[settings.update]
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(params, lr=1e-4, momentum=0.9, **way)
+    return torch.optim.AdamW(params, lr=1e-5, **way)
+
+
+def build(job: Job, settings: Settings) -> Run:
+    torch.manual_seed(0)
+    random.seed(0)
+    model = job.model(settings).to(DEV).train()
+    if settings.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    forward: Callable[..., Any] = model
+    if settings.compile:
+        forward = torch.compile(model, mode=settings.compile)
+    params = [param for param in model.parameters() if param.requires_grad]
+    optimizer = optimizer_of(params, settings)
+    scaler = torch.amp.GradScaler(DEV, enabled=settings.precision == "fp16")
+    source = batches(job, settings)
+    after = _habits(settings, model, params)
+
+    def step() -> None:
+        for _ in range(settings.accumulate):
+            batch = tuple(to_device(next(source)))
+            if settings.channels_last:
+                batch = tuple(_last(part) for part in batch)
+            with torch.autograd.set_detect_anomaly(settings.anomaly):
+                dtype = DTYPES.get(settings.precision)
+                with torch.autocast(DEV, dtype or torch.bfloat16, enabled=dtype is not None):
+                    loss = job.loss(forward, batch) / settings.accumulate
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if settings.read_loss:
+                loss.item()
+        if settings.clip == "fused":
+            nn.utils.clip_grad_norm_(params, 1e6, foreach=True)
+        elif settings.clip == "loop":
+            for param in params:
+                if param.grad is not None and param.grad.norm().item() > 1e6:
+                    param.grad.mul_(0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        for habit in after:
+            habit()
+
+    return Run(
+        step=step,
+        matmul="high" if settings.precision == "tf32" else "highest",
+        cudnn_tf32=settings.precision == "tf32",
+        cudnn_benchmark=settings.cudnn_benchmark,
+    )
+
+
+def _last(part: Tensor) -> Tensor:
+    return part.to(memory_format=torch.channels_last) if part.dim() == 4 else part
+
+
+def _habits(
+    settings: Settings, model: nn.Module, params: list[nn.Parameter]
+) -> list[Callable[[], object]]:
+    """What the loop does after each step."""
+    habits: list[Callable[[], object]] = []
+    if settings.read_weights:
+        watched = params[: settings.read_weights]
+        habits.append(lambda: [float(param.detach().abs().mean()) for param in watched])
+    if settings.empty_cache and BIG:
+        habits.append(torch.cuda.empty_cache)
+    if settings.heap:
+        objects = [{"path": str(i), "box": [i]} for i in range(settings.heap)]
+        habits.append(lambda: (gc.collect(), len(objects)))
+    if settings.python_ms:
+        habits.append(lambda: _spin(settings.python_ms))
+    if settings.save_every:
+        path = os.path.join(tempfile.mkdtemp(), "weights.pt")
+        turns = itertools.count(1)
+        habits.append(
+            lambda: (
+                torch.save(model.state_dict(), path)
+                if next(turns) % settings.save_every == 0
+                else None
+            )
+        )
+    return habits
+
+
+def _spin(ms: float) -> None:
+    end = time.perf_counter() + ms / 1e3
+    while time.perf_counter() < end:
+        sum(range(200))
+
+
+def changed(job: Job, code: str) -> Settings:
+    return replace(job.base, **job.changes[code])
