@@ -26,10 +26,14 @@ class Played:
     """Per task."""
     step_end_ns: Float64
     """Per step, the end of its last task; NaN for a step without any."""
+    steady_ns: float | None = None
+    """The step of a run that goes on, where that is known without playing one."""
 
     @property
     def step_interval_ns(self) -> float:
         """The median distance between the ends of consecutive steps' work."""
+        if self.steady_ns is not None:
+            return self.steady_ns
         ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
         return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
 
@@ -60,7 +64,25 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
         del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
     np.fmax.at(step_end, graph.task_step, end_ns)
-    return Played(end_ns=end_ns, step_end_ns=step_end)
+    steady = None if backlog_ns else steady_ns(graph)
+    return Played(end_ns=end_ns, step_end_ns=step_end, steady_ns=steady)
+
+
+def steady_ns(graph: Graph) -> float | None:
+    """The step of a run that goes on, where the host never waits for the device: whichever of the
+    two takes longer. The few steps of a recording begin with an idle device, and a host that is
+    only a little faster needs many to get ahead of it."""
+    if graph.num_streams != 1 or (graph.call_wait != NONE).any():
+        return None
+    # Calls after a step's last launch may belong to a step that has no work.
+    inside = (graph.call_step >= 0) & (graph.call_step < graph.num_steps)
+    host = np.bincount(
+        graph.call_step[inside], graph.call_ns[inside], minlength=graph.num_steps
+    )
+    device = np.bincount(
+        graph.task_step, graph.task_ns + graph.task_gap_ns, minlength=graph.num_steps
+    )
+    return float(max(np.median(host), np.median(device)))
 
 
 def _is_same(columns: Columns, before: Columns) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -49,6 +50,8 @@ class Case:
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
+    fusible: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """What `shared.fusible_runs` found, once it was asked."""
 
     @property
     def replayed(self) -> Trace:

@@ -18,28 +18,31 @@ Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it w
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from stepscope.analyses.intervals import contains, join
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Bool, Kind
-from stepscope.replay.changes import captured_in_pieces
+from stepscope.core.trace import NONE, Bool
+from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import calls_inside, named_events, ranges_of, tasks_of
+from stepscope.rules.shared.compiled_host import (
+    OPEN_SHARE,
+    captured_work,
+    compiled_work,
+    launches_of_kernels,
+    model_launches,
+    without_checks,
+)
+from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"
 BOUND = "host"
-
-OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
-"""What compiling the model does not capture: the optimizer runs as before."""
-MARKS = (Kind.MARK, Kind.OP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Policy:
     gap_ns: float = 420.0
     """Between two kernels of a graph; the same recording, the median of 2,022 (5 % to 95 %: 383 to
     608)."""
+    least_gain: float = 1.02
+    """Without the host's time for launches, below which they cost nothing."""
     same_share: float = 0.9
     """Of a step's launches that must recur in the next for its shapes to hold still."""
 
@@ -60,18 +65,16 @@ POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """Capture all that can be, in pieces between the waits."""
+    """Compile the model and capture it, in pieces between the waits."""
     graph = case.graph
     if graph is None or case.step_interval_ns is None:
         return None
-    whole = _capturable(case, graph)
-    mask = whole & ~calls_inside(graph, ranges_of(case, named_events(case, OPTIMIZER, *MARKS)))
-    if not mask.any() or not _are_short(case):
+    mask = model_launches(case, graph)
+    if not mask.any() or case.speedup(_launched_at_once(graph, mask)) < POLICY.least_gain:
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
-    capture = lambda before: _captured(before, mask)  # noqa: E731
-    capture_whole = lambda before: _captured(before, whole)  # noqa: E731
-    launching = lambda before: _launching_alone(case, before, mask)  # noqa: E731
+    captured, compiled = _captured(case, mask), compiled_work(case)
+    whole = launches_of_kernels(case, graph)
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -80,62 +83,39 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=_evidence(graph, steady=steady, waits=waits),
         events=graph.call_event[mask],
         events_ns=graph.call_parts["work"][mask],
-        change=capture if steady else launching,
-        cautious=launching,
-        hopeful=capture_whole,
+        change=captured if steady else compiled,
+        cautious=compiled,
+        hopeful=_captured(case, whole, 1.0 - OPEN_SHARE),
     )
 
 
-def _are_short(case: Case) -> bool:
-    """Whether the usual kernel is over before the call that launches one is: however well the host
-    ran, it could not keep up.
-
-    A host that lags behind longer kernels is slow at something else (Python, its input), and
-    capturing is not the first remedy.
-    """
-    launches = case.facts.launches
-    if launches is None or launches.median_kernel_ns is None or launches.median_call_ns is None:
-        return False
-    return launches.median_kernel_ns <= launches.median_call_ns
+def _launched_at_once(graph: Graph, mask: Bool) -> Graph:
+    """The masked calls take the host no time: what the device could do by itself."""
+    work = np.where(mask, 0.0, graph.call_parts["work"])
+    return with_part_ns(graph, "work", work)
 
 
-def _captured(graph: Graph, mask: Bool) -> Graph:
-    """Each stretch of capturable calls between two waits, inside one step, is one graph launch."""
-    waits = graph.call_wait != NONE
-    piece = np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step
-    return captured_in_pieces(
-        graph,
-        mask,
-        piece,
-        launch_ns=POLICY.launch_ns,
-        per_task_ns=POLICY.per_task_ns,
-        gap_ns=POLICY.gap_ns,
-    )
+def _captured(case: Case, mask: Bool, pace: float = 1.0) -> Change:
+    """Compiled, and each stretch of captured calls between two waits, inside one step, is one graph
+    launch."""
+    on_device, around = turned_and_fused(case, 0.5), captured_work(case, pace)
+    unchecked = without_checks(case)
 
+    def change(before: Graph) -> Graph:
+        graph = unchecked(on_device(before))
+        waits = graph.call_wait != NONE
+        launched = captured_in_pieces(
+            graph,
+            mask,
+            np.cumsum(waits) * (graph.num_steps + 1) + graph.call_step,
+            launch_ns=POLICY.launch_ns,
+            per_task_ns=POLICY.per_task_ns,
+            gap_ns=POLICY.gap_ns,
+        )
+        work = launched.call_parts["work"] + np.where(mask, around(graph).call_parts["work"], 0.0)
+        return with_part_ns(launched, "work", work)
 
-def _launching_alone(case: Case, graph: Graph, mask: Bool) -> Graph:
-    """Compiled without capture: of the host's work for each launch the launching call itself is
-    left."""
-    trace = case.context.trace
-    own = trace.dur_ns[graph.call_event].astype(np.float64)
-    work = graph.call_parts["work"]
-    return replace(
-        graph, call_parts=graph.call_parts | {"work": np.where(mask, np.minimum(work, own), work)}
-    )
-
-
-def _capturable(case: Case, graph: Graph) -> Bool:
-    """Launches of kernels outside the loader, saving and compiling; not copies from the host, not
-    what is a graph already."""
-    context = case.context
-    trace, host = context.trace, context.host
-    count = np.diff(graph.call_first)
-    outside = ~contains(join(host.input, host.io, host.compile), graph.call_start_ns)
-    from_host = np.zeros(len(graph.call_event), np.bool_)
-    copies = (trace.kind[graph.task_event] == Kind.MEMCPY) & (graph.task_ns > 0)
-    from_host[np.repeat(np.arange(len(count)), count)[copies]] = True
-    mask: Bool = outside & ~from_host & (count == 1) & (graph.call_wait == NONE)
-    return mask
+    return change
 
 
 def _holds_still(case: Case, graph: Graph) -> bool:

@@ -21,25 +21,19 @@ Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Bool, Kind
-from stepscope.replay.changes import Change, without_host_ranges
+from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.memory.nchw_layout import turned_by_compiler
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.host_ranges import ranges_of
-from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
-from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.workload.inputs import integer_at
-from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
+from stepscope.rules.shared.compiled_host import OPEN_SHARE, compiled_work, without_checks
+from stepscope.rules.shared.fusible_runs import FUSIBLE, fused_tasks, of_several, runs_of
+from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"
 BOUND = "memory"
@@ -47,95 +41,11 @@ BOUND = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    least_bytes: float = 1e6
-    """Of one operator's traffic: less stays in the cache, and its kernel is as long as a launch."""
     least_share: float = 0.005
     """Of the step in such runs below which there is nothing to say."""
-    call_instructions: int = 20
-    """Per element of a transcendental function or a division, as the CUDA math library expands them
-    (expf 8, tanhf and sinf about 25); 2 for anything else."""
-    plain_instructions: int = 2
-    batch_norm_share: float = 0.7
-    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
-    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 
 POLICY = Policy()
-FUSIBLE = (
-    "pointwise",
-    "norm",
-    "softmax",
-    "reduction",
-    "copy",
-    "dropout",
-    "loss",
-    "index",
-    "random",
-)
-OPAQUE = re.compile(
-    r"triton|_foreach|_fused_|embedding|scatter|gather|index_put|nll_loss|cat$|sort|topk|cumsum|_amp_"
-)
-"""Operators that are compiled already, need passes of their own, or that a compiler leaves
-alone."""
-FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
-"""Operators that write their first argument without reading it."""
-COPY = "aten::copy_"
-CALLS = re.compile(
-    r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
-)
-
-
-Tensor = tuple[int, str]
-"""A number of elements and their type."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """What an operator of one name and inputs moves and computes. Bytes."""
-
-    reads: tuple[Tensor, ...]
-    read_bytes: tuple[float, ...]
-    """Of each of them."""
-    large: frozenset[Tensor]
-    """Those of them that do not stay in the cache."""
-    writes: Tensor | None
-    writes_alike: bool
-    """As many elements as its largest input has."""
-    again: float
-    """Of statistics, or gradients of weight and bias, over the other dimensions: a second pass,
-    fused or not."""
-    moved: float
-    instructions: float
-    over_batches: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class FusibleRun:
-    """Operators that could be one kernel. Bytes."""
-
-    backward: bool
-    ops: list[int] = field(default_factory=list)
-    tasks: list[int] = field(default_factory=list)
-    live: dict[Tensor, int] = field(default_factory=dict)
-    """Written in the run and not taken up yet."""
-    seen: set[Tensor] = field(default_factory=set)
-    comes_in: float = 0.0
-    """Read, and of a size not seen before in the run: surely from outside."""
-    may_come_in: float = 0.0
-    """Read, and of a size seen before: the same tensor again, or another."""
-    goes_out: float = 0.0
-    """Of a run of several operators."""
-    traffic: float = 0.0
-    """Of all the operators as they are."""
-    now_ns: float = 0.0
-    """Of a run of several operators."""
-    instructions: float = 0.0
-    grad_in: float = 0.0
-    """The largest tensor that the first operator reads."""
-    over_batches: bool = False
-    """It has a batch norm, whose library kernels are slow for reasons of their own."""
-    homes: set[int] = field(default_factory=set)
-    """Places of the forward runs it is the backward of."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -154,8 +64,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             reason="small kernels whose reads and writes are not known",
             needs="record_shapes=True",
         )
-    runs = find_runs(graph, table)
-    worth = _of_several(runs)
+    worth = of_several(runs_of(case))
     mask = np.zeros(len(graph), np.bool_)
     for run in worth:
         mask[run.tasks] = True
@@ -163,7 +72,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = max(worth, key=lambda run: run.now_ns)
-    turned = turned_by_compiler(case)
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -181,252 +89,31 @@ def propose(case: Case) -> Proposal | Abstention | None:
             ),
         ),
         events=graph.task_event[mask],
-        change=_compiled(turned, _fused(case, runs, roofs, 0.5, with_host=True)),
-        cautious=_fused(case, runs, roofs, 1.0, with_host=False),
-        hopeful=_compiled(turned, _fused(case, runs, roofs, 0.0, with_host=True)),
+        change=_compiled(case, turned_and_fused(case, 0.5)),
+        cautious=_cautious(case),
+        hopeful=_compiled(case, turned_and_fused(case, 0.0), 1.0 - OPEN_SHARE),
         changes_numerics=True,
     )
 
 
-def _compiled(turned: Change | None, fused: Change) -> Change:
-    """With the convolutions' layout as the compiler chooses it."""
-    return fused if turned is None else lambda graph: turned(fused(graph))
+def turned_and_fused(case: Case, share: float) -> Change:
+    """The device's part of compiling: runs fused, and the convolutions' layout as the compiler
+    chooses it. `share` is of what may come into a run that does."""
+    fused, turned = fused_tasks(case, share), turned_by_compiler(case)
 
-
-def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
-    """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
-    end ends all that are open."""
-    fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
-    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
-    joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
-    traffics = _traffics(table, joining)
-    ending = (~joining & (table.is_matrix | ~fusible)).tolist()
-    is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
-    ops, backward = table.op.tolist(), table.backward.tolist()
-    sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
-    away = (table.home != table.op).tolist()
-    runs: list[FusibleRun] = []
-    by_sequence: dict[int, int] = {}
-    for stream in range(graph.num_streams):
-        opened: list[int] = []
-        last_op, last_run, last_step = NONE, NONE, NONE
-        for task in np.flatnonzero(graph.task_stream == stream).tolist():
-            op, step = ops[task], steps[task]
-            if op == last_op and op != NONE:
-                if last_run != NONE:
-                    runs[last_run].tasks.append(task)
-                continue
-            if is_set[task]:
-                continue
-            if step != last_step or ending[task]:
-                opened = []
-            last_op, last_run, last_step = op, NONE, step
-            traffic = traffics[task]
-            if traffic is None:
-                continue
-            last_run = _run_for(runs, opened, traffic, backward[task])
-            run = runs[last_run]
-            _join(run, traffic)
-            run.ops.append(op)
-            run.tasks.append(task)
-            _link(run, by_sequence, last_run, sequence[task], is_away=away[task])
-    for run in _of_several(runs):
-        run.now_ns = float(graph.task_ns[run.tasks].sum())
-        run.goes_out = sum(count * _bytes_of(tensor) for tensor, count in run.live.items())
-    return runs
-
-
-def _of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
-    """Those with something to fuse: more than one operator."""
-    return [run for run in runs if len(run.ops) > 1]
-
-
-def _fits(table: TaskTable, op: int) -> bool:
-    work = table.work(op)
-    if work is None or work.bytes is None or work.bytes < POLICY.least_bytes:
-        return False
-    return OPAQUE.search(table.op_name(op)) is None
-
-
-def _bytes_of(tensor: Tensor) -> float:
-    return size_bytes(*tensor) or 0.0
-
-
-def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_backward: bool) -> int:
-    """The latest open run that has written something the operator reads, or a new one."""
-    candidates = [index for index in reversed(opened) if runs[index].backward == is_backward]
-    for index in candidates:
-        if any(map(runs[index].live.get, traffic.reads)):
-            return index
-    # A compiler also fuses operators that read the same tensors, which tensors of one size in
-    # one run may be.
-    for index in candidates:
-        if not traffic.large.isdisjoint(runs[index].seen):
-            return index
-    runs.append(FusibleRun(backward=is_backward))
-    opened.append(len(runs) - 1)
-    return len(runs) - 1
-
-
-def _join(run: FusibleRun, traffic: Traffic) -> None:
-    """Add the operator's traffic to the run's."""
-    new = [tensor for tensor in traffic.reads if tensor not in run.seen]
-    for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
-        if run.live.get(tensor):
-            run.live[tensor] -= 1
-        elif tensor in new:
-            run.comes_in += size
-        else:
-            run.may_come_in += size
-    if not run.ops:
-        run.grad_in = max(traffic.read_bytes, default=0.0)
-    run.seen.update(new)
-    run.over_batches |= traffic.over_batches
-    run.instructions += traffic.instructions
-    if traffic.writes is not None:
-        run.live[traffic.writes] = run.live.get(traffic.writes, 0) + 1
-        if traffic.writes_alike:
-            run.seen.add(traffic.writes)
-    run.comes_in += traffic.again
-    run.traffic += traffic.moved
-
-
-def _link(
-    run: FusibleRun, by_sequence: dict[int, int], index: int, sequence: int, *, is_away: bool
-) -> None:
-    """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
-    if sequence == NONE:
-        return
-    if not run.backward:
-        by_sequence[sequence] = index
-    elif is_away and sequence in by_sequence:
-        run.homes.add(by_sequence[sequence])
-
-
-def _traffics(table: TaskTable, joining: Bool) -> list[Traffic | None]:
-    """What the operator of each of the masked tasks moves and computes."""
-    traffics: list[Traffic | None] = [None] * len(table.example)
-    for number in np.unique(table.alike[joining]).tolist():
-        traffics[number] = _traffic(table, int(table.example[number]))
-    masked = zip(table.alike.tolist(), joining.tolist(), strict=True)
-    return [traffics[number] if joins else None for number, joins in masked]
-
-
-def _traffic(table: TaskTable, op: int) -> Traffic:
-    tensors, written = _read_and_written(table, op)
-    reads = tuple((tensor.numel, tensor.dtype) for tensor in tensors)
-    sizes = tuple(_bytes_of((tensor.stored, tensor.dtype)) for tensor in tensors)
-    name, num = table.op_name(op), max((numel for numel, _ in reads), default=0)
-    again = (read_bytes(*tensors[:2]) or 0.0) if name.endswith("norm_backward") else 0.0
-    if "batch_norm" in name:
-        again = again or (read_bytes(*tensors[:1]) or 0.0)
-    calls = _calls_a_function(table, op, len(reads))
-    each = POLICY.call_instructions if calls else POLICY.plain_instructions
-    alike = _written_alike(num, reads, written)
-    other = (int(written / 4), "fp32") if num and written > 0 else None
-    return Traffic(
-        reads=reads,
-        read_bytes=sizes,
-        large=frozenset(
-            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.least_bytes
-        ),
-        writes=alike or other,
-        writes_alike=alike is not None,
-        again=again,
-        moved=(read_bytes(*tensors) or 0.0) + written + again,
-        instructions=each * num,
-        over_batches="batch_norm" in name,
-    )
-
-
-def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
-    inputs, work = table.inputs(op), table.work(op)
-    assert inputs is not None
-    assert work is not None
-    tensors = [
-        tensor
-        for tensor in operands(inputs, range(len(inputs.dims)))
-        if tensor.numel > 1 and tensor.dtype
-    ]
-    if FILLING.search(table.op_name(op)):
-        tensors = tensors[1:]
-    elif len(tensors) > 1 and (read_bytes(*tensors) or 0.0) >= (work.bytes or 0.0):
-        tensors = tensors[:-1]
-    return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
-
-
-def _written_alike(numel: int, reads: tuple[Tensor, ...], written: float) -> Tensor | None:
-    """What it writes if that is as many elements as its largest input has, as far as the bytes say
-    so: of that type or a wider one."""
-    own = next((dtype for count, dtype in reads if count == numel), "fp32")
-    for dtype in (own, "bf16", "fp16", "fp32", "bool"):
-        size = size_bytes(numel, dtype) or 0.0
-        if numel and 0.95 * size <= written <= 1.4 * size:
-            return numel, dtype
-    return None
-
-
-def _calls_a_function(table: TaskTable, op: int, num_reads: int) -> bool:
-    """Whether each element costs a call: division by a number is a product, and so is a power of 2
-    or 3."""
-    name, inputs = table.op_name(op), table.inputs(op)
-    if "div" in name:
-        return num_reads > 1
-    if "pow" in name and inputs is not None:
-        return integer_at(inputs, 1) is None
-    return CALLS.search(name) is not None
-
-
-def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, share: float) -> float:
-    """One kernel for the run, with this share of what may come in coming in. It moves bytes no
-    faster than its parts do now."""
-    vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
-    rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
-    if run.over_batches:
-        rate *= POLICY.batch_norm_share
-    else:
-        rate = min(rate, run.traffic / max(run.now_ns, 1.0))
-
-    def time(size: float, instructions: float) -> float:
-        return fixed_ns(roofs, STREAM_FIXED_NS) + max(
-            size / rate, instructions / (vector / 2) * 1e9
-        )
-
-    best = time(run.comes_in + share * run.may_come_in + run.goes_out, run.instructions)
-    if run.homes:
-        again = [runs[index] for index in run.homes]
-        reads = run.grad_in + sum(other.comes_in + share * other.may_come_in for other in again)
-        best = min(
-            best,
-            time(
-                reads + run.goes_out, run.instructions + sum(other.instructions for other in again)
-            ),
-        )
-    return best
-
-
-def _fused(
-    case: Case, runs: list[FusibleRun], roofs: DevicePeaks, share: float, *, with_host: bool
-) -> Change:
-    lengths: dict[int, float] = {}
-    gone: list[int] = []
-    ops: list[int] = []
-    for run in _of_several(runs):
-        fused = fused_ns(run, runs, roofs, share)
-        if fused >= run.now_ns:
-            continue
-        lengths[run.tasks[0]] = fused
-        gone += run.tasks[1:]
-        ops += run.ops[1:]
-    leads = np.array(sorted(lengths), np.int64)
-    new_ns = np.array([lengths[task] for task in sorted(lengths)])
-    left = np.array(gone, np.int64)
-    host = ranges_of(case, np.array(ops, np.int64))
-
-    def change(before: Graph) -> Graph:
-        task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
-        task_ns[leads], task_ns[left], gaps[left] = new_ns, 0.0, 0.0
-        after = replace(before, task_ns=task_ns, task_gap_ns=gaps)
-        return without_host_ranges(after, host) if with_host else after
+    def change(graph: Graph) -> Graph:
+        after = fused(graph)
+        return after if turned is None else turned(after)
 
     return change
+
+
+def _compiled(case: Case, on_device: Change, pace: float = 1.0) -> Change:
+    on_host, unchecked = compiled_work(case, pace), without_checks(case)
+    return lambda graph: unchecked(on_host(on_device(graph)))
+
+
+def _cautious(case: Case) -> Change:
+    """The layout and the checks stay."""
+    on_device, on_host = fused_tasks(case, 1.0), compiled_work(case, 1.0 + OPEN_SHARE)
+    return lambda graph: on_host(on_device(graph))
