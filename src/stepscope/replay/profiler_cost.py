@@ -26,7 +26,7 @@ COST_SHARE = 0.44
 """Of the host's middle time per recorded event that was spent on recording it: the middle of 33
 host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
 them lie within a third of it; around one cost for all, within half."""
-USUAL_RANGE_NS = (1_000.0, 5_000.0)
+USUAL_RANGE_NS = (400.0, 5_000.0)
 """The range of a cost estimated from the host's speed; that of most of these recordings does."""
 MIN_CALLS = 20
 """With recorded events; fewer say nothing about the host's speed."""
@@ -108,8 +108,9 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
         # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
             return _with_host_of(graph, host_ns, step_ns)
+        cost_ns = usual_cost_ns(graph)
         return replace(
-            _fitted(without_cost(graph, USUAL_COST_NS), USUAL_COST_NS, step_ns),
+            _fitted(without_cost(graph, cost_ns), cost_ns, step_ns),
             bounds=_bounds(graph),
         )
     recorded = play(graph).step_interval_ns
@@ -130,8 +131,8 @@ def _is_device_bound(graph: Graph, step_ns: float) -> bool:
 
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
-    low, high = USUAL_RANGE_NS
-    return without_cost(graph, high), without_cost(graph, low)
+    cost_ns = usual_cost_ns(graph)
+    return without_cost(graph, cost_ns * 2), without_cost(graph, cost_ns / 2)
 
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:

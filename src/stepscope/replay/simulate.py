@@ -72,17 +72,19 @@ def steady_ns(graph: Graph) -> float | None:
     """The step of a run that goes on, where the host never waits for the device: whichever of the
     two takes longer. The few steps of a recording begin with an idle device, and a host that is
     only a little faster needs many to get ahead of it."""
-    if graph.num_streams != 1 or (graph.call_wait != NONE).any():
+    if graph.num_streams != 1 or graph.num_steps < 2 or (graph.call_wait != NONE).any():
         return None
-    # Calls after a step's last launch may belong to a step that has no work.
-    inside = (graph.call_step >= 0) & (graph.call_step < graph.num_steps)
-    host = np.bincount(
-        graph.call_step[inside], graph.call_ns[inside], minlength=graph.num_steps
-    )
+    # From the last launch of one step to the last of the next: what the host does after it, as
+    # waiting for a batch, is the next step's.
+    call_of = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+    last = np.full(graph.num_steps, NONE)
+    np.maximum.at(last, graph.task_step, call_of)
+    called = np.append(0.0, np.cumsum(graph.call_ns))
+    host = np.diff(called[last[last != NONE]])
     device = np.bincount(
         graph.task_step, graph.task_ns + graph.task_gap_ns, minlength=graph.num_steps
     )
-    return float(max(np.median(host), np.median(device)))
+    return float(max(np.median(host), np.median(device[1:])))
 
 
 def _is_same(columns: Columns, before: Columns) -> bool:

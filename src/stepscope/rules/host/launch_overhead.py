@@ -85,7 +85,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events_ns=graph.call_parts["work"][mask],
         change=captured if steady else compiled,
         cautious=compiled,
-        hopeful=_captured(case, whole, 1.0 - OPEN_SHARE),
+        hopeful=lambda before: _launched_at_once(before, whole),
     )
 
 
