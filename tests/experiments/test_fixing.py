@@ -172,7 +172,7 @@ def test_a_faster_run_that_computes_something_else_is_reverted() -> None:
 
 
 def test_a_fix_known_to_change_numbers_is_not_tried_unasked() -> None:
-    clock = Clock({"tf32": 2.0}, [finding("fp32-matmul", changes_numerics=True)])
+    clock = Clock({"tf32": 2.0}, [finding("tf32-off", changes_numerics=True)])
     attempts, *_ = fix(clock.look, clock.prove)
     assert attempts[0].outcome == BY_HAND
     assert "--allow-numerics" in attempts[0].why
@@ -289,7 +289,7 @@ def test_a_plan_runs_nothing() -> None:
 
 def test_a_fix_that_cannot_take_effect_here_is_told_and_not_tried() -> None:
     policy = FixPolicy(allows_numerics=True, unable={"tf32": "this machine has no CUDA device"})
-    (attempt,) = propose([finding("fp32-matmul", changes_numerics=True)], policy=policy)
+    (attempt,) = propose([finding("tf32-off", changes_numerics=True)], policy=policy)
     assert attempt.outcome == BY_HAND
     assert attempt.why == "tf32 cannot take effect here: this machine has no CUDA device"
     (other,) = propose(

@@ -190,7 +190,8 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     fitted = fit(graph, 1010 * US, none, 300 * US)
     assert fitted.step_interval_ns == pytest.approx(1010 * US, rel=0.01)
     assert fitted.graph.call_ns.sum() / graph.num_steps == pytest.approx(300 * US, rel=0.02)
-    assert fit(graph, 1010 * US, none).graph.call_ns.sum() / graph.num_steps > 400 * US
+    unknown = fit(graph, 1010 * US, none).graph
+    assert 300 * US < unknown.call_ns.sum() / graph.num_steps < 400 * US  # 0.44 of it recording
     for step, host, is_open in ((1010, None, True), (None, None, True), (1010, 300, False)):
         bounds = fit(
             graph, None if step is None else step * US, none, None if host is None else host * US
@@ -317,4 +318,5 @@ def test_the_embedded_trace_is_reproduced() -> None:
     found, graph = lab_graph(DEMO)
     assert graph is not None
     assert found.cut.steps.step_interval_ns is not None
-    assert play(graph).step_interval_ns == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)
+    played = play(graph).played_interval_ns
+    assert played == pytest.approx(found.cut.steps.step_interval_ns, rel=0.03)

@@ -27,7 +27,7 @@ COST_SHARE = 0.44
 host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
 them lie within a third of it; around one cost for all, within half."""
 USUAL_RANGE_NS = (400.0, 5_000.0)
-"""The range of a cost estimated from the host's speed; that of most of these recordings does."""
+"""A cost estimated from the host's speed is within it, as that of most of these recordings is."""
 MIN_CALLS = 20
 """With recorded events; fewer say nothing about the host's speed."""
 COST_RANGE_NS = (0.0, 10_000.0)
@@ -132,7 +132,7 @@ def _is_device_bound(graph: Graph, step_ns: float) -> bool:
 
 def _bounds(graph: Graph) -> tuple[Graph, Graph]:
     cost_ns = usual_cost_ns(graph)
-    return without_cost(graph, cost_ns * 2), without_cost(graph, cost_ns / 2)
+    return without_cost(graph, 2 * cost_ns), without_cost(graph, cost_ns / 4)
 
 
 def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:

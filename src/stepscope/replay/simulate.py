@@ -31,9 +31,12 @@ class Played:
 
     @property
     def step_interval_ns(self) -> float:
-        """The median distance between the ends of consecutive steps' work."""
-        if self.steady_ns is not None:
-            return self.steady_ns
+        """The step of a run that goes on."""
+        return self.played_interval_ns if self.steady_ns is None else self.steady_ns
+
+    @property
+    def played_interval_ns(self) -> float:
+        """The median distance between the ends of consecutive steps' work, as few as they are."""
         ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
         return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
 

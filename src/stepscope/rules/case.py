@@ -121,7 +121,7 @@ def case_of(
         host_ns = None if unprofiled is None else unprofiled.host_ns
         fitted = fit(graph, step_ns, kinds.transfer, host_ns)
     replayed = Replayed(
-        recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval
+        recorded_error=play(graph, backlog_ns=graph.backlog_ns).played_interval_ns / step_interval
         - 1,
         step_interval_ns=fitted.step_interval_ns,
         error=fitted.error,

@@ -34,6 +34,7 @@ from stepscope.rules.compute import (
     needless_recompute,
     register_pressure,
     tail_wave,
+    tf32_off,
     untuned_convolution,
 )
 from stepscope.rules.data import (
@@ -105,6 +106,7 @@ RULES: tuple[ModuleType, ...] = (
     debug_mode,
     checkpoint_stall,
     fp32_matmul,
+    tf32_off,
     unfused_attention,
     unfused_pointwise,
     needless_recompute,

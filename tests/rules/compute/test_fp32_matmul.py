@@ -1,7 +1,6 @@
 from stepscope.core.diagnosis import Abstention
-from stepscope.rules.compute import fp32_matmul
+from stepscope.rules.compute import fp32_matmul, tf32_off
 from stepscope.rules.proposal import Proposal
-from tests.ranges import left_open
 from tests.rules.judging import finding_of
 from tests.rules.steps import case_of_steps, launch
 
@@ -18,8 +17,16 @@ def test_fp32_matmul_promises_tensor_core_rates() -> None:
     assert (
         10 < finding.predicted_speedup < 16
     )  # 275 GFLOP: 5.4 ms at 51 TFLOP/s, 0.36 ms at 770, and the casts
-    assert 4 < left_open(finding)[0] < 8  # TF32
     assert finding.changes_numerics
+
+
+def test_tf32_promises_its_own_rate() -> None:
+    case = case_of_steps(*[launch("aten::mm", SGEMM, 5400.0, *WIDE)] * 6)
+    proposal = tf32_off.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 4 < finding_of(case, proposal).predicted_speedup < 8
+    assert "set_float32_matmul_precision" in proposal.action
+    assert "cudnn" not in proposal.action
 
 
 def test_fp32_matmul_gives_nothing_where_the_host_is_the_limit() -> None:

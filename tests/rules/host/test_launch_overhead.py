@@ -26,7 +26,11 @@ def test_tiny_kernels_behind_a_slow_host_gain() -> None:
     case = launching(kernel_us=3, host_us=30).case(1_500_000)
     said = launch_overhead.propose(case)
     assert isinstance(said, Proposal)
-    assert gain(case, said) > 5
+    assert said.hopeful is not None
+    assert case.graph is not None
+    # Of 50 launches as many are left as entering a compiled model takes: 20 and a graph launch.
+    assert 2.0 < gain(case, said) < 2.5
+    assert case.speedup(said.hopeful(case.graph)) > 5
 
 
 def test_a_device_that_is_always_busy_gains_nothing() -> None:
@@ -34,8 +38,9 @@ def test_a_device_that_is_always_busy_gains_nothing() -> None:
     assert gain(case, launch_overhead.propose(case)) < 1.02
 
 
-def test_a_host_that_lags_behind_longer_kernels_is_not_blamed_on_launching() -> None:
-    assert launch_overhead.propose(launching(kernel_us=14, host_us=30).case()) is None
+def test_kernels_a_little_longer_than_their_launch_are_judged_by_the_gain() -> None:
+    case = launching(kernel_us=14, host_us=30).case(1_500_000)
+    assert 1.5 < gain(case, launch_overhead.propose(case)) < 2.2
 
 
 def test_shapes_that_change_are_promised_less() -> None:
@@ -82,5 +87,5 @@ def test_compiling_the_model_leaves_the_optimizer_as_it_is() -> None:
     assert said.hopeful is not None
     assert case.graph is not None
     # Half of the launches are the optimizer's: without them no more than half of the step goes.
-    assert 1.5 < gain(case, said) < 2.1
+    assert 1.3 < gain(case, said) < 2.0
     assert case.speedup(said.hopeful(case.graph)) > 5

@@ -13,6 +13,8 @@ N = 64 * 2**20
 ONE, TWO = (f"[[{N}]]", '["float"]'), (f"[[{N}], [{N}]]", '["float", "float"]')
 VECTOR = "vectorized_elementwise_kernel"
 
+HALF_PAIR = '["c10::BFloat16", "c10::BFloat16"]'
+
 
 def test_unfused_pointwise_run_reads_once_and_writes_once() -> None:
     chain = [
@@ -49,9 +51,11 @@ def test_unfused_pointwise_keeps_functions_at_their_arithmetic() -> None:
 
 
 def test_where_the_hosts_time_is_open_the_range_says_so() -> None:
-    """1002 us on the device of which a chain is left, and a recorded host of 600: what recording
-    took of that is not known."""
-    case = case_of_steps(*[launch("aten::neg", VECTOR, 167.0, *ONE)] * 6, host_us=100.0)
+    """708 us on the device of which a third is left, and a recorded host of 660, of whose launches
+    two thirds are: what recording took of that is not known."""
+    chain = launch("aten::neg", VECTOR, 167.0, *ONE)
+    product = launch("aten::mm", "nvjet_sm90_tst", 20.0, "[[512, 512], [512, 512]]", HALF_PAIR)
+    case = case_of_steps(*[chain, chain, product] * 2, host_us=110.0)
     proposal = unfused_pointwise.propose(case)
     assert isinstance(proposal, Proposal)
     finding = finding_of(case, proposal)
@@ -106,8 +110,8 @@ def test_the_compiler_leaves_some_layouts(case: Case) -> None:
     assert predicted(case) == pytest.approx(1008 / 630, rel=0.05)
 
 
-def test_unfused_pointwise_is_silent_on_small_tensors_and_asks_for_shapes() -> None:
+def test_small_tensors_are_fused_too_and_shapes_are_asked_for() -> None:
     small = launch("aten::neg", VECTOR, 3.0, "[[4096]]", '["float"]')
-    assert unfused_pointwise.propose(case_of_steps(*[small] * 10)) is None
+    assert predicted(case_of_steps(*[small] * 10)) > 1.5
     unknown = case_of_steps(*[launch("aten::neg", VECTOR, 100.0)] * 10, shapes=False)
     assert isinstance(unfused_pointwise.propose(unknown), Abstention)

@@ -32,7 +32,6 @@ from stepscope.rules.case import Case
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.compiled_host import (
-    OPEN_SHARE,
     captured_work,
     compiled_work,
     launches_of_kernels,

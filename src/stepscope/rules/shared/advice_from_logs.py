@@ -16,7 +16,7 @@ from stepscope.core.recordings import job_output as said
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.job_output import Hang, JobOutput, OutOfMemory, Said
 from stepscope.rules.comms import data_parallel_module, unused_parameter_scan
-from stepscope.rules.compute import fp32_matmul, untuned_convolution
+from stepscope.rules.compute import fp32_matmul, tf32_off, untuned_convolution
 from stepscope.rules.host import debug_mode, launch_overhead, thread_oversubscription
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
@@ -52,7 +52,7 @@ ADVICE: dict[str, tuple[ModuleType, str, str]] = {
         ),
     ),
     said.FP32_PRODUCTS: (
-        fp32_matmul,
+        tf32_off,
         "Products of float32 matrices run without tensor cores.",
         "torch.set_float32_matmul_precision('high'), or bf16 autocast",
     ),
