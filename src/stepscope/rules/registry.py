@@ -5,19 +5,22 @@
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
 `NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
-False` that it has something to say of a rank whose steps cannot be replayed. A new rule is its
-module and a line here.
+False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
+rules' fixes cannot be applied with its own. A new rule is its module and a line here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 from stepscope.rules.case import Case
 from stepscope.rules.comms import (
     buffer_broadcast,
     data_parallel_module,
+    exchange_each_batch,
     exposed_collectives,
+    fp32_exchange,
     pipeline_bubble,
     resharded_forward,
     slow_link,
@@ -115,6 +118,8 @@ RULES: tuple[ModuleType, ...] = (
     untuned_convolution,
     throttled_gpu,
     exposed_collectives,
+    fp32_exchange,
+    exchange_each_batch,
     sync_every_microbatch,
     slow_link,
     late_rank,
@@ -140,6 +145,13 @@ RULES: tuple[ModuleType, ...] = (
 RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
 JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
 AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
+
+EXCLUDES: Mapping[str, frozenset[str]] = {
+    rule.CODE: frozenset(getattr(rule, "EXCLUDES", ()))
+    | {other.CODE for other in RULES if rule.CODE in getattr(other, "EXCLUDES", ())}
+    for rule in RULES
+}
+"""By code, both ways."""
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:
