@@ -136,11 +136,12 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Abstention(Struct, frozen=True, kw_only=True):
-    """A finding that could not be judged."""
+    """A finding that could not be judged, or a large share of the step that none answers."""
 
     code: str
+    """Of the finding; `host share` and the like of a share."""
     reason: str
-    """What was not recorded, or is not known."""
+    """What was not recorded, or is not known; of a share, why no finding answers it."""
     needs: str
     """What to record, or to give, so that it can be."""
 
