@@ -32,6 +32,7 @@ from stepscope.rules.comms import (
 )
 from stepscope.rules.compute import (
     barrier_stalls,
+    bf16_matmul,
     fp32_matmul,
     low_occupancy,
     misaligned_shapes,
@@ -109,6 +110,7 @@ RULES: tuple[ModuleType, ...] = (
     debug_mode,
     checkpoint_stall,
     fp32_matmul,
+    bf16_matmul,
     unfused_attention,
     unfused_pointwise,
     needless_recompute,
