@@ -165,6 +165,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
+        alternative_to=proposal.alternative_to,
         source_locations=locations,
         lacks_stacks=proposal.events is not None and case.stacks is None,
     )
