@@ -67,8 +67,10 @@ from stepscope.rules.host import (
 )
 from stepscope.rules.imbalance import late_rank, throttled_gpu, uneven_work
 from stepscope.rules.memory import (
+    activation_casts,
     dtype_casts,
     fragmentation,
+    layout_copies,
     low_l2_hits,
     memory_growth,
     memory_pressure,
@@ -118,6 +120,8 @@ RULES: tuple[ModuleType, ...] = (
     needless_recompute,
     nchw_layout,
     dtype_casts,
+    activation_casts,
+    layout_copies,
     wide_logits,
     misaligned_shapes,
     untuned_convolution,
