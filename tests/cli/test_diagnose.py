@@ -33,6 +33,7 @@ TOP_KEYS = {
 FINDING_KEYS = {
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
+    "alternatives", "excludes",
 }  # fmt: skip
 DEVICE_KEYS = {"span", "busy", "compute", "comms", "copy", "comms_under_compute"}
 

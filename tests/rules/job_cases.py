@@ -121,7 +121,7 @@ class Fleet:
         how long its kernel stands outside when it could begin; `splits`: by rank, rows sent to and
         received from each."""
         self.sequence += 1
-        item = {"Float": 4, "Int": 4}[dtype]
+        item = {"Float": 4, "Int": 4, "BFloat16": 2}[dtype]
         args = CollectiveArgs(
             name=kind,
             group="0",
@@ -204,7 +204,11 @@ def gain(job: JobCase, said: JobProposal | None) -> float:
 
 
 def ddp(
-    steps: int = 4, *, buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),), **compute: Any
+    steps: int = 4,
+    *,
+    buckets: Sequence[tuple[int, float]] = ((25_000_000, 400.0),),
+    dtype: str = "Float",
+    **compute: Any,
 ) -> Fleet:
     """A plain data-parallel run on two ranks: ten kernels forward, ten backward, the exchanges
     beside them, the update."""
@@ -223,6 +227,7 @@ def ddp(
                     us,
                     inside=[NODE.format(ACCUMULATE), ACCUMULATE],
                     needed=False,
+                    dtype=dtype,
                 )
         fleet.settle()
         fleet.compute(50, name="multi_tensor_apply_kernel")

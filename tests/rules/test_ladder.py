@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from stepscope.replay.changes import with_task_ns, without_host_parts
 from stepscope.replay.graph import Graph
+from stepscope.rules import judge as judging
+from stepscope.rules.job_case import JobChange, JobProposal
+from stepscope.rules.judge import Judgement
 from stepscope.rules.proposal import Proposal
+from tests.rules.job_cases import ddp
 from tests.rules.judging import ladder
 from tests.rules.recorder import Recorder
 
@@ -47,3 +53,59 @@ def test_a_fix_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
     assert (first, second, third) == (alone, alone, both), (
         "what did harm is left out of what follows"
     )
+
+
+def named(code: str, change: object = None, **fields: object) -> JobProposal:
+    return JobProposal(
+        code=code,
+        bound="comms",
+        summary="",
+        action=f"do {code}",
+        evidence=(),
+        ranks=(0, 1),
+        change=change or shorter(0.5),  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def shorter(share: float) -> JobChange:
+    return lambda job_graph: dataclasses.replace(job_graph, moving_ns=job_graph.moving_ns * share)
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, *proposals: JobProposal) -> Judgement:
+    monkeypatch.setattr(judging, "_about_all", lambda job: list(proposals))
+    monkeypatch.setattr(judging, "rank_rules", lambda case: ())
+    return judging.judge(ddp(buckets=[(100_000_000, 20_000.0)]).job())
+
+
+def test_fixes_that_exclude_one_another_are_marked_and_never_combined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judgement = judged(monkeypatch, named("small-batch"), named("pipeline-bubble"))
+    first, second = judgement.findings
+    assert (first.excludes, second.excludes) == (("pipeline-bubble",), ("small-batch",))
+    assert judgement.ladder[1] == judgement.ladder[0] == first.predicted_speedup
+
+
+def test_fixes_that_go_together_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    judgement = judged(monkeypatch, named("slow-link"), named("pipeline-bubble"))
+    assert judgement.findings[0].excludes == ()
+    assert judgement.ladder[1] > judgement.ladder[0]
+
+
+def test_an_alternative_is_said_with_the_finding_it_could_replace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = named("exchange-each-batch", shorter(0.1), alternative_to=("gone", "slow-link"))
+    judgement = judged(monkeypatch, named("slow-link"), other)
+    (finding,) = judgement.findings
+    (alternative,) = finding.alternatives
+    assert (alternative.code, alternative.action) == (other.code, other.action)
+    assert alternative.predicted_speedup > finding.predicted_speedup == judgement.ladder[-1]
+    finding.self_check()
+
+
+def test_an_alternative_to_nothing_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = named("exchange-each-batch", alternative_to=("slow-link",))
+    judgement = judged(monkeypatch, other)
+    assert [finding.code for finding in judgement.findings] == [other.code]

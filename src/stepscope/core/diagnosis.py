@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Struct
@@ -69,10 +70,26 @@ class SourceLocation(Struct, frozen=True, kw_only=True):
         return f"{self.line} (module {self.module})" if self.module else self.line
 
 
+Code = Annotated[str, like("^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+
+class Alternative(Struct, frozen=True, kw_only=True):
+    """Another fix for what a finding costs, to apply in its place."""
+
+    code: Code
+    """What `stepscope explain` takes."""
+    action: str
+    predicted_speedup: Gain
+    """Of this fix alone, replayed; never part of the combined gain."""
+    predicted_low: Gain
+    predicted_high: Gain
+    changes_numerics: bool = False
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One fault, what it costs and how to fix it."""
 
-    code: Annotated[str, like("^[a-z0-9]+(-[a-z0-9]+)*$")]
+    code: Code
     """What `stepscope explain` takes."""
     bound: Bound
     """The resource that it takes time of."""
@@ -92,6 +109,17 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Whether results may change in their last digits or more."""
     places: tuple[SourceLocation, ...] = ()
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other fixes for the same cost, the largest gain first."""
+    excludes: tuple[Code, ...] = ()
+    """Findings of this diagnosis whose fixes cannot be applied with this one: their gains are
+    never combined."""
+
+    @property
+    def best_speedup(self) -> float:
+        """Of the fix or of one of its alternatives."""
+        others = (each.predicted_speedup for each in self.alternatives)
+        return max((self.predicted_speedup, *others))
 
     def self_check(self) -> None:
         """Assert that no finding promises a slower step, and that the range holds the
@@ -101,14 +129,19 @@ class Finding(Struct, frozen=True, kw_only=True):
         ), self.code
         assert 0.0 <= self.predicted_step_ms < math.inf, self.code
         assert all(0.0 <= place.share <= 1.0 for place in self.places), self.code
+        assert self.code not in self.excludes, self.code
+        for each in self.alternatives:
+            gains = (1.0, each.predicted_low, each.predicted_speedup, each.predicted_high, math.inf)
+            assert all(a <= b for a, b in pairwise(gains)), each.code
 
 
 class Abstention(Struct, frozen=True, kw_only=True):
-    """A finding that could not be judged."""
+    """A finding that could not be judged, or a large share of the step that none answers."""
 
     code: str
+    """Of the finding; `host share` and the like of a share."""
     reason: str
-    """What was not recorded, or is not known."""
+    """What was not recorded, or is not known; of a share, why no finding answers it."""
     needs: str
     """What to record, or to give, so that it can be."""
 
@@ -121,7 +154,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     replay: ReplayCheck | None
     ladder: tuple[float, ...]
     """The speedup of the first finding's fix, of the first two findings' at once, and so on to all
-    worth naming."""
+    worth naming; one that an earlier one excludes adds nothing."""
     findings: tuple[Finding, ...]
     facts: Facts
     notes: tuple[str, ...]
@@ -147,5 +180,6 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     @property
     def together(self) -> float | None:
-        """The speedup of all the findings' fixes at once; None when there are fewer than two."""
+        """The speedup of all the findings' fixes that go together; None when there are fewer than
+        two."""
         return self.ladder[-1] if len(self.ladder) > 1 else None

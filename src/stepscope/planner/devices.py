@@ -130,6 +130,12 @@ def with_device(cluster: Cluster, word: str) -> Cluster:
     return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
 
 
+def usual_tiers(spec: DeviceSpec) -> tuple[Tier, ...]:
+    """The links that devices of this kind are usually joined by, the fastest first."""
+    links = links_of(spec)
+    return _tiers(spec, links, links.devices_per_node)
+
+
 def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
     latencies = _load_file().latencies
     kind = links.link if links.link in spec.link_bytes_per_s else "pcie"

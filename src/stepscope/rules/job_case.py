@@ -105,6 +105,9 @@ class JobProposal:
     """The lines that most of it comes from."""
     lacks_stacks: bool = False
     """Stacks would name those lines, and none were recorded."""
+    alternative_to: tuple[str, ...] = ()
+    """Codes of findings whose cost this fixes in another way: where one of them stands, this is
+    said with it, else by itself."""
 
 
 def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from stepscope.core.diagnosis import Abstention, Finding, SourceLocation
+from stepscope.core.diagnosis import Abstention, Alternative, Finding, SourceLocation
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
@@ -16,7 +16,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import job_rules, rank_rules
+from stepscope.rules.registry import EXCLUDES, job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
@@ -52,7 +52,7 @@ def judge(job: JobCase) -> Judgement:
         ((finding_of(job, proposal), proposal) for proposal in proposals),
         key=lambda pair: -pair[0].predicted_speedup,
     )
-    pairs = _without_repeats(job, pairs)
+    pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
     first = answers[0] if answers else []
@@ -101,13 +101,17 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
 def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     """What the fixes give one after the other: the first alone, the first two, and so on to all at
     once. They do not multiply, and one that has nothing left to give after those before it (a chain
-    fused that is gone by then) is left out."""
+    fused that is gone by then), or that one of them excludes, is left out."""
     job_graph, gains = job.job_graph, [1.0]
+    applied: set[str] = set()
     for proposal in proposals:
-        changed = proposal.change(job_graph)
-        gain = job.speedup(changed)
+        gain = gains[-1]
+        if not applied & EXCLUDES.get(proposal.code, frozenset()):
+            changed = proposal.change(job_graph)
+            gain = job.speedup(changed)
         if gain > gains[-1]:
             job_graph = changed
+            applied.add(proposal.code)
         gains.append(max(gain, gains[-1]))
     return tuple(gains[1:])
 
@@ -161,6 +165,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
+        alternative_to=proposal.alternative_to,
         source_locations=locations,
         lacks_stacks=proposal.events is not None and case.stacks is None,
     )
@@ -217,3 +222,47 @@ def _without_repeats(job: JobCase, pairs: list[Pair]) -> list[Pair]:
         kept.append((finding, proposal))
     explained = (replace(late[0], evidence=(*late[0].evidence, *reasons)), late[1])
     return [explained if pair[0].code == late_rank.CODE else pair for pair in kept]
+
+
+def _with_alternatives(pairs: list[Pair]) -> list[Pair]:
+    """What fixes another finding's cost in its own way is said with that finding."""
+    codes = [
+        finding.code
+        for finding, proposal in pairs
+        if finding.predicted_speedup >= LEAST_SPEEDUP and not proposal.alternative_to
+    ]
+    others: dict[str, list[Alternative]] = {}
+    kept = []
+    for finding, proposal in pairs:
+        host = next((code for code in proposal.alternative_to if code in codes), None)
+        if host is None:
+            kept.append((finding, proposal))
+        elif finding.predicted_speedup >= LEAST_SPEEDUP:
+            others.setdefault(host, []).append(_alternative(finding))
+    return [
+        (replace(finding, alternatives=tuple(others.get(finding.code, ()))), proposal)
+        for finding, proposal in kept
+    ]
+
+
+def _alternative(finding: Finding) -> Alternative:
+    return Alternative(
+        code=finding.code,
+        action=finding.action,
+        predicted_speedup=finding.predicted_speedup,
+        predicted_low=finding.predicted_low,
+        predicted_high=finding.predicted_high,
+        changes_numerics=finding.changes_numerics,
+    )
+
+
+def _with_excluded(pairs: list[Pair]) -> list[Pair]:
+    """Each finding with those of the others that cannot be applied with it."""
+    codes = [finding.code for finding, _ in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
+    excluded = {
+        code: tuple(other for other in codes if other in EXCLUDES.get(code, ())) for code in codes
+    }
+    return [
+        (replace(finding, excludes=excluded.get(finding.code, ())), proposal)
+        for finding, proposal in pairs
+    ]

@@ -41,6 +41,9 @@ class Proposal:
     hopeful: Change | None = None
     """The same fix giving more."""
     changes_numerics: bool = False
+    alternative_to: tuple[str, ...] = ()
+    """Codes of findings whose cost this fixes in another way: where one of them stands, this is
+    said with it, else by itself."""
     events: Int64 | None = None
     """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no
     line could fix it."""

@@ -5,19 +5,23 @@
 - `advise(auxiliary)`: about what other tools recorded, asked once a job.
 
 `NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
-False` that it has something to say of a rank whose steps cannot be replayed. A new rule is its
-module and a line here.
+False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
+rules' fixes cannot be applied with its own, `ANSWERS` which shares of the step beside its `BOUND`
+its fix is for. A new rule is its module and a line here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 from stepscope.rules.case import Case
 from stepscope.rules.comms import (
     buffer_broadcast,
     data_parallel_module,
+    exchange_each_batch,
     exposed_collectives,
+    fp32_exchange,
     pipeline_bubble,
     resharded_forward,
     slow_link,
@@ -28,6 +32,7 @@ from stepscope.rules.comms import (
 )
 from stepscope.rules.compute import (
     barrier_stalls,
+    bf16_matmul,
     fp32_matmul,
     low_occupancy,
     misaligned_shapes,
@@ -49,6 +54,7 @@ from stepscope.rules.host import (
     checkpoint_stall,
     debug_mode,
     device_sync,
+    expert_loop,
     gc_pause,
     gil_contention,
     graph_breaks,
@@ -62,8 +68,10 @@ from stepscope.rules.host import (
 )
 from stepscope.rules.imbalance import late_rank, throttled_gpu, uneven_work
 from stepscope.rules.memory import (
+    activation_casts,
     dtype_casts,
     fragmentation,
+    layout_copies,
     low_l2_hits,
     memory_growth,
     memory_pressure,
@@ -94,6 +102,7 @@ RULES: tuple[ModuleType, ...] = (
     fragmentation,
     memory_growth,
     device_sync,
+    expert_loop,
     launch_overhead,
     looped_optimizer,
     small_batch,
@@ -107,16 +116,21 @@ RULES: tuple[ModuleType, ...] = (
     checkpoint_stall,
     fp32_matmul,
     tf32_off,
+    bf16_matmul,
     unfused_attention,
     unfused_pointwise,
     needless_recompute,
     nchw_layout,
     dtype_casts,
+    activation_casts,
+    layout_copies,
     wide_logits,
     misaligned_shapes,
     untuned_convolution,
     throttled_gpu,
     exposed_collectives,
+    fp32_exchange,
+    exchange_each_batch,
     sync_every_microbatch,
     slow_link,
     late_rank,
@@ -142,6 +156,13 @@ RULES: tuple[ModuleType, ...] = (
 RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
 JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
 AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
+
+EXCLUDES: Mapping[str, frozenset[str]] = {
+    rule.CODE: frozenset(getattr(rule, "EXCLUDES", ()))
+    | {other.CODE for other in RULES if rule.CODE in getattr(other, "EXCLUDES", ())}
+    for rule in RULES
+}
+"""By code, both ways."""
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:

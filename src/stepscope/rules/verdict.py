@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
+from stepscope.rules.unanswered import unanswered
 from stepscope.rules.without_trace import run_notes
 
 BOUND_OF_PART = {
@@ -78,8 +80,10 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     advice: tuple[Advice, ...] = ()
     if facts.beside is not None:
         findings, advice = joined(findings, advise(weighed(facts.beside, facts)))
+    verdict = _verdict(rank, findings)
+    judgement = dataclasses.replace(judgement, abstentions=_explained(rank, verdict, judgement))
     return Diagnosis(
-        verdict=_verdict(rank, findings),
+        verdict=verdict,
         step=_step(facts, rank),
         replay=_replay(rank),
         ladder=judgement.ladder,
@@ -90,6 +94,14 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         advice=advice,
         abstentions=_abstentions(judgement, facts),
     )
+
+
+def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple[Abstention, ...]:
+    """What the rules could not judge, and why large shares of the step have no finding."""
+    if rank.replayed is not None and is_missed(rank.replayed):
+        return judgement.abstentions
+    lacking = _lacking(rank) if rank.replayed is None else None
+    return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking))
 
 
 def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -112,3 +113,42 @@ def test_the_ledger_names_the_measured_link() -> None:
     assert name == "collectives"
     assert rate == pytest.approx(350e9)
     assert source == "measured on this machine, 2026-11-16"
+
+
+def placed(job: JobCase, *nodes: str) -> JobCase:
+    """On devices that are known, at nodes that are."""
+    spec = next(each for each in load_specs() if "H200" in each.name)
+    known = [
+        replace(case, context=replace(case.context, roofs=DevicePeaks(spec=spec)))
+        for case in job.cases
+    ]
+    records = tuple(
+        structs.replace(own, node=node) for own, node in zip(job.rank_records, nodes, strict=True)
+    )
+    return replace(job, cases=tuple(known), rank_records=records)
+
+
+def test_ranks_of_one_node_are_held_against_the_link_of_their_devices() -> None:
+    # 100 MB in 2 ms: 50 GB/s.
+    job = exchanging(100_000_000, 2_000).job()
+    assert propose_job(job) is None
+    said = propose_job(placed(job, "one", "one"))
+    assert said is not None
+    assert (
+        "the usual link of such devices in a node is 450, of which they reach 333" in said.summary
+    )
+    assert propose_job(placed(job, "one", "two")) is None
+
+
+def test_ranks_of_several_nodes_are_held_against_the_usual_network() -> None:
+    # 100 MB in 8 ms: 12.5 GB/s, a quarter of the card that such a device has to itself.
+    job = exchanging(100_000_000, 8_000).job()
+    assert propose_job(job) is None
+    said = propose_job(placed(job, "one", "two"))
+    assert said is not None
+    assert "between nodes of such devices is 50" in said.summary
+
+
+def test_messages_of_a_few_hops_say_nothing_of_a_fast_link() -> None:
+    # 2 MB take 4 us on NVLink, less than its hops.
+    assert propose_job(placed(exchanging(2_000_000, 60).job(), "one", "one")) is None

@@ -22,9 +22,18 @@ def test_many_small_messages_are_merged() -> None:
     assert gain(job, said) == pytest.approx(job.step_interval_ns / 10.9e6, rel=0.2)
 
 
-def test_default_buckets_are_left_alone() -> None:
+def test_larger_buckets_than_the_default_are_an_alternative_alone() -> None:
     buckets = [(1 << 20, 200.0), (25 << 20, 2000.0), (25 << 20, 2000.0), (4 << 20, 500.0)]
-    assert propose_job(ddp(buckets=buckets).job()) is None
+    said = propose_job(ddp(buckets=buckets).job())
+    assert said is not None
+    assert "bucket_cap_mb=100" in said.action
+    assert "exposed-collectives" in said.alternative_to
+
+
+def test_default_buckets_of_a_link_without_latency_are_left_alone() -> None:
+    buckets = [(1 << 20, 80.0), (25 << 20, 2000.0), (25 << 20, 2000.0), (4 << 20, 320.0)]
+    job = ddp(buckets=buckets).job()
+    assert gain(job, propose_job(job)) < 1.02
 
 
 def test_small_messages_that_hide_promise_nothing() -> None:

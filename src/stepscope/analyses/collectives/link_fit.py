@@ -132,6 +132,11 @@ def cost_of(size_bytes: Float64, took_ns: Float64) -> Cost | None:
         alpha, slope = _line(np.ones(len(size)), size, took)
         if alpha >= 0 and slope * float(size.max()) > alpha:
             return Cost(alpha_ns=alpha, beta_bytes_per_ns=1.0 / slope, measured=True)
+    return least_cost_of(size, took)
+
+
+def least_cost_of(size: Float64, took: Float64) -> Cost:
+    """The least that bytes can have cost: at the best rate that a message has shown."""
     beta = max(SLOWEST_LINK_BYTES_PER_NS, float((size / took).max()))
     return Cost(
         alpha_ns=max(float(np.median(took - size / beta)), 0.0),

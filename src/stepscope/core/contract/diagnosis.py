@@ -109,7 +109,8 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     findings: tuple[Finding, ...]
     ladder: tuple[Gain, ...] = ()
     """The speedup of the first finding's fix, of the first two findings' at once, and so on to all
-    worth naming; empty when nothing is, or nothing could be replayed."""
+    worth naming; one that an earlier one excludes adds nothing. Empty when nothing is worth naming,
+    or nothing could be replayed."""
     abstentions: tuple[Abstention, ...] | UnsetType = UNSET
     """Findings that could not be judged. Absent in diagnoses of before it was there."""
     notes: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
+from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges
@@ -172,7 +172,10 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
     if diagnosis.together is not None:
         first = findings[0]
         left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
-        gain = f"All of them together: {diagnosis.together:.2f}x"
+        which = "All of them together"
+        if any(finding.excludes for finding in findings):
+            which = "All that go together"
+        gain = f"{which}: {diagnosis.together:.2f}x"
         blocks.append(Prose(f"{gain}, which leaves {left} a step; they do not multiply."))
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
@@ -195,11 +198,21 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
         blocks.append(
             Prose("It can change the numbers: compare the loss before and after.", "warn")
         )
+    blocks += (Prose(f"Or: {_alternative_words(each)}") for each in finding.alternatives)
+    if finding.excludes:
+        others = " or ".join(finding.excludes)
+        blocks.append(Prose(f"Not together with {others}: one or the other.", "warn"))
     locations = (f"{percent(location.share)} at {location.words}" for location in finding.places)
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
     return Card(
         number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
     )
+
+
+def _alternative_words(each: Alternative) -> str:
+    low, high = each.predicted_low, each.predicted_high
+    words = f"{each.action}: {each.predicted_speedup:.2f}x ({low:.2f}-{high:.2f}), {each.code}"
+    return f"{words}; it can change the numbers" if each.changes_numerics else words
 
 
 def _all_notes(diagnosis: Diagnosis) -> list[str]:

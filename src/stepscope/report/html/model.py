@@ -172,6 +172,16 @@ def _card(number: int, finding: Finding) -> dict[str, Any]:
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
         "step": _ms(finding.predicted_step_ms),
         "changes_numerics": finding.changes_numerics,
+        "alternatives": [
+            {
+                "code": each.code,
+                "action": each.action,
+                "gain": f"{each.predicted_speedup:.2f}",
+                "between": f"{each.predicted_low:.2f} to {each.predicted_high:.2f}",
+            }
+            for each in finding.alternatives
+        ],
+        "excludes": list(finding.excludes),
         "ranks": ", ".join(map(str, ranks[:16])) + (" ..." if len(ranks) > 16 else ""),
         "num_ranks": len(ranks),
         "locations": [

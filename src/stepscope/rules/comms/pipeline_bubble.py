@@ -33,6 +33,8 @@ from stepscope.rules.shared.micro_batches import num_micro_batches
 
 CODE = "pipeline-bubble"
 BOUND = "comms"
+ANSWERS = ("imbalance",)
+"""Stages wait for one another."""
 POINT_TO_POINT = ("send", "recv", "sendrecv")
 
 

@@ -2,16 +2,19 @@
 
 What it sees: the bus bandwidth of large collectives, timed from the moment the last rank has
 arrived, against what collectives reached on this machine where it was calibrated (`stepscope
-calibrate` under torchrun, `--hardware FILE`), else against the slowest link such machines are built
-with; with an NCCL log, the transport that was chosen.
+calibrate` under torchrun, `--hardware FILE`), else against the link that such devices are joined by
+where the ranks are known to be on one node (NVLink, xGMI, PCIe) or on several (the usual network
+card), else against the slowest link such machines are built with; with an NCCL log, the transport
+that was chosen.
 
 Why it costs: NCCL falls back to TCP sockets, or to one slow card, without an error: a wrong
 interface, InfiniBand disabled, peer access off. Every byte then takes ten to a hundred times as
 long.
 
 Evidence it needs: traces of two ranks at least; collectives of a megabyte and more with their sizes
-(c10d records them by itself). `NCCL_DEBUG=INFO` logs given beside the traces name the transport,
-`nvidia-smi topo -m` the links there are; a log given alone says what NCCL fell back to.
+(c10d records them by itself). `NCCL_DEBUG=INFO` logs given beside the traces name the transport and
+say whether there are several nodes, as do the traces' own names (host_process.time.pt.trace.json);
+`nvidia-smi topo -m` names the links there are; a log given alone says what NCCL fell back to.
 
 What to do: read NCCL's log for NET/Socket where NET/IB or P2P should stand; set NCCL_SOCKET_IFNAME
 to the fast interface, NCCL_IB_HCA to the right cards; remove NCCL_P2P_DISABLE and NCCL_IB_DISABLE;
@@ -29,11 +32,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.collectives.link_fit import bus_factor
+from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.planner.cluster import ACROSS, Tier
+from stepscope.planner.constants import Constants
+from stepscope.planner.devices import usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 from stepscope.rules.shared.nccl_notes import slow_links
 
@@ -48,6 +54,9 @@ THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
 class Policy:
     least_bytes: int = 1_000_000
     """Smaller messages tell of latency, not of the link."""
+    least_starts: float = 10.0
+    """Times the hops of a known link that a message's bytes must take on it, for the same
+    reason."""
     expected_bytes_per_s: float = 12.5e9
     """One 100 Gb/s port, or PCIe 3.0 x16 in practice: the slowest link that training machines of
     the last years have."""
@@ -65,30 +74,26 @@ def propose_job(job: JobCase) -> JobProposal | None:
     peer."""
     if len(job.cases) < 2:
         return None
-    measured = [_rates(job, index) for index in range(len(job.cases))]
+    link = _expected(job)
+    measured = [_rates(job, index, link) for index in range(len(job.cases))]
     rates, masks = np.concatenate([rates for rates, _ in measured]), [mask for _, mask in measured]
     if len(rates) == 0:
         return None
     rate = float(np.median(rates))
-    expected, origin = _expected(job)
-    if rate > POLICY.slow * expected:
+    if rate > POLICY.slow * link.bytes_per_s:
         return None
-    factor = rate / expected
+    factor = rate / link.bytes_per_s
     transports = {} if job.nccl is None else job.nccl.transports
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {origin}.",
+        summary=f"Large collectives move {rate / 1e9:.2f} GB/s; {link.words}.",
         action="NCCL_DEBUG=INFO shows the transport: where it says "
         "NET/Socket set NCCL_SOCKET_IFNAME "
         "or NCCL_IB_HCA to the fast"
         " cards, remove NCCL_IB_DISABLE and NCCL_P2P_DISABLE",
         evidence=(
-            (
-                f"{len(rates)} collectives of 1 MB and more, bus bandwidth {rate / 1e9:.2f} GB/s "
-                "in "
-                "the middle"
-            ),
+            (f"{len(rates)} large collectives, bus bandwidth {rate / 1e9:.2f} GB/s in the middle"),
             *(
                 f"NCCL's log names {kind}: {count} connections"
                 for kind, count in transports.items()
@@ -102,20 +107,66 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-def _expected(job: JobCase) -> tuple[float, str]:
-    """Bytes a second over the bus, and where they are from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Link:
+    """What the bytes should cross."""
+
+    bytes_per_s: float
+    """Over the bus, as collectives reach it."""
+    words: str
+    latency_s: float = 0.0
+    """Of a hop."""
+
+
+def _expected(job: JobCase) -> _Link:
+    """As calibrated here, else the usual link of such devices where they are, else the slowest."""
     roofs = job.cases[0].context.roofs
     reached = (
         None
         if roofs is None or roofs.measured is None
         else roofs.measured.bus_bytes_per_s(job.num_ranks)
     )
-    if reached is None:
-        return POLICY.expected_bytes_per_s, "one 100 Gb/s port moves 12.5"
-    return reached, f"calibrated, they reached {reached / 1e9:.3g} here"
+    if reached is not None:
+        return _Link(
+            bytes_per_s=reached, words=f"calibrated, they reached {reached / 1e9:.3g} here"
+        )
+    tier = _tier(job)
+    if tier is None:
+        return _Link(bytes_per_s=POLICY.expected_bytes_per_s, words="one 100 Gb/s port moves 12.5")
+    reached = tier.bytes_per_s * Constants().link_share
+    return _Link(
+        bytes_per_s=reached,
+        words=f"the usual link {_place(tier)} is {tier.bytes_per_s / 1e9:.3g}, of which they reach "
+        f"{reached / 1e9:.3g}",
+        latency_s=tier.latency_s,
+    )
 
 
-def _rates(job: JobCase, index: int) -> tuple[Float64, Bool]:
+def _tier(job: JobCase) -> Tier | None:
+    """The slowest link that the ranks' messages must cross; None where it is not known on how many
+    nodes they are, or what the device is."""
+    roofs = job.cases[0].context.roofs
+    several = _on_several_nodes(job)
+    if roofs is None or several is None:
+        return None
+    tiers = usual_tiers(roofs.spec)
+    return tiers[-1] if several else tiers[0]
+
+
+def _on_several_nodes(job: JobCase) -> bool | None:
+    """By NCCL's log, else by the names of the traces."""
+    said = None if job.nccl is None else job.nccl.is_inter_node
+    nodes = {records.node for records in job.rank_records}
+    if said is None and "" not in nodes and len(job.rank_records) == job.num_ranks:
+        said = len(nodes) > 1
+    return said
+
+
+def _place(tier: Tier) -> str:
+    return "between nodes of such devices" if tier.name == ACROSS else "of such devices in a node"
+
+
+def _rates(job: JobCase, index: int, link: _Link) -> tuple[Float64, Bool]:
     """Bus bandwidth of each large collective, and the mask of their tasks."""
     records, matched = job.rank_records[index], job.matched
     if len(records) == 0:
@@ -127,7 +178,13 @@ def _rates(job: JobCase, index: int) -> tuple[Float64, Bool]:
         [bus_factor(kind.op, num) for kind, num in zip(records.kinds, group_sizes, strict=True)],
         np.float64,
     )
-    large = (size >= POLICY.least_bytes) & (dur > 0) & (matched.of[records.rank] != NONE)
+    hops = np.array(
+        [ring_steps(kind.op, num) for kind, num in zip(records.kinds, group_sizes, strict=True)],
+        np.float64,
+    )
+    starts_s = POLICY.least_starts * hops * link.latency_s
+    least = np.maximum(POLICY.least_bytes, starts_s * link.bytes_per_s / factors)
+    large = (size >= least[records.kind]) & (dur > 0) & (matched.of[records.rank] != NONE)
     rates = size[large] * factors[records.kind[large]] / (dur[large] * 1e-9)
     return rates, job.tasks(index, large)
 

@@ -58,7 +58,7 @@ POLICY = Policy()
 
 def propose_job(job: JobCase) -> JobProposal | None:
     """Only the last micro-batch's exchange is kept."""
-    unneeded = [_unneeded(job, index) for index in range(len(job.cases))]
+    unneeded = [unneeded_exchanges(job, index) for index in range(len(job.cases))]
     if any(mask is None for mask in unneeded):
         return None
     masks = [mask for mask in unneeded if mask is not None]
@@ -136,7 +136,7 @@ def _spans(trace: Trace, events: Int64) -> list[tuple[int, int]]:
     return list(zip(trace.start_ns[events].tolist(), trace.end_ns[events].tolist(), strict=True))
 
 
-def _unneeded(job: JobCase, index: int) -> Bool | None:
+def unneeded_exchanges(job: JobCase, index: int) -> Bool | None:
     """Mask of the exchanges of all micro-batches but the last; None when they do not exchange the
     same."""
     graph, records = job.job_graph.parts[index].graph, job.rank_records[index]

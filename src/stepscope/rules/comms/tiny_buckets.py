@@ -10,8 +10,8 @@ and its bytes. Forty messages pay forty starts for bytes that one message would 
 Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges
 (`ProfilerActivity.CPU`).
 
-What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; larger over slow
-networks. DeepSpeed: reduce_bucket_size. FSDP: shard larger units.
+What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default; 100 over networks whose
+start was measured to weigh beside 25 MB. DeepSpeed: reduce_bucket_size. FSDP: shard larger units.
 
 Example: 41 all-reduces of 0.26 MB took 4.5 ms each, 190 ms a step; one bucket of 10.5 MB brought it
 to 31 ms.
@@ -25,15 +25,15 @@ from functools import partial
 
 import numpy as np
 
-from stepscope.core.trace import NONE
+from stepscope.core.trace import NONE, Float64
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
 from stepscope.rules.shared.messages import (
+    ACCUMULATE,
     Cost,
     Messages,
     cost_of,
-    launched_inside,
-    messages,
+    gradient_messages,
     times_ns,
 )
 
@@ -43,11 +43,14 @@ BOUND = "comms"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    bucket_bytes: int = 25 * 2**20
+    usual_mb: int = 25
     """DDP's default bucket_cap_mb."""
     least_per_bucket: float = 4.0
     """Messages that one bucket takes the place of, on average: DDP's own first and last buckets are
     small by design."""
+    large_mb: int = 100
+    """For links whose start was measured to weigh beside a usual bucket's bytes."""
+    least_per_large: float = 2.0
 
 
 POLICY = Policy()
@@ -61,43 +64,51 @@ class Bucket:
     bytes: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merging:
+    """Every rank's messages put together into buckets of at most so many MiB."""
+
+    cap_mb: int
+    gradients: list[Messages]
+    merged: list[list[Bucket]]
+    cost: Cost
+
+    @property
+    def num_after(self) -> int:
+        return sum(map(len, self.merged))
+
+    def change(self, job_graph: JobGraph) -> JobGraph:
+        return with_buckets(job_graph, self.gradients, self.merged, self.cost)
+
+
 def propose_job(job: JobCase) -> JobProposal | None:
     """Consecutive messages merged into buckets, each sent when its last gradient is there."""
-    gradients = [_gradients(job, index) for index in range(len(job.cases))]
-    merged = [buckets(rank_messages) for rank_messages in gradients]
-    num_before, num_after = sum(map(len, gradients)), sum(map(len, merged))
-    if num_after == 0 or num_before < POLICY.least_per_bucket * num_after:
-        return None
-    sizes = np.concatenate([rank_messages.bytes for rank_messages in gradients])
-    took = np.concatenate(
-        [
-            times_ns(job.job_graph, index, rank_messages)
-            for index, rank_messages in enumerate(gradients)
-        ]
-    )
+    gradients = [gradient_messages(job, index, ACCUMULATE) for index in range(len(job.cases))]
+    sizes = np.concatenate([own.bytes for own in gradients])
+    took = np.concatenate([times_ns(job.job_graph, at, own) for at, own in enumerate(gradients)])
     cost = cost_of(sizes, took)
-    if cost is None:
+    best = None if cost is None else _best(job, gradients, cost)
+    if cost is None or best is None:
         return None
     steps = sum(part.graph.num_steps for part in job.job_graph.parts)
     caveat, hopeful = "", None
     if not cost.measured:
         caveat = " (too small to show the link's rate: taken as the slowest that it can be)"
         free = replace(cost, beta_bytes_per_ns=np.inf)
-        hopeful = partial(with_buckets, gradients=gradients, merged=merged, cost=free)
+        hopeful = partial(with_buckets, gradients=gradients, merged=best.merged, cost=free)
+    usual = ", the default" if best.cap_mb == POLICY.usual_mb else ""
+    num = len(sizes) / steps
     return JobProposal(
         code=CODE,
         bound=BOUND,
-        summary=f"{num_before / steps:.0f} gradient messages a step of "
-        f"{np.median(sizes) / 1e6:.2f} "
-        "MB each pay the latency of"
-        f" {cost.alpha_ns / 1e6:.2f} ms.",
-        action="DistributedDataParallel(..., bucket_cap_mb=25), the default; DeepSpeed: "
+        summary=f"{num:.0f} gradient messages a step of {np.median(sizes) / 1e6:.2f} MB each pay "
+        f"the latency of {cost.alpha_ns / 1e6:.2f} ms.",
+        action=f"DistributedDataParallel(..., bucket_cap_mb={best.cap_mb}){usual}; DeepSpeed: "
         "reduce_bucket_size; FSDP: larger units",
         evidence=(
             (
-                f"{num_before / steps:.0f} messages a step where {num_after / steps:.0f} of at "
-                "most "
-                "25 MiB would do"
+                f"{num:.0f} messages a step where {best.num_after / steps:.0f} of at most "
+                f"{best.cap_mb} MiB would do"
             ),
             (
                 f"a message takes {cost.alpha_ns / 1e6:.2f} ms + its bytes / "
@@ -105,28 +116,28 @@ def propose_job(job: JobCase) -> JobProposal | None:
             ),
         ),
         ranks=job.ranks,
-        change=lambda job_graph: with_buckets(job_graph, gradients, merged, cost),
+        change=best.change,
         hopeful=hopeful,
+        alternative_to=() if usual else ("fp32-exchange", "exposed-collectives", "slow-link"),
     )
 
 
-def _gradients(job: JobCase, index: int) -> Messages:
-    """Messages sent as gradients are accumulated: nothing of the backward pass waits for them."""
-    sent = messages(
-        job, index, lambda kind: kind.op in ("all_reduce", "reduce_scatter") and kind.on_device
-    )
-    inside = launched_inside(job, index, lambda name: "AccumulateGrad" in name)
-    chosen = np.flatnonzero(inside[sent.task] & ~np.isnan(sent.bytes) & (sent.step != NONE))
-    return Messages(
-        task=sent.task[chosen],
-        number=sent.number[chosen],
-        bytes=sent.bytes[chosen],
-        kind=tuple(sent.kind[position] for position in chosen.tolist()),
-        step=sent.step[chosen],
-    )
+def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | None:
+    """Usual buckets where messages are far smaller; larger ones where that gives more, and the
+    messages' start was measured."""
+    options = [(POLICY.usual_mb, POLICY.least_per_bucket)]
+    if cost.measured and len(job.cases) > 1:
+        options.append((POLICY.large_mb, POLICY.least_per_large))
+    found = []
+    for cap_mb, least in options:
+        merged = [buckets(own, cap_mb) for own in gradients]
+        merging = _Merging(cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
+        if merging.num_after and sum(map(len, gradients)) >= least * merging.num_after:
+            found.append((job.speedup(merging.change(job.job_graph)), merging))
+    return max(found, key=lambda each: each[0], default=(1.0, None))[1]
 
 
-def buckets(gradients: Messages) -> list[Bucket]:
+def buckets(gradients: Messages, cap_mb: int) -> list[Bucket]:
     """Consecutive messages of one step, operation, group and type put together up to a bucket's
     size."""
     made: list[Bucket] = []
@@ -134,7 +145,7 @@ def buckets(gradients: Messages) -> list[Bucket]:
     size: dict[tuple[int, str, str, str | None], float] = {}
     for position, kind in enumerate(gradients.kind):
         key = (int(gradients.step[position]), kind.op, kind.group, kind.dtype)
-        if key in filling and size[key] + gradients.bytes[position] > POLICY.bucket_bytes:
+        if key in filling and size[key] + gradients.bytes[position] > cap_mb * 2**20:
             made.append(Bucket(members=tuple(filling.pop(key)), bytes=size.pop(key)))
         filling.setdefault(key, []).append(position)
         size[key] = size.get(key, 0.0) + float(gradients.bytes[position])
@@ -151,15 +162,26 @@ def with_buckets(
     """The last message of each bucket takes what the whole bucket costs, the others are gone: on
     all ranks the same ones."""
     moving, masks, parts = job_graph.moving_ns.copy(), [], []
-    for part, sent, made in zip(job_graph.parts, gradients, merged, strict=True):
+    for index, (sent, made) in enumerate(zip(gradients, merged, strict=True)):
+        part, now_ns = job_graph.parts[index], times_ns(job_graph, index, sent)
         gone, task_ns = np.zeros(len(part.graph), np.bool_), part.graph.task_ns.copy()
         for bucket in made:
             *rest, last = bucket.members
             gone[sent.task[rest]] = True
             if rest and part.shared[sent.task[last]] != NONE:
-                moving[part.shared[sent.task[last]]] = cost.of(bucket.bytes)
+                moving[part.shared[sent.task[last]]] = _merged_ns(bucket, now_ns, cost)
             elif rest:
-                task_ns[sent.task[last]] = cost.of(bucket.bytes)
+                task_ns[sent.task[last]] = _merged_ns(bucket, now_ns, cost)
         masks.append(gone)
         parts.append(replace(part, graph=replace(part.graph, task_ns=task_ns)))
     return without_collectives(replace(job_graph, parts=tuple(parts), moving_ns=moving), masks)
+
+
+def _merged_ns(bucket: Bucket, now_ns: Float64, cost: Cost) -> float:
+    """By the line; where that was measured, no less than its messages took without all their starts
+    but one."""
+    by_line = cost.of(bucket.bytes)
+    if not cost.measured:
+        return by_line
+    spared = (len(bucket.members) - 1) * cost.alpha_ns
+    return max(by_line, float(now_ns[list(bucket.members)].sum()) - spared)

@@ -34,11 +34,12 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.products import PRODUCTS, product_sizes
 from stepscope.rules.shared.rates import matrix_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.inputs import ParsedInputs
-from stepscope.workload.operands import is_shape, operand
+from stepscope.workload.operands import is_shape
 
 CODE = "misaligned-shapes"
 BOUND = "compute"
@@ -62,7 +63,6 @@ class Policy:
 POLICY = Policy()
 ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
 """Numbers in 16 bytes."""
-PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
 BY_NAME = re.compile(r"align[12](?!\d)")
 
 
@@ -80,7 +80,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
-    steps, sizes = max(graph.num_steps, 1), _sizes(table, int(table.op[longest]))
+    steps, sizes = max(graph.num_steps, 1), product_sizes(table, int(table.op[longest]))
     named = int(matching(table.trace, BY_NAME)[graph.task_event[slow]].sum())
     return Proposal(
         code=CODE,
@@ -157,24 +157,15 @@ def _padding(
     inputs, row = table.inputs(op), ROW_OF[precision]
     assert inputs is not None
     growth = math.prod(
-        math.ceil(side / row) * row / max(side, 1) for side in _sizes(table, op) if side % row
+        math.ceil(side / row) * row / max(side, 1)
+        for side in product_sizes(table, op)
+        if side % row
     )
     return _Padding(
         is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
         growth=growth,
         best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
     )
-
-
-def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
-    """m, n and k; zeros when not known."""
-    inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
-    if inputs is None or positions is None:
-        return 0, 0, 0
-    left, right = (operand(inputs, position) for position in positions)
-    if left is None or right is None or len(left.dims) != 2 or len(right.dims) != 2:
-        return 0, 0, 0
-    return left.dims[0], right.dims[1], left.dims[1]
 
 
 def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:

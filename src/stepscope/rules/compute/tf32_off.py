@@ -26,6 +26,7 @@ from stepscope.rules.task_table import TaskTable
 
 CODE = "tf32-off"
 BOUND = "compute"
+EXCLUDES = ("fp32-matmul",)
 
 
 def propose(case: Case) -> Proposal | Abstention | None:

@@ -30,6 +30,8 @@ from stepscope.rules.shared.host_ranges import named_events, without_ranges
 
 CODE = "checkpoint-stall"
 BOUND = "host"
+ANSWERS = ("transfer",)
+"""What is saved is copied first."""
 NEEDS_DEVICE = False
 
 

@@ -42,6 +42,8 @@ from stepscope.rules.shared.host_ranges import tasks_of
 
 CODE = "launch-overhead"
 BOUND = "host"
+EXCLUDES = ("unfused-pointwise",)
+"""Compiled in one mode or the other, and capturing fuses too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,8 @@ from stepscope.rules.shared.micro_batches import numbered_micro_batches
 
 CODE = "small-batch"
 BOUND = "host"
+EXCLUDES = ("pipeline-bubble", "sync-every-microbatch")
+"""Fixes that need many micro-batches, where this one leaves few."""
 
 THREADS_PER_SM = 2048
 """Resident threads of one multiprocessor: NVIDIA's data-centre GPUs since Volta (CUDA C++

@@ -28,6 +28,8 @@ from stepscope.rules.shared.rank_speed import PART_WORDS, at_speed, excess, rank
 
 CODE = "late-rank"
 BOUND = "imbalance"
+ANSWERS = ("host", "data")
+"""What makes a rank late is its own."""
 NEEDS_DEVICE = False
 
 

@@ -30,6 +30,8 @@ from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
 BOUND = "imbalance"
+ANSWERS = ("compute", "memory")
+"""Work that others wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

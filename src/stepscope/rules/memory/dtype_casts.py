@@ -128,9 +128,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             ),
         ),
         events=graph.task_event[needless],
-        change=_spared(case, table, needless, casts.sums, with_host=True),
-        cautious=_spared(case, table, needless, np.zeros_like(needless), with_host=False),
-        hopeful=_spared(case, table, needless | casts.once, casts.sums, with_host=True),
+        change=spared(case, table, needless, casts.sums, with_host=True),
+        cautious=spared(case, table, needless, np.zeros_like(needless), with_host=False),
+        hopeful=spared(case, table, needless | casts.once, casts.sums, with_host=True),
         changes_numerics=bool(casts.sums.any()),
     )
 
@@ -198,7 +198,7 @@ def _casts(
     in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
     up: dict[Shape, list[int]] = defaultdict(list)
-    casts = [_cast(table, op) for op in table.example.tolist()]
+    casts = [cast_of(table, op) for op in table.example.tolist()]
     is_cast = np.array([cast is not None and cast[0] in weights for cast in casts], np.bool_)
     for task in np.flatnonzero(is_cast[table.alike] & ~table.recomputed).tolist():
         cast = casts[table.alike[task]]
@@ -211,7 +211,7 @@ def _casts(
     return down, up
 
 
-def _cast(table: TaskTable, op: int) -> tuple[Shape, str, str] | None:
+def cast_of(table: TaskTable, op: int) -> tuple[Shape, str, str] | None:
     """The shape of what the operator copies from one floating type to another, and the types it
     goes to and comes from; None where it does not."""
     inputs = table.inputs(op) if table.op_name(op) == "aten::copy_" else None
@@ -236,7 +236,7 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
     return sums
 
 
-def _spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
+def spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
     """Without these casts; the sums then run over half the bytes."""
     trace, links = case.replayed, case.context.links
     ops: Int64 = np.unique(table.op[gone])

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.analyses.collectives.link_fit import Cost, cost_of
+from stepscope.analyses.collectives.link_fit import Cost, cost_of, least_cost_of
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.core.comms import Collective
 from stepscope.core.trace import NONE, Bool, Float64, Int64
+from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase
 from stepscope.rules.shared.host_ranges import call_of_task
 
-__all__ = ["Cost", "Messages", "cost_of", "launched_inside", "messages", "times_ns"]
+__all__ = [
+    "Cost",
+    "Messages",
+    "cost_of",
+    "gradient_messages",
+    "launched_inside",
+    "least_cost_of",
+    "messages",
+    "parameter_messages",
+    "times_ns",
+    "with_times_ns",
+]
+REDUCING = ("all_reduce", "reduce_scatter")
+ACCUMULATE = re.compile("AccumulateGrad")
+REDUCE = re.compile(
+    r"AccumulateGrad|^FSDP::post_backward|^FullyShardedDataParallel\._post_backward"
+)
+"""Ranges in which DDP, FSDP2 and FSDP1 send gradients."""
+UNSHARD = re.compile(r"^FSDP::(pre_|root_pre_|all_gather)|^FullyShardedDataParallel\.")
+"""Ranges in which FSDP2 and FSDP1 ask for parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +53,16 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.task)
+
+    def at(self, chosen: Int64) -> Messages:
+        """Those at these positions."""
+        return Messages(
+            task=self.task[chosen],
+            number=self.number[chosen],
+            bytes=self.bytes[chosen],
+            kind=tuple(self.kind[position] for position in chosen.tolist()),
+            step=self.step[chosen],
+        )
 
 
 def messages(job: JobCase, index: int, wanted: Callable[[Collective], bool]) -> Messages:
@@ -72,3 +103,42 @@ def launched_inside(job: JobCase, index: int, names: Callable[[str], bool]) -> B
     )
     inside: Bool = ancestor_with(context.links.parent, graph.call_event, wanted) != NONE
     return inside[call_of_task(graph)]
+
+
+def gradient_messages(job: JobCase, index: int, inside: re.Pattern[str] = REDUCE) -> Messages:
+    """A rank's exchanges of gradients of known size, sent as backward makes them: nothing of
+    backward waits for them."""
+    sent = messages(job, index, lambda kind: kind.op in REDUCING and kind.on_device)
+    return _sent_inside(job, index, sent, inside)
+
+
+def parameter_messages(job: JobCase, index: int) -> Messages:
+    """A rank's gathers of sharded parameters of known size."""
+    sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
+    return _sent_inside(job, index, sent, UNSHARD)
+
+
+def _sent_inside(job: JobCase, index: int, sent: Messages, inside: re.Pattern[str]) -> Messages:
+    if len(sent) == 0:
+        return sent
+    asked = launched_inside(job, index, lambda name: inside.search(name) is not None)
+    known = ~np.isnan(sent.bytes) & (sent.step != NONE)
+    return sent.at(np.flatnonzero(asked[sent.task] & known))
+
+
+def with_times_ns(
+    job_graph: JobGraph,
+    sent: Sequence[Messages],
+    new_ns: Callable[[Messages, Float64], Float64],
+) -> JobGraph:
+    """The job's graph in which each rank's messages take what `new_ns` makes of their times: alike
+    on all ranks."""
+    moving, graphs = job_graph.moving_ns.copy(), []
+    for index, (part, own) in enumerate(zip(job_graph.parts, sent, strict=True)):
+        after = new_ns(own, times_ns(job_graph, index, own))
+        shared = own.number != NONE
+        moving[own.number[shared]] = after[shared]
+        task_ns = part.graph.task_ns.copy()
+        task_ns[own.task[~shared]] = after[~shared]
+        graphs.append(replace(part.graph, task_ns=task_ns))
+    return replace(with_graphs(job_graph, graphs), moving_ns=moving)

@@ -1,0 +1,150 @@
+"""Large shares of the step that no finding answers, each with the reason in a line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from stepscope.analyses.kernels.names import MATRIX_CATEGORIES
+from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.core.facts import KernelRow, RankFacts
+from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
+from stepscope.rules.registry import RULES
+
+LARGE = 0.15
+"""Of the step, from which a share wants an answer or a reason."""
+MOST_LEFT = 0.5
+"""Of a share that the fixes may leave of it and still answer it."""
+MOST_NAMED = 2
+DECORATION = re.compile(r"^void |\(anonymous namespace\)::|at::native::|[<(][^:]*$|<.*$")
+"""Of a kernel's name."""
+
+NEEDS_REPLAY = "two whole steps, with ProfilerActivity.CPU and the device's"
+IDLE_WORDS = {
+    "idle_sync": "most of it after the host blocked on the device",
+    "idle_launch": "most of it while the host gets to launching",
+    "idle_allocator": "most of it in the allocator",
+    "idle_compile": "most of it compiling",
+    "idle_io": "most of it saving or loading",
+    "idle_other": "most of it with no call recorded",
+}
+
+Reason = tuple[str, str]
+"""Why not, and what to record or to give."""
+
+ANSWERS: Mapping[str, tuple[str, ...]] = {
+    rule.CODE: (rule.BOUND, *getattr(rule, "ANSWERS", ())) for rule in RULES
+}
+"""The shares that each rule's fix is for."""
+
+
+def unanswered(
+    rank: RankFacts, shares: Mapping[str, float], judgement: Judgement, lacking: str | None
+) -> tuple[Abstention, ...]:
+    """For each large share that nothing answers, why; `lacking` says why nothing was replayed,
+    where nothing was."""
+    left = 1.0 / max(judgement.ladder, default=1.0)
+    answered = {
+        share
+        for finding in judgement.findings
+        if finding.best_speedup >= LEAST_SPEEDUP
+        for share in ANSWERS.get(finding.code, (finding.bound,))
+    }
+    # However the fixes divide what they save, no share is longer than the step that they leave.
+    answered |= {bound for bound, share in shares.items() if left <= MOST_LEFT * share}
+    return tuple(
+        _abstention(rank, bound, share, judgement.findings, lacking)
+        for bound, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share > LARGE and bound not in answered
+    )
+
+
+def _abstention(
+    rank: RankFacts, bound: str, share: float, every: Sequence[Finding], lacking: str | None
+) -> Abstention:
+    if lacking is not None:
+        reason, needs = f"nothing could be replayed: {lacking}", NEEDS_REPLAY
+    else:
+        reason, needs = REASONS[bound](rank, bound)
+        tried = [finding.code for finding in every if bound in ANSWERS.get(finding.code, ())]
+        if tried:
+            reason += f"; {' and '.join(tried[:MOST_NAMED])} would give less than 2 %"
+    return Abstention(
+        code=f"{bound} share", reason=f"{share:.0%} of the step, {reason}", needs=needs
+    )
+
+
+def _by_kernels(rank: RankFacts, bound: str) -> Reason:
+    """How near their roofs the kernels are, and which are the longest."""
+    rows = [
+        row for row in rank.kernels if (row.category in MATRIX_CATEGORIES) == (bound == "compute")
+    ]
+    whole = sum(rank.steps.step_intervals)
+    if not rows or not whole:
+        return "in kernels that no rule knows a faster way for", "an ncu report of them"
+    named = " and ".join(f"{name} {took / whole:.0%}" for name, took in _longest(rows)[:MOST_NAMED])
+    reached = _reached(rows)
+    if rank.roofline.device is None:
+        return f"most in {named}; this device's peaks are not known", "--hardware FILE, calibrated"
+    if reached is None:
+        return f"most in {named}; what they must do is not known", "record_shapes=True"
+    how = f"at {reached:.0%} of the device's roofs" if reached <= 1 else "at the device's roofs"
+    return f"most in {named}, {how}", "an ncu report of them, given with the trace"
+
+
+def _longest(rows: Sequence[KernelRow]) -> list[tuple[str, int]]:
+    """The operators, or the kernels where none launched them, with their time."""
+    took: Counter[str] = Counter()
+    for row in rows:
+        took[row.op or DECORATION.sub("", row.name)] += row.total_ns
+    return took.most_common()
+
+
+def _reached(rows: Sequence[KernelRow]) -> float | None:
+    """The least time that the kernels' work needs over what they take, where that is known."""
+    known = [row for row in rows if row.floor_ns is not None]
+    took = sum(row.total_ns for row in known)
+    return sum(row.floor_ns or 0.0 for row in known) / took if took else None
+
+
+def _by_host(rank: RankFacts, _: str) -> Reason:
+    """What the host does meanwhile, as far as it was recorded."""
+    parts = rank.typical_parts_ns or {}
+    idle = {part: parts.get(part, 0.0) for part in IDLE_WORDS}
+    most = max(idle, key=lambda part: idle[part])
+    what = IDLE_WORDS[most] if idle[most] > 0 else "of the host's own work"
+    return f"{what}, and no known pattern in it", "with_stack=True, or py-spy: the lines it is in"
+
+
+def _by_loader(_rank: RankFacts, _: str) -> Reason:
+    return "waiting for batches whose making was not recorded", "stepscope run, or py-spy"
+
+
+def _by_copies(_rank: RankFacts, _: str) -> Reason:
+    return (
+        "copies that are neither pageable, nor many and small, nor in the way of compute",
+        "with_stack=True: the lines that copy",
+    )
+
+
+def _by_waits(_rank: RankFacts, _: str) -> Reason:
+    return "waiting that no rank causes step after step", "more steps, and the traces of all ranks"
+
+
+def _by_collectives(rank: RankFacts, _: str) -> Reason:
+    is_split = rank.partition is not None and rank.partition.waits_split
+    if is_split:
+        return "collectives that no rule knows a way to shorten", "their sizes and types (c10d)"
+    return "moving bytes or waiting: one rank cannot tell", "the traces of all ranks"
+
+
+REASONS: Mapping[str, Callable[[RankFacts, str], Reason]] = {
+    "compute": _by_kernels,
+    "memory": _by_kernels,
+    "host": _by_host,
+    "comms": _by_collectives,
+    "data": _by_loader,
+    "transfer": _by_copies,
+    "imbalance": _by_waits,
+}

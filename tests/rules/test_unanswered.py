@@ -1,0 +1,73 @@
+"""A large share of the step has a finding, or a line that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from stepscope.core.diagnosis import Abstention, Finding
+from stepscope.rules.judge import Judgement
+from stepscope.rules.unanswered import REASONS, unanswered
+from tests import scenarios
+
+RANK = scenarios.healthy().facts.ranks[0]
+
+
+def finding(code: str, bound: str, gain: float) -> Finding:
+    return Finding(
+        code=code,
+        bound=bound,
+        summary="",
+        action="",
+        evidence=(),
+        ranks=(0,),
+        predicted_speedup=gain,
+        predicted_low=1.0,
+        predicted_high=gain,
+        predicted_step_ms=1.0,
+    )
+
+
+def reasons(
+    shares: Mapping[str, float], *findings: Finding, lacking: str | None = None
+) -> dict[str, Abstention]:
+    named = [each.predicted_speedup for each in findings if each.predicted_speedup >= 1.02]
+    judgement = Judgement(findings=findings, ladder=tuple(sorted(named)))
+    return {each.code: each for each in unanswered(RANK, shares, judgement, lacking)}
+
+
+@pytest.mark.parametrize("bound", sorted(REASONS))
+def test_every_large_share_without_a_finding_has_a_reason(bound: str) -> None:
+    said = reasons({bound: 0.4})[f"{bound} share"]
+    assert said.reason.startswith("40% of the step, ")
+    assert said.needs
+
+
+def test_small_shares_need_none() -> None:
+    assert reasons({"host": 0.14, "data": 0.0}) == {}
+
+
+def test_a_finding_of_the_same_share_is_its_answer() -> None:
+    shares = {"host": 0.4, "compute": 0.3}
+    assert list(reasons(shares, finding("launch-overhead", "host", 1.3))) == ["compute share"]
+
+
+def test_what_gives_too_little_is_named_as_tried() -> None:
+    said = reasons({"host": 0.4}, finding("launch-overhead", "host", 1.01))
+    assert "launch-overhead would give less than 2 %" in said["host share"].reason
+
+
+def test_a_share_that_the_fixes_cannot_leave_is_answered() -> None:
+    # The loader held up goes from 74 % of the step to at most 20 %, all that is left of it.
+    assert reasons({"data": 0.74}, finding("launch-overhead", "host", 5.0)) == {}
+    assert reasons({"data": 0.74}, finding("launch-overhead", "host", 1.5)) != {}
+
+
+def test_a_late_rank_answers_for_what_made_it_late() -> None:
+    assert reasons({"data": 0.74}, finding("late-rank", "imbalance", 1.1)) == {}
+
+
+def test_without_a_replay_the_reason_is_what_was_not_recorded() -> None:
+    said = reasons({"host": 0.9}, lacking="the launches were not recorded")
+    assert "the launches were not recorded" in said["host share"].reason
