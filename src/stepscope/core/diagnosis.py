@@ -26,7 +26,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The verdict in a sentence."""
     shares: Annotated[Mapping[str, Share], keys_of(*BOUNDS[:-1])]
     """For each resource that could be judged, how much shorter the step would be if it were free,
-    as a share of the step. Empty when nothing could be judged."""
+    as a share of the step; what two of them both account for is counted with the larger. Empty when
+    nothing could be judged."""
+    second: Bound | None = None
+    """Where the bound does not stand alone, the resource beside it: the run is mixed. null where
+    one resource stands out."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -144,6 +148,15 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
             a <= b for a, b in zip((1.0, *self.ladder), (*self.ladder, math.inf), strict=True)
         ), self.ladder
         self.facts.self_check()
+
+    @property
+    def about_one_rank(self) -> tuple[Finding, ...]:
+        """Findings that name one rank for which the others wait."""
+        return tuple(
+            finding
+            for finding in self.findings
+            if finding.bound == "imbalance" and len(finding.ranks) == 1
+        )
 
     @property
     def together(self) -> float | None:

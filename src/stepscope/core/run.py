@@ -37,6 +37,8 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Batches a step."""
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
+    dur_ns: int | None = None
+    """A step by the host's clock, of the same steps; the parts above are parts of it."""
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""

@@ -71,9 +71,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if late is None:
         arrival = []
     elif late.median_ns > POLICY.hidden * over:
-        arrival = [
-            f"it arrives {late.median_ns / 1e6:.1f} ms after the median rank in the recording"
-        ]
+        arrival = [f"it arrives {late.median_ns / 1e6:.1f} ms after the others in the recording"]
     else:
         arrival = [
             (
@@ -91,8 +89,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
         summary=f"Rank {rank} holds the others up: its own step takes "
         f"{speeds.alone_ns[index] / 1e6:.1f} ms,"
         f" theirs {usual / 1e6:.1f} ms.",
-        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node), its "
-        "device's clocks. It spends "
+        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node)"
+        f"{_device_words(job)}. It spends "
         f"{more / 1e6:.1f} ms a step more than the others {PART_WORDS[part]}",
         evidence=(
             (
@@ -104,3 +102,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
         ranks=(rank,),
         change=change,
     )
+
+
+def _device_words(job: JobCase) -> str:
+    is_on_host = all(part.graph.on_host for part in job.job_graph.parts)
+    return "" if is_on_host else ", its device's clocks"
