@@ -56,6 +56,8 @@ SHARE_OF_PLACE = re.compile(rf"^{NUMBER}% of it at ")
 UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 NO_LATE_RANK = ("No rank is the last again and again", "No rank stands out")
 RANK_OF = re.compile(r"^(?P<case>.+?)(?:[.-]|_|\.sampled_)rank-?\d+\b.*\.json(\.gz)?$")
+DOUBTED = "By the recorded steps: Not sure"
+"""The headline is of the steps timed with no profiler, and says that the recorded ones differ."""
 NO_TRACES = ("truth.json", "board.json", "reference.json", "peaks.json")
 
 
@@ -111,7 +113,8 @@ def _largest(diagnosis: Diagnosis) -> Iterator[str]:
     named = {verdict.bound, verdict.second}
     is_kernels = largest == "compute" and "memory" in named
     words = part_words_of(diagnosis.facts.median_rank)[largest]
-    if largest in named or is_kernels or f"recorded step is {words}" in verdict.summary:
+    told = f"recorded step is {words}" in verdict.summary or DOUBTED in verdict.summary
+    if largest in named or is_kernels or told:
         return
     yield f"{verdict.summary!r} over {_shares(parts)}"
 
@@ -171,26 +174,18 @@ def _host(shown: Shown) -> Iterator[str]:
 
 def _ranks(shown: Shown) -> Iterator[str]:
     diagnosis = shown.diagnosis
-    late = [f for f in diagnosis.findings if f.bound == "imbalance" and len(f.ranks) == 1]
-    for finding in late:
-        rank = finding.ranks[0]
+    comms = diagnosis.facts.comms
+    stragglers = [] if comms is None else [row.rank for row in comms.ranks if row.is_straggler]
+    for rank, code in diagnosis.holding_up:
         for words in NO_LATE_RANK:
             for name, text in (("text", shown.text), ("page", shown.page)):
                 if words in text:
-                    yield f"{name}: {words!r} under {finding.code} of rank {rank}"
-        comms = diagnosis.facts.comms
-        others = () if comms is None else comms.ranks
-        stragglers = [row.rank for row in others if row.is_straggler]
-        if stragglers and rank not in stragglers:
-            yield f"ranks {stragglers} called late, {finding.code} is of rank {rank}"
-    if diagnosis.facts.comms is not None and not late:
-        stragglers = [row.rank for row in diagnosis.facts.comms.ranks if row.is_straggler]
-        if (
-            stragglers
-            and diagnosis.verdict.bound == "imbalance"
-            and not any(finding.bound == "imbalance" for finding in diagnosis.findings)
-        ):
-            yield f"bound by imbalance, rank {stragglers} late, and no finding says so"
+                    yield f"{name}: {words!r} under {code} of rank {rank}"
+    if len({rank for rank, _ in diagnosis.holding_up}) > 1:
+        yield f"several ranks hold the others up: {diagnosis.holding_up}"
+    said = {rank for rank, _ in diagnosis.holding_up}
+    if said and stragglers and not said & set(stragglers):
+        yield f"ranks {stragglers} called late, rank {sorted(said)} holds the others up"
 
 
 def _told(shown: Shown) -> Iterator[str]:

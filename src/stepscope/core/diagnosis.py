@@ -150,12 +150,13 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         self.facts.self_check()
 
     @property
-    def about_one_rank(self) -> tuple[Finding, ...]:
-        """Findings that name one rank for which the others wait."""
+    def holding_up(self) -> tuple[tuple[int, str], ...]:
+        """Ranks for which the others wait, each with the code of the finding or advice that says
+        so."""
         return tuple(
-            finding
-            for finding in self.findings
-            if finding.bound == "imbalance" and len(finding.ranks) == 1
+            (each.ranks[0], each.code)
+            for each in (*self.findings, *self.advice)
+            if each.bound == "imbalance" and len(each.ranks) == 1
         )
 
     @property

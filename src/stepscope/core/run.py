@@ -44,6 +44,24 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     did, or that was not seen."""
 
 
+class OwnTime(Struct, frozen=True, kw_only=True):
+    """One rank's step less what it waited for the others in backward passes: medians over the steps
+    that all ranks timed with no profiler."""
+
+    num_steps: int
+    step_ns: int
+    own_ns: int
+    loader_ns: int
+    """Of it, in next() of a DataLoader."""
+    backward_ns: int
+    """Of it, in backward passes; what moving the gradients takes is in it."""
+    share_longest: float
+    """Of the steps, those in which no other rank's own time was longer."""
+    spread: float
+    """Of the step, by which the longest own time exceeds the ranks' mean, the mean over the steps;
+    the same for all ranks."""
+
+
 class LoaderKnobs(Struct, frozen=True, kw_only=True):
     """The DataLoader that feeds the steps."""
 
@@ -89,6 +107,9 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     num_parameters: int | None = None
     device: DeviceSample | None = None
     has_device: bool = False
+    own: OwnTime | None = None
+    """None on a device, where the host does not wait for other ranks; and where that is not
+    known."""
     cores_used: float | None = None
     """By this process and its workers, while steps were timed."""
     busiest_worker_cores: float | None = None

@@ -140,6 +140,7 @@ RULES: tuple[ModuleType, ...] = (
 RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
 JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
 AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
+RUN_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise_run"))
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:

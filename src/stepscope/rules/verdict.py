@@ -10,7 +10,8 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.rules.advice import advise, joined, weighed
+from stepscope.core.run import RunFacts
+from stepscope.rules.advice import advise, advise_run, joined, weighed
 from stepscope.rules.headline import (
     HOST_WORDS,
     by_bound,
@@ -27,7 +28,7 @@ from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import judge_job
 from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
-from stepscope.rules.without_trace import run_notes
+from stepscope.rules.without_trace import run_notes, timed_verdict
 
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
@@ -43,21 +44,30 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         facts = replace(facts, comms=_with_replayed(facts.comms, judged.replayed_ranks))
     rank = facts.median_rank
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
-    advice: tuple[Advice, ...] = ()
-    if facts.beside is not None:
-        findings, advice = joined(findings, advise(weighed(facts.beside, facts)))
+    findings, advice = joined(findings, _advice(facts))
     return Diagnosis(
-        verdict=_verdict(rank, findings, is_alone=len(facts.ranks) == 1),
+        verdict=_with_timed(_verdict(rank, findings, is_alone=len(facts.ranks) == 1), facts.run),
         step=_step(facts, rank),
         replay=_replay(rank),
         ladder=judgement.ladder,
         findings=findings,
         facts=facts,
-        notes=(*job.notes, *judged.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
+        notes=(
+            *job.notes,
+            *judged.notes,
+            *_notes(facts, rank),
+            *_not_judged(judgement, facts),
+        ),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
         abstentions=_abstentions(judgement, facts),
     )
+
+
+def _advice(facts: Facts) -> tuple[Advice, ...]:
+    """What other recordings show, and the run's own clocks."""
+    of_tools = () if facts.beside is None else advise(weighed(facts.beside, facts))
+    return (*(() if facts.run is None else advise_run(facts.run)), *of_tools)
 
 
 def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
@@ -84,6 +94,14 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...], *, is_alone: bool) 
     named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
     more = of_parts(rank, parts, named, is_alone=is_alone) + of_findings(findings, named)
     return replace(verdict, summary=f"{verdict.summary}{more}.")
+
+
+def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
+    """Where the recorded steps do not tell, what those timed without a profiler do."""
+    timed = None if run is None or verdict.bound != "unknown" else timed_verdict(run)
+    if timed is None or timed.bound == "unknown":
+        return verdict
+    return replace(timed, summary=f"{timed.summary} By the recorded steps: {verdict.summary}")
 
 
 def _by_replay(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:

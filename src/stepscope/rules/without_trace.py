@@ -8,8 +8,9 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
-from stepscope.rules.advice import advise
+from stepscope.rules.advice import advise, advise_run
 from stepscope.rules.comms import slow_link
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 
 LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there
@@ -21,10 +22,9 @@ def diagnose_without_trace(
     run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None
 ) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they are enough for one."""
-    timed = [rank for rank in run.ranks if rank.steps is not None]
-    rank = timed[0] if timed else None
+    rank = next((rank for rank in run.ranks if rank.steps is not None), None)
     return Diagnosis(
-        verdict=_verdict(run, rank),
+        verdict=timed_verdict(run),
         step=_step(run, rank),
         replay=None,
         ladder=(),
@@ -43,8 +43,13 @@ def diagnose_without_trace(
             how_to_record(run),
         ),
         unknown_events=0,
-        advice=() if auxiliary is None else advise(auxiliary),
+        advice=(*advise_run(run), *(() if auxiliary is None else advise(auxiliary))),
     )
+
+
+def timed_verdict(run: RunFacts) -> Verdict:
+    """What limits the run, by its own clocks alone."""
+    return _verdict(run, next((rank for rank in run.ranks if rank.steps is not None), None))
 
 
 def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
@@ -58,6 +63,9 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
             "seen)"
         )
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
+    late = late_by_own_time(run)
+    if late is not None:
+        return _held_up(run, *late)
     share = _wait_share(rank.steps)
     if share is None:
         words = (
@@ -77,6 +85,20 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
         "loader"
     )
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
+
+
+def _held_up(run: RunFacts, rank: int, usual_ns: float) -> Verdict:
+    """Of ranks that are known to wait for one of them."""
+    own = run.by_rank[rank].own
+    assert own is not None
+    share = min(max(own.own_ns - usual_ns, 0.0) / max(own.own_ns, 1), 1.0)
+    waited = f"at least {share:.0%} of the step is waiting for rank {rank}"
+    shares = {"imbalance": share}
+    if share < LEAST_SHARE:
+        summary = f"Not known: no step was recorded by the profiler; {waited}."
+        return Verdict(bound="unknown", summary=summary, shares=shares)
+    summary = f"Bound by imbalance: {waited}, which holds the others up."
+    return Verdict(bound="imbalance", summary=summary, shares=shares)
 
 
 def _wait_share(steps: UnprofiledSteps) -> float | None:

@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
+from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
@@ -26,8 +29,16 @@ def run_facts(record: RunRecord) -> RunFacts:
         path=str(record.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         exit_code=code if isinstance(code, int) else None,
-        ranks=tuple(rank_metadata(rank) for rank in record.ranks),
+        ranks=_with_own_times(record, [rank_metadata(rank) for rank in record.ranks]),
     )
+
+
+def _with_own_times(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[RankMetadata, ...]:
+    """With what each took less its waits, where gradients are exchanged by the hosts."""
+    if any(rank.has_device or rank.ddp is None for rank in ranks):
+        return tuple(ranks)
+    own = own_times({rank.rank: rank.rows for rank in record.ranks})
+    return tuple(structs.replace(rank, own=own.get(rank.rank)) for rank in ranks)
 
 
 def rank_metadata(record: RankRecord) -> RankMetadata:

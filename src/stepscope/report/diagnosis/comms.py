@@ -232,9 +232,9 @@ def late_ranks(diagnosis: Diagnosis, comms: CommsFacts) -> Iterator[Prose]:
     if late or comms.clock_noise_ns is None:
         return
     named = [
-        f"Rank {finding.ranks[0]} holds the others up by its own step ({finding.code}), and is "
-        "not the last again and again in the few steps recorded."
-        for finding in diagnosis.about_one_rank
+        f"Rank {rank} holds the others up by its own step ({code}), and is not the last again and "
+        "again in the few steps recorded."
+        for rank, code in diagnosis.holding_up
     ]
     yield from (Prose(words, "warn") for words in named[:1])
     if not named:

@@ -99,7 +99,7 @@ def rank_chart(diagnosis: Diagnosis, peaks: Mapping[int, float]) -> dict[str, An
         "rows": [row for row in rows if any(value is not None for value in row["values"])],
         "outliers": sorted(
             {rank.rank for rank in comms.values() if rank.is_straggler}
-            | {finding.ranks[0] for finding in diagnosis.about_one_rank}
+            | {rank for rank, _ in diagnosis.holding_up}
         ),
     }
 

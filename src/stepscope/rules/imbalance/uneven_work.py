@@ -1,7 +1,9 @@
 """Ranks have unlike amounts of work, and the ones with less wait.
 
 What it sees: with the ranks replayed together, kernels that take longer on one rank than on the
-others, or a last rank that changes from step to step, while collectives wait.
+others, or a last rank that changes from step to step, while collectives wait. In a run recorded by
+`stepscope run` on hosts alone, without a trace too: own times (steps less waits) that differ from
+step to step.
 
 Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length,
 unbalanced experts or a batch that does not divide evenly make the others wait for it.
@@ -22,7 +24,10 @@ from functools import partial
 
 import numpy as np
 
+from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.run import RunFacts
 from stepscope.core.trace import NONE, Float64
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.balance import balanced_shares, with_even_work
@@ -122,3 +127,24 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
             "what even splits would"
         )
     ]
+
+
+def advise_run(run: RunFacts) -> Advice | None:
+    """By steps timed with no profiler: own times that differ, and not on one rank alone."""
+    own = [rank.own for rank in run.ranks if rank.own is not None]
+    if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
+        return None
+    most = max(each.share_longest for each in own)
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary="The ranks' own times differ from step to step: the longest is "
+        f"{own[0].spread:.0%} of the step over their mean.",
+        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing "
+        "sampler, packing)",
+        evidence=(
+            f"no rank has it in more than {most:.0%} of {own[0].num_steps} unprofiled steps",
+        ),
+        weight=min(own[0].spread, 1.0),
+        weight_of="the step",
+    )
