@@ -56,7 +56,7 @@ SHARE_OF_PLACE = re.compile(rf"^{NUMBER}% of it at ")
 UNIT = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 NO_LATE_RANK = ("No rank is the last again and again", "No rank stands out")
 RANK_OF = re.compile(r"^(?P<case>.+?)(?:[.-]|_|\.sampled_)rank-?\d+\b.*\.json(\.gz)?$")
-DOUBTED = "By the recorded steps: Not sure"
+DOUBTED = "By the recorded steps: "
 """The headline is of the steps timed with no profiler, and says that the recorded ones differ."""
 NO_TRACES = ("truth.json", "board.json", "reference.json", "peaks.json")
 

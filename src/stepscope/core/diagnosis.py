@@ -153,9 +153,10 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     def holding_up(self) -> tuple[tuple[int, str], ...]:
         """Ranks for which the others wait, each with the code of the finding or advice that says
         so."""
+        said: list[Finding | Advice] = [*self.findings, *self.advice]
         return tuple(
             (each.ranks[0], each.code)
-            for each in (*self.findings, *self.advice)
+            for each in said
             if each.bound == "imbalance" and len(each.ranks) == 1
         )
 

@@ -14,6 +14,7 @@ from stepscope.core.run import RunFacts
 from stepscope.rules.advice import advise, advise_run, joined, weighed
 from stepscope.rules.headline import (
     HOST_WORDS,
+    KERNELS,
     by_bound,
     largest_part,
     names_of,
@@ -25,7 +26,7 @@ from stepscope.rules.headline import (
 )
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.judge_job import judge_job
+from stepscope.rules.judge_job import FIXES, judge_job
 from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.without_trace import run_notes, timed_verdict
@@ -45,8 +46,10 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     rank = facts.median_rank
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
     findings, advice = joined(findings, _advice(facts))
+    worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
+    is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
     return Diagnosis(
-        verdict=_with_timed(_verdict(rank, findings, is_alone=len(facts.ranks) == 1), facts.run),
+        verdict=_with_timed(_verdict(facts, rank, worth, is_judged), facts.run),
         step=_step(facts, rank),
         replay=_replay(rank),
         ladder=judgement.ladder,
@@ -77,7 +80,9 @@ def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
     )
 
 
-def _verdict(rank: RankFacts, findings: tuple[Finding, ...], *, is_alone: bool) -> Verdict:
+def _verdict(
+    facts: Facts, rank: RankFacts, findings: tuple[Finding, ...], is_judged: bool
+) -> Verdict:
     parts = _part_shares(rank)
     if parts is None or not rank.num_events:
         return Verdict(
@@ -88,23 +93,31 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...], *, is_alone: bool) 
     by_replay = (
         rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
     )
-    verdict = _by_replay(rank, parts, findings) if by_replay else _by_parts(rank, parts, findings)
+    verdict = _by_replay(rank, parts) if by_replay else _by_parts(rank, parts)
     if verdict.bound == "unknown":
         return verdict
     named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
-    more = of_parts(rank, parts, named, is_alone=is_alone) + of_findings(findings, named)
+    more = of_parts(rank, parts, named, is_alone=len(facts.ranks) == 1)
+    more += of_findings(findings, named)
+    if verdict.bound in KERNELS and rank.replayed is not None and is_judged and not findings:
+        more = f"; nothing found worth more than 2 %{more}"
     return replace(verdict, summary=f"{verdict.summary}{more}.")
 
 
 def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
-    """Where the recorded steps do not tell, what those timed without a profiler do."""
-    timed = None if run is None or verdict.bound != "unknown" else timed_verdict(run)
-    if timed is None or timed.bound == "unknown":
+    """Where the recorded steps do not tell, what those timed without a profiler do; and that ranks
+    wait for one, which few steps may not show."""
+    if run is None or verdict.bound == "imbalance":
+        return verdict
+    timed = timed_verdict(run)
+    # Of many steps; the profiler saw a few.
+    is_told = timed.bound == "imbalance" or (verdict.bound == "unknown" != timed.bound)
+    if not is_told:
         return verdict
     return replace(timed, summary=f"{timed.summary} By the recorded steps: {verdict.summary}")
 
 
-def _by_replay(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     """The resource whose absence shortens the replayed step most."""
     assert rank.replayed is not None
     shares, words = dict(rank.replayed.shares), words_of(rank)
@@ -117,12 +130,12 @@ def _by_replay(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding
     second = second_of(bound, shares, parts)
     name = names_of(rank)[bound] if second is None else "Mixed"
     beside = "" if second is None else f", without {words[second]} {shares[second]:.0%}"
-    more = _more(rank, bound, parts, findings)
+    more = _more(rank, bound, parts)
     summary = f"{name}: without {words[bound]} the step {shorter}{beside}{more}"
     return Verdict(bound=bound, second=second, summary=summary, shares=shares)
 
 
-def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     """The largest part of the step, where no resource alone shortens it or no replay was
     possible."""
     words, shares, largest = part_words_of(rank), by_bound(parts), largest_part(parts)
@@ -134,7 +147,7 @@ def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding,
     if bound == "memory":
         compute, arithmetic = shares["compute"], rank.roofline.arithmetic_share or 0.0
         shares |= {"compute": compute * arithmetic, "memory": compute * (1 - arithmetic)}
-    more = _more(rank, bound, parts, findings)
+    more = _more(rank, bound, parts)
     summary = f"{names_of(rank)[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}"
     return Verdict(bound=bound, summary=summary, shares=shares)
 
@@ -178,19 +191,14 @@ def _part_shares(rank: RankFacts) -> dict[str, float] | None:
     return {part: value / total for part, value in typical.items()}
 
 
-def _more(
-    rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]
-) -> str:
+def _more(rank: RankFacts, bound: str, parts: dict[str, float]) -> str:
     """What the host was doing, or how near the peak a well-fed run is."""
     if bound == "host" and rank.steps.where == "device":
         most = max(HOST_WORDS, key=lambda part: parts[part])
         return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
-    if bound not in ("compute", "memory") or rank.replayed is None:
+    if bound not in KERNELS or rank.replayed is None or rank.roofline.mfu is None:
         return ""
-    more = ""
-    if rank.roofline.mfu is not None:
-        more = f"; {rank.roofline.mfu:.0%} of the device's dense peak"
-    return more if findings else f"{more}; nothing found worth more than 2 %"
+    return f"; {rank.roofline.mfu:.0%} of the device's dense peak"
 
 
 def _replay(rank: RankFacts) -> ReplayCheck | None:

@@ -90,9 +90,24 @@ def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
         if rank.threads is not None:
             threads = f"; {plural(rank.threads, 'thread')} for operators"
         rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
+    waits = _machine(rank)
+    if waits:
+        rows.append(("machine", waits))
     if rank.device is not None:
         rows.append(("device", _device(rank.device)))
     return rows
+
+
+def _machine(rank: RankMetadata) -> str:
+    """What kept the main thread from running, where it was measured."""
+    shares = (
+        (rank.queued_share, "without a core for the main thread"),
+        (rank.held_back_share, "held back by the container's quota"),
+    )
+    words = [f"{percent(share)} of the time {what}" for share, what in shares if share is not None]
+    if rank.other_cores is not None:
+        words.append(f"other processes use {rank.other_cores:.1f} cores")
+    return ", ".join(words)
 
 
 def _device(device: DeviceSample) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.core.trace import NONE, Float64
+from stepscope.rules.accuracy import POLICY as RANGES
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
@@ -133,6 +134,10 @@ def advise_run(run: RunFacts) -> Advice | None:
     """By steps timed with no profiler: own times that differ, and not on one rank alone."""
     own = [rank.own for rank in run.ranks if rank.own is not None]
     if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
+        return None
+    held_up = run.most_held_up
+    if held_up is not None and (held_up.held_up_share or 0.0) >= RANGES.least_held_up:
+        # Whoever has no core just then comes last.
         return None
     most = max(each.share_longest for each in own)
     return Advice(
