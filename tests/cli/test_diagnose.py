@@ -58,7 +58,7 @@ def test_the_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     found = diagnosed(capsys, str(DEMO))
     assert set(found) == TOP_KEYS
     assert found["schema"] == "stepscope.diagnosis/1"
-    assert set(found["verdict"]) == {"bound", "summary", "shares"}
+    assert set(found["verdict"]) == {"bound", "second", "summary", "shares"}
     assert set(found["step"]) == {"count", "ms", "profiled_ms", "source"}
     assert set(found["replay"]) == {"ms", "error"}
     assert [set(finding) for finding in found["findings"]][:1] == [FINDING_KEYS]

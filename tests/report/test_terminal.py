@@ -12,7 +12,7 @@ from rich.console import Console
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.report.diagnosis.ranks import MAX_LINES
-from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
+from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.diagnosis.view import diagnosis_document
 from stepscope.report.document.terminal import show, to_text
 from tests import scenarios
@@ -144,7 +144,11 @@ def test_partition_lines_sum_to_the_total(name: str) -> None:
     shown = [(row[1], row[2].replace(" ", ""), row[3]) for row in rows if row is not None]
     assert len(shown) == len(rows)
     assert shown[-1][0] == "total"
-    assert {words for words, _, _ in shown[:-1]} <= {*PART_WORDS.values(), UNSPLIT_COMMS}
+    assert {words for words, _, _ in shown[:-1]} <= {
+        *PART_WORDS.values(),
+        *ON_HOST_WORDS.values(),
+        UNSPLIT_COMMS,
+    }
     total = float(shown[-1][1])
     unit = 10.0 ** -len(shown[-1][1].partition(".")[2])
     assert sum(float(ms.lstrip("<")) for _, ms, _ in shown[:-1]) == pytest.approx(

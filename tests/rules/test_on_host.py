@@ -4,13 +4,14 @@ change in it."""
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.rules.case import case_of
 from tests.rules.judging import judge
-from tests.tracing import Event, mark, op, trace_of
+from tests.tracing import Event, mark, op, python, trace_of
 
 MS = 1_000_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -104,3 +105,26 @@ def test_workers_give_what_the_cores_allow(
         assert finding.predicted_low == pytest.approx(1.0, abs=0.01), (
             "no core is left over: no gain is sure"
         )
+
+
+def test_batches_made_without_a_loader_are_input_where_stacks_show_it() -> None:
+    events: list[Event] = []
+    for step in range(5):
+        now = step * 31 * MS
+        events += [
+            mark(f"ProfilerStep#{step}", now, now + 31 * MS - 1000),
+            python("train.py(8): __getitem__", now, now + 20 * MS),
+            op("aten::tanh", now, now + 19 * MS),
+            python("torch/nn/modules/container.py(317): __getitem__", now + 21 * MS, now + 30 * MS),
+            op("aten::mm", now + 21 * MS, now + 30 * MS),
+        ]
+    timed = structs.replace(known(2, 1, 0, 31), loader=None)
+    assert timed.steps is not None
+    timed = structs.replace(timed, steps=structs.replace(timed.steps, num_batches=0))
+    case = case_of(build_context(trace_of(*events), None), 0, 31 * MS, timed)
+    parts, played = case.facts.typical_parts_ns, case.facts.replayed
+    assert parts is not None
+    assert parts["idle_input"] == pytest.approx(20 * MS)
+    assert parts["compute"] == pytest.approx(9 * MS)
+    assert played is not None
+    assert played.shares["data"] == pytest.approx(20 / 31, rel=0.05)

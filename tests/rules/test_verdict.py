@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from stepscope.analyses.rank_context import build_context
-from stepscope.core.diagnosis import BOUNDS, Diagnosis
+from stepscope.core.diagnosis import BOUNDS, Diagnosis, Finding
 from stepscope.core.trace import DeviceProperties
 from stepscope.rules.case import case_of
+from stepscope.rules.headline import of_findings, of_parts, second_of
 from tests.rules.judging import diagnosed
 from tests.tracing import Event, call, kernel, mark, op, trace_of
 
@@ -190,3 +191,41 @@ def test_a_bare_trace_says_that_its_step_time_is_the_profiled_one() -> None:
     assert not any("--step-ms" in note for note in given.notes)
     assert given.step.ms == 8.0
     assert given.step.profiled_ms == pytest.approx(10.0)
+
+
+def test_two_resources_that_hold_the_step_up_alike_are_both_named() -> None:
+    shares = {"host": 0.3, "data": 0.28, "compute": 0.1}
+    parts = {"idle_launch": 0.6, "compute": 0.4}
+    assert second_of("host", shares, parts) == "data"
+    assert second_of("host", shares | {"data": 0.2}, parts) is None
+
+
+def test_a_weak_bound_is_told_with_the_largest_part() -> None:
+    parts = {"idle_launch": 0.3, "compute": 0.7}
+    assert second_of("host", {"host": 0.04, "compute": 0.01}, parts) == "compute"
+    assert second_of("memory", {"memory": 0.04, "compute": 0.01}, parts) is None
+
+
+def test_the_headline_says_where_the_recording_or_the_first_finding_is_of_something_else() -> None:
+    rank = judged(*stepping()).facts.median_rank
+    parts = {"idle_input": 0.6, "compute": 0.4}
+    assert of_parts(rank, parts, ["data"], is_alone=True) == ""
+    assert of_parts(rank, parts, ["imbalance"], is_alone=False) == (
+        "; 60% of rank 0's recorded step is waiting for input"
+    )
+    gain = Finding(
+        code="unfused-pointwise",
+        bound="memory",
+        summary="",
+        action="",
+        evidence=(),
+        ranks=(0,),
+        predicted_speedup=1.2,
+        predicted_low=1.1,
+        predicted_high=1.3,
+        predicted_step_ms=5.0,
+    )
+    assert of_findings([gain], ["memory"]) == ""
+    assert of_findings([gain], ["host"]) == (
+        "; the largest gain found is of device memory: unfused-pointwise, 1.20x"
+    )

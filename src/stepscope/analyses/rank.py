@@ -93,7 +93,8 @@ def _library_sets(context: RankContext) -> DeviceSets:
 def _op_rows(context: RankContext, charges: Charges) -> tuple[RangeRow, ...]:
     if context.cut.steps.where == "device":
         return op_rows(context.trace, charges)[:MAX_ROWS]
-    return host_op_rows(context.trace, context.links, *context.cut.host_window)[:MAX_ROWS]
+    rows = host_op_rows(context.trace, context.links, context.host.input, *context.cut.host_window)
+    return rows[:MAX_ROWS]
 
 
 def _in_windows(steps: Steps, covered: Intervals) -> tuple[int, ...]:

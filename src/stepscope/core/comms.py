@@ -173,7 +173,7 @@ class Matched(Struct, frozen=True, kw_only=True):
 
 class Lateness(Struct, frozen=True, kw_only=True):
     """How late one rank arrives at the collectives of the measured steps, against the median
-    arrival."""
+    arrival, of two in the middle the earlier."""
 
     rank: int
     median_ns: int

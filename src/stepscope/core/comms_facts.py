@@ -105,7 +105,8 @@ class RankComms(Struct, frozen=True, kw_only=True):
     wait_ns: float | None
     transfer_ns: float | None
     late_ns: int | None
-    """Its median arrival against the median rank's; None when nothing of it was matched."""
+    """Its median arrival against the median rank's, of two in the middle the earlier one's; None
+    when nothing of it was matched."""
     share_last: float | None
     """Of the collectives, those it came last to by more than the clocks' noise."""
     offset_ns: int | None

@@ -27,7 +27,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """The verdict in a sentence."""
     shares: Annotated[Mapping[str, Share], keys_of(*BOUNDS[:-1])]
     """For each resource that could be judged, how much shorter the step would be if it were free,
-    as a share of the step. Empty when nothing could be judged."""
+    as a share of the step; what two of them both account for is counted with the larger. Empty when
+    nothing could be judged."""
+    second: Bound | None = None
+    """Where the bound does not stand alone, the resource beside it: the run is mixed. null where
+    one resource stands out."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -177,6 +181,17 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
             a <= b for a, b in zip((1.0, *self.ladder), (*self.ladder, math.inf), strict=True)
         ), self.ladder
         self.facts.self_check()
+
+    @property
+    def holding_up(self) -> tuple[tuple[int, str], ...]:
+        """Ranks for which the others wait, each with the code of the finding or advice that says
+        so."""
+        said: list[Finding | Advice] = [*self.findings, *self.advice]
+        return tuple(
+            (each.ranks[0], each.code)
+            for each in said
+            if each.bound == "imbalance" and len(each.ranks) == 1
+        )
 
     @property
     def together(self) -> float | None:

@@ -37,9 +37,29 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Batches a step."""
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
+    dur_ns: int | None = None
+    """A step by the host's clock, of the same steps; the parts above are parts of it."""
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
+
+
+class OwnTime(Struct, frozen=True, kw_only=True):
+    """One rank's step less what it waited for the others in backward passes: medians over the steps
+    that all ranks timed with no profiler."""
+
+    num_steps: int
+    step_ns: int
+    own_ns: int
+    loader_ns: int
+    """Of it, in next() of a DataLoader."""
+    backward_ns: int
+    """Of it, in backward passes; what moving the gradients takes is in it."""
+    share_longest: float
+    """Of the steps, those in which no other rank's own time was longer."""
+    spread: float
+    """Of the step, by which the longest own time exceeds the ranks' mean, the mean over the steps;
+    the same for all ranks."""
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):
@@ -87,12 +107,21 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     num_parameters: int | None = None
     device: DeviceSample | None = None
     has_device: bool = False
+    own: OwnTime | None = None
+    """None on a device, where the host does not wait for other ranks; and where that is not
+    known."""
     cores_used: float | None = None
     """By this process and its workers, while steps were timed."""
     busiest_worker_cores: float | None = None
     """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
     held_back_share: float | None = None
     """Of the time in which the container's quota kept the process from running."""
+    queued_share: float | None = None
+    """Of the time in which the main thread was ready to run and had no core."""
+    pressure_share: float | None = None
+    """The same of any thread of the machine."""
+    other_cores: float | None = None
+    """In use on the machine by processes that are not of this run."""
     save_ns: int = 0
     gc_ns: int = 0
     timed_ns: int = 0
@@ -101,6 +130,13 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """Times that a loader was begun anew after the first step."""
     problem: str | None = None
     """Why the capture switched itself off, where it did."""
+
+    @property
+    def held_up_share(self) -> float | None:
+        """Of the time in which the main thread could have run and did not: other threads had the
+        cores, or the container's quota was used up. None where neither is known."""
+        known = [each for each in (self.queued_share, self.held_back_share) if each is not None]
+        return min(max(known), 1.0) if known else None
 
     @property
     def own_cores(self) -> float | None:
@@ -122,6 +158,13 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         """The job's step: the median over ranks of each one's."""
         steps_ns = sorted(rank.steps.step_ns for rank in self.ranks if rank.steps is not None)
         return steps_ns[(len(steps_ns) - 1) // 2] if steps_ns else None
+
+    @property
+    def most_held_up(self) -> RankMetadata | None:
+        """The rank that could have run and did not for most of the time; None where that is known
+        of none."""
+        known = [rank for rank in self.ranks if rank.held_up_share is not None]
+        return max(known, key=lambda rank: rank.held_up_share or 0.0, default=None)
 
     @property
     def by_rank(self) -> Mapping[int, RankMetadata]:

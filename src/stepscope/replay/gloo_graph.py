@@ -22,6 +22,7 @@ from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
+from stepscope.analyses.steps.partition import host_work
 from stepscope.core.trace import NONE, Float64, Int64, Kind, Trace
 from stepscope.replay.graph import HOST_PARTS, Graph
 from stepscope.replay.resources import TaskKinds
@@ -87,6 +88,7 @@ def build_host(context: RankContext) -> Graph | None:
         backlog_ns=0.0,
         num_streams=int(stream.max()) + 1,
         num_steps=len(cut.host_start),
+        on_host=True,
     )
 
 
@@ -157,10 +159,12 @@ def _parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]
     """The host's time from when each call lets it go on to the next call, by part."""
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
-    for part in ("compile", "input", "io"):
-        parts[part] = np.minimum(
-            lengths_in(start, end, getattr(context.host, part)), end - start - taken
-        ).astype(np.float64)
+    operators = host_work(context.trace, context.host, int(context.cut.host_end[-1]))
+    for part in ("compile", "input", "io", "operators"):
+        when = operators if part == "operators" else getattr(context.host, part)
+        parts[part] = np.minimum(lengths_in(start, end, when), end - start - taken).astype(
+            np.float64
+        )
         taken = taken + parts[part]
     parts["work"] = (end - start) - taken
     return parts
@@ -171,6 +175,6 @@ def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
     times = np.sort(trace.start_ns[trace.is_kind(Kind.OP, Kind.MARK) & context.host.driving])
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)
     return {
-        part: counts if part == "work" else np.zeros_like(counts)
-        for part in ("compile", "allocator", "input", "io", "work")
+        part: counts if part == "operators" else np.zeros_like(counts)
+        for part in ("compile", "allocator", "input", "io", "operators", "work")
     }

@@ -22,7 +22,7 @@ from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
-HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "work")
+HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "operators", "work")
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler,
 saving or loading, feeding a copy from memory that is not pinned, a collective it carries out itself
 (gloo); `work` is all the rest: operators, Python, the calls themselves."""
@@ -95,7 +95,8 @@ class Graph:
     num_streams: int
     num_steps: int
     on_host: bool = False
-    """Whether the tasks are operators of the host itself, each of which it waits for."""
+    """Whether nothing ran on a device: the tasks are the host's own operators, or collectives that
+    it carries out, and it goes on when those that it needs are done."""
     plays: list[tuple[Columns, Float64]] = field(default_factory=list, repr=False, compare=False)
     """When the tasks of this graph, and of those it was changed to, ended in the simulation,
     by the columns that decide it."""
@@ -272,6 +273,7 @@ def _host_parts(
     tail = np.where(calls.wait != NONE, calls.tail, 0.0)
     work = (calls.end - calls.start) - waited - np.sum(list(parts.values()), axis=0) - tail
     parts["work"] = np.maximum(work, 0.0)
+    parts["operators"] = np.zeros(len(work))
     return parts
 
 

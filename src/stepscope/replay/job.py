@@ -14,7 +14,7 @@ from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.replay.profiler_cost import DEVICE_BOUND, usual_cost_ns, without_cost
-from stepscope.replay.resources import TaskKinds, free_of
+from stepscope.replay.resources import FREE, TaskKinds
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from stepscope.replay.transfer_time import moving_ns
 
@@ -22,6 +22,9 @@ CLOSE = 0.005
 MAX_MOVING = 3.0
 """Times the time from the last arrival to the end that moving the bytes may be taken to need."""
 PROBE = 1.1
+TIE = 0.1
+"""Of the step. Waiting is the others' side of what holds one rank up, and where both are about as
+large it is the ranks' waiting that is told: what the late one does is its finding."""
 MIN_SLOPE = 0.5
 """Of a collective's longer time that the step must grow by:
 else it is not the collectives that it waits for."""
@@ -178,25 +181,49 @@ def alone(job_graph: JobGraph) -> list[float]:
 
 def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, float]:
     """For each resource, how much shorter the job's step is without it on all ranks;
-    imbalance is waiting for one another."""
+    imbalance is waiting for one another.
+
+    A rank that its loader holds up is waited for: what two resources both account for is counted
+    with the larger, and the shares sum to one at most.
+    """
     whole = play_job(job_graph).step_interval_ns
     if not whole > 0:
         return {}
-    names = ("data", "host", "transfer", "compute", "memory")
-    steps_ns = {}
-    for name in names:
-        graphs = [
-            free_of(part.graph, kind)[name]
-            for part, kind in zip(job_graph.parts, kinds, strict=True)
-        ]
-        steps_ns[name] = play_job(with_graphs(job_graph, graphs)).step_interval_ns
-    bare = [
-        without_host_parts(without_tasks(part.graph, kind.comms & (part.shared == NONE)), "comms")
-        for part, kind in zip(job_graph.parts, kinds, strict=True)
-    ]
-    steps_ns["comms"] = play_job(
-        replace(with_graphs(job_graph, bare), moving_ns=np.zeros_like(job_graph.moving_ns))
-    ).step_interval_ns
-    step_intervals = sorted(alone(job_graph))
-    steps_ns["imbalance"] = step_intervals[(len(step_intervals) - 1) // 2]
-    return {name: max(0.0, 1.0 - step_ns / whole) for name, step_ns in steps_ns.items()}
+    names = ("data", "host", "transfer", "compute", "memory", "comms", "imbalance")
+    own = {name: _less(job_graph, kinds, [name], whole) for name in names}
+    if sum(own.values()) <= 1.0:
+        return own
+    shares, gone, before = dict.fromkeys(names, 0.0), [], 0.0
+    own_first = {name: share + (TIE if name == "imbalance" else 0.0) for name, share in own.items()}
+    for name in sorted(names, key=lambda name: -own_first[name]):
+        gone.append(name)
+        after = max(before, _less(job_graph, kinds, gone, whole))
+        shares[name] = min(own[name], after - before)
+        before = after
+    return shares
+
+
+def _less(
+    job_graph: JobGraph, kinds: Sequence[TaskKinds], names: Sequence[str], whole: float
+) -> float:
+    """How much shorter the job's step is without all of these resources."""
+    graphs = []
+    for part, kind in zip(job_graph.parts, kinds, strict=True):
+        graph = part.graph
+        for name in names:
+            if name == "comms":
+                # What ranks carry out together stays, and moves its bytes at once.
+                mine = kind.comms & (part.shared == NONE)
+                graph = without_host_parts(without_tasks(graph, mine), "comms")
+            elif name != "imbalance":
+                graph = FREE[name](graph, kind)
+        graphs.append(graph)
+    changed = with_graphs(job_graph, graphs)
+    if "comms" in names:
+        changed = replace(changed, moving_ns=np.zeros_like(job_graph.moving_ns))
+    if "imbalance" in names:
+        step_intervals = sorted(alone(changed))
+        step_ns = step_intervals[(len(step_intervals) - 1) // 2]
+    else:
+        step_ns = play_job(changed).step_interval_ns
+    return max(0.0, 1.0 - step_ns / whole)

@@ -65,7 +65,8 @@ class Fitted:
 def usual_cost_ns(graph: Graph) -> float:
     """What recording an operator cost this host, by its speed: the median, since a few calls with
     long Python before them, or a sleep, say nothing about it."""
-    work, events = graph.call_parts["work"], graph.call_events["work"]
+    work = graph.call_parts["work"] + graph.call_parts["operators"]
+    events = graph.call_events["work"] + graph.call_events.get("operators", 0)
     has_events = events > 0
     if int(has_events.sum()) < MIN_CALLS:
         return USUAL_COST_NS

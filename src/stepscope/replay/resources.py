@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +27,7 @@ class TaskKinds:
 
 def without_host(graph: Graph) -> Graph:
     """A host that takes no time and never waits: what is left is input, copies and the device.
-    Operators of its own it awaits."""
+    What it does itself, operators or collectives, it awaits."""
     if graph.on_host:
         return without_host_parts(graph, "work", "allocator", "compile", "io")
     free = without_waits(
@@ -35,28 +36,30 @@ def without_host(graph: Graph) -> Graph:
     return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
 
 
-def free_of(graph: Graph, kinds: TaskKinds) -> dict[str, Graph]:
-    """For each resource, the graph without it."""
-    return {
-        "data": without_host_parts(graph, "input"),
-        "host": without_host(graph),
-        "transfer": without_host_parts(without_tasks(graph, kinds.transfer), "transfer"),
-        "comms": without_host_parts(without_tasks(graph, kinds.comms), "comms"),
-        "compute": without_tasks(graph, kinds.arithmetic),
-        "memory": without_tasks(graph, kinds.memory),
-    }
+FREE: Mapping[str, Callable[[Graph, TaskKinds], Graph]] = {
+    "data": lambda graph, _: without_host_parts(graph, "input"),
+    "host": lambda graph, _: without_host(graph),
+    "transfer": lambda graph, kinds: without_host_parts(
+        without_tasks(graph, kinds.transfer), "transfer"
+    ),
+    "comms": lambda graph, kinds: without_host_parts(without_tasks(graph, kinds.comms), "comms"),
+    "compute": lambda graph, kinds: without_host_parts(
+        without_tasks(graph, kinds.arithmetic), "operators"
+    ),
+    "memory": lambda graph, kinds: without_tasks(graph, kinds.memory),
+}
+"""For each resource, the graph without it."""
 
 
 def shares(graph: Graph, kinds: TaskKinds, *, paced_by_loader: bool = False) -> dict[str, float]:
     """For each resource, how much shorter the step is without it.
     With `paced_by_loader` only input can make it shorter."""
     whole = play(graph).step_interval_ns
-    free = free_of(graph, kinds)
     if not whole > 0:
-        return dict.fromkeys(free, 0.0)
-    if paced_by_loader:
-        free = {name: changed if name == "data" else graph for name, changed in free.items()}
+        return dict.fromkeys(FREE, 0.0)
     return {
-        name: max(0.0, 1.0 - play(changed).step_interval_ns / whole)
-        for name, changed in free.items()
+        name: 0.0
+        if paced_by_loader and name != "data"
+        else max(0.0, 1.0 - play(free(graph, kinds)).step_interval_ns / whole)
+        for name, free in FREE.items()
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.analyses.intervals import union
 from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Columns, Graph
@@ -88,6 +89,16 @@ def steady_ns(graph: Graph) -> float | None:
         graph.task_step, graph.task_ns + graph.task_gap_ns, minlength=graph.num_steps
     )
     return float(max(np.median(host), np.median(device[1:])))
+
+
+def busy_share(graph: Graph) -> float:
+    """Of the played steps after the first, how long any stream has work."""
+    played = play(graph)
+    ends = played.step_end_ns[~np.isnan(played.step_end_ns)]
+    low, high = float(ends.min()), float(ends.max())
+    start = np.clip(played.end_ns - graph.task_ns, low, high).astype(np.int64)
+    busy = union(start, np.clip(played.end_ns, low, high).astype(np.int64)).total
+    return busy / (high - low) if high > low else 0.0
 
 
 def _is_same(columns: Columns, before: Columns) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stepscope.core.run import RunFacts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -24,13 +26,40 @@ class Policy:
     largest_gain: float = 1.5
     """The logarithm from which on it grows no more: 4.5 times as fast."""
 
+    least_held_up: float = 0.05
+    """Of the time in which the main thread had no core, from which a range is wider: on a machine
+    of its own it is 1 % or 2 %."""
+    most_held_up: float = 0.5
+    """From which others that are not of the run take more than they leave: no gain is told then."""
+    least_other_cores: float = 0.25
+    """In use by processes that are not of the run, from which they are in its way."""
+
 
 POLICY = Policy()
 
 
-def widened(low: float, high: float, gain: float) -> tuple[float, float]:
+def widened(
+    low: float, high: float, gain: float, held_up_share: float | None = None
+) -> tuple[float, float]:
     """The range of a gain, from what the replay leaves open. No fix need be kept that gives
-    nothing, so it begins at 1."""
+    nothing, so it begins at 1.
+
+    A host that could have run and did not for `held_up_share` of the time may take that much less
+    of a step when nobody is in its way, and as much more of the next one.
+    """
     size = min(math.log(gain), POLICY.largest_gain)
     error = math.exp(POLICY.least + POLICY.per_gain * size)
+    if held_up_share is not None and held_up_share >= POLICY.least_held_up:
+        error /= 1.0 - min(held_up_share, POLICY.most_held_up)
     return max(1.0, low / error), high * error
+
+
+def is_withheld(run: RunFacts) -> bool:
+    """Whether other processes were so much in the run's way that what was recorded is not the
+    run's own. What a run does to itself, or what its quota does to it, is its own."""
+    rank = run.most_held_up
+    return (
+        rank is not None
+        and (rank.queued_share or 0.0) >= POLICY.most_held_up
+        and (rank.other_cores or 0.0) >= POLICY.least_other_cores
+    )

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from stepscope.core.diagnosis import Finding
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
+from stepscope.core.run import RunFacts
 from stepscope.rules.host import graph_breaks, recompilation
-from stepscope.rules.registry import AUXILIARY_RULES
+from stepscope.rules.registry import AUXILIARY_RULES, RUN_RULES
 from stepscope.rules.shared import advice_from_logs
 
 
@@ -28,6 +29,14 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
         sorted(
             every, key=lambda advice: -1.0 if advice.weight is None else advice.weight, reverse=True
         )
+    )
+
+
+def advise_run(run: RunFacts) -> tuple[Advice, ...]:
+    """What the steps of a recorded run show by their lengths alone, the weightiest first."""
+    every = [rule.advise_run(run) for rule in RUN_RULES]
+    return tuple(
+        sorted((each for each in every if each is not None), key=lambda each: -(each.weight or 0.0))
     )
 
 
@@ -55,9 +64,10 @@ def joined(
     """Advice on a fault that the trace shows too becomes evidence of that finding; the rest
     stays."""
     lines: dict[str, list[str]] = {finding.code: [] for finding in findings}
+    ranks = {finding.code: set(finding.ranks) for finding in findings}
     rest = []
     for each in advice:
-        if each.code in lines:
+        if each.code in lines and set(each.ranks) <= ranks[each.code]:
             lines[each.code] += _evidence(each)
         else:
             rest.append(each)

@@ -115,7 +115,9 @@ def case_of(
     starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
     if graph.on_host:
-        wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
+        # Batches that no DataLoader brings are not in what was timed.
+        is_timed = unprofiled is not None and bool(unprofiled.num_batches) and not starved
+        wait_ns = unprofiled.wait_ns if unprofiled is not None and is_timed else None
         fitted = fit_on_host(graph, step_ns, wait_ns)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns

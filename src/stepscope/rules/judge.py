@@ -81,7 +81,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
     gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
-    low, high = widened(min(gains), max(gains), gains[0])
+    low, high = widened(min(gains), max(gains), gains[0], held_up_share(job))
     return Finding(
         code=proposal.code,
         bound=proposal.bound,
@@ -96,6 +96,12 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         changes_numerics=proposal.changes_numerics,
         places=proposal.source_locations,
     )
+
+
+def held_up_share(job: JobCase) -> float | None:
+    """Of the rank whose host was most in others' way; None where no rank's is known."""
+    shares = [case.metadata.held_up_share for case in job.cases if case.metadata is not None]
+    return max((share for share in shares if share is not None), default=None)
 
 
 def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:

@@ -12,14 +12,23 @@ from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.replay.job import job_shares
+from stepscope.rules.accuracy import is_withheld
 from stepscope.rules.case import Case
 from stepscope.rules.job import Job
 from stepscope.rules.job_case import JobCase, job_case_of, job_case_of_rank
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement, judge
 from stepscope.rules.partition_verdict import is_missed
 
+FIXES = "what fixes would give"
 MOST_RANKS = 8
 """Replayed; of a larger job those that arrive latest and earliest, and some between."""
+
+
+_TOO_BUSY = Abstention(
+    code=FIXES,
+    reason="other processes had the cores for most of the time",
+    needs="record again on a machine that is not shared",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,8 @@ def judge_job(job: Job) -> Judged:
     cases = _Cases(job)
     together = _judged_together(job, cases)
     judged = together if together is not None else _judged_alone(job, cases)
+    if job.facts.run is not None and is_withheld(job.facts.run):
+        judged = replace(judged, judgement=Judgement(abstentions=(_TOO_BUSY,)))
     return replace(judged, notes=(*judged.notes, *cases.notes))
 
 
@@ -161,7 +172,7 @@ def _missed(played: Replayed) -> Abstention:
     more = "more" if played.error > 0 else "less"
     words = f"the ranks replayed together take {abs(played.error):.0%} {more} than the step"
     return Abstention(
-        code="what fixes would give",
+        code=FIXES,
         reason=f"{words}: the recorded steps are not the run's usual ones",
         needs="record others",
     )

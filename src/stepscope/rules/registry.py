@@ -156,6 +156,7 @@ RULES: tuple[ModuleType, ...] = (
 RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
 JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))
 AUXILIARY_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise"))
+RUN_RULES = tuple(rule for rule in RULES if hasattr(rule, "advise_run"))
 
 EXCLUDES: Mapping[str, frozenset[str]] = {
     rule.CODE: frozenset(getattr(rule, "EXCLUDES", ()))

@@ -9,60 +9,30 @@ from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.diagnosis import Abstention, Diagnosis, Finding, ReplayCheck, StepTime, Verdict
-from stepscope.core.facts import Facts, RankFacts, Replayed
+from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.recordings.auxiliary import Advice
-from stepscope.rules.advice import advise, joined, weighed
+from stepscope.core.run import RunFacts
+from stepscope.rules.advice import advise, advise_run, joined, weighed
+from stepscope.rules.headline import (
+    HOST_WORDS,
+    KERNELS,
+    by_bound,
+    largest_part,
+    names_of,
+    of_findings,
+    of_parts,
+    part_words_of,
+    second_of,
+    words_of,
+)
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
-from stepscope.rules.judge_job import judge_job
+from stepscope.rules.judge_job import FIXES, judge_job
 from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.unanswered import unanswered
-from stepscope.rules.without_trace import run_notes
+from stepscope.rules.without_trace import run_notes, timed_verdict
 
-BOUND_OF_PART = {
-    "compute": "compute",
-    "comms_wait": "imbalance",
-    "comms_transfer": "comms",
-    "transfer": "transfer",
-    "idle_input": "data",
-    "idle_sync": "host",
-    "idle_launch": "host",
-    "idle_allocator": "host",
-    "idle_compile": "host",
-    "idle_io": "host",
-    "idle_other": "host",
-}
-WORDS = {
-    "compute": "arithmetic in kernels",
-    "memory": "kernels that wait for device memory",
-    "comms": "communication between ranks",
-    "imbalance": "waiting for one another",
-    "transfer": "copies between host and device",
-    "data": "waiting for input",
-    "host": "waiting for the host",
-}
-NAMES = {
-    "compute": "Compute-bound",
-    "memory": "Bound by device memory",
-    "comms": "Bound by communication",
-    "imbalance": "Bound by imbalance",
-    "transfer": "Bound by copies",
-    "data": "Input-bound",
-    "host": "Host-bound",
-}
-HOST_WORDS = {
-    "idle_sync": "it blocks on the device and then launches too late",
-    "idle_launch": "it launches work more slowly than the device does it",
-    "idle_allocator": "it is allocating or freeing device memory",
-    "idle_compile": "it is compiling",
-    "idle_io": "it is saving or loading",
-    "idle_other": "what it does meanwhile was not recorded",
-}
-PART_WORDS = {"compute": "kernels computing"}
-ON_HOST_WORDS = {"compute": "operators running", "host": "time in which nothing was recorded"}
-"""What the parts of a step are called where they are only measured, with a device and without
-one."""
 LEAST_SHARE = 0.01
 """When no resource alone shortens the step by this, the replay tells none apart and the largest
 part of the step is named."""
@@ -77,10 +47,10 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         facts = replace(facts, comms=_with_replayed(facts.comms, judged.replayed_ranks))
     rank = facts.median_rank
     findings = tuple(f for f in judgement.findings if every or f.predicted_speedup >= LEAST_SPEEDUP)
-    advice: tuple[Advice, ...] = ()
-    if facts.beside is not None:
-        findings, advice = joined(findings, advise(weighed(facts.beside, facts)))
-    verdict = _verdict(rank, findings)
+    findings, advice = joined(findings, _advice(facts))
+    worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
+    is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
+    verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = dataclasses.replace(judgement, abstentions=_explained(rank, verdict, judgement))
     return Diagnosis(
         verdict=verdict,
@@ -89,7 +59,12 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         ladder=judgement.ladder,
         findings=findings,
         facts=facts,
-        notes=(*job.notes, *judged.notes, *_notes(facts, rank), *_not_judged(judgement, facts)),
+        notes=(
+            *job.notes,
+            *judged.notes,
+            *_notes(facts, rank),
+            *_not_judged(judgement, facts),
+        ),
         unknown_events=sum(sum(r.unknown.values()) for r in facts.ranks),
         advice=advice,
         abstentions=_abstentions(judgement, facts),
@@ -104,6 +79,12 @@ def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple
     return (*judgement.abstentions, *unanswered(rank, verdict.shares, judgement, lacking))
 
 
+def _advice(facts: Facts) -> tuple[Advice, ...]:
+    """What other recordings show, and the run's own clocks."""
+    of_tools = () if facts.beside is None else advise(weighed(facts.beside, facts))
+    return (*(() if facts.run is None else advise_run(facts.run)), *of_tools)
+
+
 def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
     """Which ranks were replayed together."""
     return replace(
@@ -111,7 +92,9 @@ def _with_replayed(comms: CommsFacts, ranks: Collection[int]) -> CommsFacts:
     )
 
 
-def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
+def _verdict(
+    facts: Facts, rank: RankFacts, findings: tuple[Finding, ...], is_judged: bool
+) -> Verdict:
     parts = _part_shares(rank)
     if parts is None or not rank.num_events:
         return Verdict(
@@ -119,37 +102,55 @@ def _verdict(rank: RankFacts, findings: tuple[Finding, ...]) -> Verdict:
             summary="Nothing to judge: the trace shows no step with work in it.",
             shares={},
         )
-    if rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE:
-        return _by_replay(rank, rank.replayed, parts, findings)
-    return _by_parts(rank, parts, findings)
+    by_replay = (
+        rank.replayed is not None and max(rank.replayed.shares.values(), default=0.0) >= LEAST_SHARE
+    )
+    verdict = _by_replay(rank, parts) if by_replay else _by_parts(rank, parts)
+    if verdict.bound == "unknown":
+        return verdict
+    named = [verdict.bound] + ([] if verdict.second is None else [verdict.second])
+    more = of_parts(rank, parts, named, is_alone=len(facts.ranks) == 1)
+    more += of_findings(findings, named)
+    if verdict.bound in KERNELS and rank.replayed is not None and is_judged and not findings:
+        more = f"; nothing found worth more than 2 %{more}"
+    return replace(verdict, summary=f"{verdict.summary}{more}.")
 
 
-def _by_replay(
-    rank: RankFacts, replayed: Replayed, parts: dict[str, float], findings: tuple[Finding, ...]
-) -> Verdict:
+def _with_timed(verdict: Verdict, run: RunFacts | None) -> Verdict:
+    """Where the recorded steps do not tell, what those timed without a profiler do; and that ranks
+    wait for one, which few steps may not show."""
+    if run is None or verdict.bound == "imbalance":
+        return verdict
+    timed = timed_verdict(run)
+    # Of many steps; the profiler saw a few.
+    is_told = timed.bound == "imbalance" or (verdict.bound == "unknown" != timed.bound)
+    if not is_told:
+        return verdict
+    return replace(timed, summary=f"{timed.summary} By the recorded steps: {verdict.summary}")
+
+
+def _by_replay(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     """The resource whose absence shortens the replayed step most."""
-    shares = dict(replayed.shares)
-    bound, second = sorted(shares, key=lambda name: -shares[name])[:2]
+    assert rank.replayed is not None
+    shares, words = dict(rank.replayed.shares), words_of(rank)
+    bound, following = sorted(shares, key=lambda name: -shares[name])[:2]
     shorter = f"would be {shares[bound]:.0%} shorter"
-    doubt = _doubt(rank, bound, shares[bound] - shares[second], parts)
+    doubt = _doubt(rank, bound, shares[bound] - shares[following], parts)
     if doubt is not None:
-        summary = f"Not sure: without {WORDS[bound]} the replayed step {shorter}, but {doubt}."
+        summary = f"Not sure: without {words[bound]} the replayed step {shorter}, but {doubt}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
-    more = _more(rank, bound, parts, findings)
-    summary = f"{NAMES[bound]}: without {WORDS[bound]} the step {shorter}{more}."
-    return Verdict(bound=bound, summary=summary, shares=shares)
+    second = second_of(bound, shares, parts)
+    name = names_of(rank)[bound] if second is None else "Mixed"
+    beside = "" if second is None else f", without {words[second]} {shares[second]:.0%}"
+    more = _more(rank, bound, parts)
+    summary = f"{name}: without {words[bound]} the step {shorter}{beside}{more}"
+    return Verdict(bound=bound, second=second, summary=summary, shares=shares)
 
 
-def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding, ...]) -> Verdict:
+def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     """The largest part of the step, where no resource alone shortens it or no replay was
     possible."""
-    words = WORDS | PART_WORDS
-    if rank.steps.where != "device":
-        words |= ON_HOST_WORDS
-    shares: dict[str, float] = {}
-    for part, share in parts.items():
-        shares[BOUND_OF_PART[part]] = shares.get(BOUND_OF_PART[part], 0.0) + share
-    largest = BOUND_OF_PART[max(parts, key=lambda part: parts[part])]
+    words, shares, largest = part_words_of(rank), by_bound(parts), largest_part(parts)
     bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
     if bound is None:
         part = f"{shares[largest]:.0%} of the step is {words[largest]}"
@@ -158,8 +159,8 @@ def _by_parts(rank: RankFacts, parts: dict[str, float], findings: tuple[Finding,
     if bound == "memory":
         compute, arithmetic = shares["compute"], rank.roofline.arithmetic_share or 0.0
         shares |= {"compute": compute * arithmetic, "memory": compute * (1 - arithmetic)}
-    more = _more(rank, bound, parts, findings)
-    summary = f"{NAMES[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}."
+    more = _more(rank, bound, parts)
+    summary = f"{names_of(rank)[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}"
     return Verdict(bound=bound, summary=summary, shares=shares)
 
 
@@ -202,19 +203,14 @@ def _part_shares(rank: RankFacts) -> dict[str, float] | None:
     return {part: value / total for part, value in typical.items()}
 
 
-def _more(
-    rank: RankFacts, bound: str, parts: dict[str, float], findings: tuple[Finding, ...]
-) -> str:
+def _more(rank: RankFacts, bound: str, parts: dict[str, float]) -> str:
     """What the host was doing, or how near the peak a well-fed run is."""
     if bound == "host" and rank.steps.where == "device":
         most = max(HOST_WORDS, key=lambda part: parts[part])
         return f"; {HOST_WORDS[most]} ({parts[most]:.0%} of the recorded step)"
-    if bound not in ("compute", "memory") or rank.replayed is None:
+    if bound not in KERNELS or rank.replayed is None or rank.roofline.mfu is None:
         return ""
-    more = ""
-    if rank.roofline.mfu is not None:
-        more = f"; {rank.roofline.mfu:.0%} of the device's dense peak"
-    return more if findings else f"{more}; nothing found worth more than 2 %"
+    return f"; {rank.roofline.mfu:.0%} of the device's dense peak"
 
 
 def _replay(rank: RankFacts) -> ReplayCheck | None:

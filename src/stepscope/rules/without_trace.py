@@ -8,8 +8,10 @@ from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
-from stepscope.rules.advice import advise
+from stepscope.rules.accuracy import POLICY, is_withheld
+from stepscope.rules.advice import advise, advise_run
 from stepscope.rules.comms import slow_link
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 
 LEAST_SHARE = 0.5
 """Of a step spent in the loader from which it is the bound, on a machine without a device: there
@@ -21,10 +23,9 @@ def diagnose_without_trace(
     run: RunFacts, notes: tuple[str, ...] = (), auxiliary: Auxiliary | None = None
 ) -> Diagnosis:
     """A verdict from steps timed with no profiler, where they are enough for one."""
-    timed = [rank for rank in run.ranks if rank.steps is not None]
-    rank = timed[0] if timed else None
+    rank = next((rank for rank in run.ranks if rank.steps is not None), None)
     return Diagnosis(
-        verdict=_verdict(run, rank),
+        verdict=timed_verdict(run),
         step=_step(run, rank),
         replay=None,
         ladder=(),
@@ -43,8 +44,13 @@ def diagnose_without_trace(
             how_to_record(run),
         ),
         unknown_events=0,
-        advice=() if auxiliary is None else advise(auxiliary),
+        advice=(*advise_run(run), *(() if auxiliary is None else advise(auxiliary))),
     )
+
+
+def timed_verdict(run: RunFacts) -> Verdict:
+    """What limits the run, by its own clocks alone."""
+    return _verdict(run, next((rank for rank in run.ranks if rank.steps is not None), None))
 
 
 def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
@@ -58,6 +64,9 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
             "seen)"
         )
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
+    late = late_by_own_time(run)
+    if late is not None:
+        return _held_up(run, *late)
     share = _wait_share(rank.steps)
     if share is None:
         words = (
@@ -77,6 +86,20 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
         "loader"
     )
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
+
+
+def _held_up(run: RunFacts, rank: int, usual_ns: float) -> Verdict:
+    """Of ranks that are known to wait for one of them."""
+    own = run.by_rank[rank].own
+    assert own is not None
+    share = min(max(own.own_ns - usual_ns, 0.0) / max(own.own_ns, 1), 1.0)
+    waited = f"at least {share:.0%} of the step is waiting for rank {rank}"
+    shares = {"imbalance": share}
+    if share < LEAST_SHARE:
+        summary = f"Not known: no step was recorded by the profiler; {waited}."
+        return Verdict(bound="unknown", summary=summary, shares=shares)
+    summary = f"Bound by imbalance: {waited}, which holds the others up."
+    return Verdict(bound="imbalance", summary=summary, shares=shares)
 
 
 def _wait_share(steps: UnprofiledSteps) -> float | None:
@@ -103,9 +126,31 @@ def run_notes(run: RunFacts) -> tuple[str, ...]:
         for rank in run.ranks
         if rank.problem is not None
     ]
+    busy = busy_note(run)
+    if busy is not None:
+        notes.append(busy)
     if run.exit_code:
         notes.append(f"the job ended with exit code {run.exit_code}")
     return tuple(notes)
+
+
+def busy_note(run: RunFacts) -> str | None:
+    """That others were in the way of the run; None where they were not, or that is not known."""
+    rank = run.most_held_up
+    share = None if rank is None else rank.held_up_share
+    if rank is None or share is None or share < POLICY.least_held_up:
+        return None
+    who = f"rank {rank.rank}'s main thread" if len(run.ranks) > 1 else "the main thread"
+    words = (
+        f"the machine was busy: {who} was ready to run and had no core for {share:.0%} of the time"
+    )
+    if rank.held_back_share is not None and rank.held_back_share >= POLICY.least_held_up:
+        words += f", {rank.held_back_share:.0%} for the container's quota"
+    if rank.other_cores is not None and rank.other_cores >= POLICY.least_other_cores:
+        words += f"; processes that are not of this run used {rank.other_cores:.1f} cores"
+    if is_withheld(run):
+        return f"{words}: no gain is predicted"
+    return f"{words}: ranges of gains are wider for it"
 
 
 def how_to_record(run: RunFacts) -> str:

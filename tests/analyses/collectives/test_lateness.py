@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
@@ -79,3 +80,12 @@ def test_collectives_outside_the_windows_do_not_count() -> None:
     assert [(one.median_ns, one.per_step_ns) for one in lateness(made, match(made))] == [
         (0, ())
     ] * 3
+
+
+def test_of_two_ranks_one_is_as_late_as_the_other_waits() -> None:
+    pair = structs.replace(WHAT, group_ranks=(0, 1))
+    made = [
+        structs.replace(collective_records(rank, rank * 10 * MS, 0), kinds=(pair,))
+        for rank in range(2)
+    ]
+    assert [round(one.median_ns / MS) for one in lateness(made, match(made))] == [0, 10]

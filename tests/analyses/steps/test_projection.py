@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.analyses.intervals import empty, union
 from stepscope.analyses.links import link
 from stepscope.analyses.steps.projection import (
     charge,
@@ -126,5 +127,12 @@ def test_without_backward_or_optimizer_the_phases_are_not_told() -> None:
 
 def test_host_rows_leave_out_what_an_operator_called() -> None:
     trace = trace_of(op("aten::linear", 0, 100), op("aten::addmm", 10, 70))
-    rows = {row.name: row.host_ns for row in host_op_rows(trace, link(trace), 0, 1000)}
+    rows = {row.name: row.host_ns for row in host_op_rows(trace, link(trace), empty(), 0, 1000)}
     assert rows == {"aten::linear": 40, "aten::addmm": 60}
+
+
+def test_operators_that_make_a_batch_are_not_the_models() -> None:
+    trace = trace_of(op("aten::randn", 10, 40), op("aten::mm", 60, 100))
+    loading = union(np.array([0]), np.array([50]))
+    rows = {row.name: row.host_ns for row in host_op_rows(trace, link(trace), loading, 0, 1000)}
+    assert rows == {"aten::mm": 40}

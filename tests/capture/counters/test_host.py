@@ -133,3 +133,25 @@ def test_fabric_counters_are_read_seldom_and_in_words(tmp_path: Path) -> None:
     assert [sample for sample in samples if sample] == [
         {"ib_rx_bytes_s": 400, "ib_tx_bytes_s": 200}
     ]
+
+
+def test_time_without_a_core_is_a_share_of_the_time(tmp_path: Path) -> None:
+    own = f"proc/self/task/{os.getpid()}/"
+    files = {own + "stat": stat(0, 1), "proc/self/statm": "10 3 1 1 0 1 0"}
+    write(tmp_path, files | {own + "schedstat": "5 100000000 7\n"})
+    counters = ThreadCounters(tmp_path, Clock())
+    write(tmp_path, {own + "schedstat": "9 350000000 9\n"})
+    assert counters.take()["main_thread_queued_share"] == pytest.approx(0.25)
+    write(tmp_path, {own + "schedstat": "9 9350000000 9\n"})
+    assert counters.take()["main_thread_queued_share"] == 1.0
+
+
+def test_pressure_is_left_out_where_the_kernel_does_not_count_it(tmp_path: Path) -> None:
+    files = {"proc/stat": "cpu  0 0 0 0 0 0 0 0 0 0\n", "proc/meminfo": ""}
+    write(tmp_path, files)
+    assert "cpu_pressure_share" not in MachineCounters(tmp_path, Clock()).take()
+    pressure = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total=0\n"
+    write(tmp_path, {"proc/pressure/cpu": pressure.format(1_000_000)})
+    counters = MachineCounters(tmp_path, Clock())
+    write(tmp_path, {"proc/pressure/cpu": pressure.format(1_400_000)})
+    assert counters.take()["cpu_pressure_share"] == pytest.approx(0.4)

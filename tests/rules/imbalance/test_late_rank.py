@@ -46,12 +46,13 @@ def test_one_rank_alone_is_not_late() -> None:
     assert propose_job(sleepy(8000).job()) is None
 
 
-def recorded_gloo(variant: str, step_ms: float) -> Diagnosis:
+def recorded_gloo(variant: str, step_ms: float | None = None) -> Diagnosis:
     """Two ranks on hosts alone; in `slow` rank 1 sleeps 30 ms a step."""
     paths = sorted((ROOT / "lab" / "rank_traces").glob(f"gloo_late_rank.{variant}.rank*.gz"))
     assert len(paths) == 2
     with find_sources([str(path) for path in paths]) as found:
-        return diagnose_job(measure_job(found.sources, step_ns=round(step_ms * 1e6)))
+        step_ns = None if step_ms is None else round(step_ms * 1e6)
+        return diagnose_job(measure_job(found.sources, step_ns=step_ns))
 
 
 def test_a_recorded_job_without_a_device_names_the_rank_that_sleeps() -> None:
@@ -62,3 +63,19 @@ def test_a_recorded_job_without_a_device_names_the_rank_that_sleeps() -> None:
 
 def test_a_recorded_even_job_without_a_device_names_nobody() -> None:
     assert not recorded_gloo("fixed", 8.78).findings
+
+
+def test_a_rank_that_waits_moves_no_bytes_without_a_device_either() -> None:
+    said = recorded_gloo("slow", 39.35)
+    assert said.verdict.bound == "imbalance"
+    assert "rank 1 holds the others up" in said.verdict.summary
+    assert sum(said.verdict.shares.values()) <= 1.0
+    waiting = next(rank for rank in said.facts.ranks if rank.rank == 0).typical_parts_ns
+    assert waiting is not None
+    assert waiting["comms_wait"] > 0.7 * sum(waiting.values())
+
+
+def test_an_even_job_without_a_device_is_bound_by_its_cpu() -> None:
+    said = recorded_gloo("fixed").verdict
+    assert said.bound == "compute"
+    assert said.summary.startswith("CPU-bound: without operators on the CPU")

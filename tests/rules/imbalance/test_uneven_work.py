@@ -38,3 +38,20 @@ def test_even_ranks_have_even_work() -> None:
 
 def test_the_same_kernels_on_a_slower_device_are_not_more_work() -> None:
     assert propose_job(ddp(us=[100, 130]).job()) is None
+
+
+def test_work_that_one_rank_alone_does_is_taken_out_and_not_shared() -> None:
+    fleet = Fleet()
+    for _ in range(5):
+        for _ in range(10):
+            fleet.compute(100)
+        fleet.compute([0, 2000], name="sm80_sgemm")
+        fleet.collective("all_reduce", 1 << 20, 100)
+        fleet.step()
+    job = fleet.job()
+    said = propose_job(job)
+    assert said is not None
+    assert said.ranks == (1,)
+    assert "work that no other rank does: 2.0 ms" in said.summary
+    assert gain(job, said) == pytest.approx(3.1 / 1.1, rel=0.1)
+    assert said.cautious is not None

@@ -101,18 +101,21 @@ def _arrivals(
 
 def _compared(arrivals: _Arrivals, noise: int) -> tuple[Float64, Bool]:
     """How much later than its collective's median each arrived,
-    and whether it came last by more than the noise."""
+    and whether it came last by more than the noise.
+
+    Of two in the middle the median is the earlier: of two ranks, one is as late as the other waits.
+    """
     fresh = np.ones(len(arrivals.number), np.bool_)
     fresh[1:] = np.diff(arrivals.number) != 0
     first = np.flatnonzero(fresh)
     count = np.diff(np.append(first, len(fresh)))
-    middle = (arrivals.at_ns[first + (count - 1) // 2] + arrivals.at_ns[first + count // 2]) / 2
+    middle = np.repeat(arrivals.at_ns[first + (count - 1) // 2], count)
     is_last = np.zeros(len(fresh), np.bool_)
     final = first + count - 1
     is_last[final] = (count > 1) & (
         arrivals.at_ns[final] - arrivals.at_ns[np.maximum(final - 1, 0)] > noise
     )
-    return arrivals.at_ns - np.repeat(middle, count), is_last
+    return arrivals.at_ns - middle, is_last
 
 
 def _per_step(step: Int64, late: Float64) -> tuple[int, ...]:

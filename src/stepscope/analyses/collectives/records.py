@@ -14,6 +14,7 @@ from stepscope.analyses.collectives.step_parts import backward_spans, step_parts
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import bounds, lengths_in, subtract
 from stepscope.analyses.rank_context import RankContext
+from stepscope.analyses.steps.partition import host_work
 from stepscope.analyses.steps.windows import step_numbers
 from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 from stepscope.core.trace import NONE, CollectiveArgs, Int64, Trace
@@ -266,21 +267,28 @@ def _host_step(context: RankContext, events: Int64) -> Int64:
 def _exposed(context: RankContext, events: Int64) -> tuple[Int64, Int64, Int64]:
     """When a collective ran with no compute at the same time, and which:
     the one that began first where several did."""
-    alone = subtract(context.sets.comms, context.sets.compute)
+    trace, sets = context.trace, context.sets
+    if context.cut.steps.where == "host":
+        chosen = np.arange(len(events))
+        begin_ns, end_ns = context.window
+        work = host_work(trace, context.host, end_ns - begin_ns)
+        alone = subtract(context.host.collective, work)
+    else:
+        chosen = np.flatnonzero(context.collective[events])
+        alone = subtract(sets.comms, sets.compute)
     starts, ends, owners = [], [], []
-    trace, device = context.trace, np.flatnonzero(context.collective[events])
-    if len(device) == 0 or len(alone) == 0:
+    if len(chosen) == 0 or len(alone) == 0:
         return (np.empty(0, np.int64),) * 3
-    begin, end = trace.start_ns[events[device]], trace.end_ns[events[device]]
+    begin, end = trace.start_ns[events[chosen]], trace.end_ns[events[chosen]]
     latest = np.maximum.accumulate(end)
     for low, high in zip(alone.start.tolist(), alone.end.tolist(), strict=True):
         position, first = low, int(np.searchsorted(latest, low, side="right"))
-        while position < high and first < len(device):
+        while position < high and first < len(chosen):
             if end[first] > position and begin[first] < high:
                 stop = min(int(end[first]), high)
                 starts.append(max(position, int(begin[first])))
                 ends.append(stop)
-                owners.append(int(device[first]))
+                owners.append(int(chosen[first]))
                 position = stop
             first += 1
     return np.array(starts, np.int64), np.array(ends, np.int64), np.array(owners, np.int64)

@@ -36,7 +36,8 @@ LOADER_RANGE = re.compile(
     r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|torch/utils/data/dataloader\.py\(\d+\): "
     r"__next__"
     r"|dataloader_iter|^#*\s*data_?load"
-    r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b",
+    r"|\bnext_batch\b|\bget_batch\b|\bload_batch\b"
+    r"|^(?!torch/).*\.py\(\d+\): __getitem__$",
     re.IGNORECASE,
 )
 IO_RANGE = re.compile(

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
+from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
@@ -26,8 +29,37 @@ def run_facts(record: RunRecord) -> RunFacts:
         path=str(record.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         exit_code=code if isinstance(code, int) else None,
-        ranks=tuple(rank_metadata(rank) for rank in record.ranks),
+        ranks=_with_other_cores(
+            record, _with_own_times(record, [rank_metadata(rank) for rank in record.ranks])
+        ),
     )
+
+
+def _with_other_cores(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[RankMetadata, ...]:
+    """With the cores of its machine that are in use, less those of all ranks there."""
+    used: defaultdict[str, float] = defaultdict(float)
+    for mine, rank in zip(record.ranks, ranks, strict=True):
+        used[str(mine.metadata.get("host"))] += rank.cores_used or 0.0
+    return tuple(
+        structs.replace(rank, other_cores=_other_cores(mine, used[str(mine.metadata.get("host"))]))
+        for mine, rank in zip(record.ranks, ranks, strict=True)
+    )
+
+
+def _other_cores(record: RankRecord, used: float) -> float | None:
+    cores = finite(_dict(record.metadata, "machine").get("cpu_count"))
+    busy = _median([finite(s.get("machine_cpu_share")) for s in _while_timed(record)])
+    if cores is None or busy is None or used <= 0:
+        return None
+    return max(busy * cores - used, 0.0)
+
+
+def _with_own_times(record: RunRecord, ranks: Sequence[RankMetadata]) -> tuple[RankMetadata, ...]:
+    """With what each took less its waits, where gradients are exchanged by the hosts."""
+    if any(rank.has_device or rank.ddp is None for rank in ranks):
+        return tuple(ranks)
+    own = own_times({rank.rank: rank.rows for rank in record.ranks})
+    return tuple(structs.replace(rank, own=own.get(rank.rank)) for rank in ranks)
 
 
 def rank_metadata(record: RankRecord) -> RankMetadata:
@@ -65,6 +97,8 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         held_back_share=_median(
             [finite(sample.get("cgroup_throttled_s_per_s")) for sample in samples]
         ),
+        queued_share=_median([finite(s.get("main_thread_queued_share")) for s in samples]),
+        pressure_share=_median([finite(s.get("cpu_pressure_share")) for s in samples]),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),
         timed_ns=_total(timed, "dur_ns"),

@@ -79,15 +79,8 @@ def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, 
     """Without a device the operators are the work;
     those inside the loader are its input, and gloo's ranges are comms."""
     low, high = steps.windows[0][0], steps.windows[-1][1]
-    ops = trace.is_kind(Kind.OP)
-    if not ops.any():
-        ops = trace.is_kind(Kind.MARK, Kind.OTHER) & (trace.dur_ns < max(high - low, 1))
-    collective = host_collectives(trace)
-    comms = union(trace.start_ns[collective], trace.end_ns[collective])
-    work = subtract(
-        union(trace.start_ns[ops & ~collective], trace.end_ns[ops & ~collective]), host.input
-    )
-    exposed = subtract(comms, work)
+    work = host_work(trace, host, high - low)
+    exposed = subtract(host.collective, work)
     idle = complement(
         union(np.concatenate([work.start, exposed.start]), np.concatenate([work.end, exposed.end])),
         low,
@@ -98,3 +91,13 @@ def _parts_on_host(trace: Trace, host: HostActivity, steps: Steps) -> dict[str, 
         "comms_transfer": intersect(exposed, Intervals(np.array([low]), np.array([high]))),
         **idle_without_device(idle, host),
     }
+
+
+def host_work(trace: Trace, host: HostActivity, span_ns: int) -> Intervals:
+    """When operators ran that neither the loader nor a collective did; in a trace without any,
+    whatever ranges are shorter than `span_ns`."""
+    ops = trace.is_kind(Kind.OP)
+    if not ops.any():
+        ops = trace.is_kind(Kind.MARK, Kind.OTHER) & (trace.dur_ns < max(span_ns, 1))
+    ops = ops & ~host_collectives(trace)
+    return subtract(union(trace.start_ns[ops], trace.end_ns[ops]), host.input)

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analyses.grouping import distinct, grouped, sums
 from stepscope.analyses.host.nesting import ancestor_with, is_within
+from stepscope.analyses.intervals import Intervals, contains
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Phases, RangeRow
@@ -213,9 +214,13 @@ def _sums_by_name(
     return [(trace.names[code], int(num[code]), int(totals[code])) for code in codes.tolist()]
 
 
-def host_op_rows(trace: Trace, links: Links, low: int, high: int) -> tuple[RangeRow, ...]:
-    """Host time per operator without what it called, for traces with no device."""
+def host_op_rows(
+    trace: Trace, links: Links, loading: Intervals, low: int, high: int
+) -> tuple[RangeRow, ...]:
+    """Host time per operator without what it called, for traces with no device; those that make a
+    batch are input, and left out."""
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & (trace.start_ns >= low) & (trace.start_ns < high))
+    ops = ops[~contains(loading, trace.start_ns[ops])]
     parent = links.parent[ops]
     nested = parent != NONE
     own = trace.dur_ns - sums(parent[nested], trace.dur_ns[ops[nested]], len(trace))

@@ -59,6 +59,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         wait_ns=_mean_part(middle, "wait_ns"),
         backward_ns=_mean_part(middle, "backward_ns"),
         optimizer_ns=_mean_part(middle, "optimizer_ns"),
+        dur_ns=round(statistics.fmean(_value(row, "dur_ns") for row in middle)),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,

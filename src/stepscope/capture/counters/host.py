@@ -78,7 +78,8 @@ class ThreadCounters(_Counters):
         sample["rss_bytes"] = int(read_all(folder + "/statm").split()[1]) * os.sysconf(
             "SC_PAGE_SIZE"
         )
-        return sample | self._rates.of(counters)
+        counters |= read_queued(f"{folder}/task/{os.getpid()}/schedstat")
+        return sample | shares_at_most_one(self._rates.of(counters))
 
 
 class MachineCounters(_Counters):
@@ -88,8 +89,11 @@ class MachineCounters(_Counters):
         ticks = [
             int(word) for word in read_all(self._proc + "stat").partition(b"\n")[0].split()[1:9]
         ]
-        per_s = self._rates.of({"all": sum(ticks), "idle": ticks[3], "wait": ticks[4]})
+        counters: dict[str, float] = {"all": sum(ticks), "idle": ticks[3], "wait": ticks[4]}
+        per_s = self._rates.of(counters | read_pressure(self._proc + "pressure/cpu"))
         sample: dict[str, Any] = {"load_1min": os.getloadavg()[0]}
+        pressure = {name: rate for name, rate in per_s.items() if name not in counters}
+        sample |= shares_at_most_one(pressure)
         if per_s.get("all") and "idle" in per_s and "wait" in per_s:
             sample["machine_cpu_share"] = 1 - (per_s["idle"] + per_s["wait"]) / per_s["all"]
             sample["machine_iowait_share"] = per_s["wait"] / per_s["all"]
@@ -175,6 +179,33 @@ def read_stat(path: str) -> tuple[float, int, int]:
         int(words[1]),
         int(words[17]),
     )
+
+
+def read_queued(path: str) -> dict[str, float]:
+    """Seconds that a thread was ready to run and had no core. Nothing where the kernel does not
+    count them."""
+    try:
+        words = read_all(path).split()
+    except OSError:
+        return {}
+    return {"main_thread_queued_share": int(words[1]) / 1e9} if len(words) > 1 else {}
+
+
+def read_pressure(path: str) -> dict[str, float]:
+    """Seconds in which any thread of the machine was ready to run and had no core. Nothing where
+    the kernel does not count them."""
+    try:
+        total = read_all(path).partition(b"some ")[2].partition(b"total=")[2].split(None, 1)
+    except OSError:
+        return {}
+    return {"cpu_pressure_share": int(total[0]) / 1e6} if total else {}
+
+
+def shares_at_most_one(rates: dict[str, float]) -> dict[str, float]:
+    """Two clocks that differ make a second of a second a little more."""
+    return {
+        name: min(rate, 1.0) if name.endswith("_share") else rate for name, rate in rates.items()
+    }
 
 
 def read_io(folder: str) -> dict[str, float]:

@@ -34,6 +34,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     """Of what: "the step", "the kernels that were measured", "the peak"."""
     kernels: tuple[str, ...] = ()
     """Names of the kernels it is about, as a trace has them: a trace then says what they weigh."""
+    ranks: tuple[int, ...] = ()
+    """Those at fault, where it is about some of them."""
 
 
 class Auxiliary(Struct, frozen=True, kw_only=True):

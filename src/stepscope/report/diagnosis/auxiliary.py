@@ -33,7 +33,7 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """Nothing where nothing was given."""
     if diagnosis.advice:
         yield Section(
-            title="Auxiliary recordings" if diagnosis.facts.ranks else "What the recordings show",
+            title=_title(diagnosis),
             aside="no gain is predicted for these: no replayed step shows them",
             blocks=tuple(_advice_blocks(diagnosis.advice)),
         )
@@ -44,6 +44,11 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
         yield Section(
             title=recording.format, aside=f"{paths[0]}{more}", blocks=blocks, is_folded=True
         )
+
+
+def _title(diagnosis: Diagnosis) -> str:
+    is_beside = diagnosis.facts.ranks and diagnosis.facts.beside is not None
+    return "Auxiliary recordings" if is_beside else "What the recordings show"
 
 
 def weight_words(advice: Advice) -> str:

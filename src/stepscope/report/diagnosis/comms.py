@@ -13,6 +13,7 @@ from stepscope.core.comms_facts import (
     Gathers,
     LinkFit,
 )
+from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.numbers import number_ranges
 from stepscope.report.document.blocks import (
     Block,
@@ -217,17 +218,25 @@ def _count(value: float) -> str:
     return in_column(value, 0 if abs(value - round(value)) < 0.05 else 1)
 
 
-def late_ranks(comms: CommsFacts) -> Iterator[Prose]:
-    """Ranks that are late again and again, by name; and clocks that nothing ties together."""
+def late_ranks(diagnosis: Diagnosis, comms: CommsFacts) -> Iterator[Prose]:
+    """Ranks that are late again and again, by name, and those that a finding names."""
     late = sorted(
         (rank for rank in comms.ranks if rank.is_straggler), key=lambda rank: -(rank.late_ns or 0)
     )
     for rank in late[:MAX_NAMED]:
         often, late_ms = percent(rank.share_last or 0), ms(rank.late_ns or 0)
         last = f"Rank {rank.rank} comes last to {often} of the collectives"
-        yield Prose(f"{last}, {late_ms} after the median rank.", "warn")
+        yield Prose(f"{last}, {late_ms} after the others.", "warn")
     if len(late) > MAX_NAMED:
         yield Prose(f"Late too: {number_ranges(rank.rank for rank in late[MAX_NAMED:])}")
-    if not late and comms.clock_noise_ns is not None:
+    if late or comms.clock_noise_ns is None:
+        return
+    named = [
+        f"Rank {rank} holds the others up by its own step ({code}), and is not the last again and "
+        "again in the few steps recorded."
+        for rank, code in diagnosis.holding_up
+    ]
+    yield from (Prose(words, "warn") for words in named[:1])
+    if not named:
         agree = f"(clocks agree within {short_time(comms.clock_noise_ns)})"
         yield Prose(f"No rank is the last again and again {agree}.", "quiet")

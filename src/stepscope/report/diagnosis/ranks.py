@@ -58,8 +58,9 @@ def ranks_section(
         groups = _group(lines, tolerance)
     is_merged = len(groups) < len(lines) and tolerance < 1
     titles = ("exposed", "idle", "waits", "late") if matched else ("exposed comms", "idle")
+    work = "busy" if any(rank.steps.where == "device" for rank in ranks) else "operators"
     table = Table(
-        columns=(Column(title="rank", fit="shorten"), *numbers("step", "busy", *titles)),
+        columns=(Column(title="rank", fit="shorten"), *numbers("step", work, *titles)),
         rows=tuple(_row(_merge(group), matched) for group in groups),
     )
     return Section(
@@ -71,11 +72,10 @@ def ranks_section(
 
 
 def _measure(rank: RankFacts, comms: RankComms | None) -> RankLine:
-    total, busy, parts = (
-        rank.steps.step_interval_ns,
-        rank.steps.typical(rank.busy_ns),
-        rank.typical_parts_ns,
-    )
+    total, parts = rank.steps.step_interval_ns, rank.typical_parts_ns
+    busy = rank.steps.typical(rank.busy_ns)
+    if rank.steps.where == "host":
+        busy = None if parts is None else parts["compute"]
     if not total:
         return RankLine(ranks=(rank.rank,), step_ns=None, busy=None, comms=None, idle=None)
     return RankLine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.run import DeviceSample, RankMetadata, RunFacts
+from stepscope.core.run import DeviceSample, RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.report.document.blocks import Facts, Section
 from stepscope.report.names import shorten
 from stepscope.report.units import ms, percent, plural
@@ -34,12 +34,7 @@ def _steps(rank: RankMetadata) -> list[tuple[str, str]]:
     )
     if steps.num_left_out:
         words += f"; {steps.num_left_out} with a save or an evaluation left out"
-    parts = [
-        (steps.wait_ns, "in the loader"),
-        (steps.backward_ns, "in backward"),
-        (steps.optimizer_ns, "in the optimizer"),
-    ]
-    shares = [f"{percent(ns / steps.step_ns)} {where}" for ns, where in parts if ns is not None]
+    shares = [f"{percent(share)} {where}" for where, share in _host_shares(steps)]
     rows = [("step", words), ("host", ", ".join(shares))]
     if steps.num_backwards is not None and steps.num_backwards >= 1.5:
         rows.append(("accumulation", f"{steps.num_backwards:.3g} backward passes a step"))
@@ -52,6 +47,22 @@ def _steps(rank: RankMetadata) -> list[tuple[str, str]]:
     if seen:
         rows.append(("also", ", ".join(seen)))
     return rows
+
+
+def _host_shares(steps: UnprofiledSteps) -> list[tuple[str, float]]:
+    """Parts of a step by the host's clock, which may be ahead of the device's."""
+    whole = max(steps.dur_ns or steps.step_ns, 1)
+    parts = {
+        "in the loader": steps.wait_ns,
+        "in backward": steps.backward_ns,
+        "in the optimizer": steps.optimizer_ns,
+    }
+    measured = {where: ns for where, ns in parts.items() if ns is not None}
+    if sum(measured.values()) > whole and "in backward" in measured:
+        # Only an optimizer that steps as gradients come is in two of them.
+        own = measured["in backward"] - measured.get("in the optimizer", 0)
+        measured["in backward"] = max(own, 0)
+    return [(where, ns / whole) for where, ns in measured.items()]
 
 
 def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
@@ -79,9 +90,24 @@ def _set_up(rank: RankMetadata) -> list[tuple[str, str]]:
         if rank.threads is not None:
             threads = f"; {plural(rank.threads, 'thread')} for operators"
         rows.append(("cores", f"{rank.cores:g}{used}{threads}"))
+    waits = _machine(rank)
+    if waits:
+        rows.append(("machine", waits))
     if rank.device is not None:
         rows.append(("device", _device(rank.device)))
     return rows
+
+
+def _machine(rank: RankMetadata) -> str:
+    """What kept the main thread from running, where it was measured."""
+    shares = (
+        (rank.queued_share, "without a core for the main thread"),
+        (rank.held_back_share, "held back by the container's quota"),
+    )
+    words = [f"{percent(share)} of the time {what}" for share, what in shares if share is not None]
+    if rank.other_cores is not None:
+        words.append(f"other processes use {rank.other_cores:.1f} cores")
+    return ", ".join(words)
 
 
 def _device(device: DeviceSample) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stepscope.core.facts import PARTS, Partition, Phases, RankFacts, Roofline
+from stepscope.core.facts import PARTS, Phases, RankFacts, Roofline
 from stepscope.report.document.blocks import (
     Bar,
     Cell,
@@ -31,6 +31,8 @@ PART_WORDS = {
     "idle_io": "file i/o",
     "idle_other": "idle, cause not seen",
 }
+ON_HOST_WORDS = {"compute": "operators", "idle_other": "outside operators"}
+"""Without a device the host's operators are the work."""
 UNSPLIT_COMMS = "communication, not hidden"
 """What exposed communication is called when waiting and moving bytes could not be separated."""
 
@@ -57,7 +59,10 @@ def step_section(rank: RankFacts) -> Section:
     for part in PARTS:
         ns = parts[part]
         if ns > 0:
-            words, bar = _words(part, rank.partition), Bar(ns / total, BAR_PARTS.get(part, "idle"))
+            words = part_words(
+                part, is_split=rank.partition.waits_split, on_host=rank.steps.where == "host"
+            )
+            bar = Bar(ns / total, BAR_PARTS.get(part, "idle"))
             rows.append((words, in_column(ns / 1e6, decimals), in_column(ns / total * 100, 1), bar))
     whole = Cell(in_column(total / 1e6, decimals), "strong")
     rows.append((Cell("total", "strong"), whole, "100.0" if total else "", ""))
@@ -65,9 +70,13 @@ def step_section(rank: RankFacts) -> Section:
     return Section(title=title, aside=_which_step(rank), blocks=(table,))
 
 
-def _words(part: str, partition: Partition) -> str:
-    if part == "comms_transfer" and not partition.waits_split:
+def part_words(part: str, *, is_split: bool, on_host: bool) -> str:
+    """What a part is called. `is_split`: waiting for ranks is told from moving bytes; `on_host`:
+    nothing ran on a device."""
+    if part == "comms_transfer" and not is_split:
         return UNSPLIT_COMMS
+    if on_host and part in ON_HOST_WORDS:
+        return ON_HOST_WORDS[part]
     return PART_WORDS[part]
 
 
@@ -88,8 +97,7 @@ def device_sections(rank: RankFacts) -> Iterator[Section]:
         yield Section(title="Device", blocks=(Facts(tuple(_device_facts(rank))),), is_folded=True)
     elif rank.num_events:
         words = (
-            "Nothing ran on a device: the parts above are the host's, and operators count as "
-            "compute."
+            "No device was used: the parts above are the host's, and its operators are the work."
         )
         yield Section(title="Device", blocks=(Prose(words),), is_folded=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime
+from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
 from stepscope.core.numbers import number_ranges
@@ -45,8 +45,8 @@ BOUND_WORDS = {
     "transfer": "Copies between host and device limit this run.",
     "comms": "Communication limits this run.",
     "imbalance": "Waiting for other ranks limits this run.",
-    "compute": "The device's arithmetic limits this run.",
-    "memory": "The device's memory bandwidth limits this run.",
+    "compute": "Arithmetic limits this run.",
+    "memory": "Memory bandwidth limits this run.",
 }
 SOURCE_WORDS = {
     "given": "as given",
@@ -61,12 +61,18 @@ def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Docume
     return tuple(_blocks(diagnosis, gate))
 
 
+def limit_words(verdict: Verdict) -> str:
+    """What limits the run, without numbers."""
+    if verdict.second is not None:
+        return "No one thing limits this run."
+    return BOUND_WORDS.get(verdict.bound, "What limits this run is not known.")
+
+
 def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     facts, verdict = diagnosis.facts, diagnosis.verdict
-    unnamed = BOUND_WORDS.get(verdict.bound, "What limits this run is not known.")
     tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
     yield Headline(
-        text=verdict.summary.strip() or unnamed,
+        text=verdict.summary.strip() or limit_words(verdict),
         about=(_what_was_read(facts),),
         tone=tones.get(verdict.bound, "warn"),
     )
@@ -86,7 +92,8 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
 def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
     ranks, comms, rank = diagnosis.facts.ranks, diagnosis.facts.comms, diagnosis.facts.median_rank
     if len(ranks) > 1:
-        yield ranks_section(ranks, comms, [] if comms is None else list(late_ranks(comms)))
+        below = [] if comms is None else list(late_ranks(diagnosis, comms))
+        yield ranks_section(ranks, comms, below)
         yield Prose(f"From here on: rank {rank.rank}, the one with the median step.", "quiet")
     yield step_section(rank)
     yield from _findings(diagnosis)

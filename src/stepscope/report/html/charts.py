@@ -7,7 +7,8 @@ from typing import Any
 
 from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.comms_facts import CommsFacts, LinkFit
-from stepscope.core.facts import Facts, RankFacts
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import DeviceRates
 from stepscope.hardware.lookup import load_specs
 from stepscope.report.names import kernel_name
@@ -61,9 +62,10 @@ def _datasheet(device: str | None) -> DeviceRates | None:
     )
 
 
-def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | None:
+def rank_chart(diagnosis: Diagnosis, peaks: Mapping[int, float]) -> dict[str, Any] | None:
     """What differs between ranks, a row each; None with fewer than two. Every value is a number or
     null."""
+    facts = diagnosis.facts
     if len(facts.ranks) < 2:
         return None
     comms = {} if facts.comms is None else {rank.rank: rank for rank in facts.comms.ranks}
@@ -95,7 +97,10 @@ def rank_chart(facts: Facts, peaks: Mapping[int, float]) -> dict[str, Any] | Non
     return {
         "ranks": numbers,
         "rows": [row for row in rows if any(value is not None for value in row["values"])],
-        "outliers": [rank.rank for rank in comms.values() if rank.is_straggler],
+        "outliers": sorted(
+            {rank.rank for rank in comms.values() if rank.is_straggler}
+            | {rank for rank, _ in diagnosis.holding_up}
+        ),
     }
 
 

@@ -14,8 +14,8 @@ from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
-from stepscope.report.diagnosis.step import PART_WORDS, UNSPLIT_COMMS
-from stepscope.report.diagnosis.view import BOUND_WORDS, SOURCE_WORDS
+from stepscope.report.diagnosis.step import part_words
+from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
@@ -44,7 +44,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
         page["data"]["links"] = link_chart(diagnosis.facts.comms)
-    page["data"]["ranks"] = rank_chart(diagnosis.facts, recorded.peak_memory_bytes)
+    page["data"]["ranks"] = rank_chart(diagnosis, recorded.peak_memory_bytes)
     page["data"]["curves"] = {name: asdict(curve) for name, curve in recorded.curves.items()}
     cleaned: dict[str, Any] = _cleaned(page)
     # Its names are clean already, and are many.
@@ -85,10 +85,10 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "title": "Training run",
         "bound": bound,
         "headline": contract.verdict.summary,
-        "limits": BOUND_WORDS.get(bound, "What limits this run is not known."),
+        "limits": limit_words(contract.verdict),
         "chips": _step_chips(contract.step),
         "is_judged": contract.replay is not None,
-        "where": "device",
+        "where": _where(contract),
         "findings": [_card(number, finding) for number, finding in enumerate(contract.findings, 1)],
         "auxiliary": auxiliary_of_contract(contract),
         "picture": _picture(contract, floor_ms),
@@ -107,6 +107,11 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
             "curves": {},
         },
     }
+
+
+def _where(contract: DiagnosisContract) -> str:
+    is_on_device = any(rank.gpu_busy_ms is not None for rank in contract.ranks)
+    return "device" if is_on_device else "host"
 
 
 def _picture(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]:
@@ -220,9 +225,12 @@ def _rank(rank: Rank) -> dict[str, Any]:
 
 
 def _part_word(part: str, rank: Rank | None) -> str:
-    if part == "comms_transfer" and rank is not None and rank.partition_ms is not None:
-        return PART_WORDS[part] if rank.partition_ms.comms_wait is not None else UNSPLIT_COMMS
-    return PART_WORDS[part]
+    parts = None if rank is None else rank.partition_ms
+    return part_words(
+        part,
+        is_split=parts is None or parts.comms_wait is not None,
+        on_host=rank is not None and rank.gpu_busy_ms is None,
+    )
 
 
 def _chips(rank: RankFacts) -> list[dict[str, str]]:

@@ -86,12 +86,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
     few, many = min(workers, POLICY.cautious_workers), workers
     if case.metadata is None:
         many = max(workers, POLICY.hopeful_workers)
+    pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
-        "which it launches nothing.",
-        action=f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True); "
+        f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
+        action=f"DataLoader(num_workers={workers}, persistent_workers=True{pinned}); "
         f"{_least(case, loading_ns, workers)}",
         evidence=(
             f"{calls} calls of {serial[0].name}",

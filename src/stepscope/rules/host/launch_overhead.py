@@ -28,6 +28,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
+from stepscope.replay.simulate import busy_share
 from stepscope.rules.case import Case
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
@@ -135,7 +136,7 @@ def _holds_still(case: Case, graph: Graph) -> bool:
 
 def _summary(case: Case, graph: Graph) -> str:
     assert case.step_interval_ns is not None
-    busy = float(graph.task_ns.sum()) / graph.num_steps
+    busy = busy_share(graph) * case.step_interval_ns
     return (
         f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has "
         f"work for {busy / 1e6:.2f} of "

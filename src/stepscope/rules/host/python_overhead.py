@@ -94,7 +94,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=f"The host spends {spent / 1e6:.2f} of its {work / 1e6:.2f} ms a step outside "
-        "operators, launching nothing.",
+        f"operators{'' if graph.on_host else ', launching nothing'}.",
         action=_action(case),
         evidence=_evidence(case, graph, gaps),
         events=None
@@ -112,12 +112,13 @@ def _action(case: Case) -> str:
         "do this work every 50th step, before the loop or in loader workers; or write it with "
         "tensors and compile it"
     )
-    also = "launch-overhead's fix does not add to this one for code inside the compiled region"
+    if case.graph is not None and not case.graph.on_host:
+        fix += "; launch-overhead's fix does not add to this one for code that is compiled"
     if case.stacks is not None:
-        return f"{fix[0].upper()}{fix[1:]}; {also}"
+        return f"{fix[0].upper()}{fix[1:]}"
     return (
         "Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), "
-        f"then {fix}; {also}"
+        f"then {fix}"
     )
 
 

@@ -2,7 +2,8 @@
 
 What it sees: with the ranks replayed together, one whose own step is longer than the others', and
 collectives at which it arrives last, step after step. Clocks are aligned on the ends of collectives
-first: a clock that is off makes nobody late.
+first: a clock that is off makes nobody late. In a run recorded by `stepscope run`, without a trace
+too: steps less the waits in backward passes, or a loader that one rank alone waits for.
 
 Why it costs: a collective moves its bytes when the last rank has arrived. The late rank's own
 collectives are the shortest, so it looks the healthiest of all; the others spend the difference
@@ -20,8 +21,12 @@ Example: one of two ranks slept 60 ms before each backward pass: 188 ms a step, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
+from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.run import RunFacts
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.rank_speed import PART_WORDS, at_speed, excess, rank_speeds
@@ -42,6 +47,11 @@ class Policy:
     least_ratio: float = 1.5
     """Of what it does more of, to what the others do: hosts of one machine differ by a quarter for
     no reason of the run's."""
+    least_timed: float = 0.1
+    """Of the step, by which a rank's own time must exceed the others' where only the steps' lengths
+    are known."""
+    least_often: float = 0.8
+    """Of the timed steps, those in which that rank's own time is the longest."""
     most_compute: float = 0.5
     """Of that excess in kernels, from which it is more work, not lateness: uneven-work."""
 
@@ -69,13 +79,13 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if values[index] < POLICY.least_ratio * usual_part:
         return None
     rank = job.ranks[index]
+    if _is_denied(job, index):
+        return None
     late = next((lateness for lateness in job.lateness if lateness.rank == rank), None)
     if late is None:
         arrival = []
     elif late.median_ns > POLICY.hidden * over:
-        arrival = [
-            f"it arrives {late.median_ns / 1e6:.1f} ms after the median rank in the recording"
-        ]
+        arrival = [f"it arrives {late.median_ns / 1e6:.1f} ms after the others in the recording"]
     else:
         arrival = [
             (
@@ -93,8 +103,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
         summary=f"Rank {rank} holds the others up: its own step takes "
         f"{speeds.alone_ns[index] / 1e6:.1f} ms,"
         f" theirs {usual / 1e6:.1f} ms.",
-        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node), its "
-        "device's clocks. It spends "
+        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node)"
+        f"{_device_words(job)}. It spends "
         f"{more / 1e6:.1f} ms a step more than the others {PART_WORDS[part]}",
         evidence=(
             (
@@ -106,3 +116,104 @@ def propose_job(job: JobCase) -> JobProposal | None:
         ranks=(rank,),
         change=change,
     )
+
+
+def _device_words(job: JobCase) -> str:
+    is_on_host = all(part.graph.on_host for part in job.job_graph.parts)
+    return "" if is_on_host else ", its device's clocks"
+
+
+def advise_run(run: RunFacts) -> Advice | None:
+    """By steps timed with no profiler, on each rank for itself."""
+    late = late_by_own_time(run)
+    if late is None:
+        return _slow_loader(run)
+    rank, usual_ns = late
+    own = run.by_rank[rank].own
+    assert own is not None
+    parts = {
+        each.rank: {
+            "in its loader": each.own.loader_ns,
+            "outside its loader and backward passes": each.own.own_ns
+            - each.own.loader_ns
+            - each.own.backward_ns,
+        }
+        for each in run.ranks
+        if each.own is not None
+    }
+    where = max(parts[rank], key=lambda name: _excess(parts, rank, name))
+    more, over = _excess(parts, rank, where), own.own_ns - usual_ns
+    spends = f" It spends {more / 1e6:.1f} ms a step more than the others {where}"
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Rank {rank} holds the others up: its own step takes {own.own_ns / 1e6:.1f} ms, "
+        f"theirs {usual_ns / 1e6:.1f} ms at most.",
+        action=f"Look at rank {rank}: its input, its host (other processes, cores, NUMA node)."
+        f"{spends if more > 0 else ''}",
+        evidence=(
+            f"the longest own time in {own.share_longest:.0%} of {own.num_steps} unprofiled steps",
+        ),
+        weight=min(over / max(own.step_ns, 1), 1.0),
+        weight_of="the step",
+        ranks=(rank,),
+    )
+
+
+def late_by_own_time(run: RunFacts) -> tuple[int, float] | None:
+    """The rank whose own time is the longest in most steps, and what the others take; None where
+    there is none."""
+    own = {rank.rank: rank.own for rank in run.ranks if rank.own is not None}
+    if len(own) < 2:
+        return None
+    slowest = max(own, key=lambda rank: own[rank].own_ns)
+    usual = median(each.own_ns for rank, each in own.items() if rank != slowest)
+    over, step = own[slowest].own_ns - usual, own[slowest].step_ns
+    is_often = own[slowest].share_longest >= POLICY.least_often
+    return (slowest, usual) if is_often and over >= POLICY.least_timed * step else None
+
+
+def _is_denied(job: JobCase, index: int) -> bool:
+    """Whether a rank that is late in the few recorded steps is not in the many timed ones."""
+    own = [None if case.metadata is None else case.metadata.own for case in job.cases]
+    known = [each.own_ns for each in own if each is not None]
+    mine = own[index]
+    if mine is None or len(known) < len(own):
+        return False
+    others = known[:index] + known[index + 1 :]
+    return mine.own_ns - median(others) < POLICY.least_excess * mine.step_ns
+
+
+def _slow_loader(run: RunFacts) -> Advice | None:
+    """With a device the host's waits for others are not told from its own; what it waits for its
+    loader is its own, and nothing hides it on a host that never runs ahead of the device."""
+    waits = {
+        rank.rank: rank.steps.wait_ns
+        for rank in run.ranks
+        if rank.has_device and rank.steps is not None and rank.steps.wait_ns is not None
+    }
+    if len(waits) < 2 or len(waits) < len(run.ranks):
+        return None
+    rank = max(waits, key=lambda each: waits[each])
+    steps = run.by_rank[rank].steps
+    assert steps is not None
+    usual = median(ns for other, ns in waits.items() if other != rank)
+    over = waits[rank] - usual
+    is_late = over >= POLICY.least_timed * steps.step_ns
+    if not is_late or waits[rank] < POLICY.least_ratio * usual or steps.host_ns is not None:
+        return None
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Rank {rank} waits {waits[rank] / 1e6:.1f} ms a step for its loader, the others "
+        f"{usual / 1e6:.1f} ms: they wait for it.",
+        action=f"Look at rank {rank}'s input: its shard, its disk, its workers, its cores",
+        evidence=(f"over {steps.num} unprofiled steps",),
+        weight=min(over / max(steps.step_ns, 1), 1.0),
+        weight_of="the step",
+        ranks=(rank,),
+    )
+
+
+def _excess(parts: Mapping[int, Mapping[str, int]], rank: int, name: str) -> float:
+    return parts[rank][name] - median(each[name] for other, each in parts.items() if other != rank)

@@ -1,15 +1,19 @@
 """Ranks have unlike amounts of work, and the ones with less wait.
 
 What it sees: with the ranks replayed together, kernels that take longer on one rank than on the
-others, or a last rank that changes from step to step, while collectives wait.
+others, or a last rank that changes from step to step, while collectives wait. In a run recorded by
+`stepscope run` on hosts alone, without a trace too: own times (steps less waits) that differ from
+step to step.
 
 Why it costs: every step lasts as long as its largest share of the work. Sequences of unlike length,
 unbalanced experts or a batch that does not divide evenly make the others wait for it.
 
 Evidence it needs: traces of all ranks, or of several at least.
 
-What to do: sort or bucket samples by length and hand out batches of equal tokens (a balanced
-sampler, packing); for experts a balancing loss or a capacity factor; even pipeline stages.
+What to do: work that one rank alone does (metrics, sampling, an evaluation) belongs out of the
+step, or on all of them. Else sort or bucket samples by length and hand out batches of equal tokens
+(a balanced sampler, packing); for experts a balancing loss or a capacity factor; even pipeline
+stages.
 
 Example: the longer of two ranks' batches changed every step: the step took as long as the longer
 one, always.
@@ -22,10 +26,15 @@ from functools import partial
 
 import numpy as np
 
+from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.run import RunFacts
 from stepscope.core.trace import NONE, Float64
+from stepscope.rules.accuracy import POLICY as RANGES
+from stepscope.rules.imbalance.late_rank import late_by_own_time
 from stepscope.rules.imbalance.throttled_gpu import slow_device
 from stepscope.rules.job_case import JobCase, JobProposal
 from stepscope.rules.shared.balance import balanced_shares, with_even_work
+from stepscope.rules.shared.kernel_slowdown import ExtraKernels, extra_kernels
 from stepscope.rules.shared.rank_speed import at_speed, excess, rank_speeds
 
 CODE = "uneven-work"
@@ -38,6 +47,9 @@ ANSWERS = ("compute", "memory")
 class Policy:
     least_excess: float = 0.03
     """Of the step, by which a rank's kernels must take longer than the others'."""
+    most_of_it: float = 0.5
+    """Of what a rank's kernels take longer, from which kernels that it alone runs are the
+    reason."""
     least_spread: float = 0.1
     """Of the kernels' time in a step, over the ranks, from which the work of single steps is
     uneven."""
@@ -68,6 +80,12 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if is_one_rank and slow_device(job) is not None:
         # The same work on a slower device.
         return None
+    uneven_exchanges = _uneven_exchanges(job)
+    if is_one_rank and not uneven_exchanges:
+        # What all-to-alls send to one rank is its share of the job's work.
+        extra = extra_kernels(job, index)
+        if extra is not None and extra.ns >= POLICY.most_of_it * (speeds.compute_ns[index] - usual):
+            return _extra_work(job, index, extra, speeds.others(speeds.alone_ns, index))
     most = float(np.mean(per_step.max(axis=0))) / 1e6
     rank = job.ranks[index]
     evidence, cautious = "the rank with most changes from step to step", None
@@ -87,11 +105,28 @@ def propose_job(job: JobCase) -> JobProposal | None:
         evidence=(
             evidence,
             f"the rank with most has {spread:.0%} more than the average in a step",
-            *_uneven_exchanges(job),
+            *uneven_exchanges,
         ),
         ranks=(rank,) if is_one_rank else job.ranks,
         change=lambda job_graph: with_even_work(job, job_graph),
         cautious=cautious,
+    )
+
+
+def _extra_work(job: JobCase, index: int, extra: ExtraKernels, others_ns: float) -> JobProposal:
+    """One rank does all that the others do, and more: without that it is as fast as they are. At
+    the least it is shared out."""
+    rank = job.ranks[index]
+    return JobProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Rank {rank} does work that no other rank does: {extra.ns / 1e6:.1f} ms a step.",
+        action=f"Take what rank {rank} alone does (metrics, sampling, an evaluation) out of the "
+        "step or do it every so many steps; or share it out over the ranks",
+        evidence=(f"it runs all that the others do, and {extra.num:.0f} more kernels a step",),
+        ranks=(rank,),
+        change=partial(at_speed, job, index=index, target_ns=others_ns),
+        cautious=lambda job_graph: with_even_work(job, job_graph),
     )
 
 
@@ -124,3 +159,28 @@ def _uneven_exchanges(job: JobCase) -> list[str]:
             "what even splits would"
         )
     ]
+
+
+def advise_run(run: RunFacts) -> Advice | None:
+    """By steps timed with no profiler: own times that differ, and not on one rank alone."""
+    own = [rank.own for rank in run.ranks if rank.own is not None]
+    if len(own) < 2 or own[0].spread < POLICY.least_spread or late_by_own_time(run) is not None:
+        return None
+    held_up = run.most_held_up
+    if held_up is not None and (held_up.held_up_share or 0.0) >= RANGES.least_held_up:
+        # Whoever has no core just then comes last.
+        return None
+    most = max(each.share_longest for each in own)
+    return Advice(
+        code=CODE,
+        bound=BOUND,
+        summary="The ranks' own times differ from step to step: the longest is "
+        f"{own[0].spread:.0%} of the step over their mean.",
+        action="Share the work out evenly: batches of equal tokens (a balanced or bucketing "
+        "sampler, packing)",
+        evidence=(
+            f"no rank has it in more than {most:.0%} of {own[0].num_steps} unprofiled steps",
+        ),
+        weight=min(own[0].spread, 1.0),
+        weight_of="the step",
+    )

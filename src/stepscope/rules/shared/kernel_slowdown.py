@@ -17,6 +17,9 @@ LEAST_KERNEL_NS = 10_000.0
 LEAST_SAME = 0.9
 """Of a rank's kernel time, and of the others', in kernels that all launch equally often with the
 same geometry: the same work."""
+MOST_LACKING = 0.1
+"""Of the time in kernels that a rank runs beyond the others, that of theirs beyond it: up to this
+it does all that they do. A library may choose another kernel for the same work on each rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,39 @@ def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
         low=_quantile(ratio, weight[chosen], 0.1),
         num_kernels=len(ratio),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraKernels:
+    """What one rank launches a step beyond what any other does."""
+
+    num: float
+    ns: float
+
+
+def extra_kernels(job: JobCase, index: int) -> ExtraKernels | None:
+    """None where it launches no more, or the others spend time on what it does not launch: another
+    size of the same work takes other kernels on both sides."""
+    by_rank = [_kernels(job, other) for other in range(len(job.cases))]
+    own = by_rank.pop(index)
+    more = [_surplus(own, kernels) for kernels in by_rank]
+    num, time_ns = min(each[0] for each in more), min(each[1] for each in more)
+    lacking_ns = max(_surplus(kernels, own)[1] for kernels in by_rank)
+    if num == 0 or lacking_ns > MOST_LACKING * time_ns:
+        return None
+    steps = max(min(part.graph.num_steps for part in job.job_graph.parts), 1)
+    return ExtraKernels(num=num / steps, ns=time_ns / steps)
+
+
+def _surplus(one: dict[Key, list[float]], other: dict[Key, list[float]]) -> tuple[int, float]:
+    """Launches of one rank beyond another's, and their time."""
+    num, time_ns = 0, 0.0
+    for key, durations in one.items():
+        more = len(durations) - len(other.get(key, ()))
+        if more > 0:
+            num += more
+            time_ns += sum(durations) * more / len(durations)
+    return num, time_ns
 
 
 def _kernels(job: JobCase, index: int) -> dict[Key, list[float]]:

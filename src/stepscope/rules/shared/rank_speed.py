@@ -20,6 +20,7 @@ PART_WORDS = {
     "io": "saving or loading",
     "transfer": "feeding copies",
     "comms": "in collectives of the host",
+    "operators": "in its operators",
     "work": "in its own host work",
 }
 

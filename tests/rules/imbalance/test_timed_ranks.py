@@ -1,0 +1,111 @@
+"""Late and uneven ranks by the lengths of their unprofiled steps alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.run import OwnTime, RankMetadata, RunFacts, UnprofiledSteps
+from stepscope.pipeline.recording import Recording
+from stepscope.rules.imbalance import late_rank, uneven_work
+from stepscope.rules.without_trace import diagnose_without_trace
+from tests.live_runs import add_steps, row, write_rank, write_run
+
+MS = 1_000_000
+
+
+def own(own_ms: float, *, longest: float, spread: float = 0.2, loader_ms: float = 1) -> OwnTime:
+    return OwnTime(
+        num_steps=50,
+        step_ns=40 * MS,
+        own_ns=round(own_ms * MS),
+        loader_ns=round(loader_ms * MS),
+        backward_ns=5 * MS,
+        share_longest=longest,
+        spread=spread,
+    )
+
+
+def run_of(*ranks: RankMetadata) -> RunFacts:
+    return RunFacts(path="run", command=("train",), exit_code=0, ranks=ranks)
+
+
+def hosts(*times: OwnTime) -> RunFacts:
+    return run_of(*(RankMetadata(rank=rank, own=each) for rank, each in enumerate(times)))
+
+
+def test_the_rank_with_the_longest_own_time_is_named_with_what_it_does_more_of() -> None:
+    said = late_rank.advise_run(hosts(own(10, longest=0), own(40, longest=1, loader_ms=31)))
+    assert said is not None
+    assert said.ranks == (1,)
+    assert said.weight == pytest.approx(0.75)
+    assert said.action.endswith("30.0 ms a step more than the others in its loader")
+    assert uneven_work.advise_run(hosts(own(10, longest=0), own(40, longest=1))) is None
+
+
+def test_a_last_rank_that_changes_is_uneven_work_and_not_late() -> None:
+    run = hosts(own(30, longest=0.45), own(36, longest=0.55))
+    assert late_rank.advise_run(run) is None
+    said = uneven_work.advise_run(run)
+    assert said is not None
+    assert said.ranks == ()
+
+
+def test_even_ranks_are_neither() -> None:
+    run = hosts(own(39, longest=0.4, spread=0.02), own(40, longest=0.6, spread=0.02))
+    assert late_rank.advise_run(run) is None
+    assert uneven_work.advise_run(run) is None
+
+
+def on_device(rank: int, wait_ms: int, host_ms: int | None) -> RankMetadata:
+    timed = UnprofiledSteps(
+        num=50,
+        num_left_out=0,
+        step_ns=80 * MS,
+        low_ns=80 * MS,
+        high_ns=80 * MS,
+        median_ns=80 * MS,
+        slowest_ns=80 * MS,
+        on_device=True,
+        wait_ns=wait_ms * MS,
+        backward_ns=None,
+        optimizer_ns=None,
+        num_batches=1,
+        num_backwards=1,
+        host_ns=None if host_ms is None else host_ms * MS,
+    )
+    return RankMetadata(rank=rank, steps=timed, has_device=True)
+
+
+def test_with_a_device_a_loader_that_one_rank_waits_for_is_named() -> None:
+    said = late_rank.advise_run(run_of(on_device(0, 2, 20), on_device(1, 60, None)))
+    assert said is not None
+    assert said.ranks == (1,)
+
+
+def test_with_a_device_a_wait_that_the_host_runs_ahead_of_is_nobodys_loss() -> None:
+    assert late_rank.advise_run(run_of(on_device(0, 2, 20), on_device(1, 60, 65))) is None
+
+
+def test_a_run_folder_without_a_trace_names_the_rank_that_holds_the_others_up(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", exit_code=0)
+    for rank, backward in ((0, 34), (1, 4)):
+        folder = write_rank(run, rank, world_size=2, ddp=[{"bucket_cap_mb": 25}])
+        lines = [
+            row(step, 40.0, backward_ns=backward * MS, num_backwards=1) for step in range(1, 41)
+        ]
+        add_steps(folder, lines)
+    with Recording([run]) as recording:
+        said = recording.diagnosis
+    said.self_check()
+    assert said.verdict.bound == "imbalance"
+    assert said.verdict.shares["imbalance"] == pytest.approx(0.75)
+    assert said.holding_up == ((1, "late-rank"),)
+
+
+def test_ranks_in_step_that_wait_little_are_not_called_uneven() -> None:
+    run = hosts(own(39, longest=0.5, spread=0.03), own(39, longest=0.5, spread=0.03))
+    assert diagnose_without_trace(run).advice == ()

@@ -1,0 +1,80 @@
+"""A machine that others keep busy: it is said, ranges are wider, and nothing is promised where
+they had most of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.run import RankMetadata, RunFacts
+from stepscope.pipeline.recording import Recording
+from stepscope.rules.accuracy import is_withheld, widened
+from stepscope.rules.without_trace import busy_note
+from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
+
+
+def run_of(
+    *,
+    queued_share: float | None = None,
+    held_back_share: float | None = None,
+    other_cores: float | None = None,
+) -> RunFacts:
+    rank = RankMetadata(
+        rank=0,
+        queued_share=queued_share,
+        held_back_share=held_back_share,
+        other_cores=other_cores,
+    )
+    return RunFacts(path="run", command=("train",), exit_code=0, ranks=(rank,))
+
+
+def test_a_quiet_machine_changes_nothing() -> None:
+    assert widened(1.2, 1.6, 1.4, 0.01) == widened(1.2, 1.6, 1.4)
+    assert busy_note(run_of(queued_share=0.01)) is None
+    assert busy_note(run_of()) is None
+
+
+def test_time_without_a_core_widens_a_range_by_as_much() -> None:
+    low, high = widened(1.2, 1.6, 1.4)
+    wide_low, wide_high = widened(1.2, 1.6, 1.4, 0.25)
+    assert wide_high == pytest.approx(high / 0.75)
+    assert wide_low == pytest.approx(max(1.0, low * 0.75))
+
+
+def test_a_busy_machine_is_named_with_who_keeps_it_busy() -> None:
+    said = busy_note(run_of(queued_share=0.3, other_cores=3.2))
+    assert said is not None
+    assert "no core for 30% of the time" in said
+    assert "not of this run used 3.2 cores" in said
+    throttled = busy_note(run_of(queued_share=0.1, held_back_share=0.4))
+    assert throttled is not None
+    assert "40% for the container's quota" in throttled
+
+
+def test_gains_are_withheld_only_where_others_had_most_of_it() -> None:
+    assert is_withheld(run_of(queued_share=0.6, other_cores=2.0))
+    assert not is_withheld(run_of(queued_share=0.6, other_cores=0.0))
+    assert not is_withheld(run_of(queued_share=0.3, other_cores=2.0))
+    assert not is_withheld(run_of(held_back_share=0.9))
+
+
+def test_what_other_processes_use_is_the_machines_less_all_ranks(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", exit_code=0)
+    for rank in (0, 1):
+        folder = write_rank(run, rank, host="node", machine={"cpu_count": 8})
+        add_steps(folder, [row(step) for step in range(1, 40)])
+        told = {
+            "cpu_user_cores": 1.0,
+            "cpu_sys_cores": 0.5,
+            "machine_cpu_share": 0.75,
+            "main_thread_queued_share": 0.2,
+        }
+        add_samples(folder, [sample(at, at, **told) for at in range(1, 5)])
+    with Recording([run]) as recording:
+        said = recording.diagnosis
+    facts = said.facts.run
+    assert facts is not None
+    assert [rank.other_cores for rank in facts.ranks] == [3.0, 3.0]
+    assert facts.ranks[0].held_up_share == pytest.approx(0.2)
+    assert any("the machine was busy" in note for note in said.notes)
