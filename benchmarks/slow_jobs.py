@@ -1,18 +1,25 @@
-"""Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one
-they run on the CPU, where they show little.
+"""Training scripts with one fault each, for a machine with a GPU; without one they run on the CPU,
+where those that a setting fixes show little.
 
-    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]
+    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N] [--steps N] [--fixed]
     torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
 
-They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are
-over.
+They are ordinary loops with nothing of ours in them; each runs until it is stopped or its steps are
+over. Those of HABITS do something beside the step, which --fixed leaves out.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import logging
 import os
+import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 STEPS = 4_000
+FIRST = 20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -154,6 +162,121 @@ def buckets(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
     return model, drawn(model, batch or 1024, 256)
 
 
+def plain(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    """A model for the habits: a step of about 10 ms on one core."""
+    model = nn.Sequential(*(Plain(256) for _ in range(4))).to(DEVICE)
+    return model, drawn(model, batch or 128, 256)
+
+
+AfterStep = Callable[[int], None]
+
+
+def collect(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """gc.collect() in every step, beside a large index."""
+    index = [[number] for number in range(300_000)]
+
+    def after(_: int) -> None:
+        gc.collect()
+        index[0][0] += 1
+
+    return after
+
+
+def garbage(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """So many objects that live for a while that Python collects by itself all the time; without
+    the fault its collector is off."""
+    kept: deque[list[int]] = deque(maxlen=400_000)
+
+    def after(step: int) -> None:
+        kept.extend([[step, number] for number in range(10_000)])
+
+    return after
+
+
+def save(model: nn.Module, stepper: torch.optim.Optimizer, every: int = 1) -> AfterStep:
+    path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
+
+    def after(step: int) -> None:
+        if step % every == 0:
+            torch.save({"model": model.state_dict(), "optimizer": stepper.state_dict()}, path)
+
+    return after
+
+
+def save_second(model: nn.Module, stepper: torch.optim.Optimizer) -> AfterStep:
+    return save(model, stepper, 2)
+
+
+def evaluate(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """Every 20 steps over ten batches, with no loader."""
+    held_out = torch.randn(10, 512, 256, device=DEVICE)
+
+    def after(step: int) -> None:
+        if step % 20:
+            return
+        model.eval()
+        with torch.no_grad():
+            total = sum(model(batch).square().mean() for batch in held_out)
+        print("evaluated:", float(total))
+        model.train()
+
+    return after
+
+
+def evaluate_loaded(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """Every 20 steps over a loader's ten batches."""
+    rows = torch.utils.data.TensorDataset(torch.randn(10 * 512, 256))
+    held_out = torch.utils.data.DataLoader(rows, batch_size=512)
+
+    def after(step: int) -> None:
+        if step % 20:
+            return
+        model.eval()
+        with torch.no_grad():
+            total = sum(model(batch.to(DEVICE)).square().mean() for (batch,) in held_out)
+        print("evaluated:", float(total))
+        model.train()
+
+    return after
+
+
+def log(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """Every step writes a table as JSON, and a log line for each of its rows."""
+    path = Path(tempfile.mkdtemp()) / "log.txt"
+    logging.basicConfig(filename=path, level=logging.INFO, force=True)
+    logger = logging.getLogger("train")
+    table = [{"name": f"parameter {row}", "norm": row / 7, "step": 0} for row in range(300)]
+
+    def after(step: int) -> None:
+        for row in table:
+            row["step"] = step
+            logger.info("%s", row)
+        with path.with_suffix(".json").open("w") as file:
+            json.dump(table, file)
+
+    return after
+
+
+def read(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """The norm of every parameter and gradient, as a number, in every step."""
+
+    def after(_: int) -> None:
+        for value in model.parameters():
+            float(value.detach().norm())
+            if value.grad is not None:
+                float(value.grad.norm())
+
+    return after
+
+
+HABITS: dict[str, Callable[[nn.Module, torch.optim.Optimizer], AfterStep]] = {
+    each.__name__: each
+    for each in (*(collect, garbage, save, save_second, evaluate, evaluate_loaded, log, read),)
+}
+SPEED = "seconds a step:"
+"""Before the mean of all steps after FIRST, as the loop itself sees it."""
+
+
 JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
     each.__name__: each
     for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets)
@@ -162,21 +285,54 @@ JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_jobs", description=__doc__)
-    parser.add_argument("job", choices=sorted(JOBS))
+    parser.add_argument("job", choices=sorted((*JOBS, *HABITS)))
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument(
         "--accum", type=int, default=1, help="batches that one optimizer step takes"
     )
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--fixed", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    model, losses = JOBS[arguments.job](arguments.batch)
+    model, losses = JOBS.get(arguments.job, plain)(arguments.batch)
     told: dict[str, Any] = {"foreach": False} if arguments.job == "optimizer" else {}
     stepper = torch.optim.AdamW(model.parameters(), lr=1e-4, **told)
-    for number, loss in zip(range(STEPS * arguments.accum), losses, strict=False):
+    after: AfterStep | None = None
+    if arguments.job in HABITS:
+        if not arguments.fixed:
+            after = HABITS[arguments.job](model, stepper)
+        elif arguments.job == "garbage":
+            after = HABITS[arguments.job](model, stepper)
+            gc.disable()
+    train(stepper, losses, after, arguments)
+
+
+def train(
+    stepper: torch.optim.Optimizer,
+    losses: Iterator[torch.Tensor],
+    after: AfterStep | None,
+    arguments: argparse.Namespace,
+) -> None:
+    first = min(FIRST, arguments.steps - 1)
+    begun = 0.0
+    for number, loss in zip(range(arguments.steps * arguments.accum), losses, strict=False):
         (loss / arguments.accum).backward()
-        if (number + 1) % arguments.accum == 0:
-            stepper.step()
-            stepper.zero_grad()
+        if (number + 1) % arguments.accum:
+            continue
+        stepper.step()
+        stepper.zero_grad()
+        step = number // arguments.accum
+        if after is not None:
+            after(step)
+        if step == first:
+            begun = clock()
+    print(SPEED, (clock() - begun) / (arguments.steps - 1 - first))
+
+
+def clock() -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

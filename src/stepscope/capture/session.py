@@ -21,7 +21,16 @@ from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
-from stepscope.capture.tape import COLLECTED, MOST_TAPED, PASSED, SAVED, STEPPED, WAITED, Tape
+from stepscope.capture.tape import (
+    COLLECTED,
+    MOST_TAPED,
+    NOTED_NS,
+    PASSED,
+    SAVED,
+    STEPPED,
+    WAITED,
+    Tape,
+)
 from stepscope.capture.writer import Row, Writer
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
@@ -55,7 +64,8 @@ class Session:
     # model's, and each line costs.
     __slots__ = (
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
-        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_instead", "_optimizer_ns"),
+        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
+        *("_optimizer_ns",),
         *("_passes", "_passes_left", "_save_ns", "_turn", "_wait_ns", "device_clock", "free_steps"),
         *("is_by_hand", "is_in_backward", "loader", "nests", "rows", "schedule", "step", "tape"),
         *("window", "writer"),
@@ -107,6 +117,7 @@ class Session:
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._num_evals = 0
         self._passes = Passes()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
@@ -147,16 +158,9 @@ class Session:
         self._num_instead += 1
         self._instead(graph, ended)
 
-    def saved(self, _: Any, begun: int, ended: int) -> None:
-        self.tape.append((SAVED, begun, ended, 0))
-
     def began_epoch(self, _: Any, begun: int, ended: int) -> None:
         self.catch_up()
         self._add_event("epoch", begun, ended)
-
-    def collected(self, begun: int, ended: int, generation: int) -> None:
-        # Any allocation may come to this, one of our own too: nothing is waited for here.
-        self.tape.append((COLLECTED, begun, ended, generation))
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
@@ -269,15 +273,19 @@ class Session:
                     self.hurry()
             elif kind == SAVED:
                 self._save_ns += ended - begun
-                self._add_event("save", begun, ended)
-            else:
+                self._add_event("save", begun, ended, line=who)
+            elif kind == COLLECTED:
                 self._gc_ns += ended - begun
-                if ended - begun > 1_000_000:
-                    self._add_event("gc", begun, ended, generation=who)
+                if ended - begun >= NOTED_NS:
+                    self._add_event("gc", begun, ended, line=who)
+            else:
+                self._num_evals += 1
+                if who is not None:
+                    self._add_event("evaluation", begun, ended, line=who)
         if len(self._passes) >= LEAST_INSTEAD:
             self.hurry()
 
-    def _add_event(self, kind: str, begun: int, ended: int, **more: int) -> None:
+    def _add_event(self, kind: str, begun: int, ended: int, **more: str | None) -> None:
         if self.writer is not None:
             self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
 
@@ -294,6 +302,7 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._num_evals = 0
         self._passes.clear()
 
     def _next_due(self) -> int:
@@ -407,20 +416,8 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
         step = self.step
-        self.rows.append(
-            [
-                step,
-                now,
-                dur_ns,
-                None,
-                *wait,
-                *backward,
-                self._optimizer_ns,
-                self._save_ns,
-                self._gc_ns,
-                state,
-            ]
-        )
+        rest = self._optimizer_ns, self._save_ns, self._gc_ns, state, self._num_evals
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *rest])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:

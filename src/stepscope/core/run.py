@@ -17,7 +17,7 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
 
     num: int
     num_left_out: int
-    """Unlike the others: they held a save, an evaluation, another number of batches."""
+    """Unlike most: they held a save, an evaluation, another number of batches."""
     step_ns: int
     """The mean of the middle nine tenths: a loader that delivers in bursts counts, a hiccup does
     not."""
@@ -37,9 +37,29 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Batches a step."""
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
+    save_ns: int | None = None
+    gc_ns: int | None = None
+    """In saves and in collections of garbage, a step; of the same steps as `step_ns`."""
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
+
+
+class Stalls(Struct, frozen=True, kw_only=True):
+    """What some of the steps held beside what all of them do: saves, evaluations, collections of
+    garbage."""
+
+    num: int
+    """Steps that held one."""
+    every: float
+    """Steps from one to the next."""
+    once_ns: int
+    """What one adds to its step."""
+    step_ns: int
+    """What they add to a step, over all of them."""
+    lines: Mapping[str, float] = {}
+    """Those that asked for them, as the profiler names frames, and of how much of it, the most
+    first."""
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):
@@ -93,6 +113,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
     held_back_share: float | None = None
     """Of the time in which the container's quota kept the process from running."""
+    stalls: Mapping[str, Stalls] = {}
+    """By kind: save, gc, evaluation."""
     save_ns: int = 0
     gc_ns: int = 0
     timed_ns: int = 0

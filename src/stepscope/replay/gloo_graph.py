@@ -157,7 +157,7 @@ def _parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]
     """The host's time from when each call lets it go on to the next call, by part."""
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
-    for part in ("compile", "input", "io"):
+    for part in ("compile", "input", "io", "gc"):
         parts[part] = np.minimum(
             lengths_in(start, end, getattr(context.host, part)), end - start - taken
         ).astype(np.float64)
@@ -172,5 +172,5 @@ def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)
     return {
         part: counts if part == "work" else np.zeros_like(counts)
-        for part in ("compile", "allocator", "input", "io", "work")
+        for part in ("compile", "allocator", "input", "io", "gc", "work")
     }

@@ -12,10 +12,10 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.recordings.find_db import SearchedConvolutions
-from stepscope.core.run import RankMetadata
+from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.graph import Graph, build
-from stepscope.replay.host_graph import build_on_host, fit_on_host
+from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
@@ -73,6 +73,10 @@ class Case:
             self._stacks.append(stacks_of(self.context.trace, self.context.links))
         return self._stacks[0]
 
+    def stalls(self, kind: str) -> Stalls | None:
+        """What only some steps of the recorded run hold, of this kind."""
+        return None if self.metadata is None else self.metadata.stalls.get(kind)
+
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
         assert self.step_interval_ns is not None
@@ -111,12 +115,17 @@ def case_of(
     kinds = task_kinds(context, graph)
     starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
+    measured = {} if unprofiled is None else _measured(unprofiled)
     if graph.on_host:
         wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
-        fitted = fit_on_host(graph, step_ns, wait_ns)
+        if wait_ns is not None:
+            measured["input"] = wait_ns
+        fitted = fit_on_host(graph, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns
-        fitted = fit(graph, step_ns, kinds.transfer, host_ns)
+        fitted = fit(
+            with_measured(graph, measured), step_ns, kinds.transfer, host_ns, measured=measured
+        )
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).step_interval_ns / step_interval
         - 1,
@@ -137,3 +146,9 @@ def case_of(
         metadata=metadata,
         searched=searched,
     )
+
+
+def _measured(steps: UnprofiledSteps) -> dict[str, float]:
+    """The parts of the host's time whose length in an unprofiled step is known."""
+    parts = {"io": steps.save_ns, "gc": steps.gc_ns}
+    return {part: float(ns) for part, ns in parts.items() if ns is not None}

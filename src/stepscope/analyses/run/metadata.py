@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.analyses.run.samples import objects_at
+from stepscope.analyses.run.stalls import stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.untrusted import finite, whole
@@ -36,10 +37,10 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
     machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
-    samples = _while_timed(record)
+    samples, steps = _while_timed(record), unprofiled_steps(record.rows)
     return RankMetadata(
         rank=record.rank,
-        steps=unprofiled_steps(record.rows),
+        steps=steps,
         num_steps=len(record.rows),
         loader=_loader(recorded),
         cores=_cores(machine),
@@ -65,6 +66,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         held_back_share=_median(
             [finite(sample.get("cgroup_throttled_s_per_s")) for sample in samples]
         ),
+        stalls=stalls_of(record.rows, record.events, steps),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),
         timed_ns=_total(timed, "dur_ns"),

@@ -46,7 +46,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     )
     lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
     mean, error = _trimmed(lengths)
-    middle = _middle_rows(usual, "device_ns" if whole else "dur_ns")
+    middle = middle_rows(usual, "device_ns" if whole else "dur_ns")
     return UnprofiledSteps(
         num=len(usual),
         num_left_out=len(timed) - len(usual_rows(timed)),
@@ -61,6 +61,8 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         optimizer_ns=_mean_part(middle, "optimizer_ns"),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
+        save_ns=_mean_part(middle, "save_ns"),
+        gc_ns=_mean_part(middle, "gc_ns"),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
     )
 
@@ -90,8 +92,8 @@ def before_recording(rows: Sequence[Row]) -> list[Row]:
 
 
 def usual_rows(rows: Sequence[Row]) -> list[Row]:
-    """Steps with the commonest number of batches and backward passes, and no save:
-    an evaluation is another thing.
+    """Steps with the commonest number of batches and backward passes, with no save and no
+    evaluation unless most have one.
 
     Where most steps are of another kind than the commonest (a
     closure called as often as it takes), all kinds are usual.
@@ -100,13 +102,14 @@ def usual_rows(rows: Sequence[Row]) -> list[Row]:
     if not kinds:
         return []
     commonest, num = kinds.most_common(1)[0]
-    is_common = num * 2 >= len(rows)
-    unsaved = [row for row in rows if not row["save_ns"]]
-    return [
-        row
-        for row in unsaved
-        if not is_common or (row["num_batches"], row["num_backwards"]) == commonest
-    ]
+    usual = list(rows)
+    if num * 2 >= len(rows):
+        usual = [row for row in rows if (row["num_batches"], row["num_backwards"]) == commonest]
+    for name in ("save_ns", "num_evals"):
+        without = [row for row in usual if not row[name]]
+        if 2 * len(without) >= len(usual):
+            usual = without
+    return usual
 
 
 def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
@@ -120,7 +123,7 @@ def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
     return statistics.fmean(kept), spread / ((1 - 2 * TRIMMED) * math.sqrt(len(ordered)))
 
 
-def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
+def middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
     """The rows whose lengths the mean is of:
     a part of the step is a part of the same steps, or it may come out longer."""
     ordered = sorted(
