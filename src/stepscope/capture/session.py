@@ -65,7 +65,7 @@ class Session:
     __slots__ = (
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
-        *("_optimizer_ns",),
+        *("_optimizer_ns", "_wait_cpu_ns"),
         *("_passes", "_passes_left", "_save_ns", "_turn", "_wait_ns", "device_clock", "free_steps"),
         *("is_by_hand", "is_in_backward", "loader", "nests", "rows", "schedule", "step", "tape"),
         *("window", "writer"),
@@ -117,7 +117,7 @@ class Session:
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = 0
+        self._num_evals = self._wait_cpu_ns = 0
         self._passes = Passes()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
@@ -256,7 +256,9 @@ class Session:
             elif kind == WAITED:
                 self._wait_ns += ended - begun
                 # An epoch's end is waited for, and brings no batch.
-                self._num_batches += not who
+                if who is not None:
+                    self._num_batches += 1
+                    self._wait_cpu_ns += who
             elif kind == STEPPED:
                 if who == self._last_stepped[0] and begun <= self._last_stepped[1]:
                     self.nests = True
@@ -302,7 +304,7 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = 0
+        self._num_evals = self._wait_cpu_ns = 0
         self._passes.clear()
 
     def _next_due(self) -> int:
@@ -416,8 +418,9 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
         step = self.step
-        rest = self._optimizer_ns, self._save_ns, self._gc_ns, state, self._num_evals
-        self.rows.append([step, now, dur_ns, None, *wait, *backward, *rest])
+        stalls, rest = (self._save_ns, self._gc_ns), (self._num_evals, self._wait_cpu_ns)
+        fields = (*wait, *backward, self._optimizer_ns, *stalls, state, *rest)
+        self.rows.append([step, now, dur_ns, None, *fields])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:

@@ -37,6 +37,9 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Batches a step."""
     num_backwards: float | None
     """Backward passes a step: more than one where gradients are accumulated."""
+    wait_cpu_ns: int | None = None
+    """Of `wait_ns`, what the training thread spent on a core: the rest it slept, for a disk or for
+    workers."""
     save_ns: int | None = None
     gc_ns: int | None = None
     """In saves and in collections of garbage, a step; of the same steps as `step_ns`."""
@@ -109,6 +112,12 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     has_device: bool = False
     cores_used: float | None = None
     """By this process and its workers, while steps were timed."""
+    children_cores: float | None = None
+    """Of `cores_used`, by its child processes."""
+    worker_bytes: float | None = None
+    """Of memory that one of its child processes has to itself."""
+    memory_available_bytes: float | None = None
+    """On the machine, while steps were timed."""
     busiest_worker_cores: float | None = None
     """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
     held_back_share: float | None = None

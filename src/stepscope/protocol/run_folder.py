@@ -76,13 +76,14 @@ STEP_COLUMNS = (
     "gc_ns",
     "state",
     "num_evals",
+    "wait_cpu_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
 `device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns`
 is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps,
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
-module was called.
+module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core.
 """
 MARKS_FIELD = "stepscope_marks"
 """Of a recording: a list of `[name, begun_wall_ns, ended_wall_ns, thread]`, what the hooks saw

@@ -23,6 +23,10 @@ from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
 
+WAITING_SHARE = 0.05
+"""Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
+ready takes less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -116,10 +120,12 @@ def case_of(
     starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
     measured = {} if unprofiled is None else _measured(unprofiled)
+    waits = metadata is not None and is_waiting(metadata)
+    wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
+    if wait_ns is not None and (graph.on_host or waits):
+        measured["input"] = wait_ns
+    starved = starved or waits
     if graph.on_host:
-        wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
-        if wait_ns is not None:
-            measured["input"] = wait_ns
         fitted = fit_on_host(graph, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns
@@ -152,3 +158,11 @@ def _measured(steps: UnprofiledSteps) -> dict[str, float]:
     """The parts of the host's time whose length in an unprofiled step is known."""
     parts = {"io": steps.save_ns, "gc": steps.gc_ns}
     return {part: float(ns) for part, ns in parts.items() if ns is not None}
+
+
+def is_waiting(metadata: RankMetadata) -> bool:
+    """Whether the unprofiled steps wait for worker processes."""
+    steps, loader = metadata.steps, metadata.loader
+    if steps is None or loader is None or not loader.num_workers or steps.wait_ns is None:
+        return False
+    return steps.wait_ns >= WAITING_SHARE * steps.step_ns

@@ -32,10 +32,17 @@ Z = 1.645
 Row = Mapping[str, int | None]
 
 
-def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
+def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | None:
     """From rows of RUN/rank-N/steps.jsonl, in order;
-    None when there are too few of the usual kind."""
-    timed = before_recording(rows)
+    None when there are too few of the usual kind.
+
+    `stock` steps may find batches that workers made while nobody took any: at the start, and while
+    a profiler slowed the steps. Those after them tell what the workers bring, if there are enough.
+    """
+    settled = _settled(rows, stock)
+    timed = before_recording(settled)
+    if len(usual_rows(timed)) < ENOUGH:
+        timed = before_recording(rows)
     usual = usual_rows(timed)[-MOST:]
     if len(usual) < LEAST:
         return None
@@ -61,10 +68,21 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         optimizer_ns=_mean_part(middle, "optimizer_ns"),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
-        save_ns=_mean_part(middle, "save_ns"),
-        gc_ns=_mean_part(middle, "gc_ns"),
+        wait_cpu_ns=_mean_part(middle, "wait_cpu_ns"),
+        save_ns=_share_of(rows, "save_ns", mean),
+        gc_ns=_share_of(rows, "gc_ns", mean),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
     )
+
+
+def _settled(rows: Sequence[Row], stock: int) -> list[Row]:
+    """Without the steps that such a stock feeds; those with a profiler stay."""
+    settled, since = [], 0
+    for row in rows:
+        since = 0 if row["state"] == RECORDED else since + 1
+        if since == 0 or since > stock:
+            settled.append(row)
+    return settled
 
 
 def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
@@ -135,10 +153,20 @@ def middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
 
 def _mean_part(rows: Sequence[Row], name: str) -> int | None:
     """Of what the host spent on it in a step. A row in which that is longer than the step itself is
-    damaged, or it was spent in another thread; where most are so, it is no part of the step and
-    None."""
-    inside = [_value(row, name) for row in rows if _value(row, name) <= _value(row, "dur_ns")]
+    damaged, or it was spent in another thread; where most are so, or it was not measured, it is no
+    part of the step and None."""
+    measured = [(ns, _value(row, "dur_ns")) for row in rows if (ns := row[name]) is not None]
+    inside = [ns for ns, dur_ns in measured if ns <= dur_ns]
     return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(rows) else None
+
+
+def _share_of(rows: Sequence[Row], name: str, step_ns: float) -> int | None:
+    """The same, by its share of all timed steps: it comes and goes more than a step's length, and
+    what it takes is no longer with a profiler about."""
+    usual = usual_rows([row for row in rows if row["state"] == 0])
+    middle = middle_rows(usual, "dur_ns")
+    part, whole = _mean_part(middle, name), _mean_part(middle, "dur_ns")
+    return None if part is None or not whole else round(step_ns * part / whole)
 
 
 def _value(row: Row, name: str) -> int:

@@ -22,8 +22,9 @@ from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator."""
-    clock, record, free_steps, kind = (
+    clock, own_clock, record, free_steps, kind = (
         time.perf_counter_ns,
+        time.thread_time_ns,
         session.tape.append,
         session.free_steps,
         WAITED,
@@ -33,14 +34,14 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(self: Any) -> Any:
-            begun, is_over = clock(), 0
+            begun, own_begun, is_over = clock(), own_clock(), False
             try:
                 return original(self)
             except StopIteration:
-                is_over = 1
+                is_over = True
                 raise
             finally:
-                record((kind, begun, clock(), is_over))
+                record((kind, begun, clock(), None if is_over else own_clock() - own_begun))
                 if not free_steps:
                     look(self)
 

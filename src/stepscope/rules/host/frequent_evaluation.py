@@ -12,7 +12,8 @@ Evidence it needs: a run recorded by `stepscope run`, which times every step and
 What to do: evaluate more seldom or on fewer batches; with larger batches and without gradients
 (`torch.inference_mode()`), which fit more into memory; or in a job of its own, from checkpoints.
 
-Example: ten batches evaluated every 20th step added a fifth to the run.
+Example: ten batches, each four times a training batch, evaluated every 20th step, took 38 % of the
+run (a small model on one core).
 """
 
 from __future__ import annotations
