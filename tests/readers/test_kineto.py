@@ -462,3 +462,12 @@ def test_what_the_capture_saw_becomes_marks_on_its_thread(tmp_path: Path) -> Non
     assert (trace.kind[mark], trace.start_ns[mark], trace.dur_ns[mark]) == (Kind.MARK, 1_000, 4_000)
     assert trace.threads[trace.thread[mark]].tid == "20"
     assert "Python GC" not in trace.names
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_modules_that_the_capture_marked_are_marks(tmp_path: Path, is_marked: bool) -> None:
+    """The profiler writes them as operators, which they are where nobody says otherwise."""
+    module = json.dumps(event(name="nn.Module: Linear_0"))
+    more = '"stepscope_modules": true, ' if is_marked else ""
+    trace = read(tmp_path / "t.json", "{" + more + f'"traceEvents": [{module}]' + "}")
+    assert trace.kind.tolist() == [Kind.MARK if is_marked else Kind.OP]

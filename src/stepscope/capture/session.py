@@ -19,6 +19,7 @@ from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
 from stepscope.capture.tape import (
@@ -65,10 +66,9 @@ class Session:
     __slots__ = (
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
-        *("_optimizer_ns", "_wait_cpu_ns"),
-        *("_passes", "_passes_left", "_save_ns", "_turn", "_wait_ns", "device_clock", "free_steps"),
-        *("is_by_hand", "is_in_backward", "loader", "nests", "rows", "schedule", "step", "tape"),
-        *("window", "writer"),
+        *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_wait_cpu_ns"),
+        *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
+        *("nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
@@ -117,7 +117,8 @@ class Session:
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = self._wait_cpu_ns = 0
+        self._num_evals = 0
+        self._wait_cpu_ns: int | None = 0
         self._passes = Passes()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
@@ -258,7 +259,8 @@ class Session:
                 # An epoch's end is waited for, and brings no batch.
                 if who is not None:
                     self._num_batches += 1
-                    self._wait_cpu_ns += who
+                    own_ns = self._wait_cpu_ns
+                    self._wait_cpu_ns = None if who < 0 or own_ns is None else own_ns + who
             elif kind == STEPPED:
                 if who == self._last_stepped[0] and begun <= self._last_stepped[1]:
                     self.nests = True
@@ -418,9 +420,9 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
         step = self.step
-        stalls, rest = (self._save_ns, self._gc_ns), (self._num_evals, self._wait_cpu_ns)
-        fields = (*wait, *backward, self._optimizer_ns, *stalls, state, *rest)
-        self.rows.append([step, now, dur_ns, None, *fields])
+        spent = self._optimizer_ns, self._save_ns, self._gc_ns
+        rest = state, self._num_evals, self._wait_cpu_ns
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
@@ -486,7 +488,8 @@ class Session:
             return
         self.writer.before_window()
         path = self.writer.folder / f"window-{self.step}.pt.trace.json"
-        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0)
+        modules = ModuleMarks(torch, self.guard) if self.options.modules else None
+        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0, modules)
         self.window.open()
 
     def _write_problem(self, problem: str) -> None:

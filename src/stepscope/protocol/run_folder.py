@@ -85,6 +85,8 @@ is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` 
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
 module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core.
 """
+MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
+"""Of a recording whose operators with such names are marks of modules."""
 MARKS_FIELD = "stepscope_marks"
 """Of a recording: a list of `[name, begun_wall_ns, ended_wall_ns, thread]`, what the hooks saw
 and the profiler does not record. A name may end with ` at ` and the line that asked for it, as the

@@ -77,6 +77,11 @@ class Case:
             self._stacks.append(stacks_of(self.context.trace, self.context.links))
         return self._stacks[0]
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether stacks name the lines of what is found."""
+        return self.stacks is not None and self.stacks.has_lines
+
     def stalls(self, kind: str) -> Stalls | None:
         """What only some steps of the recorded run hold, of this kind."""
         return None if self.metadata is None else self.metadata.stalls.get(kind)

@@ -169,7 +169,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         changes_numerics=proposal.changes_numerics,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
-        lacks_stacks=proposal.events is not None and case.stacks is None and not locations,
+        lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
 
 

@@ -26,10 +26,11 @@ from stepscope.capture.recording.forked import (
     make_way_in_child,
     note_profiler,
 )
+from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import WARM_STEPS, Options
-from stepscope.protocol.run_folder import MARKS_FIELD
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
 
 LONGEST_WAIT_S = 5.0
 """For the thread that records to let go, where another thread of the job starts a profiler of its
@@ -73,7 +74,13 @@ class Window:
     """One recording. `step` is called at each step's end until the profiler is off."""
 
     def __init__(
-        self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0
+        self,
+        torch: Any,
+        options: Options,
+        path: Path,
+        first_step: int,
+        step_ns: int = 0,
+        modules: ModuleMarks | None = None,
     ) -> None:
         self._torch = torch
         self.path = path
@@ -89,6 +96,7 @@ class Window:
         self.problem: str | None = None
         self.saved_ns = 0
         """How long the file took to write: the job waited for it."""
+        self._modules = modules
         self._marks: list[tuple[str, int, int]] = []
         """What the hooks saw in its thread: name, beginning and end."""
         profiler = torch.profiler
@@ -132,6 +140,8 @@ class Window:
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
         with quiet_kineto(self._torch), without_thread_line():
             self.profile.start()
+        if self._modules is not None and self._modules.begin():
+            self.profile.add_metadata_json(MODULES_FIELD, "true")
 
     def step(self) -> None:
         """At the end of a step of any thread."""
@@ -188,6 +198,8 @@ class Window:
                 stay_in_cupti()
             self.is_attached = False
             try:
+                if self._modules is not None:
+                    self._modules.end()
                 self._hand_marks_over()
                 with quiet_kineto(self._torch):
                     self.profile.stop()

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
-from stepscope.protocol.run_folder import MARKS_FIELD
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
 from stepscope.protocol.untrusted import MAX_DEPTH, finite
 from stepscope.readers.source import Source
 from stepscope.readers.trace.columns import Columns
@@ -33,6 +33,7 @@ FIELDS = (
     "record_shapes",
     "with_stack",
     MARKS_FIELD,
+    MODULES_FIELD,
 )
 
 

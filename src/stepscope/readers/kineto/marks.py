@@ -1,14 +1,14 @@
-"""What the capture saw and the profiler does not record: saves and collections of garbage."""
+"""What the capture adds to a recording: saves, collections of garbage, and modules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from stepscope.core.trace import Kind
-from stepscope.protocol.run_folder import MARKS_FIELD
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULE_PREFIX, MODULES_FIELD
 from stepscope.protocol.untrusted import LARGEST_INT, whole
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.trace.columns import Columns
@@ -33,6 +33,15 @@ def marks_of(fields: Mapping[str, Any], base_ns: int, scanner: Scanner) -> Colum
     columns.name[:] = [scanner.names[name] for name in names]
     columns.thread[:] = thread
     return columns
+
+
+def name_modules(fields: Mapping[str, Any], chunks: Sequence[Columns], scanner: Scanner) -> None:
+    """The capture's ranges around modules, which the profiler writes as operators, become marks."""
+    if fields.get(MODULES_FIELD) is not True:
+        return
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in scanner.names.table()])
+    for columns in chunks:
+        columns.kind[(columns.kind == Kind.OP) & is_module[columns.name]] = Kind.MARK
 
 
 def _row(mark: Any, base_ns: int, threads: Mapping[str, int]) -> tuple[str, int, int, int] | None:

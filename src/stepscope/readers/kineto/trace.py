@@ -16,7 +16,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
-from stepscope.readers.kineto.marks import marks_of
+from stepscope.readers.kineto.marks import marks_of, name_modules
 from stepscope.readers.kineto.native import scanner_for_file
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -64,6 +64,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         fields, notes = read_fields(feed.outside.text())
         notes += rank_notes(source, fields) + _notes(stream, feed, scanner)
         meta = trace_meta(source, fields, chunks, stream.text_bytes)
+        name_modules(fields, chunks, scanner)
         marks = marks_of(fields, meta.base_ns, scanner)
         if marks is not None:
             chunks.append(marks)
