@@ -50,7 +50,6 @@ NOTHING_DUE = 1_000
 whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks recorded, which takes milliseconds."""
-
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
@@ -418,8 +417,7 @@ class Session:
         # Threads that step the same optimizer may be read in another order than they stepped in.
         now = max(now, self._last_ns)
         self._last_dur_ns = dur_ns = now - self._last_ns
-        wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
-        step = self.step
+        wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
         rest = state, self._num_evals, self._wait_cpu_ns
         self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
