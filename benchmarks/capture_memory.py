@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.stalls import saved
 from stepscope.capture.session import Session
 from stepscope.protocol.options import Options
 
@@ -28,7 +29,7 @@ def remember(num_steps: int) -> list[dict[str, Any]]:
             now += STEP_NS
             session.stepped(optimizer, now - 300_000, now)
             if step % 50_000 == 0:
-                session.saved(None, now, now + 50_000_000)
+                saved(session, now, now + 50_000_000)
             if step % (10**9 // STEP_NS) == 0 and session.writer is not None:
                 session.writer._turn()  # noqa: SLF001 - what its thread calls once a second
             if step in TOLD_AT or step == num_steps:

@@ -4,12 +4,18 @@ better?
     python -m benchmarks.captured record OUT [--seconds N] [--cases A,B] [--each S]
         [--command "..."]
     python -m benchmarks.captured score OUT [--truth lab/truth.json]
+    python -m benchmarks.captured habits OUT [--cases A,B] [--each S] [--rounds N] [--on-cores]
 
 `record` needs a GPU. It plays each case's slow and fixed run under the capture (the command gets
 the case and the variant after it; `python -m lab.play` without one) and keeps OUT/CASE.VARIANT, a
 run folder each, recordings compressed. It needs torch and the standard library alone. `score`
 diagnoses them with nothing else given, and compares with the truth and with the step time that the
 truth has.
+
+`habits` does the same with the jobs of benchmarks.slow_jobs that stop their steps (saves,
+evaluations, collections, logs), on any machine: records the slow run, and then times slow and fixed
+in turn with nothing attached, into OUT/truth.json, which `score` takes. Where other programs share
+the machine, `--on-cores` compares the time that the job has on cores, which they change little.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import gzip
 import json
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -31,10 +38,17 @@ from stepscope.protocol.options import Options
 LIMIT_S = 60
 
 
-def record(out: Path, command: list[str], names: list[str], seconds: float, each: float) -> None:
+def record(
+    out: Path,
+    command: list[str],
+    names: list[str],
+    seconds: float,
+    each: float,
+    variants: tuple[str, ...] = ("slow", "fixed"),
+) -> None:
     until = time.monotonic() + seconds
     for name in names:
-        for variant in ("slow", "fixed"):
+        for variant in variants:
             if time.monotonic() > until:
                 print(f"no time left for {name}.{variant}", flush=True)
                 continue
@@ -65,6 +79,44 @@ def record(out: Path, command: list[str], names: list[str], seconds: float, each
                 ):
                     shutil.copyfileobj(raw, packed)
                 trace.unlink()
+
+
+def habits(out: Path, names: list[str], each: float, rounds: int, *, on_cores: bool) -> None:
+    from benchmarks.slow_jobs import CAUSES
+
+    names = names or list(CAUSES)
+    command = [sys.executable, "-m", "benchmarks.slow_jobs"]
+    record(out, command, names, LIMIT_S * len(names), each, ("slow",))
+    cases: dict[str, Any] = {}
+    for name in names:
+        times: dict[str, list[float]] = {"slow": [], "fixed": []}
+        for number in range(2 * rounds):
+            variant = ("slow", "fixed")[number % 2]
+            times[variant].append(_seconds_a_step([*command, name, variant], each, on_cores))
+        speedups = [a / b for a, b in zip(times["slow"], times["fixed"], strict=True)]
+        cases[name] = {
+            "bounds": ["host", "compute", "memory"],
+            "causes": [CAUSES[name]],
+            "speedup": statistics.median(speedups),
+            "speedups": sorted(speedups),
+            **{f"{variant}_ms": 1e3 * statistics.median(spent) for variant, spent in times.items()},
+        }
+        print(name, json.dumps(cases[name]), flush=True)
+        (out / "truth.json").write_text(json.dumps({"cases": cases}, indent=1))
+
+
+def _seconds_a_step(command: list[str], each: float, on_cores: bool) -> float:
+    from benchmarks.slow_jobs import SPEED
+
+    done = subprocess.run(
+        [*command, "--seconds", str(each)],
+        timeout=LIMIT_S,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    wall, own = done.stdout.rpartition(SPEED)[2].split()
+    return float(own if on_cores else wall)
 
 
 def score(out: Path, truths: dict[str, Any]) -> None:
@@ -124,11 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("record", "score"))
+    parser.add_argument("what", choices=("record", "score", "habits"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cases", default="")
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--each", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs, slow and fixed")
+    parser.add_argument("--on-cores", action="store_true")
     parser.add_argument("--truth", type=Path, default=Path("lab/truth.json"))
     parser.add_argument(
         "--command",
@@ -136,13 +190,15 @@ def main() -> None:
         help="gets the case and the variant after it",
     )
     arguments = parser.parse_args()
+    names = [name for name in arguments.cases.split(",") if name]
+    if arguments.what == "habits":
+        habits(arguments.out, names, arguments.each, arguments.rounds, on_cores=arguments.on_cores)
+        return
     truths = json.loads(arguments.truth.read_text())["cases"]
     if arguments.what == "score":
         score(arguments.out, truths)
         return
-    names = [name for name in arguments.cases.split(",") if name] or [
-        name for name in truths if "/" not in name
-    ]
+    names = names or [name for name in truths if "/" not in name]
     record(arguments.out, shlex.split(arguments.command), names, arguments.seconds, arguments.each)
 
 

@@ -1,18 +1,27 @@
-"""Training scripts with one fault each that a setting fixes, for a machine with a GPU; without one
-they run on the CPU, where they show little.
+"""Training scripts with one fault each, for a machine with a GPU; without one they run on the CPU,
+where those that a setting fixes show little.
 
-    python -m benchmarks.slow_jobs NAME [--batch N] [--accum N]
+    python -m benchmarks.slow_jobs NAME [slow|fixed] [--batch N] [--accum N] [--seconds N]
     torchrun --nproc_per_node 2 -m benchmarks.slow_jobs buckets
 
-They are ordinary loops with nothing of ours in them; each runs until it is stopped or STEPS are
-over.
+They are ordinary loops with nothing of ours in them; each runs until it is stopped, or its steps or
+seconds are over. Those of HABITS do something beside the step, which `fixed` leaves out;
+`disk` and `decode` load with NUM_WORKERS of the environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import logging
+import math
 import os
+import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +29,9 @@ from torch import nn
 from torch.nn import functional
 
 STEPS = 4_000
+FIRST, WHOLE = 20, 20
+"""Steps that are not timed, and the number of which a timed run is a multiple: every habit comes
+as often as in a long run."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -154,29 +166,228 @@ def buckets(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
     return model, drawn(model, batch or 1024, 256)
 
 
+class Rows(torch.utils.data.Dataset[torch.Tensor]):
+    """Rows that come from a slow disk, or take a core, for some milliseconds each."""
+
+    def __init__(self, seconds: float, *, is_waiting: bool) -> None:
+        self.seconds, self.is_waiting = seconds, is_waiting
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        if self.is_waiting:
+            time.sleep(self.seconds)
+        else:
+            until = time.thread_time() + self.seconds
+            while time.thread_time() < until:
+                sum(range(200))
+        return torch.full((256,), number / (1 << 20))
+
+
+def rows(batch: int, is_waiting: bool) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    model = nn.Sequential(*(Plain(256) for _ in range(2))).to(DEVICE)
+    dataset = Rows(0.002, is_waiting=is_waiting)
+    num_workers = int(os.environ.get("NUM_WORKERS", "0"))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=batch or 16, num_workers=num_workers)
+    return model, (model(some.to(DEVICE)).square().mean() for some in loader)
+
+
+def disk(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    return rows(batch, is_waiting=True)
+
+
+def decode(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    return rows(batch, is_waiting=False)
+
+
+def plain(batch: int) -> tuple[nn.Module, Iterator[torch.Tensor]]:
+    """A model for the habits: a step of about 10 ms on one core."""
+    model = nn.Sequential(*(Plain(256) for _ in range(4))).to(DEVICE)
+    return model, drawn(model, batch or 128, 256)
+
+
+AfterStep = Callable[[int], None]
+
+
+def collect(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """gc.collect() in every step, beside a large index."""
+    index = [[number] for number in range(300_000)]
+
+    def after(_: int) -> None:
+        gc.collect()
+        index[0][0] += 1
+
+    return after
+
+
+def garbage(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """So many objects that live for a while that Python collects by itself all the time; without
+    the fault its collector is off."""
+    kept: deque[list[int]] = deque(maxlen=400_000)
+
+    def after(step: int) -> None:
+        kept.extend([[step, number] for number in range(10_000)])
+
+    return after
+
+
+def save(model: nn.Module, stepper: torch.optim.Optimizer, every: int = 1) -> AfterStep:
+    path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
+
+    def after(step: int) -> None:
+        if step % every == 0:
+            torch.save({"model": model.state_dict(), "optimizer": stepper.state_dict()}, path)
+
+    return after
+
+
+def save_second(model: nn.Module, stepper: torch.optim.Optimizer) -> AfterStep:
+    return save(model, stepper, 2)
+
+
+def evaluate(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """Every 20 steps over ten batches, with no loader."""
+    held_out = torch.randn(10, 512, 256, device=DEVICE)
+
+    def after(step: int) -> None:
+        if step % 20:
+            return
+        model.eval()
+        with torch.no_grad():
+            total = sum(model(batch).square().mean() for batch in held_out)
+        print("evaluated:", float(total))
+        model.train()
+
+    return after
+
+
+def evaluate_loaded(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """Every 20 steps over a loader's ten batches."""
+    rows = torch.utils.data.TensorDataset(torch.randn(10 * 512, 256))
+    held_out = torch.utils.data.DataLoader(rows, batch_size=512)
+
+    def after(step: int) -> None:
+        if step % 20:
+            return
+        model.eval()
+        with torch.no_grad():
+            total = sum(model(batch.to(DEVICE)).square().mean() for (batch,) in held_out)
+        print("evaluated:", float(total))
+        model.train()
+
+    return after
+
+
+def log(_: nn.Module, __: torch.optim.Optimizer) -> AfterStep:
+    """Every step writes a table as JSON, and a log line for each of its rows."""
+    path = Path(tempfile.mkdtemp()) / "log.txt"
+    logging.basicConfig(filename=path, level=logging.INFO, force=True)
+    logger = logging.getLogger("train")
+    table = [{"name": f"parameter {row}", "norm": row / 7, "step": 0} for row in range(300)]
+
+    def after(step: int) -> None:
+        for row in table:
+            row["step"] = step
+            logger.info("%s", row)
+        with path.with_suffix(".json").open("w") as file:
+            json.dump(table, file)
+
+    return after
+
+
+def read(model: nn.Module, _: torch.optim.Optimizer) -> AfterStep:
+    """The norm of every parameter and gradient, as a number, in every step."""
+
+    def after(_: int) -> None:
+        for value in model.parameters():
+            float(value.detach().norm())
+            if value.grad is not None:
+                float(value.grad.norm())
+
+    return after
+
+
+HABITS: dict[str, Callable[[nn.Module, torch.optim.Optimizer], AfterStep]] = {
+    each.__name__: each
+    for each in (*(collect, garbage, save, save_second, evaluate, evaluate_loaded, log, read),)
+}
+CAUSES = {
+    "collect": "gc-pause",
+    "garbage": "gc-pause",
+    "save": "checkpoint-stall",
+    "save_second": "checkpoint-stall",
+    "evaluate": "frequent-evaluation",
+    "evaluate_loaded": "frequent-evaluation",
+    "log": "python-overhead",
+    "read": "device-sync" if DEVICE == "cuda" else "python-overhead",
+}
+"""What should be found of each."""
+SPEED = "seconds a step:"
+"""Before the mean of all steps after FIRST, as the loop itself sees it: by the wall's clock, and on
+cores."""
+
+
 JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
     each.__name__: each
-    for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets)
+    for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets, disk, decode)
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_jobs", description=__doc__)
-    parser.add_argument("job", choices=sorted(JOBS))
+    parser.add_argument("job", choices=sorted((*JOBS, *HABITS)))
+    parser.add_argument("variant", nargs="?", choices=("slow", "fixed"), default="slow")
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument(
         "--accum", type=int, default=1, help="batches that one optimizer step takes"
     )
+    parser.add_argument("--seconds", type=float, default=math.inf)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    model, losses = JOBS[arguments.job](arguments.batch)
+    model, losses = JOBS.get(arguments.job, plain)(arguments.batch)
     told: dict[str, Any] = {"foreach": False} if arguments.job == "optimizer" else {}
     stepper = torch.optim.AdamW(model.parameters(), lr=1e-4, **told)
-    for number, loss in zip(range(STEPS * arguments.accum), losses, strict=False):
-        (loss / arguments.accum).backward()
-        if (number + 1) % arguments.accum == 0:
-            stepper.step()
-            stepper.zero_grad()
+    after: AfterStep | None = None
+    is_slow = arguments.variant == "slow"
+    if arguments.job in HABITS and (is_slow or arguments.job == "garbage"):
+        after = HABITS[arguments.job](model, stepper)
+    if not is_slow:
+        gc.disable()
+    train(stepper, losses, after, arguments.accum, arguments.seconds)
+
+
+def train(
+    stepper: torch.optim.Optimizer,
+    losses: Iterator[torch.Tensor],
+    after: AfterStep | None,
+    accum: int,
+    seconds: float,
+) -> None:
+    begun, until = clocks(), time.monotonic() + seconds
+    for number, loss in zip(range(STEPS * accum), losses, strict=False):
+        backward: Any = (loss / accum).backward
+        backward()
+        if (number + 1) % accum:
+            continue
+        stepper.step()
+        stepper.zero_grad()
+        step = number // accum
+        if after is not None:
+            after(step)
+        if step == FIRST:
+            begun = clocks()
+        elif step > FIRST and (step - FIRST) % WHOLE == 0 and time.monotonic() > until:
+            break
+    wall, own = ((now - then) / (step - FIRST) for now, then in zip(clocks(), begun, strict=True))
+    print(SPEED, wall, own)
+
+
+def clocks() -> tuple[float, float]:
+    """The wall's, and the process's own time on cores."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
 
 
 if __name__ == "__main__":

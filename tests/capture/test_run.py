@@ -138,3 +138,33 @@ def test_a_recording_is_made_on_demand_by_file_and_by_signal(tmp_path: Path) -> 
     finally:
         stop.touch()
         assert process.wait(60) == 0
+
+
+HABITS = """
+import gc, io
+index = [[number] for number in range(20_000)]
+def habits(step):
+    gc.collect()
+    torch.save(model.state_dict(), io.BytesIO())
+    if step % 10 == 0:
+        model.eval()
+        model.train()
+train(30, habits)
+"""
+
+
+def test_saves_collections_and_evaluations_are_seen_with_their_lines(tmp_path: Path) -> None:
+    ended = record(tmp_path, HABITS, *WINDOW)
+    (rank,) = ended.run.ranks
+    assert all(row["save_ns"] for row in rank.rows)
+    assert all(row["gc_ns"] for row in rank.rows)
+    assert sum(row["num_evals"] or 0 for row in rank.rows) == 2, (
+        "the first is before the first step"
+    )
+    lines = {event["kind"]: event["line"] for event in rank.events if "line" in event}
+    assert all("habits" in line for line in lines.values())
+    assert {"save", "gc", "evaluation"} == set(lines)
+    marks = json.loads(rank.windows[8].read_text())["stepscope_marks"]
+    names = [name.partition(" at ")[0] for name, *_ in marks]
+    assert sorted(set(names)) == ["gc.collect()", "torch.save"]
+    assert names.count("torch.save") == 2, "of the recorded steps, not of the warm-up"

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.stalls import collected, evaluated, saved
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
@@ -73,7 +74,7 @@ def test_every_step_is_a_row_whether_it_is_looked_at_or_not(job: Job) -> None:
         job.step()
     rows = job.rows()
     assert [row[0] for row in rows] == list(range(1, 300))
-    assert {tuple(row[2:-1]) for row in rows} == {
+    assert {tuple(row[2:-3]) for row in rows} == {
         (9 * MS, None, 2 * MS, 2, 4 * MS, 2, 3 * MS, 0, 0)
     }
     assert len(looked_at) < 15, "most steps go by with a word to the tape"
@@ -130,13 +131,14 @@ def test_a_job_that_drops_its_optimizer_is_noticed(job: Job) -> None:
 def test_what_is_saved_or_collected_counts_to_the_step_it_came_in(job: Job) -> None:
     for _ in range(100):
         job.step()
-    job.session.saved(None, job.now, job.now + 5 * MS)
-    job.session.collected(job.now, job.now + 7 * MS, 2)
+    saved(job.session, job.now, job.now + 5 * MS)
+    collected(job.session, job.now, job.now + 7 * MS, is_asked=True)
+    evaluated(job.session, job.now, job.now, is_noted=True)
     for _ in range(5):
         job.step()
     rows = job.rows()
-    assert [(row[0], row[9], row[10]) for row in rows if row[9] or row[10]] == [
-        (100, 5 * MS, 7 * MS)
+    assert [(row[0], row[9], row[10], row[12]) for row in rows if row[9] or row[10]] == [
+        (100, 5 * MS, 7 * MS, 1)
     ]
 
 

@@ -234,6 +234,7 @@ def test_the_options_are_pinned() -> None:
                 "--hardware",
                 "--help",
                 "--memory",
+                "--modules",
                 "--no-alerts",
                 "--no-diagnose",
                 "--out",

@@ -444,3 +444,30 @@ def test_a_time_beyond_all_numbers_is_damage_and_no_warning(tmp_path: Path) -> N
     assert len(trace) == len(
         read_kineto(source(write(tmp_path / "b.json", trace_text(step_events()))))
     )
+
+
+def test_what_the_capture_saw_becomes_marks_on_its_thread(tmp_path: Path) -> None:
+    base = 1_700_000_000_000_000_000
+    marks = [
+        ["torch.save at train.py(3): main", base + 1_000, base + 5_000, 20],
+        ["Python GC", base + 9_000, base + 9_500, 99],
+        ["before its time", base - 1, base, 20],
+        ["cut off"],
+        7,
+    ]
+    more = json.dumps({"baseTimeNanoseconds": base, "stepscope_marks": marks})
+    text = "{" + more[1:-1] + ', "traceEvents": ' + json.dumps(step_events()) + "}"
+    trace = read(tmp_path / "t.json", text)
+    (mark,) = [i for i, code in enumerate(trace.name.tolist()) if "torch.save" in trace.names[code]]
+    assert (trace.kind[mark], trace.start_ns[mark], trace.dur_ns[mark]) == (Kind.MARK, 1_000, 4_000)
+    assert trace.threads[trace.thread[mark]].tid == "20"
+    assert "Python GC" not in trace.names
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_modules_that_the_capture_marked_are_marks(tmp_path: Path, is_marked: bool) -> None:
+    """The profiler writes them as operators, which they are where nobody says otherwise."""
+    module = json.dumps(event(name="nn.Module: Linear_0"))
+    more = '"stepscope_modules": true, ' if is_marked else ""
+    trace = read(tmp_path / "t.json", "{" + more + f'"traceEvents": [{module}]' + "}")
+    assert trace.kind.tolist() == [Kind.MARK if is_marked else Kind.OP]

@@ -135,9 +135,10 @@ def test_a_starved_loader_is_never_told_to_have_less(
     known = RankMetadata(
         rank=0, cores=cores, local_ranks=1, loader=loader, busiest_worker_cores=busy
     )
-    for given in (None, known):
+    now = workers or 1
+    for given, more in ((None, None), (known, None), (known, now), (known, 3 * now)):
         for times in (2, 4):
-            action = _action(given, times)
+            action = _action(given, more if workers else None, times)
             assert faults(action) == []
             told = dict(PAIR.findall(action))
             assert given is None or int(told.get("num_workers", 10**6)) > (workers or 0)

@@ -91,7 +91,7 @@ def profile(out: str | os.PathLike[str] | None = None, **options: Any) -> Scope:
     """Records the steps that `scope.step()` ends.
 
     `out` is the run folder, the same on every rank. Options are those of a run: start_step,
-    num_steps, num_windows, every_steps, stacks, memory, warm_up_steps. torch must be imported
-    already.
+    num_steps, num_windows, every_steps, modules, stacks, memory, warm_up_steps. torch must be
+    imported already.
     """
     return Scope(out, options)

@@ -19,9 +19,19 @@ from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
-from stepscope.capture.tape import COLLECTED, MOST_TAPED, PASSED, SAVED, STEPPED, WAITED, Tape
+from stepscope.capture.tape import (
+    COLLECTED,
+    MOST_TAPED,
+    NOTED_NS,
+    PASSED,
+    SAVED,
+    STEPPED,
+    WAITED,
+    Tape,
+)
 from stepscope.capture.writer import Row, Writer
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
 from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
@@ -40,7 +50,6 @@ NOTHING_DUE = 1_000
 whatever the writer's thread does meanwhile."""
 LONGEST_S = 1.0
 """To wait for the other thread that reads what the hooks recorded, which takes milliseconds."""
-
 MOST_WAITING = 100_000
 """Steps kept until the writer takes them; beyond that the oldest are lost."""
 
@@ -55,10 +64,10 @@ class Session:
     # model's, and each line costs.
     __slots__ = (
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
-        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_instead", "_optimizer_ns"),
-        *("_passes", "_passes_left", "_save_ns", "_turn", "_wait_ns", "device_clock", "free_steps"),
-        *("is_by_hand", "is_in_backward", "loader", "nests", "rows", "schedule", "step", "tape"),
-        *("window", "writer"),
+        *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
+        *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_wait_cpu_ns"),
+        *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
+        *("nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
@@ -107,6 +116,8 @@ class Session:
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._num_evals = 0
+        self._wait_cpu_ns: int | None = 0
         self._passes = Passes()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
@@ -147,16 +158,9 @@ class Session:
         self._num_instead += 1
         self._instead(graph, ended)
 
-    def saved(self, _: Any, begun: int, ended: int) -> None:
-        self.tape.append((SAVED, begun, ended, 0))
-
     def began_epoch(self, _: Any, begun: int, ended: int) -> None:
         self.catch_up()
         self._add_event("epoch", begun, ended)
-
-    def collected(self, begun: int, ended: int, generation: int) -> None:
-        # Any allocation may come to this, one of our own too: nothing is waited for here.
-        self.tape.append((COLLECTED, begun, ended, generation))
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
@@ -252,7 +256,10 @@ class Session:
             elif kind == WAITED:
                 self._wait_ns += ended - begun
                 # An epoch's end is waited for, and brings no batch.
-                self._num_batches += not who
+                if who is not None:
+                    self._num_batches += 1
+                    own_ns = self._wait_cpu_ns
+                    self._wait_cpu_ns = None if who < 0 or own_ns is None else own_ns + who
             elif kind == STEPPED:
                 if who == self._last_stepped[0] and begun <= self._last_stepped[1]:
                     self.nests = True
@@ -269,15 +276,19 @@ class Session:
                     self.hurry()
             elif kind == SAVED:
                 self._save_ns += ended - begun
-                self._add_event("save", begun, ended)
-            else:
+                self._add_event("save", begun, ended, line=who)
+            elif kind == COLLECTED:
                 self._gc_ns += ended - begun
-                if ended - begun > 1_000_000:
-                    self._add_event("gc", begun, ended, generation=who)
+                if ended - begun >= NOTED_NS:
+                    self._add_event("gc", begun, ended, line=who)
+            else:
+                self._num_evals += 1
+                if who is not None:
+                    self._add_event("evaluation", begun, ended, line=who)
         if len(self._passes) >= LEAST_INSTEAD:
             self.hurry()
 
-    def _add_event(self, kind: str, begun: int, ended: int, **more: int) -> None:
+    def _add_event(self, kind: str, begun: int, ended: int, **more: str | None) -> None:
         if self.writer is not None:
             self.writer.event(kind, ended, dur_ns=ended - begun, step=self.step, **more)
 
@@ -294,6 +305,7 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
+        self._num_evals = self._wait_cpu_ns = 0
         self._passes.clear()
 
     def _next_due(self) -> int:
@@ -405,22 +417,10 @@ class Session:
         # Threads that step the same optimizer may be read in another order than they stepped in.
         now = max(now, self._last_ns)
         self._last_dur_ns = dur_ns = now - self._last_ns
-        wait, backward = (self._wait_ns, self._num_batches), self._passes.fold()
-        step = self.step
-        self.rows.append(
-            [
-                step,
-                now,
-                dur_ns,
-                None,
-                *wait,
-                *backward,
-                self._optimizer_ns,
-                self._save_ns,
-                self._gc_ns,
-                state,
-            ]
-        )
+        wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
+        spent = self._optimizer_ns, self._save_ns, self._gc_ns
+        rest = state, self._num_evals, self._wait_cpu_ns
+        self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
         self.step = step + 1
 
     def _measured(self, step: int, device_ns: int) -> None:
@@ -486,7 +486,8 @@ class Session:
             return
         self.writer.before_window()
         path = self.writer.folder / f"window-{self.step}.pt.trace.json"
-        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0)
+        modules = ModuleMarks(torch, self.guard) if self.options.modules else None
+        self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0, modules)
         self.window.open()
 
     def _write_problem(self, problem: str) -> None:

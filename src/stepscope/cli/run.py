@@ -69,6 +69,11 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
         help="steps between two of them (default: 1000)",
     )
     parser.add_argument(
+        "--modules",
+        action="store_true",
+        help="mark modules in the recording: findings then name them",
+    )
+    parser.add_argument(
         "--stacks",
         action="store_true",
         help="record Python's stacks too: findings then name lines of code",
@@ -98,6 +103,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
             num_windows=arguments.windows,
             every_steps=arguments.every,
             stacks=arguments.stacks,
+            modules=arguments.modules,
             memory=arguments.memory,
         ),
         watching=watching.options_of(arguments),

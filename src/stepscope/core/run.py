@@ -17,7 +17,7 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
 
     num: int
     num_left_out: int
-    """Unlike the others: they held a save, an evaluation, another number of batches."""
+    """Unlike most: they held a save, an evaluation, another number of batches."""
     step_ns: int
     """The mean of the middle nine tenths: a loader that delivers in bursts counts, a hiccup does
     not."""
@@ -39,6 +39,12 @@ class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Backward passes a step: more than one where gradients are accumulated."""
     dur_ns: int | None = None
     """A step by the host's clock, of the same steps; the parts above are parts of it."""
+    wait_cpu_ns: int | None = None
+    """Of `wait_ns`, what the training thread spent on a core: the rest it slept, for a disk or for
+    workers."""
+    save_ns: int | None = None
+    gc_ns: int | None = None
+    """In saves and in collections of garbage, a step; of the same steps as `step_ns`."""
     host_ns: int | None = None
     """What a step takes the host, from steps in which it ran ahead of the device; None: it never
     did, or that was not seen."""
@@ -60,6 +66,23 @@ class OwnTime(Struct, frozen=True, kw_only=True):
     spread: float
     """Of the step, by which the longest own time exceeds the ranks' mean, the mean over the steps;
     the same for all ranks."""
+
+
+class Stalls(Struct, frozen=True, kw_only=True):
+    """What some of the steps held beside what all of them do: saves, evaluations, collections of
+    garbage."""
+
+    num: int
+    """Steps that held one."""
+    every: float
+    """Steps from one to the next."""
+    once_ns: int
+    """What one adds to its step."""
+    step_ns: int
+    """What they add to a step, over all of them."""
+    lines: Mapping[str, float] = {}
+    """Those that asked for them, as the profiler names frames, and of how much of it, the most
+    first."""
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):
@@ -112,6 +135,12 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     known."""
     cores_used: float | None = None
     """By this process and its workers, while steps were timed."""
+    children_cores: float | None = None
+    """Of `cores_used`, by its child processes."""
+    worker_bytes: float | None = None
+    """Of memory that one of its child processes has to itself."""
+    memory_available_bytes: float | None = None
+    """On the machine, while steps were timed."""
     busiest_worker_cores: float | None = None
     """Of one core, by the child process that used most: a loader worker near 1 has no room left."""
     held_back_share: float | None = None
@@ -122,6 +151,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     """The same of any thread of the machine."""
     other_cores: float | None = None
     """In use on the machine by processes that are not of this run."""
+    stalls: Mapping[str, Stalls] = {}
+    """By kind: save, gc, evaluation."""
     save_ns: int = 0
     gc_ns: int = 0
     timed_ns: int = 0

@@ -34,6 +34,9 @@ class Options:
     stacks: bool = False
     """Whether recordings have Python's stacks: source locations,
     for a larger file and a slower window."""
+    modules: bool = False
+    """Whether recordings mark the modules' forward passes: findings name modules without
+    stacks."""
     memory: bool = False
     """Whether recordings have allocations."""
     sample_s: float = 1.0

@@ -75,13 +75,22 @@ STEP_COLUMNS = (
     "save_ns",
     "gc_ns",
     "state",
+    "num_evals",
+    "wait_cpu_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
 `device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns`
 is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps,
-all on the host. `state` is one of STATES.
+all on the host. `state` is one of STATES, `num_evals` how often eval() of a
+module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core.
 """
+MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
+"""Of a recording whose operators with such names are marks of modules."""
+MARKS_FIELD = "stepscope_marks"
+"""Of a recording: a list of `[name, begun_wall_ns, ended_wall_ns, thread]`, what the hooks saw
+and the profiler does not record. A name may end with ` at ` and the line that asked for it, as the
+profiler names frames."""
 STATES = ("timed", "first", "profiled", "after")
 """timed: nothing but our hooks; first: too early to count; profiled: a profiler was attached;
 after: the profiler has just left, or wrote its file in this step."""

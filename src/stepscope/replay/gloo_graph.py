@@ -160,7 +160,7 @@ def _parts(context: RankContext, start: Int64, end: Int64) -> dict[str, Float64]
     parts = {part: np.zeros(len(start)) for part in HOST_PARTS}
     taken = np.zeros(len(start))
     operators = host_work(context.trace, context.host, int(context.cut.host_end[-1]))
-    for part in ("compile", "input", "io", "operators"):
+    for part in ("compile", "input", "io", "gc", "operators"):
         when = operators if part == "operators" else getattr(context.host, part)
         parts[part] = np.minimum(lengths_in(start, end, when), end - start - taken).astype(
             np.float64
@@ -176,5 +176,5 @@ def _events(context: RankContext, start: Int64, end: Int64) -> dict[str, Int64]:
     counts = np.searchsorted(times, end) - np.searchsorted(times, start)
     return {
         part: counts if part == "operators" else np.zeros_like(counts)
-        for part in ("compile", "allocator", "input", "io", "operators", "work")
+        for part in ("compile", "allocator", "input", "io", "gc", "operators", "work")
     }

@@ -22,10 +22,21 @@ from stepscope.analyses.steps.windows import StepCut
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Float64, Int64, Kind, Trace
 from stepscope.replay.constraints import QUEUED_NS, read_constraints
 
-HOST_PARTS = ("input", "allocator", "compile", "io", "transfer", "comms", "operators", "work")
+HOST_PARTS = (
+    "input",
+    "allocator",
+    "compile",
+    "io",
+    "gc",
+    "transfer",
+    "comms",
+    "operators",
+    "work",
+)
 """What the host's time between two calls is spent on: its loader, the allocator, the compiler,
-saving or loading, feeding a copy from memory that is not pinned, a collective it carries out itself
-(gloo); `work` is all the rest: operators, Python, the calls themselves."""
+saving or loading, the garbage collector, feeding a copy from memory that is not pinned,
+a collective it carries out itself (gloo); `work` is all the rest: operators, Python, the calls
+themselves."""
 
 MAX_TASKS = 24_000
 """Steps are left off the end until no more tasks than this are replayed; two are always kept."""
@@ -266,7 +277,7 @@ def _host_parts(
     feeding = _feeding_time(trace, links, calls, queue.full, tasks)
     parts: dict[str, Float64] = {}
     own = {"transfer": feeding, "comms": subtract(host.collective, host.at_work)}
-    for part in ("compile", "allocator", "input", "io", "transfer", "comms"):
+    for part in ("compile", "allocator", "input", "io", "gc", "transfer", "comms"):
         mine = subtract(own[part] if part in own else getattr(host, part), taken)
         parts[part] = lengths_in(calls.start, calls.end, mine).astype(np.float64)
         taken = join(taken, mine)
@@ -289,7 +300,7 @@ def _recorded_events(
     first, last = np.searchsorted(times, start), np.searchsorted(times, end)
     left = np.ones(len(recorded), np.bool_)
     counts: dict[str, Int64] = {}
-    for part in ("compile", "allocator", "input", "io", "work"):
+    for part in ("compile", "allocator", "input", "io", "gc", "work"):
         mine = left if part == "work" else left & contains(getattr(host, part), times)
         left = left & ~mine
         total = np.concatenate([[0], np.cumsum(weight * mine)])

@@ -10,6 +10,7 @@ are in gloo_graph.py, which ties ranks together.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from stepscope.replay.profiler_cost import Fitted
 from stepscope.replay.simulate import play
 
 SCALE_RANGE = (0.02, 50.0)
-SPLIT = ("compile", "allocator", "input", "io", "comms")
+SPLIT = ("compile", "allocator", "input", "io", "gc", "comms")
 
 
 def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | None:
@@ -41,7 +42,7 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
     low, high = int(cut.host_start[0]), int(cut.host_end[-1])
     inside = (trace.start_ns >= low) & (trace.end_ns <= high)
     ops = np.flatnonzero(trace.is_kind(Kind.OP) & ~host_collectives(trace) & inside)
-    work = subtract(union(trace.start_ns[ops], trace.end_ns[ops]), host.input)
+    work = subtract(union(trace.start_ns[ops], trace.end_ns[ops]), join(host.input, host.io))
     if not 2 <= len(work) <= MAX_TASKS:
         return None
     ops = ops[np.argsort(trace.start_ns[ops], kind="stable")]
@@ -58,7 +59,7 @@ def build_on_host(trace: Trace, cut: StepCut, host: HostActivity) -> Graph | Non
         call_parts=_parts(host, work, end),
         call_events={
             part: np.zeros(num, np.int64)
-            for part in ("compile", "allocator", "input", "io", "work")
+            for part in ("compile", "allocator", "input", "io", "gc", "work")
         },
         call_wait=np.arange(num),
         call_tail_ns=nothing,
@@ -92,43 +93,50 @@ def _parts(host: HostActivity, work: Intervals, end: Int64) -> dict[str, Float64
     return parts
 
 
-def fit_on_host(graph: Graph, step_ns: float | None, wait_ns: float | None) -> Fitted:
-    """The graph of the unprofiled run:
-    its loader as long as it was measured, all else longer or shorter by one factor.
+def fit_on_host(graph: Graph, step_ns: float | None, measured: Mapping[str, float]) -> Fitted:
+    """The graph of the unprofiled run: `measured` parts as long as they were in it, a step, and all
+    else longer or shorter by one factor.
 
     The profiler's cost lies inside the operators here, in proportion to how many there are.
     """
-    if wait_ns is not None:
-        graph = with_input_ns(graph, wait_ns)
+    graph = with_measured(graph, measured)
     if step_ns is None:
         return Fitted(
             graph=graph, step_interval_ns=play(graph).step_interval_ns, cost_ns=0.0, error=None
         )
 
     def is_short(factor: float) -> bool:
-        return play(_scaled(graph, factor, wait_ns is None)).step_interval_ns <= step_ns
+        return play(_scaled(graph, factor, measured)).step_interval_ns <= step_ns
 
     factor, _ = bisect(is_short, *SCALE_RANGE, 24, is_geometric=True)
-    fitted = _scaled(graph, factor, wait_ns is None)
+    fitted = _scaled(graph, factor, measured)
     step_interval = play(fitted).step_interval_ns
     return Fitted(
         graph=fitted, step_interval_ns=step_interval, cost_ns=0.0, error=step_interval / step_ns - 1
     )
 
 
-def with_input_ns(graph: Graph, wait_ns: float) -> Graph:
-    """The loader's part stretched or shrunk to this much a step;
-    unchanged where none was recorded."""
-    part = graph.call_parts["input"]
-    recorded = float(part.sum()) / max(graph.num_steps - 1, 1)
-    if recorded <= 0:
-        return graph
-    return replace(graph, call_parts=graph.call_parts | {"input": part * (wait_ns / recorded)})
+def with_measured(graph: Graph, measured: Mapping[str, float]) -> Graph:
+    """Parts of the host's time stretched or shrunk to this much a step. One that not every recorded
+    step has, such as a collection every tenth step, is put at each step's end; but a loader that
+    was not recorded is not known to be this one."""
+    parts = dict(graph.call_parts)
+    for part, ns in measured.items():
+        inside = graph.call_step >= 0
+        totals = np.bincount(graph.call_step[inside], parts[part][inside], graph.num_steps)
+        if part == "input" and totals.any():
+            # The last step's batch may have been fetched before it, outside.
+            parts[part] = parts[part] * (ns * max(graph.num_steps - 1, 1) / totals.sum())
+        elif part != "input" and totals.all():
+            parts[part] = parts[part] * (ns * graph.num_steps / totals.sum())
+        elif part != "input":
+            is_last = np.append(np.diff(graph.call_step) != 0, True)
+            parts[part] = np.where(is_last, ns, 0.0)
+    return replace(graph, call_parts=parts)
 
 
-def _scaled(graph: Graph, factor: float, with_input: bool) -> Graph:
+def _scaled(graph: Graph, factor: float, measured: Collection[str]) -> Graph:
     parts = {
-        name: part * factor if with_input or name != "input" else part
-        for name, part in graph.call_parts.items()
+        name: part if name in measured else part * factor for name, part in graph.call_parts.items()
     }
     return replace(graph, call_parts=parts, task_ns=graph.task_ns * factor)

@@ -9,6 +9,7 @@ recording an event is host work as well, and a host that is slow at the one is s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,7 +34,7 @@ MIN_CALLS = 20
 COST_RANGE_NS = (0.0, 10_000.0)
 MIN_SHARE = 0.25
 """Of a stretch of host work that is left however many events were recorded in it."""
-EPISODIC = ("input", "compile", "io", "allocator")
+EPISODIC = ("input", "compile", "io", "gc", "allocator")
 """Parts that vary from step to step,
 so that a recorded step may have less of them than the run's usual one."""
 EPISODIC_SHARE = 0.2
@@ -85,13 +86,20 @@ def without_cost(graph: Graph, cost_ns: float) -> Graph:
     return replace(graph, call_parts=graph.call_parts | left)
 
 
-def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None = None) -> Fitted:
+def fit(
+    graph: Graph,
+    step_ns: float | None,
+    copies: Bool,
+    host_ns: float | None = None,
+    measured: Collection[str] = (),
+) -> Fitted:
     """The graph of the unprofiled run:
     fitted to its step time, or with the usual cost taken off when that is not known.
 
     `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the
-    device. `copies` are the tasks that cross the bus: the host's memory limits them, and one that
-    ran slow is slow there too.
+    device. `measured` are the parts that are as long as the unprofiled run has them.
+    `copies` are the tasks that cross the bus: the host's memory limits them, and one that ran slow
+    is slow there too.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
@@ -104,7 +112,7 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
         if _is_device_bound(graph, fitted.step_interval_ns):
             return replace(fitted, bounds=_bounds(graph))
         return fitted
-    episodic = _episodic(graph)
+    episodic = _episodic(graph, measured)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
@@ -117,7 +125,7 @@ def fit(graph: Graph, step_ns: float | None, copies: Bool, host_ns: float | None
     recorded = play(graph).step_interval_ns
     shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
-        return _stretched(graph, step_ns, copies)
+        return _stretched(graph, step_ns, copies, measured)
 
     def is_cheap(cost_ns: float) -> bool:
         return play(without_cost(graph, cost_ns)).step_interval_ns > step_ns
@@ -147,19 +155,22 @@ def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
     return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
-def _episodic(graph: Graph) -> list[str]:
+def _episodic(graph: Graph, measured: Collection[str]) -> list[str]:
     """The parts that vary from step to step and take a good share of the host's time."""
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
-    return [part for part in EPISODIC if totals[part] > EPISODIC_SHARE * host]
+    return [
+        part for part in EPISODIC if part not in measured and totals[part] > EPISODIC_SHARE * host
+    ]
 
 
-def _stretched(graph: Graph, step_ns: float, copies: Bool) -> Fitted:
+def _stretched(graph: Graph, step_ns: float, copies: Bool, measured: Collection[str]) -> Fitted:
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
     graph = without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(graph)
-    parts, factors, tasks = list(graph.call_parts), HOST_RANGE, copies
+    episodic = _episodic(graph, measured)
+    parts = [part for part in graph.call_parts if part not in measured]
+    factors, tasks = HOST_RANGE, copies
     if episodic:
         parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
 

@@ -28,11 +28,10 @@ class TaskKinds:
 def without_host(graph: Graph) -> Graph:
     """A host that takes no time and never waits: what is left is input, copies and the device.
     What it does itself, operators or collectives, it awaits."""
+    quick = without_host_parts(graph, "work", "allocator", "compile", "io", "gc")
     if graph.on_host:
-        return without_host_parts(graph, "work", "allocator", "compile", "io")
-    free = without_waits(
-        without_host_parts(graph, "work", "allocator", "compile", "io"), graph.call_wait != NONE
-    )
+        return quick
+    free = without_waits(quick, graph.call_wait != NONE)
     return replace(free, task_latency_ns=np.zeros_like(graph.task_latency_ns))
 
 

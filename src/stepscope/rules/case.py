@@ -13,16 +13,20 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.recordings.find_db import SearchedConvolutions
-from stepscope.core.run import RankMetadata
+from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.graph import Graph, build
-from stepscope.replay.host_graph import build_on_host, fit_on_host
+from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
+
+WAITING_SHARE = 0.05
+"""Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
+ready takes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,15 @@ class Case:
             self._stacks.append(stacks_of(self.context.trace, self.context.links))
         return self._stacks[0]
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether stacks name the lines of what is found."""
+        return self.stacks is not None and self.stacks.has_lines
+
+    def stalls(self, kind: str) -> Stalls | None:
+        """What only some steps of the recorded run hold, of this kind."""
+        return None if self.metadata is None else self.metadata.stalls.get(kind)
+
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
         assert self.step_interval_ns is not None
@@ -114,14 +127,21 @@ def case_of(
     kinds = task_kinds(context, graph)
     starved = is_starved(context.trace, context.host, step_interval)
     unprofiled = None if metadata is None else metadata.steps
+    measured = {} if unprofiled is None else _measured(unprofiled)
+    waits = metadata is not None and is_waiting(metadata)
+    wait_ns = None if unprofiled is None or starved else unprofiled.wait_ns
+    # On a host alone, batches that no DataLoader brings are not in what was timed.
+    has_loader = unprofiled is not None and bool(unprofiled.num_batches)
+    if wait_ns is not None and ((graph.on_host and has_loader) or waits):
+        measured["input"] = wait_ns
+    starved = starved or waits
     if graph.on_host:
-        # Batches that no DataLoader brings are not in what was timed.
-        is_timed = unprofiled is not None and bool(unprofiled.num_batches) and not starved
-        wait_ns = unprofiled.wait_ns if unprofiled is not None and is_timed else None
-        fitted = fit_on_host(graph, step_ns, wait_ns)
+        fitted = fit_on_host(graph, step_ns, measured)
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns
-        fitted = fit(graph, step_ns, kinds.transfer, host_ns)
+        fitted = fit(
+            with_measured(graph, measured), step_ns, kinds.transfer, host_ns, measured=measured
+        )
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).played_interval_ns / step_interval
         - 1,
@@ -142,3 +162,17 @@ def case_of(
         metadata=metadata,
         searched=searched,
     )
+
+
+def _measured(steps: UnprofiledSteps) -> dict[str, float]:
+    """The parts of the host's time whose length in an unprofiled step is known."""
+    parts = {"io": steps.save_ns, "gc": steps.gc_ns}
+    return {part: float(ns) for part, ns in parts.items() if ns is not None}
+
+
+def is_waiting(metadata: RankMetadata) -> bool:
+    """Whether the unprofiled steps wait for worker processes."""
+    steps, loader = metadata.steps, metadata.loader
+    if steps is None or loader is None or not loader.num_workers or steps.wait_ns is None:
+        return False
+    return steps.wait_ns >= WAITING_SHARE * steps.step_ns

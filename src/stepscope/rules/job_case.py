@@ -101,6 +101,8 @@ class JobProposal:
     cautious: JobChange | None = None
     hopeful: JobChange | None = None
     changes_numerics: bool = False
+    rare_ns: float = 0.0
+    """As of a Proposal; of the rank that loses most."""
     source_locations: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
     lacks_stacks: bool = False

@@ -80,7 +80,8 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     if job.host_bounds is not None:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
-    gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
+    step_gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
+    gains = [gain * _rare_gain(job, proposal.rare_ns) for gain in step_gains]
     low, high = widened(min(gains), max(gains), gains[0], held_up_share(job))
     return Finding(
         code=proposal.code,
@@ -92,7 +93,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         predicted_speedup=gains[0],
         predicted_low=low,
         predicted_high=high,
-        predicted_step_ms=job.step_interval_ns / gains[0] / 1e6,
+        predicted_step_ms=job.step_interval_ns / step_gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
         places=proposal.source_locations,
     )
@@ -104,19 +105,24 @@ def held_up_share(job: JobCase) -> float | None:
     return max((share for share in shares if share is not None), default=None)
 
 
+def _rare_gain(job: JobCase, rare_ns: float) -> float:
+    """How much faster a run is without what only some of its steps hold, so much a step."""
+    return 1 + rare_ns / max(job.step_interval_ns, 1.0)
+
+
 def ladder(job: JobCase, proposals: Sequence[JobProposal]) -> tuple[float, ...]:
     """What the fixes give one after the other: the first alone, the first two, and so on to all at
     once. They do not multiply, and one that has nothing left to give after those before it (a chain
     fused that is gone by then), or that one of them excludes, is left out."""
-    job_graph, gains = job.job_graph, [1.0]
+    job_graph, rare_ns, gains = job.job_graph, 0.0, [1.0]
     applied: set[str] = set()
     for proposal in proposals:
         gain = gains[-1]
         if not applied & EXCLUDES.get(proposal.code, frozenset()):
             changed = proposal.change(job_graph)
-            gain = job.speedup(changed)
+            gain = job.speedup(changed) * _rare_gain(job, rare_ns + proposal.rare_ns)
         if gain > gains[-1]:
-            job_graph = changed
+            job_graph, rare_ns = changed, rare_ns + proposal.rare_ns
             applied.add(proposal.code)
         gains.append(max(gain, gains[-1]))
     return tuple(gains[1:])
@@ -172,15 +178,17 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
         alternative_to=proposal.alternative_to,
+        rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
-        lacks_stacks=proposal.events is not None and case.stacks is None,
+        lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
 
 
 def _alone_gain(case: Case, proposal: Proposal) -> float:
     """What the fix would give the rank if it were alone."""
-    assert case.graph is not None
-    return case.speedup(proposal.change(case.graph))
+    assert case.graph is not None and case.step_interval_ns is not None
+    rare = 1 + proposal.rare_ns / case.step_interval_ns
+    return case.speedup(proposal.change(case.graph)) * rare
 
 
 def _variant(proposals: Mapping[int, Proposal], name: str) -> JobChange | None:

@@ -49,6 +49,11 @@ class Proposal:
     line could fix it."""
     events_ns: Float64 | None = None
     """What each of them costs; how long it was recorded to take when None."""
+    rare_ns: float = 0.0
+    """A step, over all of them, that the fix saves of what only some steps hold, and that the
+    replayed ones do not have."""
+    locations: tuple[SourceLocation, ...] = ()
+    """The lines that it comes from, where they are known without stacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +66,9 @@ class Remark:
 
 
 def source_locations_in(case: Case, proposal: Proposal) -> tuple[SourceLocation, ...]:
-    """Where most of what the proposal is about comes from; nothing without stacks."""
-    if proposal.events is None or case.stacks is None:
-        return ()
+    """Where most of what the proposal is about comes from."""
+    if proposal.locations or proposal.events is None or case.stacks is None:
+        return proposal.locations
     cost = proposal.events_ns
     if cost is None:
         cost = case.context.trace.dur_ns[proposal.events].astype(np.float64)

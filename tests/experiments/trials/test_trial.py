@@ -290,7 +290,8 @@ def test_steps_that_save_add_to_the_mean_and_not_to_the_pace() -> None:
             "device_ns": None,
             "state": 0,
         }
-        return values | {"num_batches": 1, "num_backwards": 1, "save_ns": 300 if is_saved else 0}
+        more: Row = {"num_batches": 1, "num_backwards": 1, "num_evals": 0}
+        return values | more | {"save_ns": 300 if is_saved else 0}
 
     rows = [timed(step) for step in range(1, 41)]
     steps, _ = timed_steps(rows, 10)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec import structs
 
+from stepscope.core.diagnosis import Finding
+from stepscope.core.run import LoaderKnobs, RankMetadata, UnprofiledSteps
 from stepscope.replay.changes import without_tasks
 from stepscope.replay.simulate import play
+from stepscope.rules.case import case_of
 from tests.ranges import left_open
+from tests.rules.judging import judge
 from tests.rules.recorded import Run
+
+MS = 1_000_000
 
 
 def fetching(*waits_us: int) -> Run:
@@ -58,3 +65,66 @@ def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
     assert case.facts.replayed is not None
     assert case.facts.replayed.shares["memory"] == 0.0
     assert case.facts.replayed.shares["data"] > 0.5
+
+
+def timed(wait_ms: int, step_ms: int) -> UnprofiledSteps:
+    return UnprofiledSteps(
+        num=50,
+        num_left_out=0,
+        step_ns=step_ms * MS,
+        low_ns=step_ms * MS,
+        high_ns=step_ms * MS,
+        median_ns=step_ms * MS,
+        slowest_ns=step_ms * MS,
+        on_device=True,
+        wait_ns=wait_ms * MS,
+        backward_ns=None,
+        optimizer_ns=None,
+        num_batches=1.0,
+        num_backwards=1.0,
+    )
+
+
+def known(wait_ms: int, *, workers: int = 4, cores: int = 16, each: float = 0.9) -> RankMetadata:
+    return RankMetadata(
+        rank=0,
+        steps=timed(wait_ms, 10 + wait_ms),
+        loader=LoaderKnobs(num_workers=workers, batch_size=32),
+        cores=cores,
+        cores_used=workers * each + 1,
+        children_cores=workers * each,
+        busiest_worker_cores=each,
+    )
+
+
+def finding(metadata: RankMetadata) -> Finding | None:
+    """Of a recording in which every batch was ready, with a step of 10 ms."""
+    run = fetching(*[60] * 5)
+    assert metadata.steps is not None
+    case = case_of(run.case().context, 0, metadata.steps.step_ns, metadata)
+    return next((one for one in judge(case).findings if one.code == "starved-loader"), None)
+
+
+def test_what_only_unprofiled_steps_wait_is_seen() -> None:
+    """A batch every 13 ms from 4 workers: 6 bring one in less than the step takes."""
+    found = finding(known(wait_ms=3))
+    assert found is not None
+    assert found.predicted_speedup == pytest.approx(1.3, rel=0.05)
+    assert "num_workers=5" in found.action or "num_workers=6" in found.action
+    assert any("samples a second" in words for words in found.evidence)
+
+
+def test_unprofiled_steps_that_find_their_batches_are_not_starved() -> None:
+    assert finding(known(wait_ms=0)) is None
+
+
+def test_workers_that_fill_the_cores_are_not_told_to_be_more() -> None:
+    found = finding(known(wait_ms=10, workers=4, cores=4, each=0.75))
+    assert found is None or "cheaper transforms" in found.action
+
+
+def test_memory_limits_the_workers() -> None:
+    metadata = structs.replace(known(wait_ms=30), worker_bytes=1e9, memory_available_bytes=4.5e9)
+    found = finding(metadata)
+    assert found is not None
+    assert "num_workers=6" in found.action

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.rules.host import checkpoint_stall
+from stepscope.rules.proposal import Proposal
 from tests.rules.recorder import Recorder, gain
 
 
@@ -31,3 +32,11 @@ def test_a_mark_of_another_kind_is_not_saving() -> None:
 def test_saving_while_the_device_is_busy_costs_nothing() -> None:
     case = saving("save_checkpoint", us=100, kernel_us=500).case()
     assert gain(case, checkpoint_stall.propose(case)) < 1.02
+
+
+def test_the_mark_of_the_capture_names_the_line() -> None:
+    case = saving("torch.save at job/train.py(41): main", us=3000).case()
+    said = checkpoint_stall.propose(case)
+    assert gain(case, said) > 3
+    assert isinstance(said, Proposal)
+    assert [place.line for place in said.locations] == ["job/train.py:41 in main"]

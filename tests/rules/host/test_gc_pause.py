@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.rules.host import gc_pause
 from stepscope.rules.proposal import Proposal, Remark
+from tests.rules.judging import judge
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import python
 
@@ -32,7 +36,10 @@ def collecting(
     return run
 
 
-@pytest.mark.parametrize("frame", ["<built-in function collect>", "Python GC"])
+COLLECT = "gc.collect() at job/train.py(12): main"
+
+
+@pytest.mark.parametrize("frame", ["<built-in function collect>", "Python GC", COLLECT])
 def test_collections_in_every_step_are_named(frame: str) -> None:
     case = collecting(frame).case()
     said = gc_pause.propose(case)
@@ -57,3 +64,45 @@ def test_collecting_while_the_device_is_busy_promises_nothing() -> None:
 
 def test_a_collection_in_one_step_of_four_is_only_remarked_on() -> None:
     assert isinstance(gc_pause.propose(collecting("Python GC", steps=(1,)).case()), Remark)
+
+
+def test_the_line_that_collects_is_named_without_stacks() -> None:
+    run = collecting(None)
+    for number in range(4):
+        began = 1000 * number
+        run.span(COLLECT, began)
+    said = gc_pause.propose(run.case())
+    assert isinstance(said, Proposal)
+    assert [place.line for place in said.locations] == ["job/train.py:12 in main"]
+
+
+def test_a_run_that_timed_its_collections_needs_no_stacks() -> None:
+    """What is not recorded as a collection was none."""
+    case = collecting(None).case()
+    steps = UnprofiledSteps(
+        num=9,
+        num_left_out=0,
+        step_ns=1,
+        low_ns=1,
+        high_ns=1,
+        median_ns=1,
+        slowest_ns=1,
+        on_device=True,
+        wait_ns=None,
+        backward_ns=None,
+        optimizer_ns=None,
+        num_batches=None,
+        num_backwards=None,
+        gc_ns=0,
+    )
+    timed = replace(case, metadata=RankMetadata(rank=0, steps=steps))
+    assert gc_pause.propose(timed) is None
+
+
+def test_collections_that_few_steps_hold_count_by_the_run() -> None:
+    case = collecting("Python GC", steps=(1,)).case()
+    assert case.step_interval_ns is not None
+    stalls = Stalls(num=9, every=30.0, once_ns=1, step_ns=round(case.step_interval_ns / 4))
+    timed = replace(case, metadata=RankMetadata(rank=0, stalls={"gc": stalls}))
+    (found,) = [each for each in judge(timed).findings if each.code == gc_pause.CODE]
+    assert found.predicted_speedup == pytest.approx(1.25, rel=0.02)

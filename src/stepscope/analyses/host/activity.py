@@ -40,8 +40,13 @@ LOADER_RANGE = re.compile(
     r"|^(?!torch/).*\.py\(\d+\): __getitem__$",
     re.IGNORECASE,
 )
+COLLECTOR_RANGE = re.compile(
+    r"^Python GC$|^<built-in (function|method) collect\b|^(python )?gc[._ ]?collect(\(\))?( at |$)",
+    re.IGNORECASE,
+)
 IO_RANGE = re.compile(
-    r"torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/"
+    r"^torch\.save( at |$)"
+    r"|torch/serialization\.py\(\d+\): (save|load)\b|torch/distributed/checkpoint/"
     r"|safetensors.*\b(save|load)\w*"
     r"|\b(save|load)_checkpoint\b|^checkpoint[._ ]?save|\bsave_pretrained\b|\bnp\.(save|load)\b",
     re.IGNORECASE,
@@ -68,6 +73,8 @@ class HostActivity:
     allocator: Intervals
     input: Intervals
     io: Intervals
+    gc: Intervals
+    """In the garbage collector."""
     sync: Intervals
     collective: Intervals
     """In a collective that the host itself carries out (gloo), on any thread."""
@@ -103,6 +110,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         allocator=when(runtime & named(ALLOCATOR_CALL)),
         input=when(ranges & named(LOADER_RANGE)),
         io=join(when(ranges & named(IO_RANGE)), checkpoint_saves(trace, links, driving)),
+        gc=when(ranges & named(COLLECTOR_RANGE)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
         collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
         profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),

@@ -42,6 +42,8 @@ class Stacks:
     module: Bool
     node: Bool
     """What autograd evaluates, which knows its forward operator."""
+    has_lines: bool = True
+    """Whether there are frames; else there are only marks of modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,9 @@ class Origins:
 
 
 def stacks_of(trace: Trace, links: Links) -> Stacks | None:
-    """The frames of the trace; None when none were recorded."""
-    python = trace.is_kind(Kind.PYTHON)
-    if not python.any():
+    """The frames of the trace, or its marks of modules; None when neither was recorded."""
+    python, module = trace.is_kind(Kind.PYTHON), module_ranges(trace)
+    if not (python | module).any():
         return None
     owner = np.zeros(len(trace.names), np.uint8)
     for code in np.unique(trace.name[python]).tolist():
@@ -69,7 +71,8 @@ def stacks_of(trace: Trace, links: Links) -> Stacks | None:
         links=links,
         user=whose == Owner.USER,
         library=whose == Owner.LIBRARY,
-        module=module_ranges(trace),
+        module=module,
+        has_lines=bool(python.any()),
         node=trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0),
     )
 

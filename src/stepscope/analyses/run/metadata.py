@@ -13,8 +13,10 @@ from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
 from stepscope.analyses.run.samples import objects_at
+from stepscope.analyses.run.stalls import stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
+from stepscope.protocol.run_folder import stock_steps
 from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
@@ -68,12 +70,13 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
     machine, flags = _dict(recorded, "machine"), _dict(recorded, "flags")
     model = _first(recorded, "models")
     timed = [row for row in record.rows if row["state"] == 0]
-    samples = _while_timed(record)
+    samples, loader = _while_timed(record), _loader(recorded)
+    steps = unprofiled_steps(record.rows, _stock(loader))
     return RankMetadata(
         rank=record.rank,
-        steps=unprofiled_steps(record.rows),
+        steps=steps,
         num_steps=len(record.rows),
-        loader=_loader(recorded),
+        loader=loader,
         cores=_cores(machine),
         local_ranks=whole(recorded.get("local_world_size")),
         threads=whole(machine.get("num_threads")),
@@ -91,14 +94,14 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
                 for sample in samples
             ]
         ),
-        busiest_worker_cores=_median(
-            [finite(sample.get("busiest_child_cores")) for sample in samples]
-        ),
-        held_back_share=_median(
-            [finite(sample.get("cgroup_throttled_s_per_s")) for sample in samples]
-        ),
-        queued_share=_median([finite(s.get("main_thread_queued_share")) for s in samples]),
-        pressure_share=_median([finite(s.get("cpu_pressure_share")) for s in samples]),
+        children_cores=_middle(samples, "children_cores"),
+        worker_bytes=_median([_worker_bytes(sample) for sample in samples]),
+        memory_available_bytes=_middle(samples, "memory_available_bytes"),
+        busiest_worker_cores=_middle(samples, "busiest_child_cores"),
+        held_back_share=_middle(samples, "cgroup_throttled_s_per_s"),
+        queued_share=_middle(samples, "main_thread_queued_share"),
+        pressure_share=_middle(samples, "cpu_pressure_share"),
+        stalls=stalls_of(record.rows, record.events, steps),
         save_ns=_total(timed, "save_ns"),
         gc_ns=_total(timed, "gc_ns"),
         timed_ns=_total(timed, "dur_ns"),
@@ -116,6 +119,22 @@ def _while_timed(record: RankRecord) -> list[Mapping[str, Any]]:
         if not spans or not spans[0] <= (whole(s.get("at_ns")) or 0) <= spans[-1]
     ]
     return list(outside[1:] or outside)
+
+
+def _stock(loader: LoaderKnobs | None) -> int:
+    """Steps that batches made while a job starts may feed."""
+    if loader is None or not loader.num_workers:
+        return 0
+    return stock_steps(loader.num_workers, loader.prefetch_factor)
+
+
+def _middle(samples: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return _median([finite(sample.get(name)) for sample in samples])
+
+
+def _worker_bytes(sample: Mapping[str, Any]) -> float | None:
+    num, size = whole(sample.get("num_children")), finite(sample.get("children_private_bytes"))
+    return size / num if num and size else None
 
 
 def _loader(recorded: Mapping[str, Any]) -> LoaderKnobs | None:

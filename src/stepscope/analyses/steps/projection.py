@@ -197,11 +197,12 @@ def _is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool
 
 
 def module_ranges(trace: Trace) -> Bool:
-    return trace.is_kind(Kind.PYTHON) & matching(trace, MODULE_FRAME)
+    return trace.is_kind(Kind.PYTHON, Kind.MARK) & matching(trace, MODULE_FRAME)
 
 
 def mark_ranges(trace: Trace) -> Bool:
-    return trace.is_kind(Kind.MARK) & ~matching(trace, STEP_MARK)
+    named = matching(trace, STEP_MARK) | matching(trace, MODULE_FRAME)
+    return trace.is_kind(Kind.MARK) & ~named
 
 
 def _sums_by_name(

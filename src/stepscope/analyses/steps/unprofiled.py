@@ -32,10 +32,17 @@ Z = 1.645
 Row = Mapping[str, int | None]
 
 
-def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
+def unprofiled_steps(rows: Sequence[Row], stock: int = 0) -> UnprofiledSteps | None:
     """From rows of RUN/rank-N/steps.jsonl, in order;
-    None when there are too few of the usual kind."""
-    timed = before_recording(rows)
+    None when there are too few of the usual kind.
+
+    `stock` steps may find batches that workers made while nobody took any: at the start, and while
+    a profiler slowed the steps. Those after them tell what the workers bring, if there are enough.
+    """
+    settled = _settled(rows, stock)
+    timed = before_recording(settled)
+    if len(usual_rows(timed)) < ENOUGH:
+        timed = before_recording(rows)
     usual = usual_rows(timed)[-MOST:]
     if len(usual) < LEAST:
         return None
@@ -46,7 +53,7 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
     )
     lengths = measured if whole else [_value(row, "dur_ns") for row in usual]
     mean, error = _trimmed(lengths)
-    middle = _middle_rows(usual, "device_ns" if whole else "dur_ns")
+    middle = middle_rows(usual, "device_ns" if whole else "dur_ns")
     return UnprofiledSteps(
         num=len(usual),
         num_left_out=len(timed) - len(usual_rows(timed)),
@@ -62,8 +69,21 @@ def unprofiled_steps(rows: Sequence[Row]) -> UnprofiledSteps | None:
         dur_ns=round(statistics.fmean(_value(row, "dur_ns") for row in middle)),
         num_batches=statistics.fmean(_value(row, "num_batches") for row in usual),
         num_backwards=statistics.fmean(_value(row, "num_backwards") for row in usual),
+        wait_cpu_ns=_mean_part(middle, "wait_cpu_ns"),
+        save_ns=_share_of(rows, "save_ns", mean),
+        gc_ns=_share_of(rows, "gc_ns", mean),
         host_ns=_host_ns(rows, statistics.median(lengths)) if whole else None,
     )
+
+
+def _settled(rows: Sequence[Row], stock: int) -> list[Row]:
+    """Without the steps that such a stock feeds; those with a profiler stay."""
+    settled, since = [], 0
+    for row in rows:
+        since = 0 if row["state"] == RECORDED else since + 1
+        if since == 0 or since > stock:
+            settled.append(row)
+    return settled
 
 
 def _host_ns(rows: Sequence[Row], step_ns: float) -> int | None:
@@ -91,8 +111,8 @@ def before_recording(rows: Sequence[Row]) -> list[Row]:
 
 
 def usual_rows(rows: Sequence[Row]) -> list[Row]:
-    """Steps with the commonest number of batches and backward passes, and no save:
-    an evaluation is another thing.
+    """Steps with the commonest number of batches and backward passes, with no save and no
+    evaluation unless most have one.
 
     Where most steps are of another kind than the commonest (a
     closure called as often as it takes), all kinds are usual.
@@ -101,13 +121,14 @@ def usual_rows(rows: Sequence[Row]) -> list[Row]:
     if not kinds:
         return []
     commonest, num = kinds.most_common(1)[0]
-    is_common = num * 2 >= len(rows)
-    unsaved = [row for row in rows if not row["save_ns"]]
-    return [
-        row
-        for row in unsaved
-        if not is_common or (row["num_batches"], row["num_backwards"]) == commonest
-    ]
+    usual = list(rows)
+    if num * 2 >= len(rows):
+        usual = [row for row in rows if (row["num_batches"], row["num_backwards"]) == commonest]
+    for name in ("save_ns", "num_evals"):
+        without = [row for row in usual if not row[name]]
+        if 2 * len(without) >= len(usual):
+            usual = without
+    return usual
 
 
 def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
@@ -121,7 +142,7 @@ def _trimmed(lengths: Sequence[int]) -> tuple[float, float]:
     return statistics.fmean(kept), spread / ((1 - 2 * TRIMMED) * math.sqrt(len(ordered)))
 
 
-def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
+def middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
     """The rows whose lengths the mean is of:
     a part of the step is a part of the same steps, or it may come out longer."""
     ordered = sorted(
@@ -133,10 +154,20 @@ def _middle_rows(rows: Sequence[Row], name: str) -> list[Row]:
 
 def _mean_part(rows: Sequence[Row], name: str) -> int | None:
     """Of what the host spent on it in a step. A row in which that is longer than the step itself is
-    damaged, or it was spent in another thread; where most are so, it is no part of the step and
-    None."""
-    inside = [_value(row, name) for row in rows if _value(row, name) <= _value(row, "dur_ns")]
+    damaged, or it was spent in another thread; where most are so, or it was not measured, it is no
+    part of the step and None."""
+    measured = [(ns, _value(row, "dur_ns")) for row in rows if (ns := row[name]) is not None]
+    inside = [ns for ns, dur_ns in measured if ns <= dur_ns]
     return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(rows) else None
+
+
+def _share_of(rows: Sequence[Row], name: str, step_ns: float) -> int | None:
+    """The same, by its share of all timed steps: it comes and goes more than a step's length, and
+    what it takes is no longer with a profiler about."""
+    usual = usual_rows([row for row in rows if row["state"] == 0])
+    middle = middle_rows(usual, "dur_ns")
+    part, whole = _mean_part(middle, name), _mean_part(middle, "dur_ns")
+    return None if part is None or not whole else round(step_ns * part / whole)
 
 
 def _value(row: Row, name: str) -> int:

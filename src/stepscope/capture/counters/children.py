@@ -34,6 +34,7 @@ class ChildCounters:
         self._look(every_thread=self._num_taken % SELDOM == 0)
         self._num_taken += 1
         counters: dict[str, float] = {}
+        private_bytes = 0
         for child in sorted(self._children)[:MOST_CHILDREN]:
             folder = f"{self._proc}{child}"
             try:
@@ -45,10 +46,11 @@ class ChildCounters:
                 self._children.discard(child)
                 continue
             counters[f"{child} cores"] = cpu_s
+            private_bytes += _private_bytes(folder)
             counters |= {f"{child} {name}": value for name, value in read_io(folder).items()}
         rates = self._rates.of(counters)
         self._rates.keep(counters)
-        return self._summed(rates)
+        return self._summed(rates) | {"children_private_bytes": private_bytes}
 
     def _look(self, *, every_thread: bool) -> None:
         tasks = self._proc + "self/task"
@@ -72,3 +74,12 @@ class ChildCounters:
         if cores:
             sample |= {"children_cores": sum(cores), "busiest_child_cores": max(cores)}
         return sample | {f"children_{name}": sum(values) for name, values in sums.items()}
+
+
+def _private_bytes(folder: str) -> int:
+    """Of its memory, what it does not share; 0 where that cannot be read."""
+    try:
+        resident, shared = map(int, read_all(f"{folder}/statm").split()[1:3])
+    except (OSError, ValueError):
+        return 0
+    return max(0, resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -1,21 +1,20 @@
 """Where the capture listens.
 
-Optimizer steps, backward passes, loaders, saves and collections of garbage.
+Optimizer steps, backward passes and loaders; what stops a step is in stalls.py.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace, timed
+from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
@@ -66,13 +65,10 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     loader_iter = torch.utils.data.dataloader._BaseDataLoaderIter  # noqa: SLF001
     replace(guard, loader_iter, "__next__", hooked_next(session, guard))
     replace(guard, torch.utils.data.DataLoader, "__iter__", timed(guard, session.began_epoch))
-    replace(guard, torch, "save", timed(guard, session.saved))
-    # By its own name too: else it can no longer be pickled, and no process pool could be given it.
-    replace(guard, torch.serialization, "save", lambda _: torch.save)
     if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
         replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
+    hook_stalls(guard, torch, session)
     give_way(guard, session)
-    _hook_collections(guard, session)
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
@@ -90,27 +86,6 @@ def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:
         return hook_step
 
     replace(guard, torch.optim.Optimizer, "profile_hook_step", make)
-
-
-def _hook_collections(guard: Guard, session: Session) -> None:
-    begun = 0
-
-    def on_collection(phase: str, info: dict[str, int]) -> None:
-        # The youngest objects are collected within microseconds, and many times a second.
-        if info["generation"] > 0:
-            watched(phase, info["generation"])
-
-    def timed_collection(phase: str, generation: int) -> None:
-        nonlocal begun
-        now = time.perf_counter_ns()
-        if phase == "start":
-            begun = now
-        elif begun:
-            session.collected(begun, now, generation)
-
-    watched = guard.watch(timed_collection)
-    gc.callbacks.append(on_collection)
-    guard.at_end(lambda: gc.callbacks.remove(on_collection))
 
 
 def forget_session(session: Session) -> None:

@@ -22,8 +22,9 @@ from stepscope.capture.tape import PASSED, STEPPED, WAITED
 
 def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     """Around `__next__` of a loader's iterator."""
-    clock, record, free_steps, kind = (
+    clock, own_clock, record, free_steps, kind = (
         time.perf_counter_ns,
+        time.thread_time_ns,
         session.tape.append,
         session.free_steps,
         WAITED,
@@ -33,14 +34,18 @@ def hooked_next(session: Session, guard: Guard) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(self: Any) -> Any:
-            begun, is_over = clock(), 0
+            # The thread's own clock takes longer to ask; what workers take it does not know.
+            is_own, own_ns = getattr(self, "_num_workers", 1) == 0, -1
+            begun, own_begun, is_over = clock(), own_clock() if is_own else 0, False
             try:
                 return original(self)
             except StopIteration:
-                is_over = 1
+                is_over = True
                 raise
             finally:
-                record((kind, begun, clock(), is_over))
+                if is_own:
+                    own_ns = own_clock() - own_begun
+                record((kind, begun, clock(), None if is_over else own_ns))
                 if not free_steps:
                     look(self)
 

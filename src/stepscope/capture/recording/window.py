@@ -26,8 +26,11 @@ from stepscope.capture.recording.forked import (
     make_way_in_child,
     note_profiler,
 )
+from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.quiet import quiet_kineto, without_thread_line
+from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import WARM_STEPS, Options
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
 
 LONGEST_WAIT_S = 5.0
 """For the thread that records to let go, where another thread of the job starts a profiler of its
@@ -35,6 +38,7 @@ own."""
 PATIENCE_NS, PATIENT_TIMES = 60_000_000_000, 20
 """How long a recording may be open: so many times what its steps would take without a profiler,
 and a minute."""
+MOST_MARKS = 5_000
 MOST_STRANGE = 200
 """Steps that other threads end while the one that records ends none,
 until the recording is given up."""
@@ -70,7 +74,13 @@ class Window:
     """One recording. `step` is called at each step's end until the profiler is off."""
 
     def __init__(
-        self, torch: Any, options: Options, path: Path, first_step: int, step_ns: int = 0
+        self,
+        torch: Any,
+        options: Options,
+        path: Path,
+        first_step: int,
+        step_ns: int = 0,
+        modules: ModuleMarks | None = None,
     ) -> None:
         self._torch = torch
         self.path = path
@@ -86,6 +96,9 @@ class Window:
         self.problem: str | None = None
         self.saved_ns = 0
         """How long the file took to write: the job waited for it."""
+        self._modules = modules
+        self._marks: list[tuple[str, int, int]] = []
+        """What the hooks saw in its thread: name, beginning and end."""
         profiler = torch.profiler
         cycle = profiler.schedule(wait=0, warmup=WARM_STEPS, active=options.num_steps, repeat=1)
         activities = [profiler.ProfilerActivity.CPU]
@@ -100,6 +113,7 @@ class Window:
             with_stack=options.stacks,
             profile_memory=options.memory,
         )
+        self._num_recorded = options.num_steps
         self._left = WARM_STEPS + options.num_steps
         self._longest_ns = PATIENCE_NS + PATIENT_TIMES * self._left * step_ns
         self._latest_ns = 0
@@ -126,6 +140,8 @@ class Window:
         self._latest_ns = time.perf_counter_ns() + self._longest_ns
         with quiet_kineto(self._torch), without_thread_line():
             self.profile.start()
+        if self._modules is not None and self._modules.begin():
+            self.profile.add_metadata_json(MODULES_FIELD, "true")
 
     def step(self) -> None:
         """At the end of a step of any thread."""
@@ -138,10 +154,29 @@ class Window:
         elif self.is_attached:
             self.num_strange = 0
             self._left -= 1
+            if self._left >= self._num_recorded:
+                self._marks.clear()
+            elif self._left <= 0:
+                self._hand_marks_over()
             with quiet_kineto(self._torch):
                 self.profile.step()
             if self._left <= 0:
                 self.close()
+
+    def mark(self, name: str, begun: int, ended: int, line: str | None) -> None:
+        """Something that the profiler does not record was seen, in any thread."""
+        if self.is_mine and len(self._marks) < MOST_MARKS:
+            self._marks.append((name if line is None else f"{name} at {line}", begun, ended))
+
+    def _hand_marks_over(self) -> None:
+        """Gives the marks to the profiler, which writes them beside its events; its clock is the
+        wall's."""
+        if not self._marks:
+            return
+        ahead, thread = time.time_ns() - time.perf_counter_ns(), threading.get_native_id()
+        marks = [[name, begun + ahead, ended + ahead, thread] for name, begun, ended in self._marks]
+        self._marks = []
+        self.profile.add_metadata_json(MARKS_FIELD, json_text(marks))
 
     def between(self, now: int) -> None:
         """Inside a step, where its thread takes a batch: a recording that takes far too long
@@ -163,6 +198,9 @@ class Window:
                 stay_in_cupti()
             self.is_attached = False
             try:
+                if self._modules is not None:
+                    self._modules.end()
+                self._hand_marks_over()
                 with quiet_kineto(self._torch):
                     self.profile.stop()
             finally:

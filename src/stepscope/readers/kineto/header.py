@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from stepscope.core.trace import DeviceProperties, Kind, TraceMeta
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULES_FIELD
 from stepscope.protocol.untrusted import MAX_DEPTH, finite
 from stepscope.readers.source import Source
 from stepscope.readers.trace.columns import Columns
@@ -31,6 +32,8 @@ FIELDS = (
     "baseTimeNanoseconds",
     "record_shapes",
     "with_stack",
+    MARKS_FIELD,
+    MODULES_FIELD,
 )
 
 

@@ -16,6 +16,7 @@ from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
+from stepscope.readers.kineto.marks import marks_of, name_modules
 from stepscope.readers.kineto.native import scanner_for_file
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
@@ -62,9 +63,12 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         scanner.ranges.count_open(scanner.tally)
         fields, notes = read_fields(feed.outside.text())
         notes += rank_notes(source, fields) + _notes(stream, feed, scanner)
-        return assemble(
-            chunks, scanner, trace_meta(source, fields, chunks, stream.text_bytes), notes
-        )
+        meta = trace_meta(source, fields, chunks, stream.text_bytes)
+        name_modules(fields, chunks, scanner)
+        marks = marks_of(fields, meta.base_ns, scanner)
+        if marks is not None:
+            chunks.append(marks)
+        return assemble(chunks, scanner, meta, notes)
 
 
 @contextmanager

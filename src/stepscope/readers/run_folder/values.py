@@ -47,6 +47,7 @@ TEXTS = {
     "dataset",
     "host",
     "kind",
+    "line",
     "problem",
     "program",
     "python",

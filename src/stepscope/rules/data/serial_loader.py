@@ -6,19 +6,21 @@ drives the device, with the time the device stood idle meanwhile.
 Why it costs: while the process loads, decodes and collates the next batch it launches nothing; the
 device finishes what it has and stands still. Nothing of that work needs to happen between two
 steps. With w workers a batch is ready every 1/w of the time it takes to make one; only where that
-is longer than the step does part of the wait stay.
+is longer than the step does part of the wait stay. Workers that compute need a core each; those
+that wait for a disk or a network share them.
 
 Where the process keeps many cores busy while it makes a batch, that may be work for which a worker
 has one thread alone: then workers bring little. Threads of PyTorch's operators spin between two of
 them, though, and look as busy with nothing to do. How much of it is work, no recording says: with
 operators in the loader the prediction lies between both, and its range holds both.
 
-Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself.
+Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. A run
+recorded by `stepscope run` tells the cores, and how much of the loading computes.
 
-What to do: give the DataLoader `num_workers` of 4 and more, up to the cores there are for each
-rank, with `pin_memory=True` and `persistent_workers=True`. Each worker holds `prefetch_factor`
-batches in host memory. A loader that takes less than a fetch from another process does is best left
-where it is.
+What to do: give the DataLoader the `num_workers` that keep up with the step, up to the cores there
+are for each rank, with `pin_memory=True` and `persistent_workers=True`. Each worker holds
+`prefetch_factor` batches in host memory. A loader that takes less than a fetch from another process
+does is best left where it is.
 
 Example: 40 random-sort transforms per sample in the main process took 34 of a 65 ms step; 12
 workers made it 31 ms.
@@ -46,6 +48,7 @@ from stepscope.rules.shared.loading import (
     loading_frames,
     with_input,
 )
+from stepscope.rules.shared.workers import Workers
 
 CODE = "serial-loader"
 BOUND = "data"
@@ -57,17 +60,18 @@ class Policy:
     least_share: float = 0.005
     """Of the step spent in the loader below which there is nothing to say."""
     workers: int = 8
-    """Tried by the fix: the loading that one step needs is divided by it."""
+    """Tried by the fix where the rank's cores are not known: the loading that one step needs is
+    divided by it."""
     cautious_workers: int = 4
     """What eight give where cores are shared, or where the loading used several threads already."""
     hopeful_workers: int = 16
 
 
 POLICY = Policy()
+WAITING_CORES = 0.5
+"""Of a core, below which a worker waits more than it computes."""
 MANY_THREADS = 1.5
 """Cores in use from which more than one thread makes a batch."""
-LEAST_CORES = 0.05
-"""Of a core that a worker is reckoned to need at least."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -82,77 +86,81 @@ def propose(case: Case) -> Proposal | Abstention | None:
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
     events, events_ns = loading_frames(case, SERIAL)
-    workers = _workers(case)
-    few, many = min(workers, POLICY.cautious_workers), workers
-    if case.metadata is None:
-        many = max(workers, POLICY.hopeful_workers)
+    workers, sure = workers_of(case, loading_ns), workers_of(case, loading_ns, sure=True)
+    num = POLICY.workers
+    few, many = POLICY.cautious_workers, POLICY.hopeful_workers
+    if case.metadata is not None and workers.cores is not None:
+        num = many = workers.fewest(workers.most(case.metadata))
+        few = min(num, few)
     pinned = "" if case.graph.on_host else ", pin_memory=True"
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"The training process makes its own batches: {loading_ns / 1e6:.1f} ms a step in "
         f"which it {'trains' if case.graph.on_host else 'launches'} nothing.",
-        action=f"DataLoader(num_workers={workers}, persistent_workers=True{pinned}); "
-        f"{_least(case, loading_ns, workers)}",
+        action=f"DataLoader(num_workers={num}, persistent_workers=True{pinned}); "
+        f"{_least(workers, num)}",
         evidence=(
             f"{calls} calls of {serial[0].name}",
             f"the longest took {longest / 1e6:.1f} ms",
-            *_settings(case, loading_ns),
+            *_settings(case, loading_ns, workers, num),
         ),
         events=events,
         events_ns=events_ns,
-        change=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, workers)),
-        cautious=lambda graph: loaded_every(graph, _batch_ns(case, loading_ns, few, sure=True)),
+        change=lambda graph: loaded_every(graph, workers.interval_ns(num)),
+        cautious=lambda graph: loaded_every(graph, _sure_ns(case, sure, few)),
         hopeful=lambda graph: loaded_every(graph, loading_ns / many),
     )
 
 
-def _workers(case: Case) -> int:
-    """How many to try: no more than the cores that the rank has beside its own thread, where that
-    is known."""
+def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
+    """What workers would take for what the training process loads in `loading_ns` a step.
+
+    Work that several threads did in the training process is one thread's in a worker; to be sure,
+    none of them only spun.
+    """
+    assert case.graph is not None and case.step_interval_ns is not None
+    rest_ns = play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns
     metadata = case.metadata
     if metadata is None or metadata.own_cores is None:
-        return POLICY.workers
-    # Workers that wait for a disk or a network share cores. Beside a device nothing tells waits for
-    # data from waits for it.
-    cores = _cores_per_worker(metadata) if case.graph is not None and case.graph.on_host else 1.0
-    return min(POLICY.workers, max(1, math.floor((metadata.own_cores - cores) / cores)))
-
-
-def _batch_ns(case: Case, loading_ns: float, workers: int, *, sure: bool = False) -> float:
-    """How often that many workers bring a batch.
-
-    Work that several threads did in the training process is one thread's in a worker. Without a
-    device the model runs on the same cores: what the process uses of them now is what there is to
-    share. To be sure of a gain, cores must be left over.
-    """
-    metadata = case.metadata
-    if (
-        case.graph is None
-        or metadata is None
-        or metadata.own_cores is None
-        or case.step_interval_ns is None
-    ):
-        return loading_ns / workers
-    if not case.graph.on_host:
-        threads = _threads(metadata, loading_ns / case.step_interval_ns)
-        return (
-            loading_ns * (threads if sure else threads ** (1 - _operator_share(case) / 2)) / workers
+        return Workers(
+            batch_ns=loading_ns, cpu_ns=loading_ns, rest_ns=rest_ns, rest_cpu_ns=0.0, cores=None
         )
-    used = 1.0 if metadata.cores_used is None else metadata.cores_used
-    if sure and metadata.own_cores < used + workers * _cores_per_worker(metadata):
-        return case.step_interval_ns
-    return max(
-        loading_ns * max(used, 1.0) / workers, used * case.step_interval_ns / metadata.own_cores
+    busy = _threads(metadata, loading_ns / case.step_interval_ns)
+    threads = busy if sure else busy ** (1 - _operator_share(case) / 2)
+    computing_ns = loading_ns * _computing_share(case, loading_ns)
+    used_ns = (metadata.cores_used or 1.0) * case.step_interval_ns
+    return Workers(
+        batch_ns=loading_ns * threads,
+        cpu_ns=computing_ns * threads,
+        rest_ns=rest_ns,
+        rest_cpu_ns=max(used_ns - computing_ns * busy, 0.0),
+        cores=metadata.own_cores,
     )
 
 
-def _cores_per_worker(metadata: RankMetadata) -> float:
-    """Of a core that one thread keeps busy while it makes batches. Without a device to wait for, a
-    process that uses less than one over a step waits for its data."""
+def _computing_share(case: Case, loading_ns: float) -> float:
+    """Of the loading that is spent on a core. Where that was not timed, no more than the whole
+    process used in a step."""
+    metadata = case.metadata
+    assert metadata is not None and case.step_interval_ns is not None
+    steps = metadata.steps
+    if steps is not None and steps.wait_ns and steps.wait_cpu_ns is not None:
+        return min(1.0, steps.wait_cpu_ns / steps.wait_ns)
     if metadata.cores_used is None:
         return 1.0
-    return min(1.0, max(metadata.cores_used, LEAST_CORES))
+    return min(1.0, metadata.cores_used * case.step_interval_ns / max(loading_ns, 1.0))
+
+
+def _sure_ns(case: Case, workers: Workers, num: int) -> float:
+    """How often so many bring a batch at least. Without a device the model computes on the same
+    cores: to be sure of a gain, some must be left over."""
+    assert case.graph is not None and case.step_interval_ns is not None
+    used = workers.rest_cpu_ns / max(workers.rest_ns, 1.0)
+    needed = used + num * workers.cores_each
+    if case.graph.on_host and workers.cores is not None and workers.cores < needed:
+        return case.step_interval_ns
+    return workers.interval_ns(num)
 
 
 def _threads(metadata: RankMetadata, share: float) -> float:
@@ -176,36 +184,35 @@ def _operator_share(case: Case) -> float:
     return float(inside.sum() / max(trace.dur_ns[calls].sum(), 1))
 
 
-def _settings(case: Case, loading_ns: float) -> tuple[str, ...]:
+def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tuple[str, ...]:
     metadata = case.metadata
     if metadata is None or metadata.loader is None or metadata.own_cores is None:
         return ()
     cores = f"num_workers={metadata.loader.num_workers}; the rank has {metadata.own_cores:g} cores"
+    told = [cores, workers.rates(metadata, num)]
+    if workers.cores_each < WAITING_CORES:
+        told.append(
+            f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"
+        )
     if case.graph is None or case.graph.on_host or case.step_interval_ns is None:
-        return (cores,)
+        return tuple(told)
     threads = _threads(metadata, loading_ns / case.step_interval_ns)
     if threads < MANY_THREADS:
-        return (cores,)
+        return tuple(told)
     share = _operator_share(case)
     maybe = ""
     if share:
         maybe = f", {100 * share:.0f} % of the time in operators, whose threads spin between two"
-    return cores, f"making a batch keeps {threads:.0f} cores busy{maybe}; a worker has one thread"
+    busy = f"making a batch keeps {threads:.0f} cores busy{maybe}; a worker has one thread"
+    return (*told, busy)
 
 
-def _least(case: Case, loading_ns: float, workers: int) -> str:
+def _least(workers: Workers, num: int) -> str:
     """How many workers bring a batch as often as the step without its loading needs one."""
-    assert case.graph is not None
-    least = math.ceil(
-        loading_ns / max(play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns, 1.0)
-    )
-    if least > workers:
+    least = math.ceil(workers.batch_ns / max(workers.rest_ns, 1.0))
+    if least > num:
         return f"{least} keep up, if the rank has the cores"
-    if (
-        case.metadata is not None
-        and case.metadata.own_cores is not None
-        and workers > case.metadata.own_cores
-    ):
+    if workers.cores is not None and num > workers.cores:
         return (
             f"at least {least}; making a batch waits more than it computes, so workers may "
             "outnumber the rank's cores"

@@ -8,7 +8,9 @@ as long as one batch takes the loader, so k times the workers bring it down to 1
 what the rest of the step needs, whichever is longer.
 
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. The number
-of workers and of cores is not in a trace: that is why the range is wide.
+of workers and of cores is not in a trace: that is why the range is wide. A profiler slows the step,
+and a loader that is nearly enough then keeps up: a run recorded by `stepscope run` shows what its
+unprofiled steps wait, how many cores the workers use, and what more of them would bring.
 
 What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the
 cores per rank. If they are all busy, make a batch cheaper: decode smaller, cache, move transforms
@@ -26,12 +28,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.analyses.host.loader import WORKERS, is_starved, next_calls, waiting_fetches
+from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RankMetadata
+from stepscope.replay.simulate import play
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.loading import FETCH_NS, input_per_step, loaded_every, with_input
+from stepscope.rules.shared.workers import Workers
 
 CODE = "starved-loader"
 BOUND = "data"
@@ -45,8 +49,6 @@ class Policy:
     rank's share of a machine."""
     prefetch_factor: int = 4
     """Batches that each worker keeps ready, at least: twice PyTorch's own."""
-    waiting_cores: float = 0.5
-    """Of a core, below which the busiest worker waits more than it computes."""
     cautious_left: float = 0.5
     """Of the wait that stays when storage or busy cores hold the workers up."""
 
@@ -55,83 +57,100 @@ POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
-    """More workers, if most fetches wait."""
-    if case.graph is None or case.step_interval_ns is None:
+    """More workers, if the run waits for those there are."""
+    if case.graph is None or case.step_interval_ns is None or not case.paced_by_loader:
         return None
     trace, host = case.context.trace, case.context.host
-    if not is_starved(trace, host, case.step_interval_ns):
-        return None
     fetches, waiting = trace.dur_ns[next_calls(trace, host, WORKERS)], waiting_fetches(trace, host)
     per_step = input_per_step(case.graph)
     waited_ms = float(np.mean(per_step)) / 1e6 if len(per_step) else 0.0
-    batch_ns = case.step_interval_ns / POLICY.more_workers
+    # A batch that was ready tells what fetching one takes.
+    fetch_ns = float(fetches[~waiting].min(initial=FETCH_NS))
+    workers, now = workers_of(case, fetch_ns), _num_workers(case.metadata)
+    interval_ns, more = case.step_interval_ns / POLICY.more_workers, None
+    if case.metadata is not None and workers is not None and now:
+        more = max(now, workers.fewest(max(now, workers.most(case.metadata, now))))
+        interval_ns = workers.interval_ns(more)
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary="The loader's workers do not keep up: the training "
         f"process waits {waited_ms:.1f} ms "
         "a step for its batch.",
-        action=_action(case.metadata, _times(case.step_interval_ns, waited_ms * 1e6)),
+        action=_action(case.metadata, more, _times(case.step_interval_ns, waited_ms * 1e6)),
         evidence=(
             (
                 f"{int(waiting.sum())} of {len(fetches)} fetches waited, "
                 f"{float(np.mean(fetches)) / 1e6:.1f} ms on average"
             ),
-            _settings(case),
+            *_settings(case, workers, more),
         ),
-        change=lambda graph: loaded_every(graph, batch_ns),
-        cautious=lambda graph: with_input(graph, POLICY.cautious_left, FETCH_NS),
-        hopeful=lambda graph: with_input(graph, 0.0, FETCH_NS),
+        change=lambda graph: loaded_every(graph, interval_ns, fetch_ns),
+        cautious=lambda graph: with_input(graph, POLICY.cautious_left, fetch_ns),
+        hopeful=lambda graph: with_input(graph, 0.0, fetch_ns),
     )
 
 
-def _action(metadata: RankMetadata | None, times: int) -> str:
+def workers_of(case: Case, fetch_ns: float) -> Workers | None:
+    """What the workers there are take: they bring a batch a step, and none of them rests."""
+    assert case.graph is not None and case.step_interval_ns is not None
+    metadata, now = case.metadata, _num_workers(case.metadata)
+    if metadata is None or not now:
+        return None
+    step_ns = case.step_interval_ns
+    busy = metadata.children_cores
+    if busy is None:
+        busy = now * (metadata.busiest_worker_cores or 1.0)
+    used = metadata.cores_used or busy
+    return Workers(
+        batch_ns=now * step_ns,
+        cpu_ns=min(busy, now) * step_ns,
+        rest_ns=play(with_input(case.graph, 0.0, fetch_ns)).step_interval_ns,
+        rest_cpu_ns=max(used - busy, 0.0) * step_ns,
+        cores=metadata.own_cores,
+    )
+
+
+def _num_workers(metadata: RankMetadata | None) -> int:
+    return 0 if metadata is None or metadata.loader is None else metadata.loader.num_workers or 0
+
+
+def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
     """More workers and more batches of each kept ready, as far as both are more than the job
     has."""
-    loader = None if metadata is None else metadata.loader
+    loader, now = None if metadata is None else metadata.loader, _num_workers(metadata)
     depth = max(
         POLICY.prefetch_factor, 2 * ((None if loader is None else loader.prefetch_factor) or 0)
     )
     busy = "if the cores are busy already (top), cheaper transforms or faster storage"
-    if metadata is None or loader is None or not loader.num_workers:
+    if more is None or metadata is None:
         return (
             f"{times} times as many workers, at most the cores per rank, and "
             f"DataLoader(prefetch_factor={depth}); {busy}"
         )
-    workers, more = loader.num_workers, _more_workers(metadata, loader.num_workers, times)
-    if more > workers:
+    if more > now:
         return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"
-    cores = f"the {metadata.own_cores:g} cores of the rank"
+    room = "the machine's memory"
+    if metadata.own_cores is not None and metadata.own_cores <= now:
+        room = f"the {metadata.own_cores:g} cores of the rank"
     return (
-        f"cheaper transforms or faster storage: {workers} workers fill {cores}. "
+        f"cheaper transforms or faster storage: {now} workers fill {room}. "
         f"DataLoader(prefetch_factor={depth}) may help"
     )
 
 
-def _more_workers(metadata: RankMetadata, workers: int, times: int) -> int:
-    """So many times the workers, within the rank's cores; workers that wait for storage may
-    outnumber these."""
-    wanted = workers * times
-    is_waiting = (
-        metadata.busiest_worker_cores is not None
-        and metadata.busiest_worker_cores < POLICY.waiting_cores
-    )
-    if metadata.own_cores is None or is_waiting:
-        return wanted
-    return min(wanted, math.floor(metadata.own_cores))
-
-
-def _settings(case: Case) -> str:
+def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[str, ...]:
     metadata = case.metadata
-    if metadata is None or metadata.loader is None or metadata.loader.num_workers is None:
-        return "the number of workers and idle cores is not in the trace"
+    if metadata is None or workers is None or more is None:
+        return ("the number of workers and idle cores is not in the trace",)
     busy = (
         ""
         if metadata.busiest_worker_cores is None
         else f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
     )
     cores = "" if metadata.own_cores is None else f"; the rank has {metadata.own_cores:g} cores"
-    return f"{metadata.loader.num_workers} workers{busy}{cores}"
+    now = _num_workers(metadata)
+    return f"num_workers={now}{busy}{cores}", workers.rates(metadata, now, more)
 
 
 def _times(step_interval_ns: float, waited_ns: float) -> int:

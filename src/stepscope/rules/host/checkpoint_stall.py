@@ -1,12 +1,14 @@
 """The step stops while weights are saved.
 
 What it sees: saving or loading (torch.save, distributed checkpoint, safetensors) inside measured
-steps, with the copies to the host it makes.
+steps, with the copies to the host it makes. `stepscope run` times torch.save in every step, so that
+one in every tenth step counts too.
 
 Why it costs: the training process copies the weights to the host and writes them while the device
 has nothing to do.
 
-Evidence it needs: stacks (`with_stack=True`) or marks that name the saving.
+Evidence it needs: a run recorded by `stepscope run`; else stacks (`with_stack=True`) or marks that
+name the saving.
 
 What to do: save less often, or `torch.distributed.checkpoint.async_save`, which copies to the host
 and writes beside the steps.
@@ -16,17 +18,18 @@ Example: saving 1.5 GB every step costs about a second of each.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from stepscope.analyses.host.activity import IO_RANGE
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.run import Stalls
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import named_events, without_ranges
+from stepscope.rules.shared.stalls import marked_lines, rounded_up
 
 CODE = "checkpoint-stall"
 BOUND = "host"
@@ -46,39 +49,46 @@ POLICY = Policy()
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the saving, and the copies it makes, out of the steps."""
-    if case.graph is None:
+    if case.graph is None or case.step_interval_ns is None:
         return None
-    saving_ns = float(case.graph.call_parts["io"].sum()) / max(case.graph.num_steps, 1)
-    if saving_ns == 0 or case.step_interval_ns is None:
+    graph, stalls = case.graph, case.stalls("save")
+    rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
+    inside_ns = float(graph.call_parts["io"].sum()) / max(graph.num_steps, 1)
+    if inside_ns + rare_ns == 0:
         return None
-    once_ns = saving_ns * case.graph.num_steps / max(len(case.context.host.io), 1)
-    between_ns = case.step_interval_ns / case.speedup(_elsewhere(case, case.graph))
-    seldom = math.ceil(once_ns / (POLICY.bearable_share * between_ns))
+    times = max(len(case.context.host.io), 1) / graph.num_steps
+    once_ns = inside_ns / times if stalls is None else float(stalls.once_ns)
+    between_ns = case.step_interval_ns / case.speedup(_elsewhere(case, graph))
+    seldom = rounded_up(once_ns / (POLICY.bearable_share * between_ns))
+    events = named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON)
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary=f"The step stops to save or load files: {saving_ns / 1e6:.1f} ms a step in the "
-        "recording.",
-        action=f"Save every {_rounded(seldom)} steps or more seldom, for "
+        summary="The step stops to save or load files: "
+        f"{(inside_ns + rare_ns) / 1e6:.1f} ms a step {_over(stalls)}.",
+        action=f"Save every {seldom} steps or more seldom, for "
         f"{POLICY.bearable_share:.0%} "
         "of the time at most; or"
         " asynchronously (torch.distributed.checkpoint.async_save)",
-        evidence=(
-            (
-                f"{len(case.context.host.io)} stretches of saving or loading while "
-                f"{case.graph.num_steps} steps were recorded"
-            ),
-        ),
-        events=named_events(case, IO_RANGE, Kind.OP, Kind.MARK, Kind.PYTHON),
-        change=lambda graph: _elsewhere(case, graph),
+        evidence=_evidence(case, graph, stalls),
+        events=events,
+        locations=marked_lines(case, events, stalls),
+        change=lambda before: _elsewhere(case, before),
+        rare_ns=rare_ns,
     )
+
+
+def _over(stalls: Stalls | None) -> str:
+    return "in the recording" if stalls is None else "over all of them"
+
+
+def _evidence(case: Case, graph: Graph, stalls: Stalls | None) -> tuple[str, ...]:
+    if stalls is not None:
+        longer = f"{stalls.once_ns / 1e6:.1f} ms"
+        return (f"one of {stalls.every:.3g} timed steps saves, and takes {longer} longer for it",)
+    num = len(case.context.host.io)
+    return (f"{num} stretches of saving or loading while {graph.num_steps} steps were recorded",)
 
 
 def _elsewhere(case: Case, graph: Graph) -> Graph:
     return without_host_parts(without_ranges(case, graph, case.context.host.io), "io")
-
-
-def _rounded(steps: int) -> int:
-    """The next number with one digit that counts: 137 becomes 200."""
-    unit = int("1".ljust(len(str(max(steps, 1))), "0"))
-    return math.ceil(max(steps, 1) / unit) * unit

@@ -1,14 +1,16 @@
 """Python's garbage collector stops the host in mid-step.
 
-What it sees: the collector at work inside measured steps: frames of `gc.collect()`, or the
-profiler's own "Python GC" events. Without either a long gap in which nothing was recorded may
-be the collector or any other Python: then it does not judge.
+What it sees: the collector at work inside measured steps, as `stepscope run` times it in every
+step; in a lone trace frames of `gc.collect()`, or the profiler's own "Python GC" events. Without
+any of them a long gap in which nothing was recorded may be the collector or any other Python: then
+it does not judge.
 
 Why it costs: a full collection visits every object Python tracks; with millions of them (a data
 set's index, a large cache) it takes hundreds of milliseconds, in which nothing is launched. On many
 ranks all wait for the one that collects.
 
-Evidence it needs: stacks (`with_stack=True`), which show calls of `gc.collect()`;
+Evidence it needs: a run recorded by `stepscope run`; else stacks (`with_stack=True`), which show
+calls of `gc.collect()`;
 `record_python_gc_info=True` in the profiler's experimental_config, together with stacks, also shows
 the collections Python starts by itself.
 
@@ -21,30 +23,24 @@ Example: `gc.collect()` in each step, beside an index of a few million small obj
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-import numpy as np
-
-from stepscope.analyses.host.activity import SHORT_GAP_NS
+from stepscope.analyses.host.activity import COLLECTOR_RANGE, SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
-from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.run import Stalls
 from stepscope.core.trace import Kind
+from stepscope.replay.changes import with_part_ns, without_host_parts
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.between_operators import long_gaps, ranges_of, without_work_in
 from stepscope.rules.shared.host_ranges import named_events
+from stepscope.rules.shared.stalls import marked_lines
 
 CODE = "gc-pause"
 BOUND = "host"
 NEEDS_DEVICE = False
-
-COLLECTOR = re.compile(
-    r"^Python GC$|^<built-in (function|method) collect\b|^(python )?gc[._ ]?collect(\(\))?$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,52 +57,72 @@ POLICY = Policy()
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Take the collector's pauses out of the steps."""
     graph = case.graph
-    if graph is None:
+    if graph is None or case.step_interval_ns is None:
         return None
-    pauses = pauses_of(case, graph)
-    if len(pauses) == 0:
+    pauses, stalls = pauses_of(case, graph), case.stalls("gc")
+    rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
+    held_ns = float(graph.call_parts["gc"].sum()) / graph.num_steps + rare_ns
+    if held_ns == 0:
         return _unexplained(case, graph)
-    longest = int((pauses.end - pauses.start).max()) / 1e6
-    if case.speedup(without_work_in(case, graph, pauses)) < POLICY.worth:
-        if pauses.total <= SHORT_GAP_NS:
-            return None
-        times = (
-            f"{len(pauses)} times in {graph.num_steps} steps, for {longest:.1f} ms at the longest"
-        )
-        text = f"The garbage collector ran {times}; the usual step does not feel it."
-        return Remark(code=CODE, text=text)
+    gain = case.speedup(without_host_parts(graph, "gc")) * (1 + rare_ns / case.step_interval_ns)
+    if gain < POLICY.worth:
+        return None if held_ns * graph.num_steps <= SHORT_GAP_NS else _unfelt(graph, pauses, stalls)
+    events = named_events(case, COLLECTOR_RANGE, Kind.PYTHON, Kind.MARK, Kind.OP)
     return Proposal(
         code=CODE,
         bound=BOUND,
-        summary="Python's garbage collector holds the host for "
-        f"{pauses.total / graph.num_steps / 1e6:.1f} ms a step.",
+        summary=f"Python's garbage collector holds the host for {held_ns / 1e6:.1f} ms a step.",
         action="No gc.collect() in the step; gc.freeze() after setup; or gc.disable() and "
         "gc.collect() every 500th step,"
         " on all ranks at once",
-        evidence=(
-            f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms",
-        ),
-        events=named_events(case, COLLECTOR, Kind.PYTHON, Kind.MARK, Kind.OP),
-        change=lambda before: without_work_in(case, before, pauses),
-        cautious=lambda before: without_work_in(case, before, pauses, POLICY.collected_share),
+        evidence=_evidence(graph, pauses, stalls),
+        events=events,
+        locations=marked_lines(case, events, stalls),
+        change=lambda before: without_host_parts(before, "gc"),
+        cautious=_cautious,
+        rare_ns=rare_ns,
     )
+
+
+def _cautious(graph: Graph) -> Graph:
+    return with_part_ns(graph, "gc", graph.call_parts["gc"] * (1 - POLICY.collected_share))
+
+
+def _evidence(graph: Graph, pauses: Intervals, stalls: Stalls | None) -> tuple[str, ...]:
+    evidence = []
+    if len(pauses):
+        longest = int((pauses.end - pauses.start).max()) / 1e6
+        evidence.append(
+            f"{len(pauses)} collections in {graph.num_steps} steps, the longest {longest:.1f} ms"
+        )
+    if stalls is not None:
+        evidence.append(
+            f"of the timed steps, one in {stalls.every:.3g} holds "
+            f"{stalls.once_ns / 1e6:.1f} ms of it"
+        )
+    return tuple(evidence) or ("timed in every step of the run",)
+
+
+def _unfelt(graph: Graph, pauses: Intervals, stalls: Stalls | None) -> Remark:
+    """The collector ran, and nobody waited for it."""
+    times = "; ".join(_evidence(graph, pauses, stalls))
+    return Remark(code=CODE, text=f"the usual step does not feel the garbage collector: {times}")
 
 
 def pauses_of(case: Case, graph: Graph) -> Intervals:
     """When the collector held a driving thread, inside the replayed steps and outside the
     compiler."""
-    trace, host = case.replayed, case.context.host
-    named = trace.is_kind(Kind.PYTHON, Kind.MARK, Kind.OP) & matching(trace, COLLECTOR)
-    events = np.flatnonzero(named & host.driving[: len(trace)])
+    host = case.context.host
     window = union(graph.call_start_ns[:1], graph.call_end_ns[-1:])
-    return intersect(
-        subtract(union(trace.start_ns[events], trace.end_ns[events]), host.compile), window
-    )
+    return intersect(subtract(host.gc, host.compile), window)
 
 
 def _unexplained(case: Case, graph: Graph) -> Abstention | None:
     """Without stacks: whether gaps that a collector could fill cost anything."""
-    if case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any():
+    steps = None if case.metadata is None else case.metadata.steps
+    is_timed = steps is not None and steps.gc_ns is not None
+    has_frames = case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any()
+    if is_timed or has_frames:
         return None
     gaps = long_gaps(case, graph)
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)

@@ -98,7 +98,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         action=_action(case),
         evidence=_evidence(case, graph, gaps),
         events=None
-        if case.stacks is None
+        if case.stacks is None or not case.has_lines
         else frames_at(case.stacks, gaps.middle_ns, case.context.host.driving),
         events_ns=gaps.own_ns.astype(np.float64),
         change=lambda before: without_work_in(case, before, excess),
@@ -114,7 +114,7 @@ def _action(case: Case) -> str:
     )
     if case.graph is not None and not case.graph.on_host:
         fix += "; launch-overhead's fix does not add to this one for code that is compiled"
-    if case.stacks is not None:
+    if case.has_lines:
         return f"{fix[0].upper()}{fix[1:]}"
     return (
         "Record with_stack=True to see which line it is (Python, logging, a file, gc.collect()), "

@@ -90,6 +90,7 @@ def elsewhere(case: Case) -> Intervals:
     return join(
         host.input,
         host.io,
+        host.gc,
         host.compile,
         host.allocator,
         host.sync,
@@ -103,7 +104,8 @@ def _share_of_work(case: Case, graph: Graph, ranges: Intervals) -> Float64:
     """Per call, the share of the host's recorded work from it to the next call that lies inside the
     ranges."""
     host = case.context.host
-    other = join(waiting_of(case, graph), host.input, host.io, host.compile, host.allocator)
+    known = (host.input, host.io, host.gc, host.compile, host.allocator)
+    other = join(waiting_of(case, graph), *known)
     start, end = graph.call_start_ns, graph.call_end_ns
     own = end - start - lengths_in(start, end, other)
     inside = lengths_in(start, end, subtract(ranges, other))

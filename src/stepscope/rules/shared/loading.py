@@ -60,17 +60,17 @@ def with_input(graph: Graph, factor: float, least_ns: float = 0.0) -> Graph:
     return with_part_ns(graph, "input", np.maximum(part * factor, np.minimum(part, least_ns)))
 
 
-def loaded_every(graph: Graph, batch_ns: float) -> Graph:
+def loaded_every(graph: Graph, batch_ns: float, fetch_ns: float = FETCH_NS) -> Graph:
     """Batches come from beside the step, one every `batch_ns`: the step waits only if it is done
     before that."""
-    free = with_input(graph, 0.0, FETCH_NS)
+    free = with_input(graph, 0.0, fetch_ns)
     if play(free).step_interval_ns >= batch_ns:
         return free
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        if play(with_input(graph, middle, FETCH_NS)).step_interval_ns > batch_ns:
+        if play(with_input(graph, middle, fetch_ns)).step_interval_ns > batch_ns:
             high = middle
         else:
             low = middle
-    return with_input(graph, high, FETCH_NS)
+    return with_input(graph, high, fetch_ns)

@@ -18,6 +18,7 @@ PART_WORDS = {
     "allocator": "in the allocator",
     "compile": "compiling",
     "io": "saving or loading",
+    "gc": "collecting garbage",
     "transfer": "feeding copies",
     "comms": "in collectives of the host",
     "operators": "in its operators",

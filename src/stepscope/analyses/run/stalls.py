@@ -1,0 +1,102 @@
+"""What some of a run's steps held beside what all of them do: saves, evaluations, collections of
+garbage."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope.analyses.steps.unprofiled import Row, middle_rows, usual_rows
+from stepscope.core.run import Stalls, UnprofiledSteps
+
+TIMED = 0
+NOTED_NS = 1_000_000
+"""A collection of garbage this long is counted."""
+LEAST_TIMES = 1.2
+"""A usual step, from which one that was told to evaluate has done so."""
+MOST_LINES = 3
+
+
+def stalls_of(
+    rows: Sequence[Row], events: Sequence[Mapping[str, Any]], steps: UnprofiledSteps | None
+) -> dict[str, Stalls]:
+    """By kind, what they add to a run whose usual step is `steps`, and that is not in it. Rows of
+    RUN/rank-N/steps.jsonl and lines of RUN/rank-N/events.jsonl, in order."""
+    timed = [row for row in rows if row["state"] == TIMED and row["dur_ns"]]
+    usual = usual_rows(timed)
+    if steps is None or not usual:
+        return {}
+    # The run as a whole may be faster or slower than the steps before the recording.
+    step_ns = _mean(middle_rows(usual, "dur_ns"), "dur_ns")
+    kept = {row["step"] for row in usual}
+    others = [row for row in timed if row["step"] not in kept]
+    saves = [_saving(row, step_ns) for row in others if row["save_ns"]]
+    evaluations = [
+        _value(row, "dur_ns") - _saving(row, step_ns) - step_ns
+        for row in others
+        if _has_evaluated(row, steps, step_ns)
+    ]
+    collections = [float(ns) for row in usual if (ns := _value(row, "gc_ns")) >= NOTED_NS]
+    found = {
+        "save": (saves, sum(saves) / len(timed)),
+        "evaluation": (evaluations, sum(evaluations) / len(timed)),
+        "gc": (collections, _collected_ns(usual)),
+    }
+    scale = steps.step_ns / step_ns
+    return {
+        kind: Stalls(
+            num=len(lengths),
+            every=len(timed) / len(lengths),
+            once_ns=round(scale * statistics.fmean(lengths)),
+            step_ns=round(scale * added_ns),
+            lines=_lines(events, kind),
+        )
+        for kind, (lengths, added_ns) in found.items()
+        if lengths and added_ns > 0
+    }
+
+
+def _saving(row: Row, step_ns: float) -> float:
+    """Of a step's saves, what makes it longer than the usual one: a save that waits for the device
+    waits for what the step does anyway."""
+    return max(0.0, min(_value(row, "save_ns"), _value(row, "dur_ns") - step_ns))
+
+
+def _has_evaluated(row: Row, steps: UnprofiledSteps, step_ns: float) -> bool:
+    """Whether a module was told so, or more batches were taken than for the same backward passes;
+    and it took its time."""
+    is_fed = _value(row, "num_batches") > (steps.num_batches or 0.0) + 0.5
+    is_same = abs(_value(row, "num_backwards") - (steps.num_backwards or 0.0)) < 0.5
+    longer = _value(row, "dur_ns") - _saving(row, step_ns)
+    return (bool(row["num_evals"]) or (is_fed and is_same)) and longer > LEAST_TIMES * step_ns
+
+
+def _collected_ns(usual: Sequence[Row]) -> float:
+    """In collections that the mean step does not have, since it leaves out the longest, a step."""
+    middle = middle_rows(usual, "dur_ns")
+    collected = _mean(usual, "gc_ns") - _mean(middle, "gc_ns")
+    longer = _mean(usual, "dur_ns") - _mean(middle, "dur_ns")
+    return min(collected, longer)
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return statistics.fmean(_value(row, name) for row in rows)
+
+
+def _lines(events: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    """Which lines asked for it, and their shares of its time; of an evaluation, whose length is not
+    in its event, of their number."""
+    spent: Counter[str] = Counter()
+    for event in events:
+        line, dur_ns = event.get("line"), event.get("dur_ns")
+        if event.get("kind") == kind:
+            weight = 1 if kind == "evaluation" or not isinstance(dur_ns, int) else dur_ns
+            spent[line if isinstance(line, str) else ""] += weight
+    total = max(spent.total(), 1)
+    return {line: ns / total for line, ns in spent.most_common(MOST_LINES) if line}
+
+
+def _value(row: Row, name: str) -> int:
+    return row[name] or 0

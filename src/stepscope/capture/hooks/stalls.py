@@ -1,0 +1,83 @@
+"""Hooks on what stops a step: saves, evaluations and collections of garbage."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from stepscope.capture.caller import calling_line
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace, timed
+from stepscope.capture.session import Session
+from stepscope.capture.tape import COLLECTED, EVALUATED, NOTED_NS, SAVED
+
+MOST_NOTED = 200
+"""Evaluations whose line is looked up: a teacher's may be told so in every step."""
+
+
+def hook_stalls(guard: Guard, torch: Any, session: Session) -> None:
+    replace(guard, torch, "save", timed(guard, lambda _, *when: saved(session, *when)))
+    # By its own name too: else it can no longer be pickled, and no process pool could be given it.
+    replace(guard, torch.serialization, "save", lambda _: torch.save)
+    _hook_evaluations(guard, torch, session)
+    _hook_collections(guard, session)
+
+
+def saved(session: Session, begun: int, ended: int) -> None:
+    line = calling_line()
+    session.tape.append((SAVED, begun, ended, line))
+    if session.window is not None:
+        session.window.mark("torch.save", begun, ended, line)
+
+
+def evaluated(session: Session, begun: int, ended: int, *, is_noted: bool) -> None:
+    """A module was told to evaluate."""
+    session.tape.append((EVALUATED, begun, ended, calling_line() if is_noted else None))
+
+
+def collected(session: Session, begun: int, ended: int, *, is_asked: bool) -> None:
+    # Any allocation may come to this, one of our own too: nothing is waited for here.
+    is_long = ended - begun >= NOTED_NS
+    line = calling_line() if is_long and is_asked else None
+    session.tape.append((COLLECTED, begun, ended, line))
+    if is_long and session.window is not None:
+        session.window.mark("gc.collect()" if is_asked else "Python GC", begun, ended, line)
+
+
+def _hook_evaluations(guard: Guard, torch: Any, session: Session) -> None:
+    num_noted = 0
+
+    def on_eval(_: Any, begun: int, ended: int) -> None:
+        nonlocal num_noted
+        is_noted = num_noted < MOST_NOTED
+        num_noted += is_noted
+        evaluated(session, begun, ended, is_noted=is_noted)
+
+    replace(guard, torch.nn.Module, "eval", timed(guard, on_eval))
+
+
+def _hook_collections(guard: Guard, session: Session) -> None:
+    begun, is_asked = 0, False
+
+    def on_collection(phase: str, info: dict[str, int]) -> None:
+        # The youngest objects are collected within microseconds, and many times a second.
+        if info["generation"] > 0:
+            watched(phase)
+
+    def timed_collection(phase: str) -> None:
+        nonlocal begun, is_asked
+        now = time.perf_counter_ns()
+        if phase == "start":
+            begun, is_asked = now, not is_due()
+        elif begun:
+            collected(session, begun, now, is_asked=is_asked)
+
+    def is_due() -> bool:
+        """Whether there are objects enough for Python to begin a collection by itself."""
+        threshold = gc.get_threshold()[0]
+        return gc.isenabled() and 0 < threshold < gc.get_count()[0]
+
+    watched = guard.watch(timed_collection)
+    gc.callbacks.append(on_collection)
+    guard.at_end(lambda: gc.callbacks.remove(on_collection))

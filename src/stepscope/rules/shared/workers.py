@@ -1,0 +1,88 @@
+"""What a loader's worker processes bring, by how many there are.
+
+One worker takes `batch_ns` for what a step needs, so n bring it every 1/n of that; all of them
+together, and the training process, have the rank's cores. Time in which a worker waits for a disk
+or a network needs no core.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stepscope.core.run import RankMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    most: int = 64
+    """Workers that are ever advised."""
+    close: float = 1.03
+    """Times the shortest step that any number of workers gives: so near it, fewer are better."""
+    memory_share: float = 0.5
+    """Of the machine's free memory that more workers may take."""
+    least_cores: float = 0.05
+    """Of a core that a worker is reckoned to need at least."""
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """What making batches in other processes costs, a step."""
+
+    batch_ns: float
+    """Of one worker, for what a step takes."""
+    cpu_ns: float
+    """Of that, on a core."""
+    rest_ns: float
+    """The step that finds its batch ready."""
+    rest_cpu_ns: float
+    """On cores, of all else that the rank does in a step."""
+    cores: float | None
+    """Of the rank; None: not known."""
+
+    def interval_ns(self, num: int) -> float:
+        """How often so many bring what a step takes."""
+        alone = self.batch_ns / num
+        if self.cores is None:
+            return alone
+        return max(alone, (self.cpu_ns + self.rest_cpu_ns) / self.cores)
+
+    def step_ns(self, num: int) -> float:
+        return max(self.rest_ns, self.interval_ns(num))
+
+    @property
+    def cores_each(self) -> float:
+        """Of a core that one keeps busy."""
+        return min(1.0, max(self.cpu_ns / max(self.batch_ns, 1.0), POLICY.least_cores))
+
+    def most(self, metadata: RankMetadata, now: int = 0) -> int:
+        """How many fit: into the cores, and beyond those there are now into the memory."""
+        most = POLICY.most
+        if self.cores is not None:
+            most = min(most, max(1, math.floor(self.cores / self.cores_each)))
+        if metadata.worker_bytes and metadata.memory_available_bytes is not None:
+            room = POLICY.memory_share * metadata.memory_available_bytes
+            most = min(most, now + math.floor(room / metadata.worker_bytes))
+        return most
+
+    def fewest(self, most: int) -> int:
+        """The smallest number that gives about what the best up to `most` gives."""
+        best = min(self.step_ns(num) for num in range(1, most + 1))
+        return next(n for n in range(1, most + 1) if self.step_ns(n) <= POLICY.close * best)
+
+    def rates(self, metadata: RankMetadata, *chosen: int) -> str:
+        """Samples a second by the number of workers, where a batch's size is known."""
+        size = None if metadata.loader is None else metadata.loader.batch_size
+        num = None if metadata.steps is None else metadata.steps.num_batches
+        samples, word = (1.0, "steps") if size is None else (size * (num or 1.0), "samples")
+        tried = sorted({1, 2, 4, 8, 16, 32, *chosen})
+        shown = [n for n in tried if 1 <= n <= 2 * max(chosen)]
+        rates = ", ".join(f"{n}: {_rounded(samples * 1e9 / self.step_ns(n))}" for n in shown)
+        return f"{word} a second by num_workers, reckoned: {rates}"
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"

@@ -1,0 +1,72 @@
+"""What some steps hold beside what all do: saves, evaluations, collections of garbage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepscope.analyses.run.stalls import stalls_of
+from stepscope.analyses.steps.unprofiled import unprofiled_steps
+from stepscope.core.run import Stalls
+from stepscope.protocol.run_folder import STEP_COLUMNS
+
+MS = 1_000_000
+Row = dict[str, int | None]
+
+
+def row(step: int, ms: float, **more: int) -> Row:
+    usual: Row = {**dict.fromkeys(STEP_COLUMNS, 0), "device_ns": None, "num_backwards": 1}
+    return {**usual, "step": step, "dur_ns": round(ms * MS), **more}
+
+
+def found(rows: list[Row], *events: dict[str, Any]) -> dict[str, Stalls]:
+    return stalls_of(rows, events, unprofiled_steps(rows))
+
+
+def test_a_save_in_every_second_step_is_half_a_save_a_step() -> None:
+    rows = [row(n, 10 if n % 2 else 30, save_ns=0 if n % 2 else 20 * MS) for n in range(40)]
+    stalls = found(rows, {"kind": "save", "dur_ns": 1, "line": "train.py(3): main"})["save"]
+    assert (stalls.num, stalls.every, stalls.once_ns) == (20, 2.0, 20 * MS)
+    assert stalls.step_ns == 10 * MS
+    assert stalls.lines == {"train.py(3): main": 1.0}
+
+
+def test_a_save_that_waits_for_the_device_costs_what_the_step_is_longer() -> None:
+    rows = [row(n, 10) for n in range(30)] + [row(30, 14, save_ns=12 * MS)]
+    assert found(rows)["save"].once_ns == 4 * MS
+
+
+def test_a_save_in_every_step_is_in_the_usual_one() -> None:
+    rows = [row(n, 30, save_ns=20 * MS) for n in range(40)]
+    assert found(rows) == {}
+    steps = unprofiled_steps(rows)
+    assert steps is not None
+    assert (steps.step_ns, steps.save_ns) == (30 * MS, 20 * MS)
+
+
+@pytest.mark.parametrize("sign", [{"num_evals": 1}, {"num_batches": 5}])
+def test_an_evaluation_is_known_by_eval_or_by_its_batches(sign: dict[str, int]) -> None:
+    rows = [row(n, 110, **sign) if n % 10 == 5 else row(n, 10) for n in range(50)]
+    stalls = found(rows)["evaluation"]
+    assert (stalls.num, stalls.once_ns, stalls.step_ns) == (5, 100 * MS, 10 * MS)
+
+
+def test_eval_in_every_step_is_no_evaluation() -> None:
+    """A teacher is told so again and again."""
+    assert found([row(n, 10, num_evals=1) for n in range(50)]) == {}
+
+
+def test_steps_that_accumulate_more_are_no_evaluation() -> None:
+    more = row(50, 80, num_batches=8, num_backwards=8)
+    assert found([*(row(n, 10, num_batches=1) for n in range(50)), more]) == {}
+
+
+def test_collections_too_rare_for_the_mean_are_counted_with_all_steps() -> None:
+    rows = [row(n, 60, gc_ns=50 * MS) if n % 50 == 25 else row(n, 10) for n in range(100)]
+    stalls = found(rows)["gc"]
+    assert (stalls.num, stalls.once_ns, stalls.step_ns) == (2, 50 * MS, 1 * MS)
+
+
+def test_collections_in_most_steps_are_in_the_mean_already() -> None:
+    assert "gc" not in found([row(n, 60, gc_ns=50 * MS) for n in range(100)])
