@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
@@ -241,8 +241,7 @@ class _Lines:
         self.made.append(line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
+class _Fitted(Struct, frozen=True):
     """A cell that knows how to give way; rich says how wide it may be."""
 
     lines: _Lines

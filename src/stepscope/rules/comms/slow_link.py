@@ -25,9 +25,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import bus_factor
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -44,8 +44,7 @@ THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
 """Links of nvidia-smi topo -m that pass the host's bridges, or the link between its sockets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_bytes: int = 1_000_000
     """Smaller messages tell of latency, not of the link."""
     expected_bytes_per_s: float = 12.5e9

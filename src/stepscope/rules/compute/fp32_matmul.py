@@ -18,10 +18,11 @@ Example: a 12-layer GPT in fp32 took 218 ms a step, 32 ms under bf16 autocast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
@@ -46,8 +47,7 @@ CODE = "fp32-matmul"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step in such kernels below which there is nothing to say."""
     unknown_share: float = 0.05

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import contains, join
 from stepscope.core.diagnosis import Abstention
@@ -42,8 +43,7 @@ OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 MARKS = (Kind.MARK, Kind.OP)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     launch_ns: float = 10_000.0
     """The host's time for one cudaGraphLaunch, besides what grows with the graph;
     lab/launch_tiny.fixed on an H200's host."""

@@ -20,7 +20,7 @@ Example: one of two ranks slept 60 ms before each backward pass: 188 ms a step, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.replay.simulate_job import JobGraph
 from stepscope.rules.job_case import JobCase, JobProposal
@@ -31,8 +31,7 @@ BOUND = "imbalance"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
     """Of the step, by which a rank's own step must be longer than the others'."""
     hidden: float = 0.1

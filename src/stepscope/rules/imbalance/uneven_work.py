@@ -17,10 +17,10 @@ one, always.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.rules.imbalance.throttled_gpu import slow_device
@@ -32,8 +32,7 @@ CODE = "uneven-work"
 BOUND = "imbalance"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
     """Of the step, by which a rank's kernels must take longer than the others'."""
     least_spread: float = 0.1

@@ -22,10 +22,11 @@ Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
@@ -45,8 +46,7 @@ CODE = "unfused-pointwise"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_bytes: float = 1e6
     """Of one operator's traffic: less stays in the cache, and its kernel is as long as a launch."""
     least_share: float = 0.005
@@ -89,8 +89,7 @@ Tensor = tuple[int, str]
 """A number of elements and their type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """What an operator of one name and inputs moves and computes. Bytes."""
 
     reads: tuple[Tensor, ...]
@@ -109,8 +108,7 @@ class Traffic:
     over_batches: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class FusibleRun:
+class FusibleRun(Struct, kw_only=True):
     """Operators that could be one kernel. Bytes."""
 
     backward: bool

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Float64, Launch
 from stepscope.rules.job_case import JobCase
@@ -19,8 +19,7 @@ LEAST_SAME = 0.9
 same geometry: the same work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSlowdown:
+class KernelSlowdown(Struct, frozen=True, kw_only=True):
     """One rank against the median of the others, over the kernels they share."""
 
     factor: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import Cost, cost_of
 from stepscope.analyses.host.nesting import ancestor_with
@@ -18,8 +18,7 @@ from stepscope.rules.shared.host_ranges import call_of_task
 __all__ = ["Cost", "Messages", "cost_of", "launched_inside", "messages", "times_ns"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True):
     """A rank's collectives of some kind that are tasks of its graph, in launch order."""
 
     task: Int64
