@@ -2,7 +2,8 @@
 
 The first optimizer and the first DistributedDataParallel import torch._dynamo, which takes as long
 as torch itself, only to keep it away from what they do; and a third of `import torch` registers
-what tensors without data and exported programs need.
+what tensors without data and exported programs need. Quantized, masked and random variables are
+left out with them.
 """
 
 import gc
@@ -10,8 +11,12 @@ import sys
 import types
 from typing import Any
 
-for _name in ("torch._meta_registrations", "torch.export"):
-    sys.modules[_name] = types.ModuleType(_name)
+LEFT_OUT = (
+    "_meta_registrations", "export", "ao", "quantization", "nn.intrinsic", "nn.qat",
+    "nn.quantizable", "nn.quantized", "masked", "distributions",
+)  # fmt: skip
+for _name in LEFT_OUT:
+    sys.modules[f"torch.{_name}"] = types.ModuleType(f"torch.{_name}")
 gc.disable()
 import torch  # noqa: E402
 from torch._opaque_base import OpaqueBaseMeta  # noqa: E402

@@ -6,6 +6,7 @@ The numbers are made up but add up: `self_check()` holds for each. `SCENARIOS` h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -840,7 +841,7 @@ def evil_names() -> Diagnosis:
 
 
 SCENARIOS: Mapping[str, Callable[[], Diagnosis]] = {
-    builder.__name__: builder
+    builder.__name__: cache(builder)
     for builder in (
         healthy,
         data_bound,

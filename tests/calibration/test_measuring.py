@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from stepscope.calibration.device import Device, find_device
 from stepscope.calibration.hardware_file import save
@@ -115,7 +116,7 @@ def test_a_shape_that_takes_too_long_is_left_out_and_said() -> None:
 
 def test_a_busy_machine_is_said() -> None:
     calm = Timing(seconds=1.0, low_s=0.95, high_s=1.05, repeats=5)
-    wild = replace(calm, high_s=2.0)
+    wild = structs.replace(calm, high_s=2.0)
     assert unsteady_note([calm] * 9 + [wild]) == ()
     assert unsteady_note([]) == ()
     assert unsteady_note([calm] * 7 + [wild] * 3)[0].startswith(
@@ -150,7 +151,7 @@ def test_the_summary_tells_all_of_it(found: Calibrated) -> None:
         "26.2",
         "MFLOP/s",
     ]
-    older = to_text(calibration_document(replace(found, sustained=())))
+    older = to_text(calibration_document(structs.replace(found, sustained=())))
     assert next(line for line in older.splitlines() if "fp32" in line).split()[:4] == [
         "fp32",
         "32.8",

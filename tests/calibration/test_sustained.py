@@ -3,10 +3,10 @@ hot."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.calibration.gemms import chosen
 from stepscope.calibration.timer import DeviceTimer, HostTimer

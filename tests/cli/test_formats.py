@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
@@ -16,7 +16,7 @@ from tests.format_samples import samples
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces, some
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
+VALIDATOR = Draft202012Validator(json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text()))
 FILES = SHARED / "lab" / "formats"
 
 
@@ -58,7 +58,7 @@ def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_recording_alone_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(FILES / name), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    jsonschema.validate(told, SCHEMA)
+    VALIDATOR.validate(told)
     assert told["verdict"]["bound"] == "unknown"
     assert told["step"]["ms"] is None
     assert len(told["recordings"]) == 1
@@ -77,7 +77,7 @@ def test_beside_a_trace_kernels_weigh_what_they_do_in_the_step(
         == 0
     )
     told = json.loads(capsys.readouterr().out)
-    jsonschema.validate(told, SCHEMA)
+    VALIDATOR.validate(told)
     assert told["verdict"]["bound"] == "data"
     (stalls,) = [one for one in told["advice"] if one["code"] == "memory-stalls"]
     assert stalls["weight_of"] == "the step"

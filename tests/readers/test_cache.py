@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
+from msgspec.structs import replace
 
 from stepscope.core.trace import Trace
 from stepscope.readers import cache

@@ -4,12 +4,12 @@ names want."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
 from msgspec import structs
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.diagnosis import Diagnosis, Finding, SourceLocation

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from stepscope.core.facts import RankFacts
 from stepscope.report.diagnosis.ranks import MAX_LINES
 from stepscope.report.diagnosis.step import ON_HOST_WORDS, PART_WORDS, UNSPLIT_COMMS
 from stepscope.report.diagnosis.view import diagnosis_document
+from stepscope.report.document.blocks import Document
 from stepscope.report.document.terminal import show, to_text
 from tests import scenarios
 from tests.conftest import Golden
@@ -21,6 +23,11 @@ from tests.scenarios import SCENARIOS
 
 GOLDEN = Path(__file__).parent / "golden"
 each_scenario = pytest.mark.parametrize("name", SCENARIOS)
+
+
+@cache
+def document_of(name: str) -> Document:
+    return diagnosis_document(SCENARIOS[name]())
 
 
 def plain(diagnosis: Diagnosis, width: int = 80) -> str:
@@ -60,7 +67,7 @@ def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
         color_system="standard" if color else None,
         record=True,
     )
-    show(diagnosis_document(SCENARIOS[name]()), console)
+    show(document_of(name), console)
     lines = console.export_text(styles=False).splitlines()
     assert lines
     assert max(cell_len(line) for line in lines) <= min(width, 100)
@@ -68,10 +75,7 @@ def test_lines_fit_the_width(name: str, width: int, color: bool) -> None:
 
 @each_scenario
 def test_default_width_is_eighty_off_a_terminal(name: str) -> None:
-    assert (
-        max(cell_len(line) for line in to_text(diagnosis_document(SCENARIOS[name]())).splitlines())
-        <= 80
-    )
+    assert max(cell_len(line) for line in to_text(document_of(name)).splitlines()) <= 80
 
 
 @each_scenario
@@ -90,14 +94,14 @@ def test_plain_draws_no_boxes(name: str) -> None:
 def test_ascii_stream_gets_ascii(name: str) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
-    show(diagnosis_document(SCENARIOS[name]()), Console(file=stream, width=80))
+    show(document_of(name), Console(file=stream, width=80))
     stream.flush()
     assert raw.getvalue().decode("ascii").strip()
 
 
 @each_scenario
 def test_colored_escapes_are_our_own(name: str) -> None:
-    text = to_text(diagnosis_document(SCENARIOS[name]()), width=80, color=True)
+    text = to_text(document_of(name), width=80, color=True)
     bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "\x1b" not in bare
     assert set(re.findall(r"\x1b\[([0-9;]*)m", text)) <= {

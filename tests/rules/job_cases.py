@@ -4,8 +4,10 @@ last. Microseconds."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of

@@ -7,10 +7,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.rank_context import build_context, device_of

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.core.recordings.auxiliary import Auxiliary
@@ -22,7 +22,7 @@ from stepscope.rules.without_trace import diagnose_auxiliary
 from tests.nccl_logs import two_nodes
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared
 
-SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
+VALIDATOR = Draft202012Validator(json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text()))
 
 
 def log_of(path: Path) -> NcclLog:
@@ -39,7 +39,7 @@ def test_sockets_in_a_real_log_are_advice() -> None:
     assert "NCCL_IB_DISABLE=1" in one.summary
     assert one.evidence[0] == "connections: 4 NET/Socket"
     assert one.weight is None, "no trace says what it costs"
-    jsonschema.validate(json.loads(to_json(diagnosis)), SCHEMA)
+    VALIDATOR.validate(json.loads(to_json(diagnosis)))
     assert "NET/Socket 4" in to_text(diagnosis_document(diagnosis))
     assert diagnosis.verdict.bound == "unknown"
     assert diagnosis.notes[-1].startswith("judged here: comms;")

@@ -8,15 +8,14 @@ any intervals. Everything is exact and none of it loops over intervals in Python
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool, Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
+class Intervals(Struct, frozen=True):
     """A set of disjoint, non-touching, non-empty intervals in order."""
 
     start: Int64

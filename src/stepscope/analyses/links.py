@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import enclosing
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -14,8 +13,7 @@ CLOCK_SKEW_NS = 1_000_000
 recorders align them to within microseconds, some to less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class Links(Struct, frozen=True, kw_only=True):
     """Per event of the trace (NONE off the subject)."""
 
     parent: Int64

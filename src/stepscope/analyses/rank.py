@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.analyses.collectives.events import library_collectives
@@ -123,8 +122,7 @@ def _projected(trace: Trace, links: Links, rows: tuple[RangeRow, ...]) -> tuple[
     return tuple(replace(row, projected_ns=median.get(row.name)) for row in rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RecorderOptions:
+class _RecorderOptions(Struct, frozen=True, kw_only=True):
     """What to ask a recorder for where something is missing."""
 
     calls: str

@@ -11,10 +11,10 @@ relative, and a shape for which the library has a trick of its own does not pull
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.core.calibrated import (
     Calibrated,

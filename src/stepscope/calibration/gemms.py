@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import cycle
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.calibration.device import Device, first_line
 from stepscope.calibration.sweep import Shape, Sweep

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import to_builtins
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.errors import UsageError
@@ -15,7 +16,7 @@ from stepscope.protocol.json_text import json_text
 
 def save(calibration: Calibrated, path: Path) -> None:
     # One point a line, so that a file can be read and compared by eye.
-    text = _text(asdict(calibration), 0) + "\n"
+    text = _text(to_builtins(calibration), 0) + "\n"
     try:
         handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
     except OSError as problem:

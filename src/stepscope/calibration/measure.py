@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
+
+from msgspec.structs import replace
 
 from stepscope.calibration.attention import measure_attention
 from stepscope.calibration.collectives import measure_collectives

@@ -196,7 +196,7 @@ def _with_ranks(options: CalibrateOptions) -> Calibrated:
 
 def _from_nccl_tests(paths: Sequence[Path], out: Path) -> Calibrated:
     """The tests' points, beside what a hardware file at --out holds of the device already."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from stepscope import __version__
     from stepscope.calibration.measure import empty, joined

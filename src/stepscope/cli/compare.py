@@ -228,6 +228,8 @@ def _judge(
     asked: gating.Asked, comparisons: Sequence[Comparison], texts: Sequence[str], baseline: str
 ) -> Gate:
     """Every check's answer for every run but the first, which is the baseline."""
+    from msgspec import structs
+
     from stepscope.core.gate import Gate, decide
     from stepscope.readers.remote import shown
     from stepscope.report.comparison.words import letter
@@ -242,16 +244,18 @@ def _judge(
         for check in asked.checks:
             named = check
             if len(comparisons) > 1:
-                named = replace(check, source=f"{check.source}, {letter(index)}")
+                named = structs.replace(check, source=f"{check.source}, {letter(index)}")
             results.append(decide(named, run, against))
     return Gate(results=tuple(results), missing=asked.missing, baseline=shown(baseline))
 
 
 def _with_speedup(quantities: Quantities, comparison: Comparison) -> Quantities:
+    from msgspec import structs
+
     speedup = comparison.speedup
     values = (speedup.value, speedup.low, speedup.high)
     why = dict.fromkeys(OWN_NAMES, f"was not measured: {speedup.why}")
-    return replace(
+    return structs.replace(
         quantities,
         values={**quantities.values, **dict(zip(OWN_NAMES, values, strict=True))},
         why={**quantities.why, **why},

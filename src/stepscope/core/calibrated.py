@@ -8,9 +8,11 @@ never zero.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from math import ceil
 from statistics import geometric_mean, median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.hardware import DeviceRates
 
@@ -49,8 +51,7 @@ def bus_factor(kind: str, group_size: int) -> float:
     return (2.0 if kind == "all_reduce" else 1.0) * (group_size - 1) / group_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """One call's time: the median of the repeats, and where the middle four fifths of them lie."""
 
     seconds: float
@@ -59,8 +60,7 @@ class Timing:
     repeats: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmPoint:
+class GemmPoint(Struct, frozen=True, kw_only=True):
     """(m, k) x (k, n)."""
 
     precision: str
@@ -74,8 +74,7 @@ class GemmPoint:
         return 2.0 * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionPoint:
+class AttentionPoint(Struct, frozen=True, kw_only=True):
     """Causal scaled-dot-product attention of equal query and key lengths."""
 
     precision: str
@@ -94,8 +93,7 @@ class AttentionPoint:
         return forward * (2 if self.direction == "backward" else 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyPoint:
+class CopyPoint(Struct, frozen=True, kw_only=True):
     kind: str
     size_bytes: int
     time: Timing
@@ -105,8 +103,7 @@ class CopyPoint:
         return (2 if self.kind == "device" else 1) * self.size_bytes / self.time.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivePoint:
+class CollectivePoint(Struct, frozen=True, kw_only=True):
     """One collective of one size. `size_bytes` as nccl-tests counts: the whole buffer, so all
     ranks' parts for a gather."""
 
@@ -122,8 +119,7 @@ class CollectivePoint:
         return self.size_bytes * bus_factor(self.kind, self.group_size) / self.time.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(Struct, frozen=True, kw_only=True):
     """Sizes at which one line holds: T = steps * alpha + volume / beta."""
 
     name: str
@@ -136,8 +132,7 @@ class Region:
     num_points: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFit:
+class CollectiveFit(Struct, frozen=True, kw_only=True):
     """Time over size of one collective in one group."""
 
     kind: str
@@ -169,8 +164,7 @@ class CollectiveFit:
         return replace(self, group_size=group_size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmFit:
+class GemmFit(Struct, frozen=True, kw_only=True):
     """time = max(FLOPs / (peak * efficiency * waves * k / (k + half_k)), bytes / bandwidth) +
     floor."""
 
@@ -218,8 +212,7 @@ def output_bytes(precision: str) -> int:
     return 2 if precision == "fp8" else bytes_per_element(precision)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """What was measured. No host names, no paths."""
 
     kind: str
@@ -239,8 +232,7 @@ class Machine:
     ranks_share_a_device: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """What starting one small kernel costs."""
 
     host: Timing
@@ -248,16 +240,14 @@ class Launch:
     """The least time a kernel takes on the device, one after another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSpeed:
+class HostSpeed(Struct, frozen=True, kw_only=True):
     python_ops_per_s: float
     """Rounds of a fixed loop of plain Python."""
     torch_ops_per_s: float
     """Small tensor operations on the host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class Calibrated(Struct, frozen=True, kw_only=True):
     """A hardware file."""
 
     schema: str

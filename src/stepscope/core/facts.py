@@ -88,7 +88,8 @@ class Steps(Struct, frozen=True, kw_only=True):
     def median_windows(self) -> tuple[int, ...]:
         """Which windows have the median length: one, or the two in the middle; none without
         windows."""
-        order = sorted(range(len(self.windows)), key=lambda i: self.step_intervals[i])
+        intervals = self.step_intervals
+        order = sorted(range(len(intervals)), key=intervals.__getitem__)
         return tuple(order[(len(order) - 1) // 2 : len(order) // 2 + 1])
 
     @property

@@ -21,11 +21,11 @@ import operator
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from stepscope.errors import UsageError
 
@@ -57,8 +57,7 @@ _COMPARED = {
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A piece of an expression: a number, a quantity, or two pieces joined."""
 
     column: int
@@ -79,8 +78,7 @@ class Node:
         return f"baseline.{self.name}" if self.of_baseline else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantities:
+class Quantities(Struct, frozen=True, kw_only=True):
     """What one diagnosis measured, by name. None is "not measured", and `why` says why where that
     is known."""
 
@@ -88,8 +86,7 @@ class Quantities:
     why: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One condition of a gate."""
 
     text: str
@@ -105,8 +102,7 @@ class Check:
         return any(node.of_baseline for node in walk(self.condition))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """One condition, answered."""
 
     check: str
@@ -121,8 +117,7 @@ class Result:
     """What kept it from being decided."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class Gate(Struct, frozen=True, kw_only=True):
     """All conditions, answered."""
 
     results: tuple[Result, ...]
@@ -249,8 +244,7 @@ class _Answer:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Token:
+class _Token(Struct, frozen=True, kw_only=True):
     word: str
     column: int
     leaf: Node | None = None

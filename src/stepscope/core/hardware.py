@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+
+class Figure(Struct, frozen=True, kw_only=True):
     """One number and where it was read."""
 
     value: float
@@ -34,8 +35,7 @@ class DeviceSpec:
     num_sms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRates:
+class DeviceRates(Struct, frozen=True, kw_only=True):
     """What arithmetic and memory can give at most on one device."""
 
     device: str

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
@@ -43,8 +44,7 @@ DEVICE_WORK = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 HOST_RANGES = (Kind.OP, Kind.MARK, Kind.PYTHON, Kind.RUNTIME)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class Thread(Struct, frozen=True, kw_only=True):
     """Where an event happened: a host thread, or a device's stream."""
 
     pid: str
@@ -52,8 +52,7 @@ class Thread:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpInputs:
+class OpInputs(Struct, frozen=True, kw_only=True):
     """An operator's recorded inputs, as JSON text exactly as the recorder wrote it; `None` when
     that part was not recorded."""
 
@@ -63,8 +62,7 @@ class OpInputs:
     concrete: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """A kernel's launch geometry."""
 
     grid: tuple[int, ...] | None
@@ -74,8 +72,7 @@ class Launch:
     occupancy_pct: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncWait:
+class SyncWait(Struct, frozen=True, kw_only=True):
     """What a wait on the device waited for."""
 
     kind: str
@@ -83,8 +80,7 @@ class SyncWait:
     on_correlation: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveArgs:
+class CollectiveArgs(Struct, frozen=True, kw_only=True):
     """What the recorder wrote about one collective."""
 
     name: str | None
@@ -105,8 +101,7 @@ class CollectiveArgs:
 Detail = OpInputs | Launch | SyncWait | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryEvents:
+class MemoryEvents(Struct, frozen=True, kw_only=True):
     """The allocator's events (profile_memory=True), by time."""
 
     time_ns: Int64
@@ -118,8 +113,7 @@ class MemoryEvents:
     device: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProperties:
+class DeviceProperties(Struct, frozen=True, kw_only=True):
     """A device as the recorder described it."""
 
     index: int

@@ -6,11 +6,11 @@ A device that is not surely known has none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.core.hardware import DeviceSpec
 from stepscope.core.trace import DeviceProperties
@@ -29,8 +29,7 @@ _CDNA_WARP_SIZE = 64
 _VENDOR_PREFIX = re.compile(r"^(nvidia |amd )?(tesla )?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(Struct, frozen=True, kw_only=True):
     """One device of specs.json: its spec, and how a recorder may name it."""
 
     spec: DeviceSpec
@@ -39,8 +38,7 @@ class _Entry:
     unnamed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SpecFile:
+class _SpecFile(Struct, frozen=True, kw_only=True):
     conventions: tuple[str, ...]
     devices: tuple[_Entry, ...]
 

@@ -7,8 +7,9 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from stepscope.analyses.rank_context import RankContext, build_context, device_of
 from stepscope.core.calibrated import Calibrated

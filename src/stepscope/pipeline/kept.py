@@ -17,12 +17,12 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import zstandard
+from msgspec import Struct
 
 import stepscope
 from stepscope.core.calibrated import Calibrated
@@ -43,8 +43,7 @@ LOADED_NS = time.time_ns()
 """From when on the code on the disk may be another than the one that runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """All that a diagnosis follows from, but the code."""
 
     inputs: FoundSources

@@ -4,11 +4,11 @@ One file is one task; events never travel between processes, but as columns on t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.job import job_comms
 from stepscope.analyses.collectives.lateness import lateness
@@ -49,8 +49,7 @@ MAX_NAMED = 8
 """Problems listed when there is nothing else to say: those of a job are mostly the same one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What one task brings back: facts, or why there are none."""
 
     meta: TraceMeta | None = None
@@ -163,8 +162,7 @@ def measure_job(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
+class _Rank(Struct, frozen=True, kw_only=True):
     """A rank with its number in the job."""
 
     source: Source
@@ -177,17 +175,16 @@ def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     records = (
         None
         if measured.collective_records is None
-        else structs.replace(measured.collective_records, rank=number)
+        else replace(measured.collective_records, rank=number)
     )
     return _Rank(
         source=source,
-        facts=structs.replace(measured.facts, rank=number),
+        facts=replace(measured.facts, rank=number),
         collective_records=records,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchanged:
+class _Exchanged(Struct, frozen=True, kw_only=True):
     """What the ranks' collectives show together; the facts alone where they cannot be compared."""
 
     facts: tuple[RankFacts, ...]
@@ -241,8 +238,7 @@ def _case_maker(
     return case
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepTime:
+class _StepTime(Struct, frozen=True, kw_only=True):
     """The unprofiled step time, and where it comes from."""
 
     ns: int | None

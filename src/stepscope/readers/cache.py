@@ -239,7 +239,9 @@ def _parts(trace: Trace) -> tuple[Tables, list[bytes]]:
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     arrays = {name: getattr(trace, name) for name in Trace.COLUMNS}
     if trace.memory is not None:
-        arrays |= {f"memory.{name}": getattr(trace.memory, name) for name in MemoryEvents.__slots__}
+        arrays |= {
+            f"memory.{name}": getattr(trace.memory, name) for name in MemoryEvents.__struct_fields__
+        }
     columns, blobs = [], []
     for name, array in arrays.items():
         delta, narrow = _packed(array)

@@ -90,7 +90,7 @@ def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None
     fit their types."""
     wanted = list(Trace.COLUMNS)
     memory_names = [
-        f"memory.{name}" for name in MemoryEvents.__slots__ if "memory.time_ns" in arrays
+        f"memory.{name}" for name in MemoryEvents.__struct_fields__ if "memory.time_ns" in arrays
     ]
     wanted += memory_names
     typed: dict[str, NDArray[Any]] = {}
@@ -123,7 +123,7 @@ def is_sound(trace: Trace) -> bool:
         return False
     if (
         trace.memory is not None
-        and len({len(getattr(trace.memory, name)) for name in MemoryEvents.__slots__}) != 1
+        and len({len(getattr(trace.memory, name)) for name in MemoryEvents.__struct_fields__}) != 1
     ):
         return False
     if n == 0:

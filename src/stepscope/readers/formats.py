@@ -12,9 +12,10 @@ are read along with it, `companions(path)` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+
+from msgspec import Struct
 
 JUDGED = (
     "steps",
@@ -46,8 +47,7 @@ KINDS = (TRACE, *AUXILIARY, COMMS)
 KINETO, NCCL = "kineto", "nccl-log"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     name: str
     words: str
     kind: str

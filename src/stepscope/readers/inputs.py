@@ -10,11 +10,13 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError

@@ -10,11 +10,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import open_regular
@@ -56,8 +57,7 @@ FOREIGN = (
 """What backends raise beside OSError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemotePath:
+class RemotePath(Struct, frozen=True, kw_only=True):
     """A file behind a URL: what `Path` is to a local one, as far as the readers ask. It travels to
     other machines."""
 

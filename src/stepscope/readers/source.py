@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.run import RankMetadata
 from stepscope.readers.remote import AnyPath
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """A file, or a stretch of one (a member of an archive)."""
 
     path: AnyPath

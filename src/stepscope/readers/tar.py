@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 BLOCK = 512
 MAX_MEMBERS = 100_000
@@ -22,8 +23,7 @@ QUIET = (FOLDER, b"g", b"K", b"V")
 PAX_RECORD = re.compile(rb"\d{1,9} (path|size|GNU\.sparse\.[a-z]+)=([^\n]*)\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """A regular file inside an archive."""
 
     name: str
@@ -31,8 +31,7 @@ class Member:
     length: int
 
 
-@dataclass(slots=True)
-class Archive:
+class Archive(Struct):
     """Walks an archive; `notes` says what was left out."""
 
     file: BinaryIO

@@ -3,9 +3,8 @@ its launch, its stream, or work of another stream."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
@@ -21,8 +20,7 @@ USUAL_GAP_NS = 20_000
 a cause on another stream, if one ended just then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraints:
+class Constraints(Struct, frozen=True, kw_only=True):
     """Per task: it begins this long after its launch, after the one before on its stream,
     after one of another stream."""
 

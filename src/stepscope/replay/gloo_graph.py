@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, lengths_in, subtract, union
@@ -36,8 +36,7 @@ MIN_GAP_NS = 200_000
 """Shorter gaps are Python between two operators."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
+class _Calls(Struct, frozen=True, kw_only=True):
     """Where the host hands a collective over or waits for one, in its order."""
 
     start: Int64

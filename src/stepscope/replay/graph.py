@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
@@ -207,8 +208,7 @@ def _began_by(trace: Trace, time_ns: int, *events: Int64) -> Trace:
     return trace.first(max(num_began, int(last) + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Calls:
+class _Calls(Struct, frozen=True, kw_only=True):
     calls: Int64
     start: Int64
     end: Int64
@@ -308,8 +308,7 @@ def _recorded_events(
     return counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Launches:
+class _Launches(Struct, frozen=True, kw_only=True):
     """What the calls say of the device's queue."""
 
     full: Bool

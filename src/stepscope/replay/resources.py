@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
@@ -13,8 +14,7 @@ from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import play
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskKinds:
+class TaskKinds(Struct, frozen=True, kw_only=True):
     """Per task of a graph, what it uses; no task is two of these."""
 
     transfer: Bool

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import union
 from stepscope.core.timings import stage
@@ -19,8 +18,7 @@ IDLE_NS = -1e18
 """When an idle stream came free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class Played(Struct, frozen=True, kw_only=True):
     """One run of the graph."""
 
     end_ns: Float64

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64, Int64
@@ -35,8 +36,7 @@ class JobGraph:
     """Per collective, how many of these ranks take part."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedJob:
+class PlayedJob(Struct, frozen=True, kw_only=True):
     ranks: tuple[Played, ...]
     waited_ns: tuple[Float64, ...]
     """Per rank and task, how long it waited for the last rank."""

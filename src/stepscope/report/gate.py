@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.contract import gate as document
 from stepscope.core.contract.codec import decode

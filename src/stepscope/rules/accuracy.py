@@ -10,13 +10,13 @@ chosen, and two of the changes made the step slower, which no range says.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.run import RunFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """The error of a promise, as the logarithm of what was got over what was promised."""
 
     least: float = 0.14

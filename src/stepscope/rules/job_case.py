@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
@@ -86,8 +87,7 @@ class JobCase:
         return float(inside.sum()) / max(len(recorded), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobProposal:
+class JobProposal(Struct, frozen=True, kw_only=True):
     """A fault of the job with its fix, and what the fix does to the job's graph."""
 
     code: str

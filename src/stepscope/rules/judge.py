@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Alternative, Finding, SourceLocation
@@ -28,8 +28,7 @@ Answer = Proposal | Abstention | Remark | None
 Pair = tuple[Finding, JobProposal]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """What the rules have to say about a job."""
 
     findings: tuple[Finding, ...] = ()

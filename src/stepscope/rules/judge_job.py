@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.core.diagnosis import Abstention, Finding
@@ -31,8 +31,7 @@ _TOO_BUSY = Abstention(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(Struct, frozen=True, kw_only=True):
     """What the rules say, and the facts with what the replay adds to them."""
 
     judgement: Judgement
@@ -42,8 +41,7 @@ class Judged:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Cases:
+class _Cases(Struct):
     """Cases of single ranks; one that cannot be read again is noted."""
 
     job: Job
@@ -99,9 +97,7 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
         )
     return Judged(
         judgement=judgement,
-        facts=structs.replace(
-            facts, ranks=tuple(structs.replace(rank, replayed=played) for rank in facts.ranks)
-        ),
+        facts=replace(facts, ranks=tuple(replace(rank, replayed=played) for rank in facts.ranks)),
         replayed_ranks=tuple(case.facts.rank for case in usable),
         notes=notes,
     )
@@ -118,16 +114,13 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
         if case is not None:
             judgements[index] = judge(job_case_of_rank(case))
             replayed[index] = case.facts.replayed
-    ranks = [
-        structs.replace(rank, replayed=replayed.get(index))
-        for index, rank in enumerate(facts.ranks)
-    ]
+    ranks = [replace(rank, replayed=replayed.get(index)) for index, rank in enumerate(facts.ranks)]
     judgement = judgements.get(median, Judgement())
     numbers = {index: facts.ranks[index].rank for index in judgements}
     findings = tuple(_with_ranks(finding, judgements, numbers) for finding in judgement.findings)
     return Judged(
         judgement=replace(judgement, findings=findings),
-        facts=structs.replace(facts, ranks=tuple(ranks)),
+        facts=replace(facts, ranks=tuple(ranks)),
     )
 
 
@@ -143,7 +136,7 @@ def _with_ranks(
             for other in judgement.findings
         )
     ]
-    return structs.replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
+    return replace(finding, ranks=tuple(sorted(ranks)) or finding.ranks)
 
 
 def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
@@ -159,7 +152,7 @@ def replayed_of(job: JobCase, step_ns: int | None) -> Replayed:
             shares={},
         )
     kinds = [case.kinds for case in job.cases if case.kinds is not None]
-    return structs.replace(
+    return replace(
         played,
         step_interval_ns=job.step_interval_ns,
         error=None if step_ns is None else job.step_interval_ns / step_ns - 1,

@@ -8,9 +8,8 @@ step becomes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.source_locations import source_locations_of
 from stepscope.core.diagnosis import SourceLocation
@@ -23,8 +22,7 @@ LEAST_SHARE = 0.05
 """Of a finding's cost, below which a place is not worth a line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """A fault with its fix, and what the fix does to the graph."""
 
     code: str
@@ -56,8 +54,7 @@ class Proposal:
     """The lines that it comes from, where they are known without stacks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class Remark(Struct, frozen=True, kw_only=True):
     """Something worth knowing that promises no time: memory about to run out, a stall too rare for
     the median step to see."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
@@ -16,8 +16,7 @@ from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
 Column = TypeVar("Column", Bool, Float64, Int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTable:
+class TaskTable(Struct, frozen=True, kw_only=True):
     """One entry per task of the graph; NONE and NaN where not known."""
 
     trace: Trace

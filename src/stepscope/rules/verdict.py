@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
 
 from msgspec.structs import replace
@@ -51,7 +50,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     worth = tuple(f for f in findings if f.predicted_speedup >= LEAST_SPEEDUP)
     is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
-    judgement = dataclasses.replace(judgement, abstentions=_explained(rank, verdict, judgement))
+    judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
     return Diagnosis(
         verdict=verdict,
         step=_step(facts, rank),

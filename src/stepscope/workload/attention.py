@@ -11,8 +11,9 @@ FlashAttention, section 3.1 and algorithm 4): 2.5 times the forward pass when d 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from stepscope.workload.attention_schemas import ATTENTIONS, HEADS_FIRST, Attention
 from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, text_at
@@ -32,8 +33,7 @@ from stepscope.workload.operands import (
 UNBOUNDED = float("inf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Struct, frozen=True, kw_only=True):
     """What an attention is of; `sequences` is None when packed sequences' lengths are not known."""
 
     sequences: int | None
@@ -44,8 +44,7 @@ class Sizes:
     head_dim_v: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(Struct, frozen=True, kw_only=True):
     """The keys a query at the same position may see: from `left` before it to `right` after it."""
 
     left: float

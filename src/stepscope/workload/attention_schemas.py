@@ -9,14 +9,14 @@ look, newest first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 HEADS_FIRST = "bhsd"
 SEQUENCE_FIRST = "bshd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """One fused attention operator."""
 
     layout: str

@@ -10,9 +10,10 @@ what the forward pass costs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+from msgspec import Struct
 
 from stepscope.workload.inputs import (
     ParsedInputs,
@@ -36,8 +37,7 @@ from stepscope.workload.operands import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv:
+class Conv(Struct, frozen=True, kw_only=True):
     """Where a convolution's schema has its arguments;
     `None` where it has none, and the argument is at its default."""
 

@@ -18,10 +18,10 @@ and no list says its tensors' types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeGuard
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.core.trace import OpInputs
 
@@ -37,8 +37,7 @@ _NESTED = msgspec.json.Decoder(list[list[int | list[int]]])
 _TEXTS = msgspec.json.Decoder(list[str])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedInputs:
+class ParsedInputs(Struct, frozen=True, kw_only=True):
     """An operator's inputs, one entry per argument in each tuple;
     of a part not recorded, the texts are "", and strides is ()."""
 

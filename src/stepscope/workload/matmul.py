@@ -8,9 +8,10 @@ a wrapper (linear, matmul) has the same model as what it calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+from msgspec import Struct
 
 from stepscope.workload.inputs import ParsedInputs, Shape, is_scalar, number_at
 from stepscope.workload.operands import (
@@ -35,8 +36,7 @@ Product = tuple[Shape, int]
 """The output's shape, and k, the length of each of its dot products."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
+class Gemm(Struct, frozen=True, kw_only=True):
     """Where a matrix product's schema has its tensors."""
 
     kind: str

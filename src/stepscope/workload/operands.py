@@ -8,9 +8,10 @@ What the record does not say is None, and None added to anything is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf, prod
 from typing import TypeGuard
+
+from msgspec import Struct
 
 from stepscope.workload.dtypes import DTYPES, ITEM_BYTES, SCALAR_TYPES
 from stepscope.workload.inputs import ParsedInputs, Shape, Shapes, integer_at
@@ -19,8 +20,7 @@ MATRIX_KINDS = ("gemm", "batched-gemm", "grouped-gemm", "attention", "convolutio
 """What MFU counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What an operator has to do, from its inputs alone; `None` is not known."""
 
     kind: str
@@ -34,8 +34,7 @@ class Work:
     """What the kernel executes: more than `flops` only where it recomputes (attention backward)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
+class Operand(Struct, frozen=True, kw_only=True):
     """One strided tensor; its dtype is "" when the recorder's name for it is unknown."""
 
     dims: Shape

@@ -10,9 +10,10 @@ argument, which it also reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+from msgspec import Struct
 
 from stepscope.workload.dtypes import FLOAT, category, promote
 from stepscope.workload.inputs import ParsedInputs, integer_at, is_scalar, number_at
@@ -31,8 +32,7 @@ from stepscope.workload.operands import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointwise:
+class Pointwise(Struct, frozen=True, kw_only=True):
     """One pointwise operator."""
 
     num_args: int

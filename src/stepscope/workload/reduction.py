@@ -10,9 +10,10 @@ known, and neither are the bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+from msgspec import Struct
 
 from stepscope.workload.dtypes import FLOAT, category
 from stepscope.workload.inputs import (
@@ -38,8 +39,7 @@ from stepscope.workload.operands import (
 from stepscope.workload.pointwise import Pointwise, pointwise_work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
+class Reduction(Struct, frozen=True, kw_only=True):
     """One reduction."""
 
     flops: int = 1

@@ -10,9 +10,10 @@ gradients of inputs and of weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
+
+from msgspec import Struct
 
 from stepscope.workload.inputs import ParsedInputs, flag_at, integer_at, integers_at
 from stepscope.workload.operands import Model, Work, make_work, operand, size_bytes
@@ -23,8 +24,7 @@ MAX_LAYERS = 1000
 """More are a damaged record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rnn:
+class Rnn(Struct, frozen=True, kw_only=True):
     """Where the schema has its arguments;
     batch_first, dropout, train and bidirectional follow num_layers, then batch_sizes."""
 

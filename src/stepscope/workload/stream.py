@@ -8,9 +8,11 @@ each count's derivation is next to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.workload.inputs import ParsedInputs, flag_at, flags_at, integer_at, integers_at
 from stepscope.workload.operands import (
@@ -28,8 +30,7 @@ from stepscope.workload.operands import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(Struct, frozen=True, kw_only=True):
     """What is read, and which inputs the outputs are like."""
 
     kind: str

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.collectives.records import collective_records_of, in_windows, op_of
 from stepscope.analyses.rank_context import build_context
@@ -142,7 +143,7 @@ def test_the_operator_tells_whom_its_kernel_sends_to() -> None:
             700 * US,
             1,
             stream=20,
-            collective=replace(told, peer=None),
+            collective=structs.replace(told, peer=None),
         ),
     ]
     assert [

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.tune import command as tune
 from stepscope.cli.tune.options import CACHE_VARIABLE, options_of
@@ -23,7 +23,9 @@ from stepscope.process.job import run_owned
 from tests.capture.jobs import LIGHT
 from tests.scenarios import kept_diagnosis
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
+VALIDATOR = Draft202012Validator(
+    json.loads((Path(__file__).parents[3] / "docs" / "tuning.schema.json").read_text())
+)
 COMMAND = ["--", sys.executable, "train.py"]
 
 
@@ -94,7 +96,7 @@ def test_the_answer_as_json_keeps_the_schema(
     assert searched(tmp_path, "--format", "json", "--cache", str(tmp_path / "tuned.jsonl")) == 0
     out, err = capsys.readouterr()
     tuning = json.loads(out)
-    jsonschema.validate(tuning, SCHEMA)
+    VALIDATOR.validate(tuning)
     assert tuning["verdict"] == "proven"
     assert tuning["winner"]["settings"] == {"num_workers": 3}
     assert tuning["verification"]["speedup"]["value"] == pytest.approx(4.0, rel=0.01)

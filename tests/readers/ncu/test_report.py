@@ -6,11 +6,11 @@ import csv
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.ncu import csv as ncu_csv

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from stepscope.analyses.links import link
 from stepscope.analyses.rank import measure_rank
@@ -49,10 +50,12 @@ def as_nsys_would(trace: Trace) -> Trace:
     details: list[Detail] = []
     for detail in trace.details:
         if isinstance(detail, OpInputs):
-            details.append(replace(detail, types=None, strides=None, concrete=None))
+            details.append(structs.replace(detail, types=None, strides=None, concrete=None))
         else:
             details.append(
-                replace(detail, occupancy_pct=None) if isinstance(detail, Launch) else detail
+                structs.replace(detail, occupancy_pct=None)
+                if isinstance(detail, Launch)
+                else detail
             )
     return replace(trace, **columns, details=tuple(details))
 

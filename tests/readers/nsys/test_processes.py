@@ -4,12 +4,12 @@ kernels is a rank."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.trace import Kind, Trace

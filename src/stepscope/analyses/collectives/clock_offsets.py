@@ -3,9 +3,8 @@ and how well each explains the ends of their collectives."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Int64
 
@@ -32,8 +31,7 @@ _SAME_SHARE = 0.08
 strays towards zero is scatter around one clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
+class Track(Struct, frozen=True, kw_only=True):
     """One rank's entries, sorted by end, with numbers that mean the same on all ranks."""
 
     rank: int
@@ -60,8 +58,7 @@ TrackPart = tuple[int, Int64]
 """A track's index, and some of its entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offset:
+class Offset(Struct, frozen=True, kw_only=True):
     """Added to the second rank's clock, the first one's comes out."""
 
     ns: int
@@ -79,8 +76,7 @@ class Offset:
     """The two ranks' step numbers mean the same steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """Ends of one side, sorted by key and time."""
 
     key: Int64

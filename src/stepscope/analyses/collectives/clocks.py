@@ -7,9 +7,9 @@ lie apart by as much as the steps' lengths vary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.analyses.collectives.clock_offsets import (
     DOUBT_NS,
@@ -47,8 +47,7 @@ _MISCOUNTED = 1.0
 for the numbers to be wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
+class Clocks(Struct, frozen=True, kw_only=True):
     """The ranks' clocks, by index: sets of ranks tied together, each by the clock of its root."""
 
     offset_ns: Int64

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from stepscope.core.comms import Collective, CollectiveRecords, ProcessGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """Groups with one description, number of ranks and stride;
     a group whose ranks are not known has a family of its own."""
 

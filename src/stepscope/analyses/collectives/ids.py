@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.analyses.collectives.alignment import MAX_NS, align_lists, fill_gaps, nth, ordinals
 from stepscope.analyses.collectives.clock_offsets import Track, TrackPart
@@ -21,8 +21,7 @@ _LOOSE_NS = 5_000_000
 """The same where ranks may leave early."""
 
 
-@dataclass(slots=True, kw_only=True)
-class CollectiveIds:
+class CollectiveIds(Struct, kw_only=True):
     """The number of each entry of all tracks, one track after the other;
     NONE where no other rank's was found."""
 
@@ -106,8 +105,7 @@ def _by_sequence(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
     collective_ids.next_id = int(number.max()) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Collectives:
+class _Collectives(Struct, frozen=True, kw_only=True):
     """The collectives found so far, sorted by time."""
 
     time: Int64

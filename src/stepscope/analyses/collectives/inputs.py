@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.trace import NONE, OpInputs
@@ -25,8 +26,7 @@ MAX_ELEMENTS = 1 << 50
 """More is no tensor of any device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveInputs:
+class CollectiveInputs(Struct, frozen=True, kw_only=True):
     """What the ranges around a launch say; None where they do not."""
 
     name: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.keys import FIRM
 from stepscope.core.comms import CollectiveRecords, Lateness, Matched
@@ -15,8 +15,7 @@ _FLOOR_NS = 10_000
 """Arrivals closer than this are a tie on any clock: device timestamps and NCCL's own skew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrivals:
+class _Arrivals(Struct, frozen=True, kw_only=True):
     """Arrivals of all ranks, sorted by collective and, within one, by time."""
 
     number: Int64

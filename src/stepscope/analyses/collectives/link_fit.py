@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Float64
 
@@ -36,8 +37,7 @@ SLOWEST_LINK_BYTES_PER_NS = 1.25
 assumed of a link whose messages are too small to measure it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A fit that holds."""
 
     alpha_ns: float

@@ -10,9 +10,9 @@ all ranks of a group were recorded, from the rank's own arrival, and the row say
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.group_families import Families, Family, stride_of
 from stepscope.analyses.collectives.link_fit import bus_factor, fit
@@ -28,8 +28,7 @@ MANY_SIZES = frozenset({"all_to_all", "sendrecv"})
 Key = tuple[str, Family, str | None, int | None, bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entries:
+class Entries(Struct, frozen=True, kw_only=True):
     """The measured entries of all ranks' records, one after the other."""
 
     keys: tuple[Key, ...]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.intervals import Intervals, join, union
@@ -65,8 +65,7 @@ SHORT_GAP_NS = 1_000_000
 longer stretches with nothing recorded do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostActivity:
+class HostActivity(Struct, frozen=True, kw_only=True):
     """Sets of host time; they may overlap (a sync inside the loader)."""
 
     compile: Intervals

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.naming import matching
@@ -18,8 +18,7 @@ READY_NS = 300_000.0
 that: batches of many tensors were not measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most_steps: float = 0.5
     """Share of the fetches that must wait, unless all waits together are long."""
     long_wait: float = 0.2

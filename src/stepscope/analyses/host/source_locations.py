@@ -9,9 +9,9 @@ sequence number stands.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepscope.analyses.host.frames import Owner, line_of, owner_of
@@ -31,8 +31,7 @@ ALONE_SHARE = 0.9
 """Of a class of modules' cost that one of them must have to be named alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
+class Stacks(Struct, frozen=True, kw_only=True):
     """A trace's frames, as masks over its events."""
 
     trace: Trace
@@ -46,8 +45,7 @@ class Stacks:
     """Whether there are frames; else there are only marks of modules."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origins:
+class Origins(Struct, frozen=True, kw_only=True):
     """Per event asked for, the frames it comes from; NONE where there is none."""
 
     frame: Int64

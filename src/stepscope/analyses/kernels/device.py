@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, intersect, join, union
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.trace import Bool, Kind, Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSets:
+class DeviceSets(Struct, frozen=True, kw_only=True):
     """When the device was doing what. The sets overlap where streams ran side by side."""
 
     compute: Intervals

@@ -6,16 +6,14 @@ says which share of them it reaches, in place of the share that such devices usu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePeaks:
+class DevicePeaks(Struct, frozen=True, kw_only=True):
     """Peaks of one device, for arithmetic by precision and for memory."""
 
     spec: DeviceSpec

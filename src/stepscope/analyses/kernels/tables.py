@@ -3,10 +3,11 @@ each with its work and its floor where shapes were recorded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import sums
@@ -40,8 +41,7 @@ SIDE_KERNELS = frozenset({"layout", "copy", "sort", "random"})
 """What an operator may launch besides the kernel that does its work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWork:
+class KernelWork(Struct, frozen=True, kw_only=True):
     """Per kernel of the measured windows, the work it is charged with.
 
     An operator may launch several kernels; its work goes to the longest of them, so that sums over
@@ -71,7 +71,7 @@ class KernelWork:
         """That of the chosen kernels."""
         columns: dict[str, Any] = {
             name: value[chosen]
-            for name in self.__slots__
+            for name in self.__struct_fields__
             if isinstance(value := getattr(self, name), np.ndarray)
         }
         return replace(self, **columns)
@@ -84,8 +84,7 @@ class KernelWork:
         return mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KernelKind:
+class _KernelKind(Struct, frozen=True, kw_only=True):
     """What all kernels of one name,
     launched by one operator with one set of inputs, have in common."""
 

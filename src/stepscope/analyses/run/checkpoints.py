@@ -9,9 +9,9 @@ copying and writing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.intervals import Intervals, bounds, empty, union
@@ -28,8 +28,7 @@ CARRYING = re.compile(
 """Operators that only carry a tensor over; any other one is work on what was fetched."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_copies: int = 8
     """A model has many tensors; what somebody looks at is a few."""
     least_bytes: int = 1_000_000

@@ -4,9 +4,9 @@ operators, marks, modules, and the parts of a training step."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, grouped, sums
 from stepscope.analyses.host.nesting import ancestor_with, is_within
@@ -24,8 +24,7 @@ MODULE_FRAME = re.compile(r"^nn\.Module: ")
 STEP_MARK = re.compile(r"^ProfilerStep")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charges:
+class Charges(Struct, frozen=True, kw_only=True):
     """For each piece of device work in the measured windows (`work`,
     indices into the trace), whom it is charged to."""
 
@@ -42,7 +41,7 @@ class Charges:
 
     def only(self, chosen: Bool) -> Charges:
         """Those of the chosen pieces of work."""
-        return Charges(**{name: getattr(self, name)[chosen] for name in self.__slots__})
+        return Charges(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 
 def charge(trace: Trace, links: Links, work: Int64) -> Charges:

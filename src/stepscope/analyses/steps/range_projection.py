@@ -8,9 +8,8 @@ one (Nsight Systems' manual, nvtx_gpu_proj_sum).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, grouped
 from stepscope.analyses.links import Links
@@ -21,8 +20,7 @@ PAIRS_AT_ONCE = 4_000_000
 NOTHING = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projections:
+class Projections(Struct, frozen=True, kw_only=True):
     """One entry per range that contains device work (`ranges`, indices into the trace)."""
 
     ranges: Int64
@@ -32,8 +30,7 @@ class Projections:
     """Launching calls contained; a CUDA graph's launch is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectionRow:
+class ProjectionRow(Struct, frozen=True, kw_only=True):
     """All ranges of a name: nvtx_gpu_proj_sum's columns."""
 
     name: str

@@ -8,9 +8,9 @@ steps' work.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, grouped
 from stepscope.analyses.host.nesting import ancestor_with
@@ -46,8 +46,7 @@ MAX_RARE_NAMES = 0.1
 a model's layers repeat too, its head does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCut:
+class StepCut(Struct, frozen=True, kw_only=True):
     """The steps, and for each event of the trace the step it belongs to (NONE outside)."""
 
     steps: Steps
@@ -60,8 +59,7 @@ class StepCut:
     it runs ahead, so not when the device worked them off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HostSteps:
+class _HostSteps(Struct, frozen=True, kw_only=True):
     """How the steps were detected, and when the host was in each."""
 
     source: str
@@ -69,8 +67,7 @@ class _HostSteps:
     end: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Windows:
+class _Windows(Struct, frozen=True, kw_only=True):
     """Windows on the timeline, and the step each one measures."""
 
     bounds: tuple[tuple[int, int], ...]

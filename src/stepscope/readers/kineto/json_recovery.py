@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.json_skip import Skimmer
@@ -54,8 +54,7 @@ _decoder = json.JSONDecoder(strict=False, parse_float=str, parse_int=_whole, par
 _check_one = msgspec.json.Decoder(ANY_EVENT_TEXT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescued:
+class Rescued(Struct, frozen=True, kw_only=True):
     """What was saved of a piece, and where in it the events end."""
 
     columns: Columns

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from stepscope.core.recordings.nccl import NcclChoice, NcclGraph, NcclRing, NcclTree, kind_of
 
@@ -36,8 +37,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """Who wrote a line."""
 
     host: str
@@ -45,8 +45,7 @@ class Writer:
     tid: int
 
 
-@dataclass(slots=True)
-class PartialCommunicator:
+class PartialCommunicator(Struct):
     """A communicator as far as its ranks have described it."""
 
     id: str | None

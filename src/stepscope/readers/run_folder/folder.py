@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
@@ -48,8 +49,7 @@ RANK_FILES = (
 NO_REASON = "it does not say why"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank wrote, as it wrote it."""
 
     rank: int
@@ -64,8 +64,7 @@ class RankRecord:
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True, kw_only=True):
     """A run folder, read."""
 
     path: Path

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
@@ -61,8 +63,7 @@ class RankTail:
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTail:
+class RunTail(Struct, frozen=True, kw_only=True):
     """One look at a run folder."""
 
     path: Path

@@ -6,7 +6,6 @@ make sense; its texts are cut.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import msgspec
@@ -78,9 +77,9 @@ def _schema(text: bytes) -> str | None:
 
 def _fault(value: object, where: str) -> str | None:
     """The first thing that cannot be, in words."""
-    if is_dataclass(value):
+    if isinstance(value, msgspec.Struct):
         parts = [
-            (f"{where}.{part.name}", part.name, getattr(value, part.name)) for part in fields(value)
+            (f"{where}.{name}", name, getattr(value, name)) for name in value.__struct_fields__
         ]
     elif isinstance(value, tuple):
         parts = [(f"{where}[{index}]", "", part) for index, part in enumerate(value)]

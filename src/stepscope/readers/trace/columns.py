@@ -3,10 +3,10 @@ could not be read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from stepscope.core.trace import NONE, Int64
@@ -30,8 +30,7 @@ class Codes(dict[K, int], Generic[K]):
         return list(self)[self._num_blanks :]
 
 
-@dataclass(slots=True, kw_only=True)
-class Columns:
+class Columns(Struct, kw_only=True):
     """One chunk's complete events as arrays, and what else it held."""
 
     start_ns: Int64
@@ -73,8 +72,7 @@ class Columns:
         )
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What a scan could not turn into plain rows, by kind of trouble."""
 
     raw_events: int = 0

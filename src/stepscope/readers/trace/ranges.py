@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from stepscope.readers.trace.columns import Tally
 from stepscope.readers.trace.nanoseconds import ns_from_text
@@ -15,8 +14,7 @@ MAX_OPEN = 100_000
 """Ranges open at once, over all threads; real programs nest some hundred deep."""
 
 
-@dataclass(slots=True)
-class RangePairs:
+class RangePairs(Struct):
     """The ranges still open, per thread; an end closes the one opened last on its thread."""
 
     _open: dict[tuple[int | str, int | str], list[tuple[Begin, int | None]]] = field(

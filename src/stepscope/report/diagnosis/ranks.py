@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from stepscope.core.comms_facts import CommsFacts, RankComms
 from stepscope.core.facts import RankFacts
@@ -18,8 +19,7 @@ ALIKE = 0.02
 less than this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankLine:
+class RankLine(Struct, frozen=True, kw_only=True):
     """What one rank's line says; None where it was not measured."""
 
     ranks: tuple[int, ...]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
@@ -182,19 +182,24 @@ class _Lines:
             box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=table.has_titles,
             header_style="", collapse_padding=True,
         )  # fmt: skip
+        rows = [
+            [_fitted(self, value, column) for value, column in zip(row, table.columns, strict=True)]
+            for row in table.rows
+        ]
+        titles = [_fitted(self, Cell(column.title, "quiet"), column) for column in table.columns]
         for at, column in enumerate(table.columns):
-            title = _Fitted(self, Cell(column.title, "quiet"), column)
             # Rich takes from these alone, so that no number is cut.
             gives_way = column.fit != "whole" or any(_gives_way(row[at]) for row in table.rows)
             grid.add_column(
-                title, justify="right" if column.right else "left", no_wrap=not gives_way
+                titles[at], justify="right" if column.right else "left", no_wrap=not gives_way
             )
-        for row in table.rows:
-            grid.add_row(*(_Fitted(self, value, table.columns[at]) for at, value in enumerate(row)))
+        for row in rows:
+            grid.add_row(*row)
         options = self._console.options
         # Where even that is not enough, what does not fit ends at the right edge.
-        least = Measurement.get(self._console, options.update(width=10_000), grid).minimum
-        width = max(self._width - indent, least)
+        drawn = [titles, *rows] if table.has_titles else rows
+        leasts = [max(one.extent.minimum for one in column) for column in zip(*drawn, strict=True)]
+        width = max(self._width - indent, sum(leasts) + GAP * (len(leasts) - 1))
         for segments in self._console.render_lines(
             grid, options.update(width=width, height=None), pad=False
         ):
@@ -241,22 +246,17 @@ class _Lines:
         self.made.append(line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
+class _Fitted(Struct, frozen=True):
     """A cell that knows how to give way; rich says how wide it may be."""
 
     lines: _Lines
     value: str | Cell | Bar
     column: Column
+    extent: Measurement
+    """The fewest cells that it can do with, and the most that it can use."""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        if isinstance(self.value, Bar):
-            return Measurement(MIN_COLUMN, min(BAR_WIDTH, self.column.most))
-        shown = cell(self.value)
-        text = min(cell_len(clean(shown.text)), self.column.most)
-        least = text if self.column.fit == "whole" else min(text, MIN_COLUMN)
-        both = min(cell_len(clean(_both(shown))), self.column.most)
-        return Measurement(least, max(text, both)).clamp(0, options.max_width)
+        return self.extent.clamp(0, options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = options.max_width
@@ -277,6 +277,17 @@ class _Fitted:
     def _wrapped(self, text: str, style: str, console: Console, width: int) -> Iterator[Text]:
         made = self.lines.fitted(text, 10 * MAX_WIDTH, style)
         yield from made.wrap(console, width, overflow="fold") or [made]
+
+
+def _fitted(lines: _Lines, value: str | Cell | Bar, column: Column) -> _Fitted:
+    if isinstance(value, Bar):
+        extent = Measurement(MIN_COLUMN, min(BAR_WIDTH, column.most)).normalize()
+        return _Fitted(lines, value, column, extent)
+    shown = cell(value)
+    text = min(cell_len(clean(shown.text)), column.most)
+    least = text if column.fit == "whole" else min(text, MIN_COLUMN)
+    both = min(cell_len(clean(_both(shown))), column.most)
+    return _Fitted(lines, value, column, Measurement(least, max(text, both)))
 
 
 def _gives_way(value: str | Cell | Bar) -> bool:

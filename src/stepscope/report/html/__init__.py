@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ def render(
     )
 
 
+@cache
 def environment(*, is_inline: bool = False) -> Environment:
     """Our templates, which escape whatever they are given. `is_inline`: for a piece of another's
     page."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.core.contract import diagnosis as document
 from stepscope.core.contract.diagnosis import DiagnosisContract

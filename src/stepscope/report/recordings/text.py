@@ -6,16 +6,16 @@ as the tool's folder in `readers/`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.recording import Recording
 from stepscope.readers.formats import BY_NAME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows for a person. Cells are text that is ready to be shown; names in them are strangers'."""
 
     title: str
@@ -25,8 +25,7 @@ class Table:
     """Indices of the columns of numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingText:
+class RecordingText(Struct, frozen=True, kw_only=True):
     """One recording, or several that are read as one, in words."""
 
     format: str

@@ -17,9 +17,8 @@ Example: a ResNet's statistics, 0.12 MB, took 25 us of a 45 ms step: not worth a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, without_collectives
@@ -30,8 +29,7 @@ BOUND = "comms"
 FORWARD = "DistributedDataParallel.forward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_steps: float = 0.9
     """Of the steps that must have one: a broadcast now and then is something else."""
 

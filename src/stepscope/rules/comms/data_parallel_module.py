@@ -21,9 +21,10 @@ gradients back in backward.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
@@ -36,8 +37,7 @@ BOUND = "comms"
 FORWARD = "DataParallel.forward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     ranges: tuple[str, ...] = (
         "Broadcast",
         "Scatter",

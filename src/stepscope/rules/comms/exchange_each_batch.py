@@ -20,8 +20,9 @@ Example: four batches took 490 ms with an exchange for each, 158 ms with one for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from stepscope.replay.bisection import bisect
 from stepscope.replay.simulate_job import JobGraph, play_job
@@ -33,8 +34,7 @@ CODE = "exchange-each-batch"
 BOUND = "comms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     batches: int = 4
     """For each exchange. More gives little more: three quarters of the cost are gone."""
     cautious_batches: int = 2

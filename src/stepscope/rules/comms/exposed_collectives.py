@@ -20,9 +20,8 @@ than the 6 ms of compute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
@@ -31,8 +30,7 @@ CODE = "exposed-collectives"
 BOUND = "comms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Of the step in exposed collectives below which there is nothing to say."""
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Float64
 from stepscope.replay.simulate_job import JobGraph
@@ -45,8 +46,7 @@ BOUND = "comms"
 HALVES = ("bf16", "fp16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Of the step in such messages below which there is nothing to say."""
     cast_traffic: float = 4.0

@@ -20,9 +20,10 @@ Example: two stages with 2 micro-batches took 150 ms a step, 118 ms with 8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
@@ -38,8 +39,7 @@ ANSWERS = ("imbalance",)
 POINT_TO_POINT = ("send", "recv", "sendrecv")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.03
     """Of the step that every stage must spend waiting in sends and receives."""
     more: int = 4

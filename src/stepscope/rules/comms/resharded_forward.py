@@ -24,9 +24,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
@@ -47,8 +47,7 @@ HOST_MEMORY = 0
 """c10::DeviceType of the host, as the allocator's events have it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.5
     """Of the bytes gathered in forward that backward gathers again: less is a few layers kept
     sharded on purpose."""

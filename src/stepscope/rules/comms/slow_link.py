@@ -28,9 +28,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import bus_factor, ring_steps
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -50,8 +50,7 @@ THROUGH_HOST = ("PHB", "NODE", "SYS", "SOC")
 """Links of nvidia-smi topo -m that pass the host's bridges, or the link between its sockets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_bytes: int = 1_000_000
     """Smaller messages tell of latency, not of the link."""
     least_starts: float = 10.0
@@ -107,8 +106,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Link:
+class _Link(Struct, frozen=True, kw_only=True):
     """What the bytes should cross."""
 
     bytes_per_s: float

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
@@ -47,8 +47,7 @@ FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 """Begins with the buffers' broadcast, where there is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.8
     """Of a micro-batch's exchanged bytes that the others must exchange too."""
 

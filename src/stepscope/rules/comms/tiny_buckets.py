@@ -20,10 +20,11 @@ to 31 ms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.simulate_job import JobGraph
@@ -41,8 +42,7 @@ CODE = "tiny-buckets"
 BOUND = "comms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     usual_mb: int = 25
     """DDP's default bucket_cap_mb."""
     least_per_bucket: float = 4.0
@@ -56,16 +56,14 @@ class Policy:
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class Bucket(Struct, frozen=True, kw_only=True):
     """Positions in a rank's messages that become one, carried by the last of them."""
 
     members: tuple[int, ...]
     bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Merging:
+class _Merging(Struct, frozen=True, kw_only=True):
     """Every rank's messages put together into buckets of at most so many MiB."""
 
     cap_mb: int

@@ -19,9 +19,10 @@ way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import lengths_in
 from stepscope.core.trace import NONE, Int64
@@ -34,8 +35,7 @@ CODE = "unprefetched-gather"
 BOUND = "comms"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most_beside: float = 0.2
     """Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
     kernels of the layer before."""
@@ -48,8 +48,7 @@ NEVER_NS = -1e15
 """A latency that never holds a task up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyGather:
+class EarlyGather(Struct, frozen=True, kw_only=True):
     """A gather that can be under way while the layer before it computes."""
 
     gather: int

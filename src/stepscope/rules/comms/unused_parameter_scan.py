@@ -20,9 +20,9 @@ fault.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.analyses.naming import matching
@@ -38,8 +38,7 @@ BOUND = "comms"
 SCAN = re.compile(r"reducer::search_unused_parameters")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...] = ("int32",)
     """Of the map of used parameters that the reducer exchanges; gradients are no integers."""
 

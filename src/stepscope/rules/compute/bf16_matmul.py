@@ -20,9 +20,8 @@ takes about 0.9 ms, its casts 0.2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import Float64
@@ -39,8 +38,7 @@ BOUND = "compute"
 HALVES = ("bf16", "fp16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     kept: float = 0.8
     """Of the share of its peak that a product reaches in 16 bits, in fp8: its tiles are loaded and
     its sums scaled no faster."""

@@ -25,7 +25,8 @@ H200: 0.12 waves, work on the device in 21 % of its time, 33 % of the DRAM's pea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -41,8 +42,7 @@ CODE = "low-occupancy"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     low: float = 0.5
     """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives
     no number: low occupancy always interferes with hiding latency, and above some point more of it

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
@@ -45,8 +45,7 @@ CODE = "misaligned-shapes"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step in such products below which there is nothing to say."""
     unknown_share: float = 0.05
@@ -140,8 +139,7 @@ def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Floa
     return padded, slowdown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Padding:
+class _Padding(Struct, frozen=True, kw_only=True):
     """A product with every odd dimension padded."""
 
     is_aligned: bool

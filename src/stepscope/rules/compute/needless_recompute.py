@@ -21,9 +21,9 @@ to spare, 31.6 ms.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
@@ -42,8 +42,7 @@ CODE = "needless-recompute"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step spent in recomputation below which there is nothing to say."""
     usable: float = 0.92
@@ -53,8 +52,7 @@ class Policy:
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputations:
+class Recomputations(Struct, frozen=True, kw_only=True):
     """Each run of recomputed operators under one backward node: the host's time, and which run each
     task is of."""
 

@@ -21,7 +21,8 @@ through local memory in every turn of its loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -33,8 +34,7 @@ BOUND = "compute"
 SECTOR_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     spilled: float = 0.01
     """Of the instructions, from which spills are more than a prologue's: a handful of them stands
     outside the loops."""

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -32,8 +33,7 @@ CODE = "tail-wave"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     idle: float = 0.2
     """Of the room of all waves that the last one leaves empty. LaunchStatistics.py of Nsight
     Compute speaks of a tail that may take 20 % of the time: up to four full waves."""

@@ -33,9 +33,9 @@ benchmark on; in NCHW nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
@@ -55,8 +55,7 @@ CODE = "untuned-convolution"
 BOUND = "compute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Of the step in such convolutions below which there is nothing to say."""
     unknown_share: float = 0.2

@@ -20,9 +20,8 @@ ms: 18 % of the run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS, next_calls
 from stepscope.analyses.intervals import Intervals, contains, intersect, lengths_in, union
@@ -38,8 +37,7 @@ BOUND = "data"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_pause_ns: int = 1_000_000
     """Between the two fetches: starting one process takes a millisecond at least, going on to the
     next fetch microseconds."""

@@ -21,7 +21,8 @@ fault for nearly every row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostCounters, HostStacks
@@ -35,8 +36,7 @@ ACTION = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_per_s: float = 100.0
     """Major faults a second: a hundredth of a thread's time at a tenth of a millisecond each; of a
     network's disk, most of it."""

@@ -29,9 +29,9 @@ workers made it 31 ms.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
@@ -55,8 +55,7 @@ BOUND = "data"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step spent in the loader below which there is nothing to say."""
     workers: int = 8

@@ -19,9 +19,8 @@ Example: (for illustration, not measured) 4 workers, every fourth step waited 40
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import READY_NS, WORKERS, next_calls
 from stepscope.core.diagnosis import Abstention
@@ -35,8 +34,7 @@ BOUND = "data"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_bursts: int = 3
     """Two equal distances between them: fewer may be chance."""
     least_share: float = 0.02

@@ -24,9 +24,9 @@ Example: (for illustration, not measured) two workers at 60 ms a batch feed a 12
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.loader import WORKERS, next_calls, waiting_fetches
 from stepscope.core.diagnosis import Abstention
@@ -42,8 +42,7 @@ BOUND = "data"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     more_workers: int = 4
     """Times the workers there are, as the fix tries: from the usual 2 to 4 up to the cores of a
     rank's share of a machine."""

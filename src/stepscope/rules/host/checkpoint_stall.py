@@ -18,7 +18,7 @@ Example: saving 1.5 GB every step costs about a second of each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import IO_RANGE
 from stepscope.core.diagnosis import Abstention
@@ -38,8 +38,7 @@ ANSWERS = ("transfer",)
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     bearable_share: float = 0.01
     """Of the run's time that saving may take."""
 

@@ -19,9 +19,9 @@ the backward pass.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
@@ -43,8 +43,7 @@ NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
 LAUNCH = re.compile(r"LaunchKernel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.5
     """Of launches that wait, or of backward nodes that check, from which it is a mode and not one
     line of the code."""

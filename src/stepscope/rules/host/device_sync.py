@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, join, union
@@ -54,8 +54,7 @@ NOT_OURS = re.compile(r"^cu(da)?(Event|Malloc|Free|Mem(Alloc|Free|Map|Unmap|Crea
 EXPLICIT = re.compile(r"^(cuda|hip)(Device|Stream|Ctx)Synchronize|^cu(Ctx|Stream)Synchronize")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     largest_fetch_bytes: int = 65_536
     """A larger copy to the host is data it goes on to work with, not a number somebody looks at."""
 
@@ -63,8 +62,7 @@ class Policy:
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waits:
+class _Waits(Struct, frozen=True, kw_only=True):
     """Masks over the graph's calls."""
 
     scalar: Bool

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
@@ -45,8 +46,7 @@ Products = tuple[tuple[int, int], ...]
 """n and k of an expert's products, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_experts: int = 4
     """In a row, from which a loop is one over experts."""
     cautious_group: int = 4

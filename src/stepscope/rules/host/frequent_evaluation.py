@@ -18,7 +18,7 @@ run (a small model on one core).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
@@ -29,8 +29,7 @@ BOUND = "host"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     bearable_share: float = 0.05
     """Of the run's time that evaluating may take: who trains wants to know."""
 

@@ -23,7 +23,7 @@ Example: `gc.collect()` in each step, beside an index of a few million small obj
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import COLLECTOR_RANGE, SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
@@ -43,8 +43,7 @@ BOUND = "host"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     collected_share: float = 0.9
     """Of the pauses that are spared when the collector still runs, in one step of ten."""
     worth: float = 1.02

@@ -21,7 +21,8 @@ samples: the process does the work of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import HostStacks, HostThread
@@ -31,8 +32,7 @@ BOUND = "host"
 MAIN = "MainThread"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.1
     """Of a thread's own samples. The wait for a lock that nobody else wants is never seen."""
     least_seen: float = 0.02

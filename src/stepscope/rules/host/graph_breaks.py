@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import (
@@ -61,8 +61,7 @@ COMPILED = re.compile(r"^CompiledFunction(Backward)?$|^## Call CompiledFxGraph")
 NODE = re.compile(r"^autograd::engine::evaluate_function")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     cautious_share: float = 0.5
     """Of the time between the pieces that goes when some breaks have to stay."""
     least_in_a_row: int = 3

@@ -19,10 +19,10 @@ Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it w
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
@@ -47,8 +47,7 @@ EXCLUDES = ("unfused-pointwise",)
 """Compiled in one mode or the other, and capturing fuses too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     launch_ns: float = 10_000.0
     """The host's time for one cudaGraphLaunch, besides what grows with the graph;
     lab/launch_tiny.fixed on an H200's host."""

@@ -20,9 +20,10 @@ ms.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, union
@@ -51,8 +52,7 @@ HIGH_COST_NS = 3_000.0
 """Of the profiler per recorded operator, at the upper end of what was measured on one host."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_kernels: int = 16
     """In one Optimizer.step, below which there is no loop worth the name."""
     parameter_ns: float = 4_000.0
@@ -69,8 +69,7 @@ class Policy:
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loop:
+class _Loop(Struct, frozen=True, kw_only=True):
     """The looped part of the optimizer's steps."""
 
     ranges: Intervals

@@ -19,7 +19,7 @@ Example: a small model in eager mode: nvidia-smi shows 35 % utilization, perf st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import DeviceSeries, SystemReport
@@ -28,8 +28,7 @@ CODE = "one-busy-core"
 BOUND = "host"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most_device_busy: float = 0.7
     """Of the time, at the median: a device above it waits little, and utilization counts any
     kernel, however small."""

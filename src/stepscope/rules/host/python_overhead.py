@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.source_locations import frames_at
 from stepscope.analyses.intervals import subtract
@@ -50,8 +50,7 @@ BOUND = "host"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.2
     """Of the host's work. Below it the operators and their launches are what keeps the host busy,
     and launch-overhead judges."""

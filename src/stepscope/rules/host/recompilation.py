@@ -21,7 +21,8 @@ was 11 ms.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.analyses.host.activity import COMPILE_RANGE
 from stepscope.core.diagnosis import Abstention
@@ -93,8 +94,7 @@ ACTIONS = {
 """By the kind of guard."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_recompiles: int = 2
     """Of a function in one process, or of one piece of it after a graph break. One is how
     torch.compile learns that a size is dynamic, and each piece learns by itself."""

@@ -23,9 +23,10 @@ Example: micro-batch 1 x 8 accumulation steps took 167 ms; one batch of 8 took 2
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind, Launch
@@ -47,8 +48,7 @@ THREADS_PER_SM = 2048
 Programming Guide, table of compute capabilities)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     same_share: float = 0.9
     """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
     work on other data."""

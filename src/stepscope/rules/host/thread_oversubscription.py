@@ -22,9 +22,9 @@ thread for each core.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import contains, join, union
@@ -41,8 +41,7 @@ BOUND = "host"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_ns: int = 1_000_000
     """An operator that takes the host this long computes there."""
     many_threads: int = 4

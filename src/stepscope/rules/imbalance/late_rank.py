@@ -22,8 +22,9 @@ Example: one of two ranks slept 60 ms before each backward pass: 188 ms a step, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
@@ -38,8 +39,7 @@ ANSWERS = ("host", "data")
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
     """Of the step, by which a rank's own step must be longer than the others'."""
     hidden: float = 0.1

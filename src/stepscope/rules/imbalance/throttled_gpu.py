@@ -21,10 +21,11 @@ products take 1.5 times as long, and seven devices wait for a third of every ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.system import FAULT, HEAT, POWER, DeviceSeries
@@ -40,8 +41,7 @@ FAULTS = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_slowdown", "hw_power
 """Reasons that a fix of the machine removes; a power limit is a choice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_factor: float = 1.05
     """Devices of one make differ by two or three percent."""
     least_low: float = 1.02

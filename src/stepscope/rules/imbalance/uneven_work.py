@@ -21,10 +21,10 @@ one, always.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
@@ -43,8 +43,7 @@ ANSWERS = ("compute", "memory")
 """Work that others wait for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_excess: float = 0.03
     """Of the step, by which a rank's kernels must take longer than the others'."""
     most_of_it: float = 0.5

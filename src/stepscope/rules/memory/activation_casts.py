@@ -21,9 +21,8 @@ to fp32, before it reads them again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.changes import with_task_ns
@@ -37,8 +36,7 @@ CODE = "activation-casts"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Of the step in such casts below which there is nothing to say."""
     least_numbers: int = 1 << 16

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
@@ -45,8 +46,7 @@ CODE = "dtype-casts"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step in needless casts of weights below which there is nothing to say."""
     unknown_share: float = 0.1
@@ -68,8 +68,7 @@ INPUT_AND_WEIGHT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightCasts:
+class WeightCasts(Struct, frozen=True, kw_only=True):
     """Tasks that cast weights or their gradients, by what would spare them."""
 
     again: Bool
@@ -82,8 +81,7 @@ class WeightCasts:
     """Additions of gradients, each the gradient of one cast, in the wider type."""
 
 
-@dataclass(slots=True)
-class _Shapes:
+class _Shapes(Struct):
     weights: set[Shape] = field(default_factory=set)
     inputs: set[Shape] = field(default_factory=set)
 

@@ -20,7 +20,7 @@ with sequence lengths that change every step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -34,8 +34,7 @@ NEEDS_REPLAY = False
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_unused: float = 0.25
     """Of the reserved bytes that no tensor uses at the peak: rounding and a warm cache leave some
     (a judgement, not measured)."""

@@ -19,9 +19,8 @@ Example: attention written out makes four such copies a layer: queries, keys, va
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.rules.case import Case
@@ -34,8 +33,7 @@ CODE = "layout-copies"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.02
     """Of the step in such copies below which there is nothing to say."""
     least_dims: int = 3

@@ -29,7 +29,8 @@ an L2 of 63: 0.94 GB came from DRAM at 88 % of its peak, six times what the buff
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -40,8 +41,7 @@ CODE = "low-l2-hits"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     used_again: float = 1.25
     """Bytes from the L2 over those from DRAM, from which data are used again. On an H200, passes
     that read a byte once have 1.00 to 1.03, random rows of a buffer 2.5 times the L2, read 8 times

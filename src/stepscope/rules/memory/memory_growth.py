@@ -19,9 +19,8 @@ after 1,400 steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -36,8 +35,7 @@ BOUND = "memory"
 NEEDS_DEVICE = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_steps: int = 3
     """Two growths in a row, at least."""
     least_share: float = 1e-4

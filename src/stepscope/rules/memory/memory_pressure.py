@@ -21,7 +21,7 @@ Example: (for illustration, not measured)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.analyses.run.memory_breakdown import (
     REMEDIES,
@@ -42,8 +42,7 @@ NEEDS_REPLAY = False
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most: float = 0.92
     """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
     rounding."""

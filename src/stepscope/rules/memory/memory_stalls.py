@@ -24,7 +24,8 @@ loads, with 35 % of the DRAM's peak in use.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -41,8 +42,7 @@ CODE = "memory-stalls"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     conflicts: float = 2.0
     """Passes over those without bank conflicts. A two-way conflict doubles them (CUDA C++ Best
     Practices Guide, Shared Memory and Memory Banks)."""

@@ -23,7 +23,8 @@ Example: a copy with a stride of 32 floats touches 32 sectors for a warp's load 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -34,8 +35,7 @@ CODE = "uncoalesced-access"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     wasted: float = 0.3
     """Of the sectors moved. The CUDA C++ Best Practices Guide (Strided Accesses): a stride of 2
     uses half of what is loaded, in a copy with a coalesced other side a third of all."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
@@ -47,8 +48,7 @@ CODE = "unfused-attention"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     unknown_share: float = 0.02
     """Of the step in softmax kernels, from which it is worth asking for shapes."""
     reach: int = 40

@@ -21,9 +21,8 @@ Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.replay.changes import Change
@@ -39,8 +38,7 @@ CODE = "unfused-pointwise"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step in such runs below which there is nothing to say."""
 

@@ -21,9 +21,8 @@ loss compiled together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -43,8 +42,7 @@ CODE = "wide-logits"
 BOUND = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """Measured on an H200, torch 2.11: compiled cross entropy over (8188, 128256) in bf16, 1.48 ms
     forward, 1.30 ms backward."""
 
@@ -65,8 +63,7 @@ HEADS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
 STREAMING = ("copy", "pointwise", "softmax", "loss", "index")
 
 
-@dataclass(slots=True, kw_only=True)
-class Vocabulary:
+class Vocabulary(Struct, kw_only=True):
     """One width of logits."""
 
     size: int

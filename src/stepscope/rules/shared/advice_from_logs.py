@@ -8,8 +8,9 @@ finding's evidence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import ModuleType
+
+from msgspec import Struct
 
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings import job_output as said
@@ -22,8 +23,7 @@ from stepscope.rules.imbalance import late_rank
 from stepscope.rules.memory import fragmentation, memory_pressure, unfused_attention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most_others: float = 0.1
     """Of a device, held by other processes, up to which they are not what fills it: a desktop and a
     second context take less."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.trace import Int64
 from stepscope.rules.case import Case
@@ -13,8 +13,7 @@ CPU = 0
 """The recorder's device type of host memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True, kw_only=True):
     """Per event, in time order: bytes that tensors hold, bytes that the allocator has from the
     driver."""
 

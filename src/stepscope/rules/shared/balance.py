@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import cost_of
 from stepscope.core.trace import NONE, CollectiveArgs, Float64, Int64
@@ -15,8 +16,7 @@ from stepscope.rules.job_case import JobCase
 from stepscope.rules.shared.messages import messages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(Struct, frozen=True, kw_only=True):
     """One rank's side of an all-to-all, in rows; what it keeps for itself does not travel."""
 
     total: int

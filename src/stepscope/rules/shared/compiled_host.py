@@ -9,9 +9,10 @@ after `torch.compile` (two H200 hosts, torch 2.11) a launch took 0.5 to 1.2 time
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import contains, join
 from stepscope.analyses.naming import matching
@@ -35,8 +36,7 @@ CHECK = re.compile(r"^aten::is_nonzero$")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """In launches of a kernel before compiling."""
 
     per_launch: float = 0.95

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import NONE, Bool, Kind
@@ -23,8 +24,7 @@ from stepscope.workload.inputs import integer_at
 from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     large_bytes: float = 1e6
     """Of one tensor: less stays in the cache."""
     call_instructions: int = 20
@@ -73,8 +73,7 @@ Tensor = tuple[int, str]
 """A number of elements and their type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """What an operator of one name and inputs moves and computes. Bytes."""
 
     reads: tuple[Tensor, ...]

@@ -8,9 +8,9 @@ show whether an operator's result can be what the next one took.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.intervals import Intervals, union
 from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
@@ -29,8 +29,7 @@ KEEPS_SHAPE = re.compile(
 LONGEST_CHAIN = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Siblings:
+class _Siblings(Struct, frozen=True, kw_only=True):
     """Operators that stand inside no other operator, by thread and time."""
 
     events: Int64

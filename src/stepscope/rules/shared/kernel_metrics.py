@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
@@ -20,8 +21,7 @@ MAX_EVIDENCE = 10
 NAME_CHARS = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     busy: float = 0.6
     """Of a unit's peak, from which the kernel works rather than waits. SpeedOfLight.py:
     latency_bound_threshold = 60."""
@@ -41,8 +41,7 @@ class Policy:
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What a rule saw in a launch."""
 
     kernel: KernelMetrics
@@ -51,8 +50,7 @@ class Fault:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(Struct, frozen=True, kw_only=True):
     summary: str
     action: str
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Float64, Launch
 from stepscope.rules.job_case import JobCase
@@ -22,8 +22,7 @@ MOST_LACKING = 0.1
 it does all that they do. A library may choose another kernel for the same work on each rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSlowdown:
+class KernelSlowdown(Struct, frozen=True, kw_only=True):
     """One rank against the median of the others, over the kernels they share."""
 
     factor: float
@@ -66,8 +65,7 @@ def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtraKernels:
+class ExtraKernels(Struct, frozen=True, kw_only=True):
     """What one rank launches a step beyond what any other does."""
 
     num: float

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.link_fit import Cost, cost_of, least_cost_of
 from stepscope.analyses.host.nesting import ancestor_with
@@ -39,8 +40,7 @@ UNSHARD = re.compile(r"^FSDP::(pre_|root_pre_|all_gather)|^FullyShardedDataParal
 """Ranges in which FSDP2 and FSDP1 ask for parameters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class Messages(Struct, frozen=True, kw_only=True):
     """A rank's collectives of some kind that are tasks of its graph, in launch order."""
 
     task: Int64

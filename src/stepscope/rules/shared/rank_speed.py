@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.graph import HOST_PARTS, Graph
@@ -26,8 +27,7 @@ PART_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpeeds:
+class RankSpeeds(Struct, frozen=True, kw_only=True):
     """Per rank of a job, its step if it never had to wait for another, and what it is made of.
     Nanoseconds a step."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stepscope.core.recordings.find_db import (
@@ -87,8 +87,7 @@ SOLVERS_OF: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
 multiplies by rocBLAS, like GEMM."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsedSolver:
+class UsedSolver(Struct, frozen=True, kw_only=True):
     """A problem of the trace with the one solver that its kernels are of."""
 
     searched: Searched
@@ -108,8 +107,7 @@ class UsedSolver:
         return self.step_ms * max(steps, 1) / self.num_calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionLookup:
+class ConvolutionLookup(Struct, frozen=True, kw_only=True):
     """All of a trace's convolutions by MIOpen."""
 
     used: tuple[UsedSolver, ...]
@@ -153,8 +151,7 @@ def _calls(table: TaskTable) -> dict[int, list[int]]:
     return calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LookedUpProblem:
+class _LookedUpProblem(Struct, frozen=True, kw_only=True):
     """A problem of a call, and the one entry that the find-db has of it."""
 
     problem: ConvProblem
@@ -163,8 +160,7 @@ class _LookedUpProblem:
     """No entry fits; where several do, there is none either."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _SolverCalls:
+class _SolverCalls(Struct, kw_only=True):
     searched: Searched
     solver: Solver
     tasks: list[int] = field(default_factory=list)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
@@ -21,8 +22,7 @@ from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step in such kernels below which there is nothing to say."""
     unknown_share: float = 0.05
@@ -47,8 +47,7 @@ WEIGHTS = {
 """Where these operators have their weight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorProducts:
+class VectorProducts(Struct, frozen=True, kw_only=True):
     """The products that use no tensor cores."""
 
     slow: Bool

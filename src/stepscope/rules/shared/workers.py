@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from stepscope.core.run import RankMetadata
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     most: int = 64
     """Workers that are ever advised."""
     close: float = 1.03

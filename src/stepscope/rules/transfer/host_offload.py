@@ -21,9 +21,10 @@ Example: (for illustration, not measured) 1.3 GB of gradients out and of paramet
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
@@ -50,8 +51,7 @@ HOST_COLLECTIVE = re.compile(r"^gloo:")
 is offloaded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_tensor_bytes: int = 64 << 10
     """Smaller ones (scalars, statistics) have the same size by chance."""
     least_bytes: int = 16 << 20

@@ -19,9 +19,10 @@ each, took 6 of 30 ms.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import union
@@ -49,8 +50,7 @@ COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
 """The operators a copy stands in; the outermost of them is gone with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_per_step: int = 16
     """A batch has a handful of tensors, each with a copy of its own, and that is as it should
     be."""

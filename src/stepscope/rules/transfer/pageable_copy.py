@@ -20,9 +20,8 @@ host for 33; pinned they took 2.8 ms and the step 27.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool
@@ -45,8 +44,7 @@ CODE = "pageable-copy"
 BOUND = "transfer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     cautious_share: float = 0.6
     """Of the link's rate, where the trace has no pinned copy to read it off: a socket away, or a
     link shared by two devices."""

@@ -19,9 +19,8 @@ Example: 154 MB of pinned images took 2.8 of each 27.5 ms step, in the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
@@ -34,8 +33,7 @@ CODE = "unoverlapped-copy"
 BOUND = "transfer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.005
     """Of the step spent in such copies below which there is nothing to say."""
 
