@@ -139,6 +139,7 @@ def test_no_finding_promises_a_slower_step(
         return None if speedup is None else lambda _: speedup
 
     job: Any = SimpleNamespace(
+        cases=(),
         job_graph=None,
         host_bounds=None,
         step_interval_ns=step_interval_ns,
