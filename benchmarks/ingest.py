@@ -57,7 +57,7 @@ from pathlib import Path
 
 from benchmarks.make_big_trace import LayoutError, make_big_trace
 from benchmarks.measure import Measurement, measure
-from stepscope.readers.kineto.native import PURE, in_use
+from stepscope.core.compiled import PURE, in_use
 
 OUT = Path(__file__).parent / "out"
 SIZES_MB = (56, 520)
@@ -73,7 +73,7 @@ print(len(trace["traceEvents"] if isinstance(trace, dict) else trace))
 READ = """
 import sys
 from pathlib import Path
-from stepscope.readers.kineto.native import in_use
+from stepscope.core.compiled import in_use
 from stepscope.readers.kineto.trace import read
 from stepscope.readers.source import Source
 print(in_use(), len(read(Source(path=Path(sys.argv[1]), label=sys.argv[1]))))

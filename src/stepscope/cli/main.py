@@ -80,7 +80,7 @@ class _Version(argparse.Action):
     """Our version, and which scanner reads traces here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from stepscope.readers.kineto.native import in_use
+        from stepscope.core.compiled import in_use
 
         put(f"stepscope {__version__}\nscanner: {in_use()}\n")
         parser.exit()

@@ -19,6 +19,7 @@ and no list says its tensors' types.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeGuard
 
 import msgspec
@@ -32,6 +33,9 @@ MAX_SIZE = 2**63 - 1
 """Sizes and strides are int64 in the recorder; anything beyond is not one."""
 MAX_RANK = 64
 """The most dimensions a tensor of PyTorch may have (TensorIterator and indexing stop at 64)."""
+
+MAX_PARSED = 4096
+"""Inputs whose parsed form is remembered: a step's operators take the same again and again."""
 
 _NESTED = msgspec.json.Decoder(list[list[int | list[int]]])
 _TEXTS = msgspec.json.Decoder(list[str])
@@ -48,6 +52,7 @@ class ParsedInputs:
     concrete: tuple[str, ...]
 
 
+@lru_cache(maxsize=MAX_PARSED)
 def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
     """Read the recorded text; `None` when the dims were not
     recorded or any part is not what a recorder writes."""
