@@ -67,8 +67,8 @@ class KernelWork:
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
 
-    def only(self, chosen: Bool) -> KernelWork:
-        """That of the chosen kernels."""
+    def only(self, chosen: slice) -> KernelWork:
+        """That of the chosen kernels, as views."""
         columns: dict[str, Any] = {
             name: value[chosen]
             for name in self.__slots__
