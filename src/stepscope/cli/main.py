@@ -10,6 +10,7 @@ from importlib import import_module
 
 from stepscope import __version__
 from stepscope.cli.printing import Parser, put, say
+from stepscope.cli.progress import loops_shown
 from stepscope.errors import StepscopeError
 
 COMMANDS = {
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = build_parser(words).parse_args(words)
     try:
-        code = int(arguments.run(arguments))
+        with loops_shown():
+            code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
     except StepscopeError as problem:
