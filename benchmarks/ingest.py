@@ -423,14 +423,16 @@ def main() -> None:
             f"Medians of {args.repeat}; a MB is 10^6 bytes.",
             "",
         ]
+        print("\n".join(lines), flush=True)
         for trace in traces:
-            lines += measure_trace(trace, peers=peers, repeat=args.repeat)
+            table = measure_trace(trace, peers=peers, repeat=args.repeat)
+            print("\n".join(table), flush=True)
+            lines += table
     except (LayoutError, OSError) as error:
         parser.exit(2, f"ingest: {error}\n")
-    lines += startup_table()
-    text = "\n".join(lines)
-    (OUT / "ingest.md").write_text(text)
-    print(text)
+    table = startup_table()
+    print("\n".join(table))
+    (OUT / "ingest.md").write_text("\n".join([*lines, *table]))
 
 
 if __name__ == "__main__":
