@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -43,9 +44,13 @@ COMMANDS = {
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
 The docstring is its help, `add_arguments` its options, `run` its work."""
 
+GC_OBJECTS = 100_000
+"""New objects between two looks for cycles: a command makes many objects and few cycles."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
+    gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     words = sys.argv[1:] if argv is None else argv
     arguments = build_parser(words).parse_args(words)
     try:
