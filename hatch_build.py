@@ -1,4 +1,4 @@
-"""Builds the compiled scanner into wheels and editable installs, where there is a compiler.
+"""Builds the compiled library into wheels and editable installs, where there is a compiler.
 
 Without one, or when it fails, the package is pure Python and all the same in what it does.
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "src/stepscope/readers/kineto/scan.so"
+LIBRARY = "src/stepscope/core/libstepscope.so"
 
 
-class ScannerHook(BuildHookInterface):  # type: ignore[type-arg]
+class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
     """Calls scripts/build-native, as a developer does."""
 
     PLUGIN_NAME = "custom"
@@ -40,7 +40,7 @@ class ScannerHook(BuildHookInterface):  # type: ignore[type-arg]
             why = str(problem)
         if why:
             line = why.splitlines()[0]
-            sys.stderr.write(f"stepscope: the compiled scanner is left out: {line}\n")
+            sys.stderr.write(f"stepscope: the compiled library is left out: {line}\n")
             return
         build_data["artifacts"].append(f"/{LIBRARY}")
         build_data["pure_python"] = False

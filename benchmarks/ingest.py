@@ -1,18 +1,22 @@
-"""What it costs to read and diagnose a big trace, beside json.loads and HTA on the same file, in
-one run.
+"""What it costs to read and diagnose a big trace, beside json.loads, faster JSON packages, HTA and
+TraceLens on the same file, in one run.
 
-    python -m benchmarks.ingest --source TRACE [--hta-python PYTHON] [--repeat 3]
+    python -m benchmarks.ingest --source TRACE [--stacks-source TRACE] [--peers-python PYTHON]
+        [--megabytes 520] [--repeat 3]
     python -m benchmarks.ingest --trace PATH [--trace PATH ...]
 
-The first makes 56 and 520 MB traces of TRACE's events, the second measures traces of your own.
-Run it from the root of the repository, with the python that has stepscope. The table goes to the
-screen and to benchmarks/out/ingest.md. Compare CPU seconds and memory; wall time says as much about
-what else the machine was doing.
+The first makes a trace of many short steps and one of few long steps of TRACE's events, and the
+same of the second source, with and without its Python stacks (`make_big_trace`). The second form
+measures traces of your own. Run it from the root of the repository, with the python that has
+stepscope. The table goes to the screen and to benchmarks/out/ingest.md. Compare CPU seconds and
+memory; wall time says as much about what else the machine was doing.
 
 Rows, each a fresh process with the file in the page cache:
 
 - `json.loads`: read the file, json.loads it, nothing more. The floor for any tool that parses with
   the standard library.
+- `orjson`, `msgspec`, `simdjson`: the same with `orjson.loads`, `msgspec.json.decode`,
+  `simdjson.loads`: every value becomes a Python object, nothing more is done.
 - `stepscope, reading alone`: from the file to a Trace, with the compiled scanner where it was
   built, and with the Python one.
 - `stepscope diagnose --no-cache`: the whole command, from the file to a diagnosis in JSON.
@@ -23,17 +27,19 @@ Rows, each a fresh process with the file in the page cache:
   HTA finds ranks by a "rank" line and reads the whole file again to look for one; a trace without
   gets that line in a copy, so that HTA is not charged for it. On some traces its breakdown fails an
   assertion of its own, and the row says so: take a source on which it does not.
+- `TraceLens`: TreePerfAnalyzer.from_file(...) and its get_df_gpu_timeline().
 
-HTA needs an environment of its own, for its many dependencies (it does not need torch):
+The others need an environment of their own, for their many dependencies (not torch); those that it
+lacks are named and left out. TraceLens is on no package index: its repository is AMD-AGI/TraceLens,
+and the `tracelens` of PyPI is something else.
 
-    python -m venv /tmp/hta-venv
-    /tmp/hta-venv/bin/pip install traceinsight==0.6.1
-    python -m benchmarks.ingest --hta-python /tmp/hta-venv/bin/python ...
+    python -m venv /tmp/peers
+    /tmp/peers/bin/pip install traceinsight==0.6.1 orjson msgspec pysimdjson
+    python -m benchmarks.ingest --peers-python /tmp/peers/bin/python ...
 
-Take a source with many events in a step. HTA looks every event up in a list of all ProfilerStep
-marks, so its load grows with events x steps: of two traces of 214 MB, the one with 48 steps cost it
-1.7 times the one with 9. Copies add steps, and a trace with a hundred of them flatters us; the
-table says how many there are.
+HTA looks every event up in a list of all ProfilerStep marks, so its load grows with events x steps:
+of two traces of 214 MB, the one with 48 steps cost it 1.7 times the one with 9. The table says how
+many there are.
 
 With --repeat N the rows take turns N times; the table has the medians.
 """
@@ -51,16 +57,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.make_big_trace import LayoutError, make_big_trace
 from benchmarks.measure import Measurement, measure
-from stepscope.readers.kineto.native import PURE, in_use
+from stepscope.core.compiled import PURE, in_use
 
 OUT = Path(__file__).parent / "out"
-SIZES_MB = (56, 520)
+MEGABYTES = 520.0
+FEW_STEPS = 6
 NUM_STARTUPS = 7
 
 JSON_LOADS = """
@@ -73,16 +81,36 @@ print(len(trace["traceEvents"] if isinstance(trace, dict) else trace))
 READ = """
 import sys
 from pathlib import Path
-from stepscope.readers.kineto.native import in_use
+from stepscope.core.compiled import in_use
 from stepscope.readers.kineto.trace import read
 from stepscope.readers.source import Source
 print(in_use(), len(read(Source(path=Path(sys.argv[1]), label=sys.argv[1]))))
+"""
+LOADS = """
+import sys
+from {module} import {function} as loads
+with open(sys.argv[1], "rb") as file:
+    trace = loads(file.read())
+print(len(trace["traceEvents"] if isinstance(trace, dict) else trace))
 """
 HTA = """
 import sys
 from hta.trace_analysis import TraceAnalysis
 print(TraceAnalysis(trace_dir=sys.argv[1]).get_temporal_breakdown(visualize=False).to_string())
 """
+TRACELENS = """
+import sys
+from TraceLens.TreePerf import TreePerfAnalyzer
+print(TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline().to_string())
+"""
+PEERS = {
+    "orjson": ("orjson", LOADS.format(module="orjson", function="loads")),
+    "msgspec": ("msgspec", LOADS.format(module="msgspec.json", function="decode")),
+    "simdjson": ("pysimdjson", LOADS.format(module="simdjson", function="loads")),
+    "HTA, load + temporal breakdown": ("traceinsight", HTA),
+    "TraceLens, load + GPU timeline": ("TraceLens", TRACELENS),
+}
+"""What a row is called, the distribution it needs, and what it runs."""
 RANK_LINE = b'\n    "distributedInfo": {"rank": 0, "world_size": 1},'
 
 
@@ -158,7 +186,37 @@ def lend_to_hta(trace: Path, folder: Path) -> None:
         shutil.copyfileobj(source, out, 1 << 22)
 
 
-def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """The other tools: where they are, which there are, and which are not."""
+
+    python: Path | None
+    versions: dict[str, str]
+    missing: tuple[str, ...]
+
+
+def find_peers(python: Path | None) -> Peers:
+    versions: dict[str, str] = {}
+    for name, (distribution, _) in PEERS.items():
+        if python is not None and (version := version_of(python, distribution)):
+            versions[name] = version
+    missing = tuple(name.partition(",")[0] for name in PEERS if name not in versions)
+    return Peers(python=python, versions=versions, missing=missing)
+
+
+def version_of(python: Path, distribution: str) -> str:
+    """The version that is installed there, under just that name; nothing where it is not."""
+    code = (
+        "import sys; from importlib.metadata import distribution as d; "
+        "m = d(sys.argv[1]); print(m.version if m.metadata['Name'] == sys.argv[1] else '')"
+    )
+    done = subprocess.run(
+        [str(python), "-c", code, distribution], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def trace_rows(trace: Path, scratch: Path, peers: Peers) -> list[Row]:
     """The rows of one trace, in the order they run; `scratch` is an empty folder."""
     cached = scratch / "cached"
     cached.mkdir()
@@ -199,29 +257,23 @@ def trace_rows(trace: Path, scratch: Path, hta_python: Path | None) -> list[Row]
             check=diagnosis_failure,
         ),
     ]
-    if hta_python:
-        folder = scratch / "hta"
-        folder.mkdir()
-        lend_to_hta(trace, folder)
-        name = f"HTA {hta_version(hta_python)}, load + temporal breakdown"
-        rows.append(Row(name=name, run=lambda: measure([str(hta_python), "-c", HTA, str(folder)])))
+    for name, version in peers.versions.items():
+        code, target = PEERS[name][1], trace
+        if code is HTA:
+            target = scratch / "hta"
+            target.mkdir()
+            lend_to_hta(trace, target)
+        command = [str(peers.python), "-c", code, str(target)]
+        tool, comma, rest = name.partition(",")
+        rows.append(Row(name=f"{tool} {version}{comma}{rest}", run=partial(measure, command)))
     return rows
 
 
-def hta_version(hta_python: Path) -> str:
-    """The version of HTA there, or a question mark; the row itself says what is wrong."""
-    code = "from importlib.metadata import version; print(version('traceinsight'))"
-    done = subprocess.run(
-        [str(hta_python), "-c", code], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "?"
-
-
-def measure_trace(trace: Path, *, hta_python: Path | None, repeat: int) -> list[str]:
+def measure_trace(trace: Path, *, peers: Peers, repeat: int) -> list[str]:
     """Measure every row on one trace; return the lines of its table."""
     OUT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=OUT, prefix="ingest-") as scratch:
-        rows = trace_rows(trace.resolve(), Path(scratch), hta_python)
+        rows = trace_rows(trace.resolve(), Path(scratch), peers)
         runs: dict[str, list[Measurement]] = {row.name: [] for row in rows}
         failures: dict[str, str] = {}
         for _ in range(repeat):
@@ -233,11 +285,14 @@ def measure_trace(trace: Path, *, hta_python: Path | None, repeat: int) -> list[
                 runs[row.name].append(measurement)
                 if failure := row.check(measurement):
                     failures[row.name] = failure
-    return trace_table(trace, runs, failures, hta=hta_python is not None)
+    return trace_table(trace, runs, failures, peers.missing)
 
 
 def trace_table(
-    trace: Path, runs: dict[str, list[Measurement]], failures: dict[str, str], *, hta: bool
+    trace: Path,
+    runs: dict[str, list[Measurement]],
+    failures: dict[str, str],
+    missing: Sequence[str],
 ) -> list[str]:
     """The markdown of one trace, from the runs of each row; the first row is what the others are
     compared with."""
@@ -263,8 +318,8 @@ def trace_table(
         rate = f"{num_events / cpu_s:,.0f}" if num_events else ""
         ratio = f"{cpu_s / floor_cpu_s:.2f}" if floor_cpu_s else ""
         lines.append(f"| {name} | {cpu_s:.2f} | {wall_s:.2f} | {peak_mb:,.0f} | {rate} | {ratio} |")
-    if not hta:
-        lines.append("| HTA | skipped: no --hta-python | | | | |")
+    if missing:
+        lines += ["", f"Not installed, not measured: {', '.join(missing)}."]
     return [*lines, ""]
 
 
@@ -314,22 +369,20 @@ def machine_line() -> str:
     )
 
 
-def default_traces(source: Path | None) -> list[Path]:
-    """The 56 and 520 MB traces in benchmarks/out, made from `source`, or those made before when
-    there is none."""
+def made_traces(source: Path, stacks_source: Path | None, megabytes: float) -> list[Path]:
+    """Traces of many short steps and of few long ones in benchmarks/out, of one source as it is,
+    and of the other with its stacks and without."""
     OUT.mkdir(exist_ok=True)
     traces = []
-    for megabytes in SIZES_MB:
-        path = OUT / f"big_{megabytes}.json"
-        if source:
+    kinds = [(source, "", True)]
+    if stacks_source is not None:
+        kinds += [(stacks_source, "_stacks", True), (stacks_source, "_without_stacks", False)]
+    for origin, what, has_stacks in kinds:
+        for how, steps in (("many", None), ("few", FEW_STEPS)):
+            path = OUT / f"{how}_steps{what}.json"
             print(f"... making {path}", file=sys.stderr, flush=True)
-            make_big_trace(source, path, megabytes=megabytes)
-        elif not path.exists():
-            raise FileNotFoundError(
-                f"{path} is not there; give --source TRACE to make it, or --trace PATH to measure "
-                "another"
-            )
-        traces.append(path)
+            make_big_trace(origin, path, megabytes=megabytes, steps=steps, has_stacks=has_stacks)
+            traces.append(path)
     return traces
 
 
@@ -340,20 +393,29 @@ def main() -> None:
     parser.add_argument(
         "--trace", type=Path, action="append", help="a trace to measure; may be given again"
     )
+    parser.add_argument("--source", type=Path, help="the trace whose events fill the big ones")
     parser.add_argument(
-        "--source", type=Path, help="the trace whose events fill the 56 and 520 MB ones"
+        "--stacks-source", type=Path, help="another, recorded with Python stacks (with_stack=True)"
     )
     parser.add_argument(
-        "--hta-python", type=Path, help="the python of an environment with traceinsight"
+        "--megabytes", type=float, default=MEGABYTES, help=f"size of each ({MEGABYTES:.0f})"
+    )
+    parser.add_argument(
+        "--peers-python", type=Path, help="the python of an environment with the other tools"
     )
     parser.add_argument("--repeat", type=int, default=1, help="runs of each row (1)")
     args = parser.parse_args()
     if args.repeat < 1:
         parser.error("--repeat: at least 1")
-    if args.hta_python and not args.hta_python.exists():
-        parser.error(f"--hta-python: {args.hta_python} is not there; see --help for how to make it")
+    if not args.trace and not args.source:
+        parser.error("give --source TRACE to make big ones of, or --trace PATH")
+    if args.peers_python and not args.peers_python.exists():
+        parser.error(
+            f"--peers-python: {args.peers_python} is not there; see --help for how to make it"
+        )
+    peers = find_peers(args.peers_python)
     try:
-        traces = args.trace or default_traces(args.source)
+        traces = args.trace or made_traces(args.source, args.stacks_source, args.megabytes)
         lines = [
             "# Reading a big trace",
             "",
@@ -361,14 +423,16 @@ def main() -> None:
             f"Medians of {args.repeat}; a MB is 10^6 bytes.",
             "",
         ]
+        print("\n".join(lines), flush=True)
         for trace in traces:
-            lines += measure_trace(trace, hta_python=args.hta_python, repeat=args.repeat)
+            table = measure_trace(trace, peers=peers, repeat=args.repeat)
+            print("\n".join(table), flush=True)
+            lines += table
     except (LayoutError, OSError) as error:
         parser.exit(2, f"ingest: {error}\n")
-    lines += startup_table()
-    text = "\n".join(lines)
-    (OUT / "ingest.md").write_text(text)
-    print(text)
+    table = startup_table()
+    print("\n".join(table))
+    (OUT / "ingest.md").write_text("\n".join([*lines, *table]))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.core.compiled import load
 from stepscope.core.trace import Trace
 from stepscope.readers.kineto import native
 from stepscope.readers.kineto.event_decoder import ScanError, Scanner
@@ -89,7 +90,7 @@ def difference(chunks: list[bytes]) -> str | None:
 
 
 def _difference(chunks: list[bytes], num_threads: int) -> str | None:
-    library = native.load()
+    library = load()
     assert library is not None
     pure = scanned(Scanner(), chunks)
     compiled = scanned(

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.cli import progress
 from stepscope.cli.main import main
+from stepscope.core.progress import counted
 from tests.shared_data import DEMO
 
 
@@ -47,3 +49,25 @@ def test_what_reads_shows_how_far_it_is(
 def test_off_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(DEMO), "--no-cache"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_long_loop_has_a_bar_and_a_short_one_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, now = Terminal(), [0.0]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("stepscope.cli.progress.time.monotonic", lambda: now[0])
+    with progress.loops_shown():
+        for _ in counted("short", range(3), 3):
+            now[0] += 0.1
+        assert terminal.getvalue() == ""
+        with progress.progress_bar([]):
+            for _ in counted("long", range(3), 3):
+                now[0] += 1.0
+    drawn = terminal.getvalue()
+    assert "long" in drawn
+    assert "short" not in drawn
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
+
+
+def test_a_loop_that_nobody_shows_is_a_loop() -> None:
+    assert list(counted("loop", [3, 1, 2], 3)) == [3, 1, 2]

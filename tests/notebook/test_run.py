@@ -99,11 +99,15 @@ def test_only_the_named_tables_are_built(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
 
-def test_a_trace_too_large_to_keep_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_too_large_to_keep_are_in_memory_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
-    run = stepscope.load(DEMO, cache=False)
+    for rank in range(2):
+        shutil.copy(DEMO, tmp_path / f"rank{rank}.pt.trace.json.gz")
+    run = stepscope.load(tmp_path, cache=False)
     assert len(run.kernels) > 0
-    assert run._recording.contexts._kept == {}
+    assert len(run._recording.contexts._kept) == 1
     assert len(run.launches) > 0
 
 

@@ -7,10 +7,12 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stepscope.core.facts import RankFacts
 from stepscope.errors import InputError
-from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.measure import measure_job, share_texts
 from stepscope.pipeline.tasks import Workers
 from stepscope.readers.source import Source
 from tests.shared_data import DEMO
@@ -45,3 +47,16 @@ def test_one_bad_file_is_a_note_and_only_bad_files_are_an_error(tmp_path: Path) 
     assert any("bad.json" in note for note in job.notes)
     with pytest.raises(InputError, match=r"bad\.json"):
         measure_job([bad])
+
+
+def test_ranks_of_other_processes_share_their_texts(tmp_path: Path) -> None:
+    (file,) = sources(tmp_path, "rank0.json.gz")
+    facts = measure_job([file]).facts.ranks[0]
+    ranks = [msgspec.json.decode(msgspec.json.encode(facts), type=RankFacts) for _ in range(2)]
+    assert ranks[0].kernels[0].name is not ranks[1].kernels[0].name
+    texts: dict[str, str] = {}
+    for rank in ranks:
+        share_texts(rank, texts)
+    assert ranks == [facts, facts]
+    for one, other in zip(ranks[0].kernels, ranks[1].kernels, strict=True):
+        assert one.name is other.name

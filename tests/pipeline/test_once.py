@@ -101,16 +101,20 @@ def test_ranks_read_by_other_processes_are_not_parsed_again(parsed: Counter[str]
     assert not folder.exists()
 
 
-def test_a_trace_too_large_to_keep_is_not_parsed_again(
-    parsed: Counter[str], monkeypatch: pytest.MonkeyPatch
+def test_traces_too_large_to_keep_are_not_parsed_again(
+    parsed: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contexts, "MAX_KEPT_EVENTS", 10)
-    with Recording([DEMO], Options(use_cache=False)) as recording:
+    paths = [tmp_path / f"rank{rank}.pt.trace.json.gz" for rank in range(2)]
+    for path in paths:
+        shutil.copy(DEMO, path)
+    options = Options(use_cache=False, jobs=1)
+    with Recording(paths, options) as recording:
         first = to_json(recording.diagnosis)
         recording.context(recording.inputs.sources[0])
-    assert parsed == {DEMO.name: 1}
+    assert parsed == {path.name: 1 for path in paths}
     monkeypatch.undo()
-    assert to_json(diagnose([DEMO], Options(use_cache=False))) == first
+    assert to_json(diagnose(paths, options)) == first
 
 
 def test_a_log_beside_a_trace_does_not_have_it_judged_twice(

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from stepscope.core import compiled
 from stepscope.core.trace import Trace
 from stepscope.errors import StepscopeError
 from stepscope.readers.kineto import native
@@ -24,8 +25,8 @@ from tests.scanning import damaged_chunks, difference
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, shared_traces, some
 
 needs_library = pytest.mark.skipif(
-    native.load() is None,
-    reason="the compiled scanner was not built (scripts/build-native)",
+    compiled.load() is None,
+    reason="the compiled library was not built (scripts/build-native)",
 )
 KEPT_TRACE = ROOT / "tests" / "kept" / "run" / "rank-0" / "window-20.pt.trace.json"
 NUM_SEEDS = 300
@@ -41,8 +42,8 @@ def read_with(path: Path, scanner: Scanner, monkeypatch: pytest.MonkeyPatch) -> 
         return str(problem)
 
 
-def compiled(num_threads: int = 1) -> native.NativeScanner:
-    library = native.load()
+def compiled_scanner(num_threads: int = 1) -> native.NativeScanner:
+    library = compiled.load()
     assert library is not None
     return native.NativeScanner(library=library, num_threads=num_threads)
 
@@ -73,7 +74,7 @@ def assert_same(one: Trace | str, other: Trace | str) -> None:
 def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pure = read_with(path, Scanner(), monkeypatch)
     for num_threads in (1, 2):
-        scanner = compiled(num_threads)
+        scanner = compiled_scanner(num_threads)
         assert_same(pure, read_with(path, scanner, monkeypatch))
         assert scanner.num_refused == 0
 
@@ -91,7 +92,9 @@ def test_own_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) 
     ids=lambda path: str(path.relative_to(SHARED)),
 )  # fmt: skip
 def test_shared_traces_are_read_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_same(read_with(path, Scanner(), monkeypatch), read_with(path, compiled(), monkeypatch))
+    assert_same(
+        read_with(path, Scanner(), monkeypatch), read_with(path, compiled_scanner(), monkeypatch)
+    )
 
 
 @needs_library
@@ -150,7 +153,7 @@ def test_keys_follow_each_other_otherwise_in_an_event_than_in_its_arguments() ->
     outside = [event(**{one: 1, other: 1}) for one, other in pairwise(names)]
     chunk = json.dumps(inside + outside + inside)[1:-1].encode()
     assert difference([chunk]) is None
-    scanner = compiled()
+    scanner = compiled_scanner()
     scanner.scan(chunk)
     assert scanner.num_refused == 0
 
@@ -188,7 +191,7 @@ def test_no_chunk_of_a_usual_trace_is_refused(
 ) -> None:
     path = tmp_path / "t.json"
     path.write_text(trace_text(step_events()))
-    scanner = compiled()
+    scanner = compiled_scanner()
     assert_same(read_with(path, Scanner(), monkeypatch), read_with(path, scanner, monkeypatch))
     assert scanner.num_refused == 0
 
@@ -205,30 +208,31 @@ def test_library_knows_the_arguments_of_the_records() -> None:
 
 @needs_library
 def test_library_is_no_older_than_its_source() -> None:
-    written = native.LIBRARY.with_name("scan.c").stat().st_mtime
-    assert native.LIBRARY.stat().st_mtime >= written, "run scripts/build-native"
+    sources = [path.stat().st_mtime for path in (ROOT / "src").rglob("*.c")]
+    assert len(sources) == 3
+    assert compiled.LIBRARY.stat().st_mtime >= max(sources), "run scripts/build-native"
 
 
 def test_without_library_the_python_scanner_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert native.load(tmp_path / "absent.so") is None
+    assert compiled.load(tmp_path / "absent.so") is None
     (tmp_path / "rubbish.so").write_bytes(b"no library")
-    assert native.load(tmp_path / "rubbish.so") is None
-    monkeypatch.setattr(native, "load", lambda: None)
+    assert compiled.load(tmp_path / "rubbish.so") is None
+    monkeypatch.setattr(compiled, "load", lambda: None)
     assert type(native.scanner_for_file()) is Scanner
 
 
 def test_environment_forces_the_python_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(native.PURE, "1")
+    monkeypatch.setenv(compiled.PURE, "1")
     assert type(native.scanner_for_file()) is Scanner
-    assert native.in_use() == "pure Python (STEPSCOPE_PURE is set)"
+    assert compiled.in_use() == "pure Python (STEPSCOPE_PURE is set)"
 
 
 def test_version_says_which_scanner_is_used() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stepscope", "--version"],
-        env={**os.environ, native.PURE: "1"},
+        env={**os.environ, compiled.PURE: "1"},
         capture_output=True,
         text=True,
         check=True,

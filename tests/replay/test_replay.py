@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.rank_context import RankContext, build_context
+from stepscope.core.compiled import load
 from stepscope.core.trace import NONE
 from stepscope.readers.kineto.trace import read as read_kineto
 from stepscope.readers.source import Source
@@ -26,7 +27,7 @@ from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import fit, without_cost
 from stepscope.replay.resources import shares
-from stepscope.replay.simulate import ends_by_call, ends_by_stretch, play
+from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
 from tests.shared_data import DEMO, needs_shared, shared_traces
 from tests.tracing import Event, call, copy, kernel, mark, op, trace_of
 
@@ -105,7 +106,11 @@ def test_looking_at_calls_together_gives_what_going_from_call_to_call_does(
     graph = replace(graph, task_stream=streams, num_streams=num_streams)
     for backlog_ns in (0.0, 77.5):
         by_stretch = ends_by_stretch(graph, backlog_ns)
-        assert by_stretch.tolist() == ends_by_call(graph, backlog_ns)
+        by_call = ends_by_call(graph, backlog_ns)
+        assert by_stretch.tolist() == by_call
+        library = load()
+        if library is not None:
+            assert ends_compiled(library, graph, backlog_ns).tolist() == by_call
 
 
 def test_a_graph_is_played_once_and_another_one_again() -> None:

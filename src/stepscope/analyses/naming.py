@@ -17,7 +17,7 @@ def matching(trace: Trace, pattern: re.Pattern[str]) -> Bool:
     by_name = trace.is_named(pattern)
     codes = np.flatnonzero(by_name)
     if len(codes) > FEW_NAMES:
-        named: Bool = by_name[trace.name]
+        named: Bool = by_name.take(trace.name)
         return named
     mask = np.zeros(len(trace), np.bool_)
     for code in codes.tolist():

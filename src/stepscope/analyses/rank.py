@@ -41,10 +41,8 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     `step_ns` is the unprofiled step time, when known."""
     trace, links, steps = context.trace, context.links, context.cut.steps
     low, high = context.window
-    start = trace.start_ns[context.charges.work]
-    charges = context.charges.only((start >= low) & (start < high))
-    start = trace.start_ns[context.kernels.kernels]
-    kernels = context.kernels.only((start >= low) & (start < high))
+    charges = context.charges.only(_within(trace, context.charges.work, low, high))
+    kernels = context.kernels.only(_within(trace, context.kernels.kernels, low, high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
     launches = launch_facts(
         trace, links, context.sets.busy, charges.work, context.host, (low, high)
@@ -79,6 +77,12 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
+
+
+def _within(trace: Trace, events: Int64, low: int, high: int) -> slice:
+    """Those of the events, which are in order of time, that begin in the window."""
+    begin, end = np.searchsorted(trace.start_ns, (low, high))
+    return slice(*np.searchsorted(events, (begin, max(begin, end))).tolist())
 
 
 def _library_sets(context: RankContext) -> DeviceSets:

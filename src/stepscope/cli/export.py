@@ -175,12 +175,14 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
 
 def _draw(job: _Job, diagnosis: Diagnosis, writer: Writer) -> list[str]:
     """Writes all of it; what was written, in words, and notes."""
+    from stepscope.core.progress import counted
     from stepscope.report.perfetto.timeline import Timeline
 
     timeline = Timeline(writer)
     timeline.add_job(diagnosis, job.over(), (*job.aligned.notes, *diagnosis.notes))
     without_path = []
-    for index in sorted(range(len(job.heads)), key=lambda index: job.heads[index].rank):
+    order = sorted(range(len(job.heads)), key=lambda index: job.heads[index].rank)
+    for index in counted("drawing", order, len(order)):
         context = job.recording.context(job.sources[index])
         tracks = _tracks(job, index, context)
         if not any(name == PATH for name, _ in tracks.spans):

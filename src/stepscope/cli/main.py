@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -10,6 +11,7 @@ from importlib import import_module
 
 from stepscope import __version__
 from stepscope.cli.printing import Parser, put, say
+from stepscope.cli.progress import loops_shown
 from stepscope.errors import StepscopeError
 
 COMMANDS = {
@@ -42,13 +44,18 @@ COMMANDS = {
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
 The docstring is its help, `add_arguments` its options, `run` its work."""
 
+GC_OBJECTS = 100_000
+"""New objects between two looks for cycles: a command makes many objects and few cycles."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
+    gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     words = sys.argv[1:] if argv is None else argv
     arguments = build_parser(words).parse_args(words)
     try:
-        code = int(arguments.run(arguments))
+        with loops_shown():
+            code = int(arguments.run(arguments))
         sys.stdout.flush()
         return code
     except StepscopeError as problem:
@@ -80,7 +87,7 @@ class _Version(argparse.Action):
     """Our version, and which scanner reads traces here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from stepscope.readers.kineto.native import in_use
+        from stepscope.core.compiled import in_use
 
         put(f"stepscope {__version__}\nscanner: {in_use()}\n")
         parser.exit()

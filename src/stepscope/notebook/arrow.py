@@ -7,8 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.analyses.tables.columns import BOOL, FLOAT, INT, TEXT, ColumnSpec, Rows, TableSpec
+from stepscope.core.trace import Bool
 from stepscope.notebook.extras import need
 
 ArrowTable = Any
@@ -44,21 +46,42 @@ def _type(pa: Any, column: ColumnSpec) -> Any:
 def _array(pa: Any, column: ColumnSpec, rank: int | None, rows: Rows) -> Any:
     if column.name == "rank" and rank is not None:
         num = len(next(iter(rows.values())))
-        return pa.array(np.full(num, rank, np.int64))
+        return _plain(pa, np.full(num, rank, np.int64), pa.int64(), None)
     values = rows[column.name]
     if values.words is None:
-        return pa.array(values.data, type=_type(pa, column), mask=values.missing)
+        return _plain(pa, values.data, _type(pa, column), values.missing)
     # Two codes may stand for one word, and a dictionary has each once.
-    words = [_utf8(word) for word in values.words]
+    # Half characters, which JSON may hold and Arrow may not, become '?'.
+    words = [word.encode("utf-8", "replace") for word in values.words]
     code_of = {word: code for code, word in enumerate(dict.fromkeys(words))}
     new_codes = np.array([code_of[word] for word in words] or [0], np.int32)
-    codes = pa.array(new_codes[np.maximum(values.data.astype(np.int32), 0)], mask=values.missing)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(list(code_of), pa.string()))
+    codes = new_codes.take(np.maximum(values.data.astype(np.int32), 0))
+    return pa.DictionaryArray.from_arrays(
+        _plain(pa, codes, pa.int32(), values.missing), _texts(pa, list(code_of))
+    )
 
 
-def _utf8(word: str) -> str:
-    """Half characters, which JSON may hold and Arrow may not, become '?'."""
-    return word.encode("utf-8", "replace").decode("utf-8")
+def _plain(pa: Any, data: NDArray[np.generic], kind: Any, missing: Bool | None) -> Any:
+    """Of the column's own memory, where it is of that type already. `pa.array` would do the same,
+    and import pandas first, which takes longer than most questions."""
+    held = data
+    if kind == pa.bool_():
+        held = np.packbits(data.astype(np.bool_), bitorder="little")
+    else:
+        held = np.ascontiguousarray(data, kind.to_pandas_dtype())
+    valid = None
+    if missing is not None and missing.any():
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(held)])
+
+
+def _texts(pa: Any, words: Sequence[bytes]) -> Any:
+    ends = np.cumsum([0, *map(len, words)])
+    kind, offsets = pa.string(), ends.astype(np.int32)
+    if int(ends[-1]) > np.iinfo(np.int32).max:
+        return pa.array([word.decode() for word in words], kind)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(words))]
+    return pa.Array.from_buffers(kind, len(words), buffers)
 
 
 def tidied(table: ArrowTable) -> ArrowTable:

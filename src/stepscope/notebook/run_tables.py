@@ -29,6 +29,7 @@ from stepscope.analyses.tables.job import (
 )
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.facts import RankFacts
+from stepscope.core.progress import counted
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError, StepscopeError
 from stepscope.notebook.arrow import ArrowTable, to_arrow
@@ -124,7 +125,7 @@ class RunTables:
         """Every trace that can be read; the others are noted."""
         problems = []
         sources = self._recording.inputs.sources
-        for source in sources:
+        for source in counted("tables", sources, len(sources)):
             try:
                 yield self._recording.context(source)
             except StepscopeError as problem:

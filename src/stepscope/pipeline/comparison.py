@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepscope.analyses.run.curves import ON_CUDA, peak_memory
 from stepscope.core.facts import RankFacts
+from stepscope.core.progress import counted
 from stepscope.core.trace import Trace
 from stepscope.experiments.compare.knobs import knobs_of_run
 from stepscope.experiments.compare.pieces import Pieces, join, pieces_of
@@ -64,7 +65,8 @@ def _pieces(
     if len(sources) == 1 and len(ranks) == 1:
         pairs = [(sources[0], ranks[0])]
     parts, peaks = [], {}
-    for source, rank in _spread(pairs):
+    compared = _spread(pairs)
+    for source, rank in counted("ranks to compare", compared, len(compared)):
         context = recording.context(source)
         part = pieces_of(context, rank)
         if part is not None:

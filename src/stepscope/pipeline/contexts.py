@@ -21,7 +21,7 @@ from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 
 MAX_KEPT_EVENTS = 2_000_000
-"""Of all traces that are kept in memory: about a gigabyte.
+"""Of all traces that are kept in memory while others are read.
 The others are kept as columns on the disk."""
 
 
@@ -47,6 +47,8 @@ class RankContexts:
         self.use_cache = use_cache
         self.hardware = hardware
         self._kept: dict[Source, RankContext] = {}
+        self._unsaved: set[Source] = set()
+        """Of those, the ones that only parsing would bring back."""
         self._folder: Path | None = None
 
     @property
@@ -66,19 +68,25 @@ class RankContexts:
         key = _key(source)
         if key in self._kept:
             return self._kept[key]
+        self._make_room()
         with stage("read"):
             trace = None if self._folder is None else cache.load(source, self.folder)
         is_parsed = trace is None
         if trace is None:
             with stage("read"):
                 trace = read_trace(source, use_cache=self.use_cache, progress=progress)
-        context = context_of(trace, self.hardware)
-        num_kept = sum(len(kept.trace) for kept in self._kept.values())
-        if num_kept + len(trace) <= MAX_KEPT_EVENTS:
-            self._kept[key] = context
-        elif is_parsed and not is_cached(trace, use_cache=self.use_cache):
-            cache.store(source, trace, folder=self.folder)
-        return context
+        if is_parsed and not is_cached(trace, use_cache=self.use_cache):
+            self._unsaved.add(key)
+        self._kept[key] = context_of(trace, self.hardware)
+        return self._kept[key]
+
+    def _make_room(self) -> None:
+        """Let go of what is too much to keep while another is read: the last one."""
+        while sum(len(kept.trace) for kept in self._kept.values()) > MAX_KEPT_EVENTS:
+            key, context = self._kept.popitem()
+            if key in self._unsaved:
+                self._unsaved.discard(key)
+                cache.store(key, context.trace, folder=self.folder)
 
     def close(self) -> None:
         if self._folder is not None:

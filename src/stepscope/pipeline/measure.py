@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from stepscope.analyses.collectives.job import job_comms
@@ -381,6 +381,7 @@ def _measured_by(
         hardware=contexts.hardware,
         folder=folder,
     )
+    texts: dict[str, str] = {}
     unread = [number for number, source in enumerate(sources) if not contexts.has(source)]
     for number, source in enumerate(sources):
         if contexts.has(source):
@@ -395,4 +396,20 @@ def _measured_by(
             )
             yield number, Measured(problem=f"{sources[number].label}: {words}")
         else:
+            share_texts(result.facts, texts)
             yield number, result
+
+
+def share_texts(value: object, texts: dict[str, str]) -> None:
+    """Have facts that came from another process point to the texts that others brought before:
+    ranks run the same kernels, and their names are half of what a rank keeps."""
+    if isinstance(value, tuple):
+        for item in value:
+            share_texts(item, texts)
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            inner = getattr(value, name)
+            if isinstance(inner, str):
+                structs.force_setattr(value, name, texts.setdefault(inner, inner))
+            else:
+                share_texts(inner, texts)

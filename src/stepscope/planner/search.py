@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.core.progress import counted
 from stepscope.planner.choice import SAME, Choice, choices_of, why
 from stepscope.planner.estimate import estimate
 from stepscope.planner.job import TrainingJob
@@ -217,7 +218,8 @@ def _evaluated(
     if num_workers is None:
         num_workers = _num_cores() if len(grid) > MANY else 1
     if num_workers <= 1 or len(pieces) < 2:
-        yield from (_evaluate(grid, bounds, bars, num_kept) for bounds in pieces)
+        for bounds in counted("searching", pieces, len(pieces)):
+            yield _evaluate(grid, bounds, bars, num_kept)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -227,7 +229,8 @@ def _evaluated(
     with ProcessPoolExecutor(
         num_workers, mp_context=context, initializer=_start_worker, initargs=start
     ) as pool:
-        yield from pool.map(_evaluate_in_worker, pieces, chunksize=4)
+        evaluated = pool.map(_evaluate_in_worker, pieces, chunksize=4)
+        yield from counted("searching", evaluated, len(pieces))
 
 
 def _num_cores() -> int:

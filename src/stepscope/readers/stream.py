@@ -18,7 +18,7 @@ from zlib_ng import zlib_ng
 from stepscope.errors import InputError
 from stepscope.readers.remote import AnyPath, open_bytes
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200

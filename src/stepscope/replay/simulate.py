@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL
+
 import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.intervals import union
+from stepscope.core.compiled import call, library
 from stepscope.core.timings import stage
-from stepscope.core.trace import NONE, Float64
+from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Columns, Graph
 
 MAX_KEPT = 24
@@ -57,11 +60,7 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
     )
     end_ns = next((ends for before, ends in graph.plays if _is_same(columns, before)), None)
     if end_ns is None:
-        num_waits = int((graph.call_wait != NONE).sum())
-        if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
-            end_ns = ends_by_stretch(graph, backlog_ns)
-        else:
-            end_ns = np.array(ends_by_call(graph, backlog_ns))
+        end_ns = _ends(graph, backlog_ns)
         graph.plays.append((columns, end_ns))
         del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
@@ -97,6 +96,45 @@ def busy_share(graph: Graph) -> float:
     start = np.clip(played.end_ns - graph.task_ns, low, high).astype(np.int64)
     busy = union(start, np.clip(played.end_ns, low, high).astype(np.int64)).total
     return busy / (high - low) if high > low else 0.0
+
+
+def _ends(graph: Graph, backlog_ns: float) -> Float64:
+    """When each task ends, by what is fastest here: all give the same."""
+    compiled = library()
+    if compiled is not None:
+        return ends_compiled(compiled, graph, backlog_ns)
+    num_waits = int((graph.call_wait != NONE).sum())
+    if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
+        return ends_by_stretch(graph, backlog_ns)
+    return np.array(ends_by_call(graph, backlog_ns))
+
+
+def ends_compiled(compiled: CDLL, graph: Graph, backlog_ns: float) -> Float64:
+    """By simulate.c, call by call."""
+    ends = np.empty(len(graph))
+    free = np.full(graph.num_streams, backlog_ns or IDLE_NS)
+    calls = (
+        *(_floats(graph.call_ns), _integers(graph.call_wait)),
+        *(_floats(graph.call_tail_ns), _integers(graph.call_first)),
+    )
+    tasks = (
+        *(_integers(graph.task_stream), _floats(graph.task_ns), _floats(graph.task_latency_ns)),
+        *(_floats(graph.task_gap_ns), _integers(graph.task_after), _floats(graph.task_lag_ns)),
+    )
+    sizes = len(graph.call_event), len(graph), graph.num_streams
+    is_done = call(
+        compiled, "stepscope_play", sizes[0], *calls, sizes[1], *tasks, sizes[2], free, ends
+    )
+    assert is_done, "a graph that points outside of itself"
+    return ends
+
+
+def _floats(column: Float64) -> Float64:
+    return np.ascontiguousarray(column, np.float64)
+
+
+def _integers(column: Int64) -> Int64:
+    return np.ascontiguousarray(column, np.int64)
 
 
 def _is_same(columns: Columns, before: Columns) -> bool:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Abstention, Alternative, Finding, SourceLocation
+from stepscope.core.progress import counted
 from stepscope.replay.changes import Change
 from stepscope.replay.job import with_graphs
 from stepscope.replay.simulate_job import JobGraph
@@ -45,10 +46,13 @@ class Judgement(Struct, frozen=True, kw_only=True):
 def judge(job: JobCase) -> Judgement:
     """Every rule's findings, with what its fix gives the job: a rule about one rank is fixed on
     every rank that has it."""
-    answers = [[rule.propose(case) for rule in rank_rules(case)] for case in job.cases]
+    answers = _answers(job)
     proposals = [*_about_all(job), *_about_ranks(job, answers)]
     pairs = sorted(
-        ((finding_of(job, proposal), proposal) for proposal in proposals),
+        (
+            (finding_of(job, proposal), proposal)
+            for proposal in counted("replaying fixes", proposals, len(proposals))
+        ),
         key=lambda pair: -pair[0].predicted_speedup,
     )
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
@@ -62,6 +66,16 @@ def judge(job: JobCase) -> Judgement:
         remarks=tuple(answer for answer in first if isinstance(answer, Remark)),
         lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
     )
+
+
+def _answers(job: JobCase) -> list[list[Answer]]:
+    """What each rule about one rank says of each."""
+    rules = [rank_rules(case) for case in job.cases]
+    answers: list[list[Answer]] = [[] for _ in rules]
+    asked = [(i, rule) for i, of_rank in enumerate(rules) for rule in of_rank]
+    for i, rule in counted("judging", asked, len(asked)):
+        answers[i].append(rule.propose(job.cases[i]))
+    return answers
 
 
 def finding_of(job: JobCase, proposal: JobProposal) -> Finding:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
+from stepscope.core.progress import counted
 from stepscope.replay.job import job_shares
 from stepscope.rules.accuracy import is_withheld
 from stepscope.rules.case import Case
@@ -75,7 +76,7 @@ def _judged_together(job: Job, cases: _Cases) -> Judged | None:
     chosen = choose(job)
     usable = [
         case
-        for rank in chosen
+        for rank in counted("ranks to replay", chosen, len(chosen))
         if (case := cases.of(index_of[rank], None)) is not None and case.recorded is not None
     ]
     if not usable:
@@ -109,7 +110,8 @@ def _judged_alone(job: Job, cases: _Cases) -> Judged:
     median = facts.ranks.index(facts.median_rank)
     judgements: dict[int, Judgement] = {}
     replayed: dict[int, Replayed | None] = {}
-    for index in _spread(len(facts.ranks), median):
+    chosen = _spread(len(facts.ranks), median)
+    for index in counted("ranks to judge", chosen, len(chosen)):
         case = cases.of(index, facts.given_step_ns)
         if case is not None:
             judgements[index] = judge(job_case_of_rank(case))

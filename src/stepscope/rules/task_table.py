@@ -9,11 +9,11 @@ import numpy as np
 from msgspec import Struct, field
 
 from stepscope.analyses.rank_context import RankContext
-from stepscope.core.trace import NONE, Bool, Float64, Int64, OpInputs, Trace
+from stepscope.core.trace import NONE, Bool, Float64, Int16, Int64, OpInputs, Trace
 from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
 
-Column = TypeVar("Column", Bool, Float64, Int64)
+Column = TypeVar("Column", Bool, Float64, Int16, Int64)
 
 
 class TaskTable(Struct, frozen=True, kw_only=True):
@@ -31,12 +31,12 @@ class TaskTable(Struct, frozen=True, kw_only=True):
     backward: Bool
     optimizer: Bool
     recomputed: Bool
-    category: Int64
+    category: Int16
     """A place in `categories`; NONE for what is no kernel."""
     categories: tuple[str, ...]
     precision: tuple[str, ...]
     """"" for what is no kernel."""
-    tensor_core: Int64
+    tensor_core: Int16
     flops: Float64
     bytes: Float64
     leads: Bool

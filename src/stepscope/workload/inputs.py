@@ -18,6 +18,7 @@ and no list says its tensors' types.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeGuard
 
 import msgspec
@@ -33,6 +34,9 @@ MAX_SIZE = 2**63 - 1
 MAX_RANK = 64
 """The most dimensions a tensor of PyTorch may have (TensorIterator and indexing stop at 64)."""
 
+MAX_PARSED = 4096
+"""Inputs whose parsed form is remembered: a step's operators take the same again and again."""
+
 _NESTED = msgspec.json.Decoder(list[list[int | list[int]]])
 _TEXTS = msgspec.json.Decoder(list[str])
 
@@ -47,6 +51,7 @@ class ParsedInputs(Struct, frozen=True, kw_only=True):
     concrete: tuple[str, ...]
 
 
+@lru_cache(maxsize=MAX_PARSED)
 def parse_inputs(inputs: OpInputs) -> ParsedInputs | None:
     """Read the recorded text; `None` when the dims were not
     recorded or any part is not what a recorder writes."""

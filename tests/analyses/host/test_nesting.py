@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.host.nesting import ancestor_with, enclosing, is_within
+from stepscope.analyses.host.nesting import (
+    ancestor_with,
+    by_levels,
+    by_stack,
+    enclosing,
+    is_within,
+)
+from stepscope.core.compiled import load
 from stepscope.core.trace import NONE, Trace
 from tests.tracing import call, index_of, kernel, mark, op, python, trace_of
+
+needs_library = pytest.mark.skipif(
+    load() is None, reason="the compiled library was not built (scripts/build-native)"
+)
 
 
 def parent_name(trace: Trace, name: str) -> str | None:
@@ -103,6 +115,27 @@ def test_enclosing_of_any_ranges_is_open_at_the_start_and_has_no_cycle(
                 < max(trace.end_ns[at], trace.start_ns[at] + 1)
             )
             assert at < i
+
+
+@needs_library
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from("ab"), st.booleans()),
+        max_size=25,
+    )
+)
+def test_a_stack_and_levels_give_the_same(ranges: list[tuple[int, int, str, bool]]) -> None:
+    library = load()
+    assert library is not None
+    trace = trace_of(
+        *(
+            op(f"e{i}", min(a, b), max(a, b), thread=t)
+            if on_host
+            else kernel(f"k{i}", min(a, b), max(a, b))
+            for i, (a, b, t, on_host) in enumerate(ranges)
+        )
+    )
+    assert by_stack(library, trace).tolist() == by_levels(trace).tolist()
 
 
 def test_ancestor_with_finds_innermost_and_outermost() -> None:

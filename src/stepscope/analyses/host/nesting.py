@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL
+
 import numpy as np
 
 from stepscope.analyses.grouping import stable_order
+from stepscope.core.compiled import call, library
 from stepscope.core.trace import HOST_RANGES, NONE, Bool, Int64, Trace
-
-MAX_OVERHANGING = 20_000
-"""Real traces have a few per step;
-each costs a pass over its own length, so a hostile file must not bring millions."""
 
 
 def enclosing(trace: Trace) -> Int64:
@@ -22,6 +21,12 @@ def enclosing(trace: Trace) -> Int64:
         2  cudaLaunchKernel [20, 30)         1
         3  aten::relu      [95, 99)          NONE
     """
+    compiled = library()
+    return by_levels(trace) if compiled is None else by_stack(compiled, trace)
+
+
+def by_levels(trace: Trace) -> Int64:
+    """By how many ranges are open when each begins."""
     parent = np.full(len(trace), NONE, np.int64)
     host = np.flatnonzero(trace.is_kind(*HOST_RANGES))
     if len(host) == 0:
@@ -30,30 +35,55 @@ def enclosing(trace: Trace) -> Int64:
     start, end = _on_one_axis(trace, by_thread)
     depth = np.arange(len(start)) - _num_at_most(np.sort(end), start)
     above = _last_one_level_up(depth)
-    # An event that outlives what it began in can make the level above one that is over by now:
-    # climb until it is open.
-    stale = np.flatnonzero((above != NONE) & (end[above] <= start))
-    while len(stale):
-        above[stale] = above[above[stale]]
-        stale = stale[(above[stale] != NONE) & (end[above[stale]] <= start[stale])]
-    _adopt_overhanging(above, start, end)
+    _adopt_overhanging(above, depth, start, end)
     parent[by_thread] = np.append(by_thread, NONE)[above]
     return parent
 
 
-def _adopt_overhanging(above: Int64, start: Int64, end: Int64) -> None:
-    """Give ranges that outlive what they began in the events that begin after that ended.
+def by_stack(compiled: CDLL, trace: Trace) -> Int64:
+    """The same by nesting.c, with a stack for each thread."""
+    parent, tops = np.empty(len(trace), np.int64), np.empty(len(trace.threads), np.int64)
+    is_host = np.zeros(256, np.bool_)
+    is_host[list(HOST_RANGES)] = True
+    columns = [
+        np.ascontiguousarray(column, dtype)
+        for column, dtype in (
+            (trace.start_ns, np.int64),
+            (trace.dur_ns, np.int64),
+            (trace.kind, np.uint8),
+            (trace.thread, np.int32),
+        )
+    ]
+    is_done = call(
+        compiled, "stepscope_enclosing", len(trace), *columns, is_host, len(tops), tops, parent
+    )
+    assert is_done, "an event of a thread that is not in the table"
+    return parent
+
+
+def _adopt_overhanging(above: Int64, depth: Int64, start: Int64, end: Int64) -> None:
+    """Go through those with a stack where a range outlives what it began in, from one moment at
+    which none is open to the next.
 
     A mark entered inside a Python frame (`__enter__`) goes on when the frame is over;
     levels alone do not see it there.
     """
     overhanging = np.flatnonzero((above != NONE) & (end > end[above]))
-    for mark in overhanging[:MAX_OVERHANGING].tolist():
-        later = slice(
-            int(np.searchsorted(start, end[above[mark]])), int(np.searchsorted(start, end[mark]))
-        )
-        inside = above[later]
-        np.copyto(inside, mark, where=inside < np.searchsorted(start, start[mark]))
+    if not len(overhanging):
+        return
+    group = np.cumsum(depth == 0) - 1
+    is_crossed = np.zeros(int(group[-1]) + 1, np.bool_)
+    is_crossed[group[overhanging]] = True
+    events = np.flatnonzero(is_crossed[group])
+    stack: list[tuple[int, int]] = []
+    parents = []
+    rows = zip(events.tolist(), start[events].tolist(), end[events].tolist(), strict=True)
+    for event, begin, until in rows:
+        while stack and stack[-1][1] <= begin:
+            stack.pop()
+        parents.append(stack[-1][0] if stack else NONE)
+        stack.append((event, until))
+    above[events] = parents
 
 
 def _on_one_axis(trace: Trace, events: Int64) -> tuple[Int64, Int64]:

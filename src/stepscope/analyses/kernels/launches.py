@@ -27,18 +27,10 @@ def launch_facts(
     """Delay, queue depth and starvation over the given device work; None when there is none."""
     if len(work) == 0:
         return None
+    silent_share = _silent_share(trace, host, complement(busy, *window))
     linked = work[links.launch[work] != NONE]
     call = links.launch[linked]
-    launched = np.sort(trace.start_ns[call])
-    started = np.sort(trace.start_ns[linked])
-    moments = launched
-    if len(call):
-        first_of_call = np.concatenate([[True], np.diff(np.sort(call)) != 0])
-        moments = launched[first_of_call]
-    depth = np.searchsorted(launched, moments, side="left") - np.searchsorted(
-        started, moments, side="right"
-    )
-    starved = (depth <= 0) & ~contains(busy, moments)
+    median_depth, starved_share = _queue(trace, linked, call, busy)
     shared = links.shared[linked]
     kernels = work[trace.kind[work] == Kind.KERNEL]
     return Launches(
@@ -48,12 +40,26 @@ def launch_facts(
         num_in_graphs=int(shared.sum()),
         num_lost=num_lost(trace, links, work),
         median_delay_ns=_median(trace.start_ns[linked] - trace.start_ns[call]),
-        median_queue_depth=float(np.median(np.maximum(depth, 0))) if len(depth) else None,
-        starved_share=float(starved.mean()) if len(starved) else None,
+        median_queue_depth=median_depth,
+        starved_share=starved_share,
         median_call_ns=_median(trace.dur_ns[call]),
         median_kernel_ns=_median(trace.dur_ns[kernels]),
-        silent_share=_silent_share(trace, host, complement(busy, *window)),
+        silent_share=silent_share,
     )
+
+
+def _queue(
+    trace: Trace, linked: Int64, call: Int64, busy: Intervals
+) -> tuple[float | None, float | None]:
+    """Work in the queue at a launch, and the share of launches that find the device idle."""
+    if not len(call):
+        return None, None
+    launched = np.sort(trace.start_ns[call])
+    moments = launched[np.concatenate([[True], np.diff(np.sort(call)) != 0])]
+    depth = np.searchsorted(launched, moments, side="left")
+    depth -= np.searchsorted(np.sort(trace.start_ns[linked]), moments, side="right")
+    starved = (depth <= 0) & ~contains(busy, moments)
+    return float(np.median(np.maximum(depth, 0))), float(starved.mean())
 
 
 def num_lost(trace: Trace, links: Links, work: Int64) -> int:

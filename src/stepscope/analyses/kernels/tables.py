@@ -15,7 +15,7 @@ from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.kernels.names import category_of, rounds_to_tf32, uses_tensor_cores
 from stepscope.analyses.steps.projection import Charges
 from stepscope.core.facts import CategoryRow, KernelRow
-from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.core.trace import NONE, Bool, Int16, Int64, Kind, OpInputs, Trace
 from stepscope.workload.model import Work, parse_inputs, work_of
 
 Float64 = NDArray[np.float64]
@@ -49,17 +49,17 @@ class KernelWork(Struct, frozen=True, kw_only=True):
     """
 
     kernels: Int64
-    category: Int64
+    category: Int16
     """Codes into `categories`."""
     categories: tuple[str, ...]
-    precision: Int64
+    precision: Int16
     """Codes into `precisions`; NONE: not known."""
     precisions: tuple[str, ...]
     flops: Float64
     hardware_flops: Float64
     bytes: Float64
     floor_ns: Float64
-    tensor_core: Int64
+    tensor_core: Int16
     """1, 0, or NONE where the name does not say."""
     group_ns: Int64
     """Time of all kernels of the same operator call,
@@ -67,8 +67,8 @@ class KernelWork(Struct, frozen=True, kw_only=True):
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
 
-    def only(self, chosen: Bool) -> KernelWork:
-        """That of the chosen kernels."""
+    def only(self, chosen: slice) -> KernelWork:
+        """That of the chosen kernels, as views."""
         columns: dict[str, Any] = {
             name: value[chosen]
             for name in self.__struct_fields__
@@ -113,8 +113,8 @@ def kernel_work(
             return np.empty(0)
         return np.where(leads, np.array(values, np.float64)[kind_of], np.nan)
 
-    def codes(values: list[int]) -> Int64:
-        return np.array(values, np.int64)[kind_of] if len(kernels) else np.empty(0, np.int64)
+    def codes(values: list[int]) -> Int16:
+        return np.array(values, np.int16)[kind_of] if len(kernels) else np.empty(0, np.int16)
 
     def figures(name: str) -> Float64:
         return spread([np.nan if work is None else _or_nan(getattr(work, name)) for work in works])

@@ -39,8 +39,8 @@ class Charges(Struct, frozen=True, kw_only=True):
     recomputed: Bool
     """A forward operator run again inside backward."""
 
-    def only(self, chosen: Bool) -> Charges:
-        """Those of the chosen pieces of work."""
+    def only(self, chosen: slice) -> Charges:
+        """Those of the chosen pieces of work, as views."""
         return Charges(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 

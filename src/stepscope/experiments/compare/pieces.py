@@ -208,6 +208,7 @@ class _Table:
         self._details: list[dict[str, Detail]] = []
         self._calls: list[tuple[int, float]] = []
         self._call_of: dict[int, int] = {}
+        self._known: dict[tuple[int, int, int, int, int, int, bool], int] = {}
         self._shapes: dict[int, str | None] = {}
 
     def add(
@@ -216,19 +217,8 @@ class _Table:
         """One piece of device work; `kernel` is its place among the kernels, None for a copy or a
         set."""
         trace, work = self._context.trace, self._context.kernels
-        names = trace.names
-        name, ns = names[trace.name[event]], int(trace.dur_ns[event]) / self._num
-        own = None if op == NONE else plain_name(names[trace.name[op]])
-        sort = Sort(
-            phase=None if phase == NONE else PHASES[phase],
-            op=own,
-            kernel=plain_name(name) if own is None else None,
-            home=plain_name(names[trace.name[home]]) if home not in (NONE, op) else None,
-            shapes=None if op == NONE else self._shapes_of(op),
-            module=None if module == NONE else MODULE_FRAME.sub("", names[trace.name[module]]),
-            collective=bool(self._context.collective[event]),
-        )
-        code = self._code(sort)
+        name, ns = trace.names[trace.name[event]], int(trace.dur_ns[event]) / self._num
+        code = self._code_of(event, op, NONE if home == op else home, phase, module)
         is_first = op == NONE or op not in self._call_of
         self._shares[code].add(Share(count=is_first / self._num, ns=ns))
         category, precision = "copy", None
@@ -252,6 +242,35 @@ class _Table:
             else:
                 self._shares[code].count += 1 / self._num
                 self._calls.append((code, ns))
+
+    def _code_of(self, event: int, op: int, home: int, phase: int, module: int) -> int:
+        """The sort of a piece of device work, made once for all that have the same names and
+        inputs."""
+        trace = self._context.trace
+        named = NONE if op == NONE else trace.name.item(op)
+        key = (
+            phase,
+            trace.name.item(event) if op == NONE else NONE,
+            named,
+            NONE if op == NONE else trace.detail.item(op),
+            NONE if home == NONE else trace.name.item(home),
+            NONE if module == NONE else trace.name.item(module),
+            self._context.collective.item(event),
+        )
+        if key not in self._known:
+            names = trace.names
+            self._known[key] = self._code(
+                Sort(
+                    phase=None if phase == NONE else PHASES[phase],
+                    op=None if op == NONE else plain_name(names[named]),
+                    kernel=plain_name(names[key[1]]) if op == NONE else None,
+                    home=None if home == NONE else plain_name(names[key[4]]),
+                    shapes=None if op == NONE else self._shapes_of(op),
+                    module=None if module == NONE else MODULE_FRAME.sub("", names[key[5]]),
+                    collective=key[6],
+                )
+            )
+        return self._known[key]
 
     def add_op(self, event: int, phase: int, own_ns: int) -> None:
         """One operator of the host."""

@@ -18,7 +18,7 @@ from stepscope.readers.kineto.json_recovery import rescue
 from stepscope.readers.kineto.json_skip import Skimmer
 from stepscope.readers.trace.columns import Columns
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 4 << 20
 PIECE_BYTES = 32 << 10
 """A chunk with damage in it is scanned in pieces of this size, so that only the damaged piece goes
 event by event."""

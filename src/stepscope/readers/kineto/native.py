@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.compiled import library, load
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 from stepscope.readers.kineto.event_decoder import MEMORY_FIELDS, SEPARATOR, Scanner, string_of
 from stepscope.readers.kineto.json_chunks import CUT
@@ -34,10 +34,6 @@ from stepscope.readers.trace.categories import (
 )
 from stepscope.readers.trace.columns import Codes, Columns
 
-LIBRARY = Path(__file__).with_name("scan.so")
-PURE = "STEPSCOPE_PURE"
-"""Set to anything but 0, this environment variable keeps to the Python code."""
-ABI_VERSION = 2
 OK = 0
 MAX_THREADS = 2
 SPLIT_BYTES = 1 << 20
@@ -97,10 +93,10 @@ class _TableView(ctypes.Structure):
 
 def scanner_for_file() -> Scanner:
     """A Scanner for one file: the compiled one where it is there and wanted."""
-    library = load()
-    if library is None or is_unwanted():
+    loaded = library()
+    if loaded is None:
         return Scanner()
-    return NativeScanner(library=library, num_threads=min(_num_cores(), MAX_THREADS))
+    return NativeScanner(library=loaded, num_threads=min(_num_cores(), MAX_THREADS))
 
 
 def _num_cores() -> int:
@@ -112,50 +108,31 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def in_use() -> str:
-    """Which scanner is used, and why, in words."""
-    if is_unwanted():
-        return f"pure Python ({PURE} is set)"
-    if not LIBRARY.exists():
-        return "pure Python (no compiler at install)"
-    return "compiled" if load() is not None else "pure Python (the compiled one does not load here)"
-
-
-def is_unwanted() -> bool:
-    return os.environ.get(PURE, "0") not in ("", "0")
-
-
 @cache
-def load(path: Path = LIBRARY) -> ctypes.CDLL | None:
-    """The library; None where it was not built, or is not for this machine or this version."""
-    try:
-        library = ctypes.CDLL(str(path))
-        if library.stepscope_scan_abi() != ABI_VERSION:
-            return None
-    except (OSError, AttributeError):
-        return None
-    library.stepscope_scan_new.restype = c_void_p
-    library.stepscope_scan_new.argtypes = (c_uint64, c_char_p, c_char_p, c_char_p, c_int64)
-    library.stepscope_scan_free.restype = None
-    library.stepscope_scan_free.argtypes = (c_void_p,)
-    library.stepscope_scan.restype = c_int
-    library.stepscope_scan.argtypes = (c_void_p, c_void_p, c_int64, c_int)
-    library.stepscope_scan_take_back.restype = None
-    library.stepscope_scan_take_back.argtypes = (c_void_p,)
-    library.stepscope_scan_result.restype = POINTER(_Result)
-    library.stepscope_scan_result.argtypes = (c_void_p,)
-    library.stepscope_scan_table.restype = None
-    library.stepscope_scan_table.argtypes = (c_void_p, c_int, POINTER(_TableView))
-    library.stepscope_scan_argument.restype = c_char_p
-    library.stepscope_scan_argument.argtypes = (c_int,)
-    return library
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, told what its functions take."""
+    loaded.stepscope_scan_new.restype = c_void_p
+    loaded.stepscope_scan_new.argtypes = (c_uint64, c_char_p, c_char_p, c_char_p, c_int64)
+    loaded.stepscope_scan_free.restype = None
+    loaded.stepscope_scan_free.argtypes = (c_void_p,)
+    loaded.stepscope_scan.restype = c_int
+    loaded.stepscope_scan.argtypes = (c_void_p, c_void_p, c_int64, c_int)
+    loaded.stepscope_scan_take_back.restype = None
+    loaded.stepscope_scan_take_back.argtypes = (c_void_p,)
+    loaded.stepscope_scan_result.restype = POINTER(_Result)
+    loaded.stepscope_scan_result.argtypes = (c_void_p,)
+    loaded.stepscope_scan_table.restype = None
+    loaded.stepscope_scan_table.argtypes = (c_void_p, c_int, POINTER(_TableView))
+    loaded.stepscope_scan_argument.restype = c_char_p
+    loaded.stepscope_scan_argument.argtypes = (c_int,)
+    return loaded
 
 
 def argument_names() -> list[str]:
     """The names of arguments that the library knows; none without it."""
-    library = load()
+    loaded = load()
     names: list[str] = []
-    while library is not None and (name := library.stepscope_scan_argument(len(names))):
+    while loaded is not None and (name := _declared(loaded).stepscope_scan_argument(len(names))):
         names.append(name.decode())
     return names
 
@@ -164,6 +141,7 @@ class Engine:
     """One handle of the library, freed with this object."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        library = _declared(library)
         self._library = library
         self._free = library.stepscope_scan_free
         phases = bytearray(NUM_PHASES)
@@ -198,15 +176,16 @@ class Engine:
         self._library.stepscope_scan_take_back(self._handle)
 
     def column(self, name: str) -> NDArray[Any]:
-        return _copied(getattr(self.result, name), self.result.num_rows, DTYPES[name])
+        """As it stands in the library: until the next scan."""
+        return _seen(getattr(self.result, name), self.result.num_rows, DTYPES[name])
 
     def memory(self) -> Int64:
         width = 1 + len(MEMORY_FIELDS)
-        flat = _copied(self.result.memory, self.result.num_memory * width, np.int64)
+        flat = _seen(self.result.memory, self.result.num_memory * width, np.int64)
         return flat.reshape(-1, width)
 
     def labels(self) -> list[list[int]]:
-        flat = _copied(self.result.labels, self.result.num_labels * LABEL_WIDTH, np.int64)
+        flat = _seen(self.result.labels, self.result.num_labels * LABEL_WIDTH, np.int64)
         labels: list[list[int]] = flat.reshape(-1, LABEL_WIDTH).tolist()
         return labels
 
@@ -217,20 +196,20 @@ class Engine:
         if view.num == known:
             return []
         first = max(known - 1, 0)
-        ends = _copied(view.ends + 8 * first, view.num - first, np.uint64).tolist()
+        ends = _seen(view.ends + 8 * first, view.num - first, np.uint64).tolist()
         begins = ends[:-1] if known else [0, *ends[:-1]]
         ends = ends[1:] if known else ends
         data = ctypes.string_at((view.bytes or 0) + begins[0], ends[-1] - begins[0])
         return [data[b - begins[0] : e - begins[0]] for b, e in zip(begins, ends, strict=True)]
 
 
-def _copied(address: int | None, num: int, dtype: Any) -> NDArray[Any]:
-    """An array of ours with what stands at the address."""
-    array = np.empty(num, dtype)
-    if num:
-        assert address is not None
-        ctypes.memmove(array.ctypes.data, address, array.nbytes)
-    return array
+def _seen(address: int | None, num: int, dtype: Any) -> NDArray[Any]:
+    """What stands at the address, where it stands."""
+    if not num:
+        return np.empty(0, dtype)
+    assert address is not None
+    size = num * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
 
 
 @dataclass(slots=True)
@@ -268,8 +247,8 @@ class Numbers:
         self._arrays[array][known:num, table] = numbers
         self._nums[array][table] = num
 
-    def of(self, engine: int, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        return self._arrays[engine].ravel()[codes]
+    def translate(self, engine: int, codes: NDArray[np.int32], out: NDArray[np.int32]) -> None:
+        self._arrays[engine].ravel().take(codes, out=out, mode="wrap")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -371,28 +350,34 @@ class NativeScanner(Scanner):
     def _native_columns(self, engines: Sequence[Engine]) -> Columns:
         for numbers in self._numbers.values():
             numbers.update(engines)
-        parts = [self._part_columns(i, engine) for i, engine in enumerate(engines)]
+        for engine in engines:
+            self._count_others(engine)
         memory = [engine.memory() for engine in engines if engine.result.num_memory_seen]
         return Columns(
-            **{name: _joined([part[name] for part in parts]) for name in Trace.COLUMNS},
-            memory=_joined(memory) if memory else None,
+            **{name: self._column(name, engines) for name in Trace.COLUMNS},
+            memory=np.concatenate(memory) if memory else None,
         )
 
-    def _part_columns(self, i: int, engine: Engine) -> dict[str, NDArray[Any]]:
-        columns = {name: engine.column(name) for name in Trace.COLUMNS}
-        for name, numbers in self._numbers.items():
-            columns[name] = numbers.of(i, columns[name])
-        is_other = columns["kind"] == Kind.OTHER
+    def _column(self, name: str, engines: Sequence[Engine]) -> NDArray[Any]:
+        """Of all engines, one after the other, in an array of ours."""
+        parts = [engine.column(name) for engine in engines]
+        numbers = self._numbers.get(name)
+        if numbers is None:
+            return np.concatenate(parts)
+        column = np.empty(sum(map(len, parts)), np.int32)
+        begin = 0
+        for i, part in enumerate(parts):
+            numbers.translate(i, part, column[begin : begin + len(part)])
+            begin += len(part)
+        return column
+
+    def _count_others(self, engine: Engine) -> None:
+        is_other = engine.column("kind") == int(Kind.OTHER)
         if is_other.any():
             names = engine.new_keys(CATEGORIES, 0)
             found, counts = np.unique(engine.column("category")[is_other], return_counts=True)
             for number, count in zip(found.tolist(), counts.tolist(), strict=True):
                 self.tally.count_unknown(names[number].decode() or UNNAMED, count)
-        return columns
-
-
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _pairs(values: Sequence[int]) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 enum { OK, NOT_CLEAN, NO_MEMORY };
 
@@ -1297,7 +1297,7 @@ static int read_chunk(Scan *scan) {
 
 /* ---------------------------------------------------------------- for Python */
 
-EXPORT int stepscope_scan_abi(void) { return ABI_VERSION; }
+EXPORT int stepscope_abi(void) { return ABI_VERSION; }
 
 EXPORT void stepscope_scan_free(void *handle) {
     Scan *scan = handle;

@@ -21,7 +21,7 @@ from stepscope.readers.kineto.native import scanner_for_file
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.assemble import assemble
-from stepscope.readers.trace.columns import Columns
+from stepscope.readers.trace.columns import Blocks
 
 WANTED = (
     "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
@@ -49,11 +49,11 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     stream = Stream(source.path, source.offset, source.length)
     scanner = scanner_for_file()
     feed = Feed(scanner)
-    chunks: list[Columns] = []
+    blocks = Blocks()
     with _no_cyclic_gc():
         try:
             for columns in feed.run(stream.blocks()):
-                chunks.append(columns)
+                blocks.add(columns)
                 _refuse_rubbish(source, scanner, RUBBISH_ENTRIES)
                 if progress is not None:
                     progress(stream.compressed_bytes)
@@ -63,6 +63,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         scanner.ranges.count_open(scanner.tally)
         fields, notes = read_fields(feed.outside.text())
         notes += rank_notes(source, fields) + _notes(stream, feed, scanner)
+        chunks = blocks.take()
         meta = trace_meta(source, fields, chunks, stream.text_bytes)
         name_modules(fields, chunks, scanner)
         marks = marks_of(fields, meta.base_ns, scanner)

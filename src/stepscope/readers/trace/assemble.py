@@ -32,17 +32,12 @@ def assemble(
 ) -> Trace:
     """One Trace of all chunks. `chunks` is emptied on the way: both never stand in memory whole."""
     memory = [c.memory for c in chunks if c.memory is not None]
-    columns: dict[str, NDArray[Any]] = {}
-    for name in Trace.COLUMNS:
-        column = np.concatenate([getattr(c, name) for c in chunks]) if chunks else _empty(name)
-        for chunk in chunks:
-            setattr(chunk, name, None)
-        columns[name] = column
-    chunks.clear()
+    columns = {name: _joined(name, chunks) for name in ("start_ns", "dur_ns")}
     order = _time_order(columns["start_ns"], columns["dur_ns"])
-    if order is not None:
-        for name in Trace.COLUMNS:
-            columns[name] = columns[name][order]
+    for name in Trace.COLUMNS:
+        column = columns.pop(name) if name in columns else _joined(name, chunks)
+        columns[name] = column if order is None else column[order]
+    chunks.clear()
     return Trace(
         **columns,
         names=tuple(scanner.names.table()),
@@ -67,8 +62,14 @@ _DTYPES = {
 }
 
 
-def _empty(name: str) -> NDArray[Any]:
-    return np.empty(0, _DTYPES.get(name, np.int64))
+def _joined(name: str, chunks: Sequence[Columns]) -> NDArray[Any]:
+    """One column of all chunks, which do not have it any more."""
+    parts = [getattr(chunk, name) for chunk in chunks]
+    for chunk in chunks:
+        setattr(chunk, name, None)
+    if not parts:
+        return np.empty(0, _DTYPES.get(name, np.int64))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _time_order(start: Int64, dur: Int64) -> Int64 | None:

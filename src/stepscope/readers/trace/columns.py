@@ -3,15 +3,19 @@ could not be read."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from mmap import mmap
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from stepscope.core.trace import NONE, Int64
+from stepscope.core.trace import NONE, Int64, Trace
 
 K = TypeVar("K")
+
+BLOCK_ROWS = 1 << 22
+"""Of the arrays that many chunks are put together in."""
 
 
 class Codes(dict[K, int], Generic[K]):
@@ -70,6 +74,50 @@ class Columns(Struct, kw_only=True):
             detail=np.full(n, NONE, np.int32),
             collective=np.full(n, NONE, np.int32),
         )
+
+
+class Blocks:
+    """The columns of many chunks, put together as they come, in few large arrays.
+
+    Each array is a mapping of its own: what is not filled takes no memory, and what is given up
+    goes back to the system, wherever it lies."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Columns] = []
+        self._room: dict[str, NDArray[Any]] = {}
+        self._num = 0
+        self._memory: list[Int64] = []
+
+    def add(self, columns: Columns) -> None:
+        """Copy a chunk's columns to where the next rows are."""
+        num = len(columns.start_ns)
+        if num > BLOCK_ROWS - self._num or not self._room:
+            self._close()
+            self._room = {
+                name: _mapped(max(num, BLOCK_ROWS), getattr(columns, name).dtype)
+                for name in Trace.COLUMNS
+            }
+        for name, room in self._room.items():
+            room[self._num : self._num + num] = getattr(columns, name)
+        self._num += num
+        if columns.memory is not None:
+            self._memory.append(columns.memory)
+
+    def take(self) -> list[Columns]:
+        """All that was added, in its order."""
+        self._close()
+        return self._blocks
+
+    def _close(self) -> None:
+        if self._room:
+            filled = {name: room[: self._num] for name, room in self._room.items()}
+            memory = np.concatenate(self._memory) if self._memory else None
+            self._blocks.append(Columns(**filled, memory=memory))
+        self._room, self._num, self._memory = {}, 0, []
+
+
+def _mapped(num: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.frombuffer(mmap(-1, num * dtype.itemsize), dtype)
 
 
 class Tally(Struct):

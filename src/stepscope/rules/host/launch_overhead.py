@@ -18,12 +18,10 @@ Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it w
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
-
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
@@ -122,15 +120,26 @@ def _captured(case: Case, mask: Bool, pace: float = 1.0) -> Change:
 def _holds_still(case: Case, graph: Graph) -> bool:
     """Whether each step launches what the one before did: the same kernels on as large a grid."""
     trace = case.context.trace
-    steps = [Counter[tuple[int, object]]() for _ in range(graph.num_steps)]
-    for event, step_index in zip(graph.task_event.tolist(), graph.task_step.tolist(), strict=True):
-        detail = trace.details[trace.detail[event]] if trace.detail[event] != NONE else None
-        steps[step_index][(int(trace.name[event]), getattr(detail, "grid", None))] += 1
-    alike = (
-        (step & following).total() / max(step.total(), following.total(), 1)
-        for step, following in pairwise(steps)
+    names, details = trace.name[graph.task_event], trace.detail[graph.task_event]
+    grids: dict[object, int] = {}
+    grid_of = np.zeros(len(trace.details) + 1, np.int64)
+    for detail in distinct(details).tolist():
+        grid = None if detail == NONE else getattr(trace.details[detail], "grid", None)
+        grid_of[detail] = grids.setdefault(grid, len(grids))
+    launched = names * np.int64(len(grids)) + grid_of[details]
+    kinds = distinct(launched)
+    # A number for each kind of launch in each step; the same kind a step later is so much more.
+    rows, counts = np.unique(
+        graph.task_step * len(kinds) + np.searchsorted(kinds, launched), return_counts=True
     )
-    return all(share >= POLICY.same_share for share in alike)
+    later = np.minimum(np.searchsorted(rows, rows + len(kinds)), len(rows) - 1)
+    is_again = rows[later] == rows + len(kinds)
+    same = np.minimum(counts, counts[later])[is_again]
+    steps = rows[is_again] // max(len(kinds), 1)
+    alike = np.bincount(steps, same, graph.num_steps)[:-1]
+    totals = np.bincount(graph.task_step, minlength=graph.num_steps)
+    most = np.maximum(np.maximum(totals[1:], totals[:-1]), 1)
+    return bool((alike / most >= POLICY.same_share).all())
 
 
 def _summary(case: Case, graph: Graph) -> str:
