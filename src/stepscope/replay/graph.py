@@ -166,6 +166,7 @@ def build(
     queues = trace.device[tasks].astype(np.int64) * len(names) + stream
     streams, stream = np.unique(queues, return_inverse=True)
     wait, tail = _wait_targets(trace, tasks, first, calls, waits)
+    wait = np.where(wait == NONE, _feeding_targets(trace, tasks, stream, first, calls), wait)
     start = trace.start_ns[calls]
     end = np.append(start[1:], max(host_window[1], int(start[-1])))
     constraints = read_constraints(
@@ -266,6 +267,26 @@ def _wait_targets(
     return target, tail
 
 
+def _feeding_targets(
+    trace: Trace, tasks: Int64, stream: Int64, first: Int64, calls: Int64
+) -> Int64:
+    """For each call that copies from memory that is not pinned and found its stream busy, the task
+    before the copy: the host stands still until that ends, and only then moves bytes."""
+    target = np.full(len(calls), NONE, np.int64)
+    slow = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, TO_HOST)[tasks]
+    call_of = np.repeat(np.arange(len(calls)), np.diff(first))
+    slow &= trace.dur_ns[calls[call_of]] > SLOW_COPY_NS
+    for task in np.flatnonzero(slow).tolist():
+        call = int(call_of[task])
+        before = np.flatnonzero(stream[: first[call]] == stream[task])
+        if len(before) == 0:
+            continue
+        end = int(trace.end_ns[tasks[before[-1]]])
+        if trace.start_ns[calls[call]] < end <= trace.start_ns[tasks[task]]:
+            target[call] = before[-1]
+    return target
+
+
 def _host_parts(
     trace: Trace, links: Links, host: HostActivity, calls: _Calls, tasks: Int64
 ) -> dict[str, Float64]:
@@ -350,8 +371,7 @@ def _waiting_time(trace: Trace, calls: _Calls, queue: _Launches, tasks: Int64) -
 def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: Int64) -> Intervals:
     """When the host was inside a copy's call that took long:
     it moves the bytes itself, as from memory that is not pinned."""
-    copies = np.isin(calls.calls, links.launch[tasks[trace.kind[tasks] == Kind.MEMCPY]])
-    slow = calls.calls[
-        copies & ~full & (calls.wait == NONE) & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)
-    ]
+    fed = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, TO_HOST)[tasks]
+    copies = np.isin(calls.calls, links.launch[tasks[fed]])
+    slow = calls.calls[copies & ~full & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
     return union(trace.start_ns[slow], trace.end_ns[slow])
