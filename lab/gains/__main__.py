@@ -57,10 +57,11 @@ def measure(job: Job, name: str, out: Path, *, traces_of_changes: bool) -> dict[
         "base": {key: value for key, value in asdict(job.base).items() if value},
         "changes": {},
     }
+    traces = out if traces_of_changes else None
     for code in job.changes:
         try:
-            row["changes"][code] = _change(job, name, code, base, out if traces_of_changes else None)
-        except Exception as error:  # a change that does not run is a result, too
+            row["changes"][code] = _change(job, name, code, base, traces)
+        except Exception as error:  # noqa: BLE001  a change that does not run is a result, too
             row["changes"][code] = {"failed": f"{type(error).__name__}: {error}"[:200]}
         row["changes"][code]["change"] = dict(job.changes[code])
     return row
@@ -122,13 +123,13 @@ def main() -> int:
             row = measure(
                 JOBS[name], name, arguments.out, traces_of_changes=arguments.traces_of_changes
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the other jobs are still to come
             row = {"failed": f"{type(error).__name__}: {error}"[:300], "changes": {}}
         row["took_s"] = round(time.monotonic() - start, 1)
         board["jobs"][name] = row
         (arguments.out / "board.json").write_text(json.dumps(board, indent=1))
         failed = [code for code, change in row["changes"].items() if "failed" in change]
-        print(name, row["took_s"], "s", row.get("failed", ""), *failed, flush=True)
+        print(name, row["took_s"], "s", row.get("failed", ""), *failed, flush=True)  # noqa: T201
     return 0
 
 

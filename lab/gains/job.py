@@ -1,4 +1,4 @@
-"""A training job whose every habit is a setting: a change is the same job with settings replaced."""
+"""A training job whose every habit is a setting: a change replaces some of them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def transformer(name: str, **sizes: Any) -> Callable[[Settings], nn.Module]:
 
         prefix = name.split("For", maxsplit=1)[0]
         config = getattr(transformers, f"{prefix}Config")(**sizes)
-        config._attn_implementation = settings.attention
+        config._attn_implementation = settings.attention  # noqa: SLF001
         model: Any = getattr(transformers, name)(config)
         if settings.recompute:
             model.gradient_checkpointing_enable(

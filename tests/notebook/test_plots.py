@@ -38,9 +38,12 @@ def test_the_parts_of_a_bar_are_those_of_the_step(diagnosis: ShownDiagnosis) -> 
 
 def test_findings_are_drawn_after_todays_step(diagnosis: ShownDiagnosis) -> None:
     axes = findings_figure(diagnosis).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["today", "serial-loader"]
+    codes = [finding.code for finding in diagnosis.findings]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["today", *codes, "all of them"]
     widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([65.48, diagnosis.findings[0].predicted_step_ms])
+    steps = [finding.predicted_step_ms for finding in diagnosis.findings]
+    assert widths[:-1] == pytest.approx([65.48, *steps])
 
 
 def test_a_figure_is_a_picture_and_needs_no_window(diagnosis: ShownDiagnosis) -> None:

@@ -185,9 +185,9 @@ def test_the_demo_comment_has_verdict_table_and_finding(demo: Diagnosis) -> None
     )
     assert f"1. {finding.code} {gain}" in page.words
     assert finding.action in page.words
-    # What the terminal has further down is folded: evidence, device, kernels by kind and by name,
-    # marks, host, copies, notes.
-    assert page.tags.count("details") == page.tags.count("/details") == 8
+    # What the terminal has further down is folded: each finding's evidence, device, kernels by
+    # kind and by name, marks, host, copies, notes.
+    assert page.tags.count("details") == page.tags.count("/details") == 10
     is_open = page.tags[: page.tags.index("details")]
     assert is_open.count("table") == 1, "where the step goes stands open"
     assert page.tags.count("table") == 6

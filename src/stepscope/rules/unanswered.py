@@ -81,6 +81,8 @@ def _by_kernels(rank: RankFacts, bound: str) -> Reason:
         row for row in rank.kernels if (row.category in MATRIX_CATEGORIES) == (bound == "compute")
     ]
     whole = sum(rank.steps.step_intervals)
+    if rank.device_name is None:
+        return "in the host's own operators", "a device, or fewer of them"
     if not rows or not whole:
         return "in kernels that no rule knows a faster way for", "an ncu report of them"
     named = " and ".join(f"{name} {took / whole:.0%}" for name, took in _longest(rows)[:MOST_NAMED])

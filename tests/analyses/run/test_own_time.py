@@ -27,6 +27,7 @@ def steps(own_ms: Sequence[Sequence[int]], *, state: int = 0) -> dict[int, list[
                 "backward_ns": (BACKWARD_MS + last[step] - own) * MS,
                 "num_batches": 1,
                 "num_backwards": 1,
+                "num_evals": 0,
                 "save_ns": 0,
                 "state": state,
             }

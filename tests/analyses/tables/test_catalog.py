@@ -181,7 +181,7 @@ def test_findings_are_the_diagnosis() -> None:
     assert (
         [one["code"] for one in found]
         == [one.code for one in run.diagnosis.findings]
-        == ["serial-loader"]
+        == ["serial-loader", "launch-overhead", "unfused-pointwise"]
     )
     assert found[0]["predicted_step_ns"] == round(run.diagnosis.findings[0].predicted_step_ms * 1e6)
     assert found[0]["line"] is None, "no stacks were recorded"

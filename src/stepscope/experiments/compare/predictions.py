@@ -33,14 +33,15 @@ def held_findings(
     """The first run's findings compared with the second's, then those that are new."""
     codes = {finding.code for finding in after.findings}
     statuses = [_status(finding, codes, before, after) for finding in before.findings]
-    is_shown = statuses.count("gone") == 1 and not slowed_by_profiler(
-        before, after, profiled=profiled
-    )
+    gone = [f for f, status in zip(before.findings, statuses, strict=True) if status == "gone"]
+    # Of fixes that exclude one another one was made: the first of them is what was promised.
+    is_one = bool(gone) and all(f.code in gone[0].excludes for f in gone[1:])
+    is_shown = is_one and not slowed_by_profiler(before, after, profiled=profiled)
     held = []
     for finding, status in zip(before.findings, statuses, strict=True):
         measured = speedup.value if status == "gone" else None
         agrees = None
-        if measured is not None and is_shown:
+        if measured is not None and is_shown and finding is gone[0]:
             agrees = _agrees(finding.predicted_low, finding.predicted_high, speedup)
         held.append(_held(finding, status, measured, agrees))
     old = {finding.code for finding in before.findings}
