@@ -1,6 +1,9 @@
 """Scores promised gains against what each single change really gave.
 
     python -m benchmarks.board FOLDER... [--without-step-ms] [--json FILE]
+    python -m benchmarks.board FOLDER --save    # FOLDER/scored.json, with the step time and without
+
+`benchmarks/accuracy.py` makes docs/accuracy.md of what was saved.
 
 FOLDER has a board.json (jobs, their step time without a profiler, and the step time after each of
 several single changes) and a trace NAME.pt.trace.json.gz per job. For every finding whose change
@@ -130,7 +133,7 @@ def by_rule(pairs: list[Pair]) -> dict[str, list[Pair]]:
     return dict(sorted(rules.items()))
 
 
-def board_of(folder: Path, with_step_ms: bool) -> list[Outcome]:
+def board_of(folder: Path, *, with_step_ms: bool) -> list[Outcome]:
     board = msgspec.json.decode((folder / "board.json").read_bytes(), type=Board)
     outcomes = []
     for name, job in board.jobs.items():
@@ -161,6 +164,25 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
+def results(outcomes: list[Outcome]) -> dict[str, Any]:
+    """The figures, the pairs they are of, by rule, and the gains that no finding named."""
+    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
+    return {
+        **summary(outcomes),
+        "jobs": len(outcomes),
+        "missed_gains": [list(missed) for outcome in outcomes for missed in outcome.missed],
+        "rules": {code: msgspec.to_builtins(of_rule) for code, of_rule in by_rule(pairs).items()},
+    }
+
+
+def save(folder: Path) -> None:
+    scored = {
+        "step time given": results(board_of(folder, with_step_ms=True)),
+        "trace alone": results(board_of(folder, with_step_ms=False)),
+    }
+    (folder / "scored.json").write_bytes(msgspec.json.format(msgspec.json.encode(scored), indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -168,36 +190,34 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--without-step-ms", action="store_true", help="judge from the trace alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--save", action="store_true", help="write FOLDER/scored.json")
     arguments = parser.parse_args()
+    if arguments.save:
+        for folder in arguments.folders:
+            save(folder)
+        return 0
     outcomes = [
         outcome
         for folder in arguments.folders
-        for outcome in board_of(folder, not arguments.without_step_ms)
+        for outcome in board_of(folder, with_step_ms=not arguments.without_step_ms)
     ]
-    figures = summary(outcomes)
-    num = figures["pairs"]
-    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
+    figures = results(outcomes)
     print(f"\n{'rule':26}{'pairs':>6}{'median':>9}{'within 15 %':>13}{'covered':>9}")
+    pairs = [pair for outcome in outcomes for pair in outcome.pairs]
     for code, of_rule in by_rule(pairs).items():
         close = sum(pair.error <= CLOSE[1] for pair in of_rule)
         covered = sum(pair.is_covered for pair in of_rule)
         middle = statistics.median(pair.error for pair in of_rule)
         print(f"{code:26}{len(of_rule):6}{middle:9.1%}{close:13}{covered:9}")
     print(
-        f"\n{num} gains: median error {_percent(figures['median_error'])}, "
+        f"\n{figures['pairs']} gains: median error {_percent(figures['median_error'])}, "
         f"p90 {_percent(figures['p90_error'])}, within 10 % {figures['within_10']}, "
         f"within 15 % {figures['within_15']}, in their range {figures['covered']}, "
         f"false blame {figures['false_blame']}, missed {figures['missed']}, "
         f"regret {_percent(figures['regret'])}"
     )
     if arguments.json is not None:
-        rules = {
-            code: [msgspec.to_builtins(pair) for pair in of_rule]
-            for code, of_rule in by_rule(pairs).items()
-        }
-        arguments.json.write_bytes(
-            msgspec.json.format(msgspec.json.encode({**figures, "rules": rules}))
-        )
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
     return 0
 
 

@@ -22,7 +22,6 @@ Example: a chain of 40 operations over 67 million numbers took 6.3 ms a step, 0.
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.core.diagnosis import Abstention
 from stepscope.replay.changes import Change
@@ -30,20 +29,17 @@ from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.memory.nchw_layout import turned_by_compiler
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.compiled_host import OPEN_SHARE, compiled_work, without_checks
+from stepscope.rules.shared.compiled_host import (
+    OPEN_SHARE,
+    compiled_work,
+    is_compiled,
+    without_checks,
+)
 from stepscope.rules.shared.fusible_runs import FUSIBLE, fused_tasks, of_several, runs_of
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"
 BOUND = "memory"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.005
-    """Of the step in such runs below which there is nothing to say."""
-
-
-POLICY = Policy()
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -63,12 +59,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
             needs="record_shapes=True",
         )
     worth = of_several(runs_of(case))
+    if not worth:
+        return None
     mask = np.zeros(len(graph), np.bool_)
     for run in worth:
         mask[run.tasks] = True
     spent_ms = per_step_ms(graph, mask)
-    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
-        return None
     longest = max(worth, key=lambda run: run.now_ns)
     return Proposal(
         code=CODE,
@@ -87,9 +83,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             ),
         ),
         events=graph.task_event[mask],
-        change=_compiled(case, turned_and_fused(case, 0.5)),
+        change=_compiled(case, 0.5),
         cautious=_cautious(case),
-        hopeful=_compiled(case, turned_and_fused(case, 0.0), 1.0 - OPEN_SHARE),
+        hopeful=_compiled(case, 0.0, 1.0 - OPEN_SHARE),
         changes_numerics=True,
     )
 
@@ -106,12 +102,18 @@ def turned_and_fused(case: Case, share: float) -> Change:
     return change
 
 
-def _compiled(case: Case, on_device: Change, pace: float = 1.0) -> Change:
+def _compiled(case: Case, share: float, pace: float = 1.0) -> Change:
+    if is_compiled(case):
+        return fused_tasks(case, share)  # What else compiling gives it has given.
+    on_device = turned_and_fused(case, share)
     on_host, unchecked = compiled_work(case, pace), without_checks(case)
     return lambda graph: unchecked(on_host(on_device(graph)))
 
 
 def _cautious(case: Case) -> Change:
     """The layout and the checks stay."""
-    on_device, on_host = fused_tasks(case, 1.0), compiled_work(case, 1.0 + OPEN_SHARE)
+    on_device = fused_tasks(case, 1.0)
+    if is_compiled(case):
+        return on_device
+    on_host = compiled_work(case, 1.0 + OPEN_SHARE)
     return lambda graph: on_host(on_device(graph))

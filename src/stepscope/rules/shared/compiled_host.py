@@ -33,6 +33,7 @@ from stepscope.rules.shared.host_ranges import (
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 """What compiling the model leaves alone: the optimizer runs as before."""
 CHECK = re.compile(r"^aten::is_nonzero$")
+REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
 
 
@@ -50,6 +51,11 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 OPEN_SHARE = 0.3
 """How much more or less all of it may be."""
+
+
+def is_compiled(case: Case) -> bool:
+    """Whether some of the model is compiled already."""
+    return bool(matching(case.replayed, REGION).any())
 
 
 def model_launches(case: Case, graph: Graph) -> Bool:
