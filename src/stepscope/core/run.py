@@ -200,7 +200,3 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     @property
     def by_rank(self) -> Mapping[int, RankMetadata]:
         return {rank.rank: rank for rank in self.ranks}
-
-    @property
-    def num_timed(self) -> int:
-        return max((rank.steps.num for rank in self.ranks if rank.steps is not None), default=0)

@@ -46,11 +46,6 @@ class HostGaps:
         middle: Int64 = (self.start + self.end) // 2
         return middle
 
-    @property
-    def excess_ns(self) -> Int64:
-        excess: Int64 = np.maximum(self.own_ns - self.usual_ns, 0)
-        return excess
-
 
 def long_gaps(case: Case, graph: Graph) -> HostGaps:
     """The gaps in which the host does something of its own, longer than it takes to go from one

@@ -83,10 +83,3 @@ def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     inside = calls_inside(graph, ranges)
     idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)
     return replace(idle, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
-
-
-def host_ns_inside(case: Case, ranges: Intervals) -> float:
-    """The host's work inside the ranges, per step, as the unprofiled run has it."""
-    assert case.graph is not None
-    work = case.graph.call_parts["work"] * share_inside(case, case.graph, ranges)
-    return float(work.sum()) / max(case.graph.num_steps, 1)
