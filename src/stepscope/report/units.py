@@ -84,3 +84,14 @@ def teraflops(flops: float) -> str:
 
 def plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{fixed(count, 0)}{NBSP}{noun}{'' if count == 1 else ending}"
+
+
+WIDE_RANGE = 2.0
+"""The end of a range over its beginning from which a gain is known roughly, and said so."""
+
+
+def gain_words(gain: float, low: float, high: float) -> str:
+    """A gain with its range: no more digits than it is known to."""
+    if high >= WIDE_RANGE * low:
+        return f"about {gain:.1f}x ({low:.1f}-{high:.1f})"
+    return f"{gain:.2f}x ({low:.2f}-{high:.2f})"

@@ -32,7 +32,7 @@ from stepscope.report.document.blocks import (
 )
 from stepscope.report.gate import gate_section
 from stepscope.report.names import shorten
-from stepscope.report.units import ms, percent, plural
+from stepscope.report.units import gain_words, ms, percent, plural
 
 MAX_FINDINGS = 8
 MAX_PATH = 76
@@ -194,10 +194,7 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
 
 
 def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
-    gain = (
-        f"{finding.predicted_speedup:.2f}x "
-        f"({finding.predicted_low:.2f}-{finding.predicted_high:.2f})"
-    )
+    gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
     after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
@@ -217,8 +214,8 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
 
 
 def _alternative_words(each: Alternative) -> str:
-    low, high = each.predicted_low, each.predicted_high
-    words = f"{each.action}: {each.predicted_speedup:.2f}x ({low:.2f}-{high:.2f}), {each.code}"
+    gain = gain_words(each.predicted_speedup, each.predicted_low, each.predicted_high)
+    words = f"{each.action}: {gain}, {each.code}"
     return f"{words}; it can change the numbers" if each.changes_numerics else words
 
 

@@ -21,7 +21,7 @@ from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
 from stepscope.report.names import clean
-from stepscope.report.units import digits_after_point, number, plural
+from stepscope.report.units import WIDE_RANGE, digits_after_point, number, plural
 
 LEAST_MORE = 0.001
 """Of the step, from which a fix is said to add to those above it."""
@@ -174,6 +174,7 @@ def _card(number: int, finding: Finding) -> dict[str, Any]:
         "action": finding.action,
         "evidence": list(finding.evidence),
         "gain": f"{finding.predicted_speedup:.2f}",
+        "is_rough": high >= WIDE_RANGE * low,
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
         "step": _ms(finding.predicted_step_ms),
         "changes_numerics": finding.changes_numerics,
