@@ -9,7 +9,8 @@ in is not known exactly (a trace has sizes, not addresses): a tensor of a size a
 run may be the same one or another, hence a range. Backward may compute the forward's values again
 from its inputs rather than read them, as torch.compile does. Transcendental functions cost
 arithmetic that the traffic hid: they set a floor. The compiler also lays the images of most models
-with convolutions out with their channels innermost, and the kernels that turned them go.
+with convolutions out with their channels innermost, and the kernels that turned them go. The host
+launches fewer kernels, each for about what it took before: where it is the limit, that is the gain.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
@@ -33,9 +34,16 @@ from stepscope.rules.shared.compiled_host import (
     OPEN_SHARE,
     compiled_work,
     is_compiled,
+    model_kernels,
     without_checks,
 )
-from stepscope.rules.shared.fusible_runs import FUSIBLE, fused_tasks, of_several, runs_of
+from stepscope.rules.shared.fusible_runs import (
+    FUSIBLE,
+    fused_tasks,
+    num_compiled_kernels,
+    of_several,
+    runs_of,
+)
 from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"
@@ -73,6 +81,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         "that could each be one kernel.",
         action="model = torch.compile(model), or compile the module with these runs alone",
         evidence=(
+            _launches(case),
             (
                 f"{len(worth) // max(graph.num_steps, 1)} runs a step of "
                 f"{int(mask.sum()) // max(len(worth), 1)} kernels on average"
@@ -88,6 +97,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
         hopeful=_compiled(case, 0.0, 1.0 - OPEN_SHARE),
         changes_numerics=True,
     )
+
+
+def _launches(case: Case) -> str:
+    assert case.graph is not None
+    kernels = model_kernels(case, case.graph)
+    now = int(kernels.sum()) / max(case.graph.num_steps, 1)
+    left = num_compiled_kernels(case, kernels)
+    return f"the host launches {now:.0f} kernels a step for the model, {left:.0f} when compiled"
 
 
 def turned_and_fused(case: Case, share: float) -> Change:
