@@ -5,12 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
+from statistics import median
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.facts import PARTS, Facts, RankFacts
-from stepscope.core.peak import ACHIEVED, ComputeSplit, PeakWaterfall, waterfall_parts
+from stepscope.core.peak import (
+    ACHIEVED,
+    ComputeSplit,
+    GivenWork,
+    PeakWaterfall,
+    waterfall_parts,
+)
+from stepscope.core.recordings.training_log import TrainingLog
 
 
 class Clock(Struct, frozen=True, kw_only=True):
@@ -86,6 +94,40 @@ def job_waterfall(ranks: Sequence[PeakWaterfall]) -> PeakWaterfall | None:
         is_least=is_least,
         source=first.source,
     )
+
+
+def log_waterfall(
+    log: TrainingLog, step_ns: int | None, work: GivenWork | None
+) -> PeakWaterfall | None:
+    """Of a log alone: what was achieved, and all else. By the model that was given; else by the
+    TFLOP/s that the log states, where the device was given; else by the log's own MFU."""
+    share = _share_of_log(log, step_ns, work)
+    if step_ns is None or share is None or not 0 <= share <= 1:
+        return None
+    achieved = round(share * step_ns)
+    return PeakWaterfall(
+        device=None if work is None else work.device,
+        precision=None if work is None else work.precision,
+        peak_flops=None if work is None else work.peak_flops,
+        num_ranks=1,
+        num_steps=1,
+        total_ns=step_ns,
+        parts=waterfall_parts({"unexplained": step_ns - achieved, ACHIEVED: achieved}, step_ns),
+        achieved=share,
+        is_least=False,
+        source="log",
+    )
+
+
+def _share_of_log(log: TrainingLog, step_ns: int | None, work: GivenWork | None) -> float | None:
+    """Of the peak."""
+    if work is not None and work.step_flops is not None:
+        return work.step_flops / work.peak_flops / (step_ns * 1e-9) if step_ns else None
+    if work is not None:
+        rates = [each.tflops.value for each in log.logs if each.tflops is not None]
+        return median(rates) * 1e12 / work.peak_flops if rates else None
+    shares = [each.mfu.value for each in log.logs if each.mfu is not None]
+    return median(shares) if shares else None
 
 
 def _share(achieved_ns: int | None, total_ns: int, is_least: bool) -> float | None:

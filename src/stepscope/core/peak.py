@@ -69,6 +69,17 @@ class ComputeSplit(Struct, frozen=True, kw_only=True):
     """Time in kernels that arithmetic limits: what a lower clock lengthens."""
 
 
+class GivenWork(Struct, frozen=True, kw_only=True):
+    """What a user says of a job that has no trace."""
+
+    device: str
+    precision: str
+    peak_flops: float
+    """Of one device, dense."""
+    step_flops: float | None = None
+    """The model's, of one step on one device; None where the model was not given."""
+
+
 class PeakPart(Struct, frozen=True, kw_only=True):
     """One step of the waterfall."""
 

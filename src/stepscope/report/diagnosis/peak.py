@@ -18,7 +18,7 @@ KERNEL_WORDS = {
     "clock": "clock below the peak's",
     "below_peak": "kernels below peak, cause not told",
     "unknown_work": "kernels whose work is not known",
-    "unexplained": "all else: the log does not tell",
+    "unexplained": "all else, which no log tells",
     ACHIEVED: "achieved by the model's FLOPs",
 }
 KERNEL_BARS: dict[str, Part] = {ACHIEVED: "compute", "memory_bound": "copies"}
@@ -85,6 +85,6 @@ def _remarks(waterfall: PeakWaterfall) -> tuple[Prose, ...]:
     if waterfall.achieved is None:
         return (Prose("What was achieved is not known: no work of matrix kernels is.", "quiet"),)
     if waterfall.source == "log":
-        words = f"{percent(waterfall.achieved)} by the log; a trace tells where the rest goes."
+        words = f"{percent(waterfall.achieved)} were achieved; a trace tells where the rest goes."
         return (Prose(words, "quiet"),)
     return ()
