@@ -18,6 +18,14 @@ from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.peak import PeakWaterfall
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.system import (
+    DeviceSeries,
+    Spread,
+    SystemRecording,
+    SystemReport,
+)
+from stepscope.core.run import DeviceSample, RankMetadata, RunFacts
 from stepscope.core.trace import Launch
 from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.pipeline.options import Options
@@ -152,6 +160,26 @@ def test_a_clock_below_that_of_the_peak_costs_what_it_lengthens() -> None:
     assert fast is not None
     assert {part.what: part.ns for part in fast.parts}["clock"] == 0
     assert "clock" not in parts_of(rank)
+
+
+def test_the_clock_is_the_runs_own_or_that_of_the_only_device() -> None:
+    rank = measured(*steps())
+    sample = DeviceSample(sm_clock_mhz=915.0, max_sm_clock_mhz=1980.0)
+    run = RunFacts(
+        path="run",
+        command=(),
+        exit_code=0,
+        ranks=(RankMetadata(rank=0, device=sample),),
+    )
+    spread = Spread(num=9, low=900.0, median=915.0, high=930.0)
+    series = DeviceSeries(index=0, sm_clock_working_mhz=spread, max_sm_clock_mhz=1980.0)
+    recording = SystemRecording(format="nvidia-smi", paths=("smi.csv",), devices=(series,))
+    beside = Auxiliary(system=SystemReport(recordings=(recording,)))
+    for facts in (Facts(ranks=(rank,), run=run), Facts(ranks=(rank,), beside=beside)):
+        parts = parts_of(with_waterfalls(facts).ranks[0])
+        assert parts["clock"] == pytest.approx(400_000, rel=1e-3)
+    two = (rank, replace(rank, rank=1))
+    assert "clock" not in parts_of(with_waterfalls(Facts(ranks=two, beside=beside)).ranks[0])
 
 
 @pytest.mark.parametrize(

@@ -226,16 +226,20 @@ def _filled(context: RankContext, work: _Kernels, roofs: DevicePeaks) -> Float64
     for memory needs no whole waves, only a block on each SM."""
     trace, num_sms = context.trace, roofs.spec.num_sms
     # Whether other vendors' recorders count blocks or threads differs.
-    if num_sms is None or roofs.spec.vendor != "nvidia":
+    if num_sms is None or roofs.spec.vendor != "nvidia" or not len(work.index):
         return np.full(len(work.index), np.nan)
     detail, name = trace.detail[work.index], trace.name[work.index]
     of_op = np.where(work.op == NONE, NONE, trace.detail[np.maximum(work.op, 0)])
     op_name = np.where(work.op == NONE, NONE, trace.name[np.maximum(work.op, 0)])
     is_product = work.is_matrix & context.kernels.of_category("gemm")[work.row]
-    key = np.column_stack([detail, name, of_op, op_name, work.is_matrix, is_product])
-    kinds, which = np.unique(key, axis=0, return_inverse=True)
-    shares = [_share_filled(trace, kind, num_sms) for kind in kinds.tolist()]
-    return np.array(shares, np.float64)[which.reshape(-1)] if len(key) else np.empty(0)
+    columns = np.stack([detail, name, of_op, op_name, work.is_matrix, is_product])
+    which = np.zeros(len(work.index), np.int64)
+    for column in columns:
+        # Two at a time: the codes of all would not fit into one number.
+        _, which = np.unique(which * (int(columns.max()) + 2) + column + 1, return_inverse=True)
+    _, first = np.unique(which, return_index=True)
+    shares = [_share_filled(trace, kind, num_sms) for kind in columns[:, first].T.tolist()]
+    return np.array(shares, np.float64)[which]
 
 
 def _share_filled(trace: Trace, kind: list[int], num_sms: int) -> float:
