@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from stepscope.analyses.peak_waterfall import with_waterfalls
 from stepscope.core.comms_facts import (
     Buckets,
     CollectiveRow,
@@ -46,6 +47,7 @@ from stepscope.core.facts import (
     Roofline,
     Steps,
 )
+from stepscope.core.peak import ComputeSplit
 
 MS = 1_000_000
 JITTER = (1000, 990, 1015)
@@ -361,11 +363,29 @@ def healthy() -> Diagnosis:
         **_training_kernels(),
     )
     step = StepTime(count=40, ms=44.9, profiled_ms=46.3, source="measured")
-    return diagnosis(
+    made = diagnosis(
         "compute",
         "The device computes 95 % of the step: arithmetic limits this run.",
-        [rank],
+        [replace(rank, compute_split=_compute_split(rank))],
         step=step,
+    )
+    return replace(made, facts=with_waterfalls(made.facts))
+
+
+def _compute_split(rank: RankFacts) -> ComputeSplit:
+    """Of kernels that do as HEALTHY_ROOF says."""
+    assert rank.partition is not None
+    compute = rank.partition.parts["compute"]
+    shares = {"achieved": 0.43, "memory_bound": 0.17, "below_bandwidth": 0.05, "not_filled": 0.04}
+    parts = {part: tuple(round(ns * share) for ns in compute) for part, share in shares.items()}
+    left = (ns - sum(column) for ns, *column in zip(compute, *parts.values(), strict=True))
+    return ComputeSplit(
+        device="NVIDIA H100 SXM",
+        precision="bf16",
+        peak_flops=989.4e12,
+        num_sms=132,
+        parts=parts | {"below_peak": tuple(left)},
+        arithmetic_ns=tuple(round(ns * 0.7) for ns in compute),
     )
 
 

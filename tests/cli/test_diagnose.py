@@ -17,8 +17,9 @@ from stepscope.cli.main import COMMANDS, build_parser, main
 from stepscope.core.facts import PARTS
 from tests.shared_data import DEMO, SHARED, needs_shared, shared_traces
 
-RANK_KEYS = {"rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
+RANK_KEYS = {"peak_waterfall", "rank", "partition_ms", "gpu_busy_ms", "mfu", "device_ns"}
 TOP_KEYS = {
+    "peak_waterfall",
     "schema",
     "verdict",
     "step",
@@ -65,6 +66,9 @@ def test_the_json_is_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert [set(rank) for rank in found["ranks"]] == [RANK_KEYS]
     assert set(found["ranks"][0]["partition_ms"]) == set(PARTS)
     assert set(found["ranks"][0]["device_ns"]) == DEVICE_KEYS
+    waterfall = found["peak_waterfall"]
+    assert waterfall == found["ranks"][0]["peak_waterfall"]
+    assert sum(part["ns"] for part in waterfall["parts"]) == waterfall["total_ns"]
     assert all(isinstance(value, int) for value in found["ranks"][0]["device_ns"].values())
 
 
@@ -215,14 +219,18 @@ def test_the_options_are_pinned() -> None:
                 "--baseline",
                 "--budget",
                 "--cluster",
+                "--devices",
                 "--fail-if",
                 "--format",
+                "--global-batch",
                 "--hardware",
                 "--help",
                 "--jobs",
+                "--model",
                 "--no-cache",
                 "--scaling",
                 "--scaling-kind",
+                "--seq",
                 "--step-ms",
                 "--timings",
                 "-h",

@@ -10,6 +10,7 @@ from stepscope.analyses.collectives.events import library_collectives
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.calls import copy_rows, host_facts
 from stepscope.analyses.intervals import Intervals, bounds, intersect, lengths_in
+from stepscope.analyses.kernels.compute_split import compute_split
 from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_totals
 from stepscope.analyses.kernels.launches import launch_facts
 from stepscope.analyses.kernels.roofline import roofline
@@ -71,6 +72,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         roofline=roofline(trace, charges, kernels, context.roofs, len(steps.windows), step),
         busy_ns=_in_windows(steps, context.sets.busy),
         comms_hidden_ns=_in_windows(steps, intersect(context.sets.comms, context.sets.compute)),
+        compute_split=compute_split(context),
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
+from stepscope.cli import given_work
 from stepscope.cli.options import (
     add_all_findings,
     add_format,
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the files on a Dask cluster: its scheduler's address",
     )
     add_hardware(parser)
+    given_work.add_arguments(parser)
     parser.add_argument(
         "--timings",
         action="store_true",
@@ -114,7 +116,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if asked is not None:
         baseline = gating.read_baseline(asked, lambda path: diagnose([path], reading))
     step_ms = options.step_ms[0] if options.step_ms else None
-    diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms))
+    work = given_work.work_of(options_of(given_work.WorkOptions, arguments))
+    diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms, work=work))
     if asked is None:
         print_diagnosis(diagnosis, options.format)
         return 0

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import Count
 from stepscope.core.numbers import number_ranges
+from stepscope.core.peak import ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts
@@ -305,6 +306,10 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     has_marks: bool = True
     """Whether any named range of the host was recorded: the step's, the loader's, the
     optimizer's."""
+    compute_split: ComputeSplit | None = None
+    """None without a device or a whole step."""
+    peak_waterfall: PeakWaterfall | None = None
+    """None for the same reasons."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -323,6 +328,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
         if self.partition is not None:
             self.partition.self_check()
             assert self.partition.totals == self.steps.step_intervals
+        if self.peak_waterfall is not None:
+            self.peak_waterfall.self_check()
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -343,6 +350,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What the ranks' collectives tell; None when none was recorded."""
     beside: Auxiliary | None = None
     """What other tools recorded of the run; None when nothing was given."""
+    peak_waterfall: PeakWaterfall | None = None
+    """Of all ranks, or of a log; None where no step on a device was measured."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -398,3 +407,5 @@ class Facts(Struct, frozen=True, kw_only=True):
     def self_check(self) -> None:
         for rank in self.ranks:
             rank.self_check()
+        if self.peak_waterfall is not None:
+            self.peak_waterfall.self_check()

@@ -16,6 +16,7 @@ from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.analyses.kernels.roofline import slower_than_peak
+from stepscope.analyses.peak_waterfall import with_waterfalls
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
 from stepscope.core.calibrated import Calibrated
@@ -137,15 +138,17 @@ def measure_job(
     kernels = None if auxiliary is None else auxiliary.kernels
     searched = None if kernels is None else together_of(kernels.find_dbs)
     return Job(
-        facts=Facts(
-            ranks=exchanged.facts,
-            given_step_ns=step.ns,
-            is_step_measured=step.is_measured,
-            is_step_logged=step.is_logged,
-            beside=auxiliary,
-            run=run,
-            nccl=nccl,
-            comms=exchanged.comms,
+        facts=with_waterfalls(
+            Facts(
+                ranks=exchanged.facts,
+                given_step_ns=step.ns,
+                is_step_measured=step.is_measured,
+                is_step_logged=step.is_logged,
+                beside=auxiliary,
+                run=run,
+                nccl=nccl,
+                comms=exchanged.comms,
+            )
         ),
         notes=(
             *(f"left out: {problem}" for problem in problems),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stepscope.core.peak import GivenWork
     from stepscope.readers.source import Source
 
 FilesRead = Callable[[int, int], None]
@@ -36,6 +37,8 @@ class Options:
     """Also findings that give less than 2 %."""
     hardware: Path | None = None
     """A file that `stepscope calibrate` wrote; None for the one that the environment names."""
+    work: GivenWork | None = None
+    """Of a job that has a log and no trace."""
     progress: Progress | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -137,7 +137,9 @@ class Recording:
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
-        inputs = self.inputs
+        inputs, work = self.inputs, self.options.work
+        if work is not None and (inputs.sources or self.run is not None):
+            raise InputError("--devices and --model are for a job's log alone: a trace tells both")
         if inputs.sources:
             return self._of_traces()
         if self.run is not None:
@@ -146,7 +148,9 @@ class Recording:
         nccl = read_nccl_logs(inputs.logs) if inputs.logs else None
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
-        return diagnose_auxiliary(auxiliary, inputs.notes, nccl)
+        return diagnose_auxiliary(
+            auxiliary, inputs.notes, nccl, step_ns=self.options.step_ns, work=work
+        )
 
     def _of_traces(self) -> Diagnosis:
         """As it was kept, else judged now."""

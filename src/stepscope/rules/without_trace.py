@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from stepscope.analyses.peak_waterfall import log_waterfall
 from stepscope.core.diagnosis import Diagnosis, StepTime, Verdict
 from stepscope.core.facts import Facts
+from stepscope.core.peak import GivenWork
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
+from stepscope.core.recordings.training_log import TrainingLog
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_withheld
@@ -168,11 +171,18 @@ def how_to_record(run: RunFacts) -> str:
 
 
 def diagnose_auxiliary(
-    auxiliary: Auxiliary, notes: tuple[str, ...] = (), nccl: NcclLog | None = None
+    auxiliary: Auxiliary,
+    notes: tuple[str, ...] = (),
+    nccl: NcclLog | None = None,
+    *,
+    step_ns: int | None = None,
+    work: GivenWork | None = None,
 ) -> Diagnosis:
     """Recordings of other tools alone, and logs of NCCL: what they show, with no step to weigh it
-    by unless a log has one."""
-    step_ns = None if auxiliary.training is None else auxiliary.training.step_ns
+    by unless it is given or a log has one."""
+    is_given, training = step_ns is not None, auxiliary.training
+    if step_ns is None and training is not None:
+        step_ns = training.step_ns
     formats = list(dict.fromkeys(recording.format for recording in auxiliary.recordings))
     judged = {subject for name in formats for subject in BY_NAME[name].judges}
     advice = list(advise(auxiliary))
@@ -192,10 +202,10 @@ def diagnose_auxiliary(
     return Diagnosis(
         verdict=Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={}),
         step=StepTime(
-            count=0 if auxiliary.training is None else auxiliary.training.num_steps,
+            count=0 if training is None else training.num_steps,
             ms=None if step_ns is None else step_ns / 1e6,
             profiled_ms=None,
-            source="trace" if step_ns is None else "log",
+            source="trace" if step_ns is None else "given" if is_given else "log",
         ),
         replay=None,
         ladder=(),
@@ -204,8 +214,9 @@ def diagnose_auxiliary(
             ranks=(),
             beside=auxiliary,
             given_step_ns=step_ns,
-            is_step_logged=step_ns is not None,
+            is_step_logged=step_ns is not None and not is_given,
             nccl=nccl,
+            peak_waterfall=log_waterfall(training or TrainingLog(), step_ns, work),
         ),
         notes=(
             *notes,

@@ -253,3 +253,16 @@ GEMMS = {
 MODELS: Mapping[str, Model] = {op: partial(gemm_work, spec) for op, spec in GEMMS.items()} | {
     "tex_ts::te_gemm_ts": te_gemm_work
 }
+
+
+def product_size(op: str, inputs: ParsedInputs) -> tuple[int, int] | None:
+    """Rows and columns of each of a product's outputs; None where they are not known, or differ
+    within the call."""
+    spec = GEMMS.get(op)
+    if spec is None or spec.kind == "grouped-gemm":
+        return None
+    left, right = operand(inputs, spec.left), operand(inputs, spec.right)
+    product = None if left is None or right is None else spec.shape(left.dims, right.dims)
+    if product is None or len(product[0]) < 2:
+        return None
+    return product[0][-2], product[0][-1]

@@ -15,6 +15,7 @@ from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
+from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.errors import FormatError, InputError
@@ -65,6 +66,9 @@ class Rank(Struct, frozen=True, kw_only=True):
     mfu: AtLeastZero | None = None
     """Model FLOPs utilisation of the run's step; null when the device's peak or the work is not
     known."""
+    peak_waterfall: PeakWaterfall | None = None
+    """Where the device's peak goes, in the same step as partition_ms; null without a device or a
+    whole step."""
     device_ns: DeviceTotals
 
 
@@ -106,6 +110,9 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     replay: ReplayCheck | None
     """How well the replayed step agrees with the known one; null when nothing could be replayed."""
     ranks: tuple[Rank, ...]
+    peak_waterfall: PeakWaterfall | UnsetType = UNSET
+    """Where the peak goes on all ranks together; of a log where no step was recorded. There only
+    where it was measured."""
     findings: tuple[Finding, ...]
     ladder: tuple[Gain, ...] = ()
     """The speedup of the first finding's fix, of the first two findings' at once, and so on to all

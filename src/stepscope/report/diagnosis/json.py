@@ -60,6 +60,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         step=diagnosis.step,
         replay=diagnosis.replay,
         ranks=tuple(_rank(rank) for rank in facts.ranks),
+        peak_waterfall=UNSET if facts.peak_waterfall is None else facts.peak_waterfall,
         findings=diagnosis.findings,
         ladder=diagnosis.ladder,
         abstentions=diagnosis.abstentions,
@@ -83,6 +84,7 @@ def _rank(facts: RankFacts) -> Rank:
         partition_ms=_partition(facts),
         gpu_busy_ms=None if busy is None else busy / 1e6,
         mfu=facts.roofline.mfu,
+        peak_waterfall=facts.peak_waterfall,
         device_ns=facts.device,
     )
 

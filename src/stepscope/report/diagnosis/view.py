@@ -14,6 +14,7 @@ from stepscope.report.diagnosis.comms import comms_sections, late_ranks
 from stepscope.report.diagnosis.host import host_sections
 from stepscope.report.diagnosis.kernels import kernel_sections
 from stepscope.report.diagnosis.nccl import nccl_section
+from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
 from stepscope.report.diagnosis.step import device_sections, step_section
@@ -81,6 +82,8 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
         yield gate_section(gate)
     if facts.ranks:
         yield from _rank_blocks(diagnosis)
+    else:
+        yield from peak_sections(facts.peak_waterfall)
     if facts.run is not None:
         yield run_section(facts.run)
     if facts.nccl is not None:
@@ -100,6 +103,7 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
     if comms is not None:
         yield from comms_sections(comms)
     yield from device_sections(rank)
+    yield from peak_sections(diagnosis.facts.peak_waterfall)
     yield from kernel_sections(rank)
     yield from host_sections(rank)
 

@@ -28,7 +28,7 @@ SCRIPTS = (
     "charts.js",
     "page.js",
 )
-STYLES = ("page.css", "timeline.css", "auxiliary.css")
+STYLES = ("page.css", "peak.css", "timeline.css", "auxiliary.css")
 
 
 def render_page(page: dict[str, Any]) -> str:

@@ -104,10 +104,36 @@
     });
   }
 
+  // The picture as a file of its own: its colours are the page's, written into it.
+  function savable(button) {
+    const picture = button.closest("section").querySelector("svg");
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const copy = picture.cloneNode(true);
+      const copied = copy.querySelectorAll("*");
+      picture.querySelectorAll("*").forEach((element, at) => {
+        const style = getComputedStyle(element);
+        copied[at].removeAttribute("class");
+        copied[at].setAttribute("fill", style.fill);
+        if (style.stroke !== "none") copied[at].setAttribute("stroke", style.stroke);
+      });
+      const ground = copy.insertBefore(document.createElementNS(picture.namespaceURI, "rect"), copy.firstChild);
+      ground.setAttribute("width", "100%");
+      ground.setAttribute("height", "100%");
+      ground.setAttribute("fill", getComputedStyle(picture).backgroundColor);
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+      link.download = "peak.svg";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    });
+  }
+
   contents();
   document.querySelectorAll("table.sortable").forEach(sortable);
   document.querySelectorAll("input[data-for]").forEach(searchable);
   document.querySelectorAll("button.copy").forEach(copyable);
+  document.querySelectorAll("button.save-picture").forEach(savable);
   drawAll();
   document.documentElement.dataset.ready = "yes";
 })();

@@ -1,0 +1,79 @@
+"""What a user says of a job that has a log and no trace: its devices, and the model it trains."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.core.peak import GivenWork
+
+USUAL = ("bf16", "fp16")
+MOST = 1 << 40
+"""Tokens of a sequence or sequences of a step that are no slip."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("for a log alone: how much of the peak was achieved")
+    group.add_argument("--devices", metavar="CLUSTER", help="8x8xH100, 64xA100-40GB, or H100")
+    group.add_argument(
+        "--model", metavar="MODEL", help="a name, a config.json, or a size such as 10b"
+    )
+    group.add_argument("--seq", type=_whole, metavar="N", help="tokens of a sequence")
+    group.add_argument("--global-batch", type=_whole, metavar="N", help="sequences of a step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    devices: str | None
+    model: str | None
+    seq: int | None
+    global_batch: int | None
+
+
+def work_of(options: WorkOptions) -> GivenWork | None:
+    """The dense peak of 16 bits, and what a step's FLOPs are; None where nothing was given."""
+    of_model = {
+        "--model": options.model,
+        "--seq": options.seq,
+        "--global-batch": options.global_batch,
+    }
+    given = [name for name, value in of_model.items() if value is not None]
+    if options.devices is None and not given:
+        return None
+
+    from stepscope.core.peak import GivenWork
+    from stepscope.errors import UsageError
+    from stepscope.planner.catalog import find_model
+    from stepscope.planner.cluster_parse import parse_cluster
+    from stepscope.planner.flops import model_flops_per_token
+
+    missing = [name for name in of_model if given and name not in given]
+    if options.devices is None or missing:
+        needed = " and ".join(([] if options.devices else ["--devices"]) + missing)
+        example = "--devices 1x8xH100 --model llama3-8b --seq 8192 --global-batch 64"
+        raise UsageError(f"{needed} must be given too, as in: {example}")
+    cluster = parse_cluster(options.devices)
+    peaks = {name: cluster.peak_flops[name] for name in USUAL if name in cluster.peak_flops}
+    if not peaks:
+        raise UsageError(f"no 16-bit peak is known of {cluster.device.name}")
+    precision = max(peaks, key=peaks.__getitem__)
+    flops = None
+    if options.model is not None and options.seq is not None and options.global_batch is not None:
+        per_token = model_flops_per_token(
+            find_model(options.model), options.seq, halves_causal=True
+        )
+        flops = per_token * options.seq * options.global_batch / cluster.num_devices
+    return GivenWork(
+        device=cluster.device.name,
+        precision=precision,
+        peak_flops=peaks[precision],
+        step_flops=flops,
+    )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:20]) <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
