@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.recordings.processes import ProcessUse
+from stepscope.core.recordings.processes import PROCESS, ProcessUse
 from stepscope.core.recordings.system import DeviceSeries, HostStacks, SystemReport
 from stepscope.core.triage import (
     COMPILING,
@@ -188,6 +188,13 @@ def _by_host(
     working = [one for one in job.ranks if (one.wanted_cores or 0.0) >= POLICY.least_busy]
     if not working:
         return _waiting(job, used, stacks)
+    if len(job.ranks) > 1 and all(one.role == PROCESS for one in job.ranks):
+        return Answer(
+            UNCLEAR,
+            f"Host, or input by CPU: {len(working)} of {len(job.ranks)} processes never rest, and "
+            "nothing says which of them train.",
+            "stepscope triage PID: it tells ranks from their loader's workers",
+        )
     if not is_asked and all(one.uses_device for one in working):
         return Answer(
             UNCLEAR,
