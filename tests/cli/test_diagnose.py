@@ -377,7 +377,7 @@ def test_the_options_are_pinned() -> None:
             "-o",
         ],
         "attach": ["--every", "--help", "--looks", "-h"],
-        "triage": ["--format", "--help", "--seconds", "-h"],
+        "triage": ["--flame", "--format", "--help", "--seconds", "-h"],
         "plan": [
             *(
                 "--adapters",

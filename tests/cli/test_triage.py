@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,64 @@ def test_a_file_that_triage_does_not_judge_is_refused(
     assert "for traces: stepscope diagnose" in capsys.readouterr().err
     assert main(["triage", "999999999"]) == 2
     assert "no process 999999999" in capsys.readouterr().err
+
+
+SPY = """#!/bin/sh
+echo "$@" > {folder}/asked
+while [ "$1" != --pid ]; do shift; done; pid=$2
+while [ "$1" != --output ]; do shift; done
+echo "thread ($pid): MainThread;<module> (train.py:9);fetch (torch/utils/data/fetch.py:5) 30" > $2
+echo "thread ($pid): MainThread;<module> (train.py:9);step<b> (train.py:4) 10" >> $2
+echo "thread (1): other;wait (threading.py:1) 40" >> $2
+"""
+
+
+def with_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    spy = folder / "py-spy"
+    spy.write_text(text)
+    spy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_py_spy_samples_the_main_thread_without_pausing_it(
+    job: subprocess.Popen[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with_spy(tmp_path, monkeypatch, SPY.format(folder=tmp_path))
+    flame = tmp_path / "flame.svg"
+    answer = told(capsys, job.pid, "--seconds", "0.5", "--flame", flame)
+    assert "--nonblocking" in (tmp_path / "asked").read_text()
+    assert answer["functions"][0] == {"name": "<module> (train.py:9)", "share": 0.75}
+    drawn = flame.read_text()
+    assert "fetch (torch/utils/data/fetch.py:5): 75.0%" in drawn
+    assert "step&lt;b&gt; (train.py:4): 25.0%" in drawn
+    assert "threading.py" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/bin/sh\necho Permission denied >&2; exit 1\n", "SYS_PTRACE"),
+        ("#!/bin/sh\necho What is it >&2; exit 3\n", "What is it"),
+        ("#!/bin/sh\nexit 0\n", "could not look into process"),
+    ],
+)
+def test_py_spy_that_is_refused_costs_its_functions_alone(
+    job: subprocess.Popen[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    words: str,
+) -> None:
+    with_spy(tmp_path, monkeypatch, text)
+    answer = told(capsys, job.pid, "--seconds", "0.5", "--flame", tmp_path / "flame.svg")
+    assert answer["state"] == HUNG
+    assert any(words in note for note in answer["not_measured"])
+    assert any("no samples to draw" in note for note in answer["not_measured"])
+    assert not (tmp_path / "flame.svg").exists()
 
 
 def process(pid: int, parent: int, **environ: str) -> Process:

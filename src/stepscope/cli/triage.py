@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from stepscope.cli.attach import find_ranks, is_rank
@@ -23,10 +24,12 @@ from stepscope.cli.printing import print_document, put
 
 if TYPE_CHECKING:
     from stepscope.core.recordings.nccl import NcclLog
-    from stepscope.core.recordings.system import SystemReport
+    from stepscope.core.recordings.system import SystemRecording, SystemReport
     from stepscope.core.triage import Triage
     from stepscope.process.table import Process
 
+MOST_SAMPLED = 4
+"""Ranks that py-spy looks into: each takes some of a core."""
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
@@ -44,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long to look (default: 30)",
     )
+    parser.add_argument(
+        "--flame",
+        type=Path,
+        metavar="FILE",
+        help="write py-spy's samples of the ranks there, as a flame graph (SVG)",
+    )
     add_format(parser)
 
 
@@ -51,12 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class TriageOptions:
     targets: list[str]
     seconds: float
+    flame: Path | None
     format: str
 
 
 def run(arguments: argparse.Namespace) -> int:
     options = options_of(TriageOptions, arguments)
-    triage = answer(options.targets, options.seconds)
+    triage = answer(options.targets, options.seconds, options.flame)
     if options.format == "json":
         from stepscope.report.triage import to_json
 
@@ -68,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def answer(targets: Sequence[str], seconds: float) -> Triage:
+def answer(targets: Sequence[str], seconds: float, flame: Path | None = None) -> Triage:
     """Files are read, processes are looked at, and both are judged together."""
     from stepscope.core.recordings.system import SystemReport
     from stepscope.rules.triage.judge import judge
@@ -78,27 +88,74 @@ def answer(targets: Sequence[str], seconds: float) -> Triage:
     if paths:
         system, nccl, missing = read_files(paths)
     if ranks or not targets:
-        live, notes = measure(ranks or find_job(), seconds)
+        live, notes = measure(ranks or find_job(), seconds, flame)
         system, missing = system.joined(live), [*missing, *notes]
     return judge(system, nccl, missing)
 
 
-def measure(ranks: Sequence[Process], seconds: float) -> tuple[SystemReport, list[str]]:
-    """Processes and devices at once, for so long; and what could not be measured."""
+def measure(
+    ranks: Sequence[Process], seconds: float, flame: Path | None = None
+) -> tuple[SystemReport, list[str]]:
+    """Processes, devices and stacks at once, for so long; and what could not be measured."""
     from stepscope.core.recordings.processes import RANK
     from stepscope.core.recordings.system import SystemRecording, SystemReport
     from stepscope.readers.host.processes import Watch
     from stepscope.readers.system.live_devices import LiveDevices
 
     devices = LiveDevices()
-    watch = Watch(ranks)
-    host = watch.for_seconds(seconds, devices.sample)
+    with sampled([process.pid for process in ranks], seconds, flame) as spied:
+        watch = Watch(ranks)
+        host = watch.for_seconds(seconds, devices.sample)
+    stacks, refused = spied
     told = [one.uses_device for one in host.of_role(RANK)]
     series = (
         () if told and not any(use is not False for use in told) else devices.of_job(watch.pids)
     )
     recording = SystemRecording(format="live", paths=(), devices=series, hosts=(host,))
-    return SystemReport(recordings=(recording,)), list(devices.notes)
+    system = SystemReport(recordings=(recording,)).joined(SystemReport(recordings=tuple(stacks)))
+    return system, [*devices.notes, *refused]
+
+
+@contextmanager
+def sampled(
+    pids: Sequence[int], seconds: float, flame: Path | None
+) -> Iterator[tuple[list[SystemRecording], list[str]]]:
+    """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
+    saw no more."""
+    from stepscope.cli.py_spy import Sampling, find_spy
+    from stepscope.errors import StepscopeError
+    from stepscope.readers.host.profile import read
+    from stepscope.readers.source import Source
+
+    recordings: list[SystemRecording] = []
+    refused: list[str] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="stepscope-triage-")))
+        spies = []
+        try:
+            spy = find_spy()
+            for pid in pids[:MOST_SAMPLED]:
+                spies.append(Sampling(spy, pid, seconds, folder))
+                stack.callback(spies[-1].end)
+        except (StepscopeError, OSError) as problem:
+            refused.append(f"functions: {problem}")
+        yield recordings, refused
+        lines: list[str] = []
+        for sampling in spies:
+            try:
+                path = sampling.result()
+                recordings += read([Source(path=path, label=path.name)]).recordings
+                lines += path.read_text(encoding="utf-8").splitlines()
+            except StepscopeError as problem:
+                refused.append(f"functions: {problem}")
+        if flame is not None and lines:
+            from stepscope.report.flame import flame_svg
+
+            flame.write_text(flame_svg(lines), encoding="utf-8")
+        elif flame is not None:
+            refused.append(f"{flame}: there are no samples to draw")
+        if len(pids) > MOST_SAMPLED:
+            refused.append(f"functions of ranks beyond the first {MOST_SAMPLED}")
 
 
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:

@@ -212,7 +212,7 @@ def _by_host(
             INPUT_CPU,
             f"Input, by CPU: {named(working)} make{verb_s(working)} batches between the steps, "
             f"{loader:.0%} of the time{where}.",
-            "DataLoader(num_workers=4) or more: batches are then made beside the step",
+            f"DataLoader(num_workers={_workers_for(job)}): batches are then made beside the step",
         )
     return Answer(
         HOST,
@@ -221,6 +221,13 @@ def _by_host(
         f"{RECORD}: which Python code, operators or launches; py-spy record -p "
         f"{working[0].pid} shows the functions",
     )
+
+
+def _workers_for(job: Job) -> int:
+    """A core each, beside the rank's own; four where the cores are not known."""
+    if job.num_cores is None:
+        return 4
+    return max(1, min(4, int(job.num_cores / len(job.ranks)) - 1))
 
 
 def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
