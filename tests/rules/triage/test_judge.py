@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.recordings.processes import COMPILER, PROCESS
+from stepscope.core.recordings.processes import COMPILER, HELPER, PROCESS
 from stepscope.core.recordings.system import HostStacks, HotSpot, SystemReport
 from stepscope.core.triage import (
     COMPILING,
@@ -72,6 +72,10 @@ CASES = {
     "asleep beside a full device": (seen(device(), host(rank(cores=0.0, **ON_DEVICE))), GPU),
     "hung in the kernel": (seen(host(rank(cores=0.0, io_wait_share=1.0))), HUNG),
     "one rank works, the others wait": (seen(host(rank(cores=0.0), rank(1))), HOST),
+    "the rank waits for a program that it started": (
+        seen(host(rank(cores=0.0), worker(0, 1.0, role=HELPER, name="ffmpeg"))), HOST),
+    "hardly a core, and a slow disk": (
+        seen(host(rank(cores=0.001, io_wait_share=0.9, disk_read_bytes_s=1e6))), INPUT_IO),
     "neither": (seen(host(rank(cores=0.2))), UNCLEAR),
     "nothing measured": (SystemReport(), UNCLEAR),
     "devices alone, idle": (seen(device(0.3)), UNCLEAR),

@@ -10,6 +10,7 @@ from msgspec import Struct
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.processes import (
     COMPILER,
+    HELPER,
     PROCESS,
     RANK,
     WORKER,
@@ -29,10 +30,12 @@ class Job(Struct, frozen=True):
     num_cores: float | None
     other_cores: float | None
     held_back: float | None
+    rest: tuple[ProcessUse, ...]
+    """What ranks started besides."""
 
     @property
     def all(self) -> tuple[ProcessUse, ...]:
-        return (*self.ranks, *self.workers, *self.compilers)
+        return (*self.ranks, *self.workers, *self.compilers, *self.rest)
 
 
 def joined(hosts: Sequence[HostUse]) -> Job:
@@ -52,6 +55,7 @@ def joined(hosts: Sequence[HostUse]) -> Job:
         sum(cores) if cores else None,
         sum(others) if others else None,
         max(held, default=None),
+        (*(of(PROCESS) if of(RANK) else ()), *of(HELPER)),
     )
 
 
@@ -64,6 +68,17 @@ def io_share(processes: Sequence[ProcessUse]) -> float:
 def read_rate(process: ProcessUse) -> float:
     """From disks; what memory's cache gives costs CPU, and shows there."""
     return process.disk_read_bytes_s or 0.0
+
+
+def moved_rate(process: ProcessUse) -> float | None:
+    """Bytes a second that it reads from anywhere and writes to disks; None where neither was
+    measured."""
+    rates = [
+        rate
+        for rate in (process.read_bytes_s, process.disk_read_bytes_s, process.disk_write_bytes_s)
+        if rate is not None
+    ]
+    return max(rates, default=None)
 
 
 def loader_share(stacks: Sequence[HostStacks]) -> float:

@@ -46,6 +46,7 @@ from stepscope.rules.triage.job import (
     makers_words,
     mb,
     mean_wanted,
+    moved_rate,
     named,
     of_cores,
     read_rate,
@@ -61,6 +62,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_idle: float = 0.02
     """Cores below which a process does nothing: one that only wakes to look whether it may go
     on."""
+    most_moved: float = 1e5
+    """Bytes a second, over all processes, below which nothing is read or written: logs and
+    heartbeats take less."""
     least_device: float = 0.7
     """Of the time with a kernel, from which the device is what the job waits for."""
     full_device: float = 0.9
@@ -132,23 +136,23 @@ def _hung(job: Job, used: Sequence[DeviceSeries], *, is_asked: bool) -> Answer |
     may_compute = any(one.uses_device for one in job.ranks) and not is_asked
     if not job.ranks or not measured or used or may_compute:
         return None
-    moved = sum((one.disk_read_bytes_s or 0) + (one.disk_write_bytes_s or 0) for one in job.all)
+    moved = [rate for one in job.all if (rate := moved_rate(one)) is not None]
     is_idle = all((one.wanted_cores or 0.0) < POLICY.most_idle for one in measured)
-    if not is_idle or moved >= POLICY.least_read:
+    if not is_idle or sum(moved) >= POLICY.most_moved:
         return None
     most = max(one.wanted_cores or 0.0 for one in measured)
     if io_share(job.ranks) >= 1 - POLICY.least_io:
         return Answer(
             HUNG,
-            f"Hung: {named(job.ranks)} waited in the kernel {io_share(job.ranks):.0%} of the time, "
-            "and no bytes came.",
+            f"Hung: {named(job.ranks)} waited in the kernel {io_share(job.ranks):.0%} of the time"
+            f"{', and read nothing' if moved else ''}.",
             "dmesg, and the mount of its data (a network file system that does not answer): the "
             "process cannot even be interrupted",
         )
     return Answer(
         HUNG,
-        f"Hung: {named(job.ranks)}{with_workers(job)} used {most:.2f} cores at most, and read "
-        "nothing.",
+        f"Hung: {named(job.ranks)}{with_workers(job)} used {most:.2f} cores at most"
+        f"{', and read nothing' if moved else ''}.",
         f"stepscope attach {' '.join(str(one.pid) for one in job.ranks[:8])}: where each rank "
         "stands, and which is elsewhere",
     )
@@ -302,6 +306,14 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
             f"{mean_wanted(makers):.2f} cores{each(makers)}{where}.",
             "read ahead: more workers and prefetch_factor, larger files (shards) in place of many "
             "small ones, or a copy on a local disk",
+        )
+    at_work = max(job.rest, key=lambda one: one.wanted_cores or 0.0, default=None)
+    if at_work is not None and (at_work.wanted_cores or 0.0) >= POLICY.least_busy:
+        return Answer(
+            HOST,
+            f"Host: {named(job.ranks)} wait{verb_s(job.ranks)} while {at_work.name} "
+            f"({at_work.pid}), started by the job, wants {at_work.wanted_cores:.2f} cores{where}.",
+            "start it beside the training, or before it: does a step need what it does?",
         )
     return Answer(
         UNCLEAR,
