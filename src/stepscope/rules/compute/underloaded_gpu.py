@@ -91,7 +91,7 @@ def power_words(device: DeviceSeries) -> str:
 def with_limits(devices: Sequence[DeviceSeries]) -> tuple[DeviceSeries, ...]:
     """Each with its power limit, where another recording of the same device has it: dmon does
     not."""
-    known = {
+    known: dict[tuple[str | None, int | None], float] = {
         (device.host, device.index): device.power_limit_w
         for device in devices
         if device.power_limit_w is not None and device.index is not None

@@ -62,6 +62,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     most_idle: float = 0.02
     """Cores below which a process does nothing: one that only wakes to look whether it may go
     on."""
+    most_resting: float = 0.1
+    """Cores below which a rank rests, beside one that does not."""
     most_moved: float = 1e5
     """Bytes a second, over all processes, below which nothing is read or written: logs and
     heartbeats take less."""
@@ -354,9 +356,17 @@ def _also(state: str, job: Job, used: Sequence[DeviceSeries]) -> list[str]:
     unlimited = [device for device in used if device.power_limit_w is None]
     if unlimited and state == GPU:
         lines.append("whether the device is full is not known: its power limit was not recorded")
-    idle = [one for one in job.ranks if (one.wanted_cores or 0.0) < POLICY.most_idle]
-    if idle and len(idle) < len(job.ranks):
-        lines.append(f"{named(idle)} use{verb_s(idle)} no core: waiting for the others")
+    busy = [one for one in job.ranks if (one.wanted_cores or 0.0) >= POLICY.least_busy]
+    resting = [
+        one
+        for one in job.ranks
+        if one.wanted_cores is not None and one.wanted_cores < POLICY.most_resting
+    ]
+    if busy and resting:
+        lines.append(
+            f"{named(resting)} rest{verb_s(resting)} ({mean_wanted(resting):.2f} cores) while "
+            f"{named(busy)} work{verb_s(busy)}: in step, who rests waits for who works"
+        )
     if state != OVERSUBSCRIBED and job.num_cores is not None:
         if job.wanted > THREADS.most_per_core * job.num_cores:
             lines.append(f"the job wants {job.wanted:.1f} cores{of_cores(job)}")
