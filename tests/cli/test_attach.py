@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli import py_spy as spying
-from stepscope.cli.attach import find_ranks, look, rank_of
+from stepscope.cli.attach import find_ranks, look
 from stepscope.cli.main import main
 from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
 from stepscope.core.recordings.stacks import Comparison, Frame, Standing
 from stepscope.errors import FormatError, InputError, UsageError
-from stepscope.process.table import Process, processes, read_process
+from stepscope.process.table import Process, processes, rank_of, read_process
 from stepscope.readers.host.stacks import training_stack
 from stepscope.report.document.terminal import to_text
 from stepscope.report.stacks import stacks_document

@@ -385,6 +385,7 @@ def test_the_options_are_pinned() -> None:
             "-o",
         ],
         "attach": ["--every", "--help", "--looks", "-h"],
+        "triage": ["--flame", "--format", "--help", "--seconds", "-h"],
         "plan": [
             *(
                 "--adapters",

@@ -19,6 +19,7 @@ from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.plan import PlanContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
+from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
 from stepscope.core.experiments.experiment import (
@@ -39,11 +40,14 @@ from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.fix.json import fixed_json
 from stepscope.report.scaling.json import scaling_json
+from stepscope.report.triage import to_json as triage_json
 from stepscope.report.tune.json import tuning_json
 from stepscope.report.verify.json import verified_json
+from stepscope.rules.triage.judge import judge
 from tests.report.test_scaling_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
 from tests.shared_data import ROOT
+from tests.triage_cases import device, host, rank, seen, worker
 
 GAP = Gap(num=3, largest=math.inf, at_step=1, first_step=1)
 SIDE = SideSummary(num_runs=4, step_ns=2e6, run_spread=0.01, mean_ns=2.1e6)
@@ -110,6 +114,7 @@ MADE: dict[type[Contract], Callable[[], str]] = {
     DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
     FixContract: lambda: fixed_json(FIXED),
     ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
+    TriageContract: lambda: triage_json(judge(seen(device(), host(rank(), worker())))),
     TuningContract: lambda: tuning_json(TUNING),
     VerificationContract: lambda: verified_json(VERIFIED),
 }

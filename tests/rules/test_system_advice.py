@@ -17,6 +17,7 @@ from stepscope.core.recordings.system import (
     HotSpot,
     Spread,
 )
+from stepscope.rules.compute import underloaded_gpu
 from stepscope.rules.data import page_cache_misses
 from stepscope.rules.host import (
     gil_contention,
@@ -34,11 +35,12 @@ RULES = (
     python_overhead,
     thread_oversubscription,
     throttled_gpu,
+    underloaded_gpu,
 )
 
 
 def flat(value: float) -> Spread:
-    return Spread(num=20, low=value, median=value, high=value)
+    return Spread(num=20, low=value, median=value, high=value, mean=value)
 
 
 def device(index: int = 0, *, clock: float = 1900, **more: Any) -> DeviceSeries:
@@ -232,3 +234,22 @@ def test_samples_before_and_after_the_run_are_not_the_runs() -> None:
     )
     assert told is not None
     assert told.weight == pytest.approx(0.7)
+
+
+def test_a_device_that_is_always_busy_at_a_fifth_of_its_power_is_not_full() -> None:
+    waits = device(power_working_w=flat(150.0), power_limit_w=700.0)
+    told = underloaded_gpu.advise(beside(waits))
+    assert told is not None
+    assert "busy 95% of the time and draws 150 of 700 W" in told.summary
+    assert told.weight == pytest.approx(1 - 150 / 700)
+    for silent in (
+        replace(waits, power_working_w=flat(400.0)),
+        replace(waits, power_limit_w=None),
+        replace(waits, busy_share=flat(0.4)),
+        replace(waits, num_working=3),
+    ):
+        assert underloaded_gpu.advise(beside(silent)) is None
+    beside_it = underloaded_gpu.advise(
+        beside(replace(waits, power_limit_w=None), device(power_limit_w=700.0))
+    )
+    assert beside_it is not None, "the limit stands in another recording of the device"

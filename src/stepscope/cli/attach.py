@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.options import options_of
 from stepscope.cli.printing import print_document
+from stepscope.process.table import rank_of
 
 if TYPE_CHECKING:
     from stepscope.core.recordings.stacks import Frame, Stood
@@ -81,7 +82,7 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
         ranks = [
             process
             for process in family
-            if process.is_python and _is_rank(process, everyone.get(process.parent))
+            if process.is_python and is_rank(process, everyone.get(process.parent))
         ]
         # A launcher may have a number too, of its machine.
         launchers = {process.parent for process in ranks}
@@ -96,19 +97,12 @@ def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -
     return list(chosen.values())
 
 
-def _is_rank(process: Process, parent: Process | None) -> bool:
+def is_rank(process: Process, parent: Process | None) -> bool:
     """A rank has its number from its launcher; its loader's workers have it from the rank."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
     mine = [process.environment.get(name) for name in names]
     theirs = [None if parent is None else parent.environment.get(name) for name in names]
     return rank_of(process) is not None and mine != theirs
-
-
-def rank_of(process: Process) -> int | None:
-    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
-        if process.environment.get(name, "").isdecimal():
-            return int(process.environment[name])
-    return None
 
 
 def look(

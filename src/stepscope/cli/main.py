@@ -34,6 +34,8 @@ COMMANDS = {
     "so far, and alerts.",
     "health": "Ten steps of a job, and whether it is fit to be left alone: for schedulers, "
     "before a long run.",
+    "triage": "Half a minute beside a running job: GPU, input, host, too many threads, throttled "
+    "or hung, and",
     "attach": "Is it hung or slow, and where? Looks into running processes from outside, and "
     "compares the ranks'",
     "calibrate": "What this machine really reaches, measured and written to a hardware file that "

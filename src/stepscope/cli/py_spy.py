@@ -1,10 +1,11 @@
-"""One look into a process through py-spy, and what to say where it is refused."""
+"""Looks into a process through py-spy, one or many, and what to say where it is refused."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 DUMP_S = 20.0
 """What one look at one process may take."""
+SAMPLES_A_SECOND = 20
+GRACE_S = 10.0
+"""That py-spy may take to begin and to write, beside the time it samples for."""
 REFUSED = ("permission denied", "not permitted", "must be root", "ptrace")
 
 
@@ -28,7 +32,7 @@ def find_spy() -> str:
     spy = shutil.which("py-spy") or (str(installed) if installed.is_file() else None)
     if spy is None:
         raise UsageError(
-            "attach looks into processes through py-spy, which is not here: pip install "
+            "processes are looked into through py-spy, which is not here: pip install "
             "'stepscope[attach]'"
         )
     return spy
@@ -61,6 +65,46 @@ def dump(spy: str, pid: int) -> tuple[Frame, ...]:
     if any(word in said.lower() for word in REFUSED):
         raise NotPermittedError(_refusal_words(pid))
     raise InputError(f"py-spy could not look into process {pid}: {said}")
+
+
+class Sampling:
+    """The main thread of one process, sampled in the background without being paused."""
+
+    def __init__(self, spy: str, pid: int, seconds: float, folder: Path) -> None:
+        self._pid, self._path = pid, folder / f"py-spy.{pid}.txt"
+        self._until = time.monotonic() + seconds + GRACE_S
+        words = [spy, "record", "--nonblocking", "--idle", "--threads", "--format", "raw"]
+        words += ["--pid", str(pid), "--rate", str(SAMPLES_A_SECOND)]
+        words += ["--duration", str(max(1, round(seconds))), "--output", str(self._path)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+
+    def result(self) -> Path:
+        """The main thread's stacks, one a line. InputError says why there are none."""
+        try:
+            said = self._process.communicate(timeout=max(0.0, self._until - time.monotonic()))[1]
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise InputError(f"py-spy did not end its samples of process {self._pid}") from None
+        words = " ".join(said.decode(errors="replace").split())
+        if any(word in words.lower() for word in REFUSED):
+            raise NotPermittedError(_refusal_words(self._pid))
+        if self._process.returncode or not self._path.is_file():
+            raise InputError(f"py-spy could not look into process {self._pid}: {words[:200]}")
+        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+        mine = [line for line in lines if line.startswith(f"thread ({self._pid})")]
+        mine = mine or [line for line in lines if ": MainThread;" in line]
+        if not mine:
+            raise InputError(f"py-spy saw no Python code in process {self._pid}")
+        self._path.write_text("".join(f"{line}\n" for line in mine), encoding="utf-8")
+        return self._path
+
+    def end(self) -> None:
+        """Nothing of it stays, whatever happened."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
 
 
 def _refusal_words(pid: int) -> str:

@@ -43,6 +43,14 @@ class Process(NamedTuple):
         )
 
 
+def rank_of(process: Process) -> int | None:
+    """Its number in its job, where its environment has one."""
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"):
+        if process.environment.get(name, "").isdecimal():
+            return int(process.environment[name])
+    return None
+
+
 def read_process(pid: int, *, with_words: bool = True) -> Process | None:
     """None where there is none of this number any more. Without words, neither its command nor its
     environment is read."""

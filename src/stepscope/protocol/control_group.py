@@ -1,4 +1,4 @@
-"""What this process's control group (cgroup v1 or v2) grants it: cores and memory."""
+"""What a process's control group (cgroup v1 or v2) grants it: cores and memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ NO_LIMIT_BYTES = 1 << 60
 """cgroup v1 says "no limit" by a number near 2**63."""
 
 
-def cpu_quota(root: Path = Path("/")) -> float | None:
+def cpu_quota(root: Path = Path("/"), process: str = "self") -> float | None:
     """Cores' worth of time that the control group grants; None where there is no limit.
 
     The tightest of all parents counts.
     """
-    limits = [_words(folder / "cpu.max") for folder in _groups(root, "")]
+    limits = [_words(folder / "cpu.max") for folder in _groups(root, "", process)]
     limits += [
         _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
-        for folder in _groups(root, "cpu")
+        for folder in _groups(root, "cpu", process)
     ]
     quotas = [_quota(words) for words in limits]
     return min((quota for quota in quotas if quota is not None), default=None)
@@ -31,10 +31,10 @@ def memory_limit(root: Path = Path("/")) -> int | None:
     return min((limit for limit in limits if limit < NO_LIMIT_BYTES), default=None)
 
 
-def throttle_file(root: Path = Path("/")) -> Path | None:
-    """Where the control group counts the times it held this process back."""
+def throttle_file(root: Path = Path("/"), process: str = "self") -> Path | None:
+    """Where the control group counts the times it held the process back."""
     for controller in ("", "cpu"):
-        for folder in _groups(root, controller):
+        for folder in _groups(root, controller, process):
             if _words(folder / "cpu.stat") and (
                 _words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us")
             ):
@@ -42,14 +42,14 @@ def throttle_file(root: Path = Path("/")) -> Path | None:
     return None
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and of its parents: v2 for "", else that
+def _groups(root: Path, controller: str, process: str = "self") -> Iterator[Path]:
+    """The folders of the process's control group and of its parents: v2 for "", else that
     controller of v1.
 
     In a container /proc may name the group as the host sees it, which is not there; the top folder
     then is the container's own.
     """
-    lines = [word.split(":", 2) for word in _words(root / "proc/self/cgroup")]
+    lines = [word.split(":", 2) for word in _words(root / f"proc/{process}/cgroup")]
     for path in [line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")]:
         top = root / "sys/fs/cgroup" / controller
         inner = top / path.strip("/")

@@ -259,11 +259,19 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="perf",
-        words="perf script, perf stat",
+        words="perf script, perf stat, perf report",
         kind=SYSTEM,
         record="perf record -g --sample-cpu -p PID -- sleep 10; perf script > perf.txt",
         judges=("host", "machine"),
         module="system.perf_text",
+    ),
+    Format(
+        name="top",
+        words="top -b",
+        kind=SYSTEM,
+        record="top -b -d 2 -n 15 -w 200 > top.txt",
+        judges=("host", "machine"),
+        module="host.top",
     ),
     Format(
         name="host-profile",

@@ -24,6 +24,7 @@ from stepscope.rules.comms import (
     fp32_exchange,
     pipeline_bubble,
     resharded_forward,
+    shared_device,
     slow_link,
     sync_every_microbatch,
     tiny_buckets,
@@ -40,6 +41,7 @@ from stepscope.rules.compute import (
     register_pressure,
     tail_wave,
     tf32_off,
+    underloaded_gpu,
     untuned_convolution,
 )
 from stepscope.rules.data import (
@@ -152,8 +154,10 @@ RULES: tuple[ModuleType, ...] = (
     one_busy_core,
     page_cache_misses,
     register_pressure,
+    shared_device,
     tail_wave,
     uncoalesced_access,
+    underloaded_gpu,
 )
 RANK_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose"))
 JOB_RULES = tuple(rule for rule in RULES if hasattr(rule, "propose_job"))

@@ -13,7 +13,7 @@ from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.readers.formats import BY_NAME
 from stepscope.rules.accuracy import POLICY, is_withheld
 from stepscope.rules.advice import advise, advise_run
-from stepscope.rules.comms import slow_link
+from stepscope.rules.comms import shared_device, slow_link
 from stepscope.rules.imbalance.late_rank import late_by_own_time
 
 LEAST_SHARE = 0.5
@@ -189,8 +189,8 @@ def diagnose_auxiliary(
     if nccl is not None:
         formats.append(f"a log of {nccl.library.upper()}")
         judged.add("comms")
-        by_log = slow_link.advise_by_log(nccl)
-        advice += [] if by_log is None else [by_log]
+        by_log = (rule.advise_by_log(nccl) for rule in (shared_device, slow_link))
+        advice += [each for each in by_log if each is not None]
     subjects = ", ".join(sorted(judged))
     codes = ", ".join(dict.fromkeys(each.code for each in advice))
     words = f"no trace was given, and {', '.join(formats)} cannot say what limits the run"

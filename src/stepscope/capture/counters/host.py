@@ -127,14 +127,7 @@ class ThrottleCounters(_Counters):
     def take(self) -> dict[str, Any]:
         if self._path is None:
             return {}
-        words = read_all(str(self._path)).split()
-        counts = dict(zip(words[::2], words[1::2], strict=False))
-        # Version 2 of control groups counts microseconds, version 1 nanoseconds.
-        if b"throttled_usec" in counts:
-            throttled_s = int(counts[b"throttled_usec"]) / 1e6
-        else:
-            throttled_s = int(counts.get(b"throttled_time", 0)) / 1e9
-        return self._rates.of({"cgroup_throttled_s_per_s": throttled_s})
+        return self._rates.of({"cgroup_throttled_s_per_s": read_held_back(str(self._path))})
 
 
 class FabricCounters(_Counters):
@@ -179,6 +172,16 @@ def read_stat(path: str) -> tuple[float, int, int]:
         int(words[1]),
         int(words[17]),
     )
+
+
+def read_held_back(path: str) -> float:
+    """Seconds that a control group held its processes back, from its cpu.stat."""
+    words = read_all(path).split()
+    counts = dict(zip(words[::2], words[1::2], strict=False))
+    # Version 2 of control groups counts microseconds, version 1 nanoseconds.
+    if b"throttled_usec" in counts:
+        return int(counts[b"throttled_usec"]) / 1e6
+    return int(counts.get(b"throttled_time", 0)) / 1e9
 
 
 def read_queued(path: str) -> dict[str, float]:

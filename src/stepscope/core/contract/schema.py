@@ -22,6 +22,7 @@ from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.plan import PlanContract
 from stepscope.core.contract.scaling import ScalingContract
+from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
 
@@ -31,6 +32,7 @@ DOCUMENTS: tuple[type[Contract], ...] = (
     FixContract,
     PlanContract,
     ScalingContract,
+    TriageContract,
     TuningContract,
     VerificationContract,
 )

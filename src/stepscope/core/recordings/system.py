@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from stepscope.core.hardware import DeviceRates
+from stepscope.core.recordings.processes import HostUse
 from stepscope.core.recordings.recording import Recording
 
 POWER = ("sw_power_cap", "power_violation")
@@ -25,12 +26,14 @@ writes, and what other vendors' monitors do: held down by power or by heat, and 
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """Of many samples: the tenth percentile, the median, the ninetieth."""
+    """Of many samples: the tenth percentile, the median, the ninetieth, and the mean."""
 
     num: int
     low: float
     median: float
     high: float
+    mean: float | None = None
+    """None in files that older versions saved."""
 
 
 class DeviceSeries(Struct, frozen=True, kw_only=True):
@@ -83,10 +86,13 @@ class DeviceSeries(Struct, frozen=True, kw_only=True):
 
     @property
     def used_share(self) -> float | None:
-        """How busy the run kept it, at the median; None where that was not recorded, and for a
-        device that nobody used."""
+        """How busy the run kept it: each sample is a share of its time, and the mean of them is
+        that of the whole, which in bursts no median shows. None where that was not recorded, and
+        for a device that nobody used."""
         share = self.busy_run_share or self.busy_share
-        return None if share is None or not self.num_working else share.median
+        if share is None or not self.num_working:
+            return None
+        return share.median if share.mean is None else share.mean
 
     @property
     def label(self) -> str:
@@ -265,6 +271,7 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
     counters: tuple[HostCounters, ...] = ()
     topologies: tuple[Topology, ...] = ()
     rates: tuple[MeasuredRates, ...] = ()
+    hosts: tuple[HostUse, ...] = ()
 
 
 class SystemReport(Struct, frozen=True, kw_only=True):
@@ -291,6 +298,10 @@ class SystemReport(Struct, frozen=True, kw_only=True):
     @property
     def rates(self) -> tuple[MeasuredRates, ...]:
         return tuple(rates for recording in self.recordings for rates in recording.rates)
+
+    @property
+    def hosts(self) -> tuple[HostUse, ...]:
+        return tuple(host for recording in self.recordings for host in recording.hosts)
 
     def joined(self, other: SystemReport) -> SystemReport:
         return SystemReport(recordings=(*self.recordings, *other.recordings))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TypeAlias, cast
 
 from stepscope.core.recordings.system import DeviceSeries, Spread, SystemRecording
@@ -183,6 +183,7 @@ def spread_of(values: Iterable[float]) -> Spread | None:
         low=ordered[round(0.1 * last)],
         median=median(ordered),
         high=ordered[round(0.9 * last)],
+        mean=fmean(ordered),
     )
 
 

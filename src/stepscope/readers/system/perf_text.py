@@ -1,4 +1,5 @@
-"""Linux perf's texts: the stacks of `perf script`, and the counters of `perf stat` (perf_stat.py).
+"""Linux perf's texts: the stacks of `perf script`, the counters of `perf stat` (perf_stat.py) and
+the table of `perf report` (perf_report.py).
 
     python 13889 [003] 57969.605462:     250000 cpu-clock:pppH:
             24f81b take_gil+0x6b (/usr/lib/libpython3.11.so.1.0)
@@ -20,6 +21,7 @@ from stepscope.core.recordings.system import HostStacks, SystemRecording, System
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
+from stepscope.readers.system.perf_report import is_report, read_report
 from stepscope.readers.system.perf_stat import CLOCKS, is_stat, read_stat
 from stepscope.readers.text_lines import TextLines
 
@@ -53,7 +55,7 @@ MAX_EVENTS = 64
 
 
 def is_mine(head: bytes, _name: str) -> bool:
-    return is_stat(head) or SCRIPT_START.search(head) is not None
+    return is_stat(head) or is_report(head) or SCRIPT_START.search(head) is not None
 
 
 def read(sources: Sequence[Source]) -> SystemReport:
@@ -67,6 +69,8 @@ def _read(source: Source) -> SystemRecording:
         start += line.encode("utf-8", "replace") + b"\n"
         if len(start) > 64 << 10:
             break
+    if is_report(start):
+        return read_report(source)
     return read_stat(source) if is_stat(start) else _read_script(source)
 
 

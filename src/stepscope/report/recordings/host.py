@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from stepscope.core.recordings.processes import HostUse
 from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording
 from stepscope.report.recordings.text import Table
 
@@ -11,11 +12,31 @@ from stepscope.report.recordings.text import Table
 def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
     for stacks in recording.stacks:
         yield from _lines(stacks)
+    for host in recording.hosts:
+        yield "looks", f"{host.num_looks:,}"
+        if host.io_wait_share is not None:
+            yield "idle for a disk", f"{host.io_wait_share:.1%} of the machine"
 
 
 def tables(recording: SystemRecording) -> Iterator[Table]:
     for stacks in recording.stacks:
         yield from _tables(stacks)
+    yield from map(_process_table, recording.hosts)
+
+
+def _process_table(host: HostUse) -> Table:
+    busiest = sorted(host.processes, key=lambda one: -(one.cores or 0.0))[:12]
+    rows = tuple(
+        (
+            one.name,
+            str(one.pid),
+            "-" if one.cores is None else f"{one.cores:.2f}",
+            "-" if one.io_wait_share is None else f"{one.io_wait_share:.0%}",
+        )
+        for one in busiest
+    )
+    columns = ("process", "pid", "cores", "io wait")
+    return Table(title="Processes, the busiest first", columns=columns, rows=rows, right=(1, 2, 3))
 
 
 def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:

@@ -30,8 +30,8 @@ BOUND = "host"
 
 class Policy(Struct, frozen=True, kw_only=True):
     most_device_busy: float = 0.7
-    """Of the time, at the median: a device above it waits little, and utilization counts any
-    kernel, however small."""
+    """Of the time: a device above it waits little, and utilization counts any kernel, however
+    small."""
     least_samples: int = 5
     least_cores: float = 0.9
     most_cores: float = 1.5
@@ -63,7 +63,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         "distinguishes Python, launches "
         "and small kernels",
         evidence=(
-            f"{len(busy)} device(s), busy {min(busy):.0%} to {max(busy):.0%} at the median",
+            f"{len(busy)} device(s), busy {min(busy):.0%} to {max(busy):.0%} of the time",
             f"{cores[0]:.2f} cores busy ({cores[1]}); both must be of the same time of the run",
         ),
         weight=1 - max(busy),

@@ -1,0 +1,272 @@
+"""Half a minute beside a running job: GPU, input, host, too many threads, throttled or hung, and
+what to do first.
+
+TARGET is a training process or its launcher, the number of a Slurm job, the folder of a run that
+goes on, or files that other tools wrote (nvidia-smi, dmon, rocm-smi, top -b, perf, NCCL's log).
+Without one, the job of this machine is looked for. Nothing is restarted and nothing is stopped:
+/proc and the driver's counters are read, and py-spy, where it is there, samples without pausing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from stepscope.cli.attach import find_ranks, is_rank
+from stepscope.cli.options import add_format, options_of
+from stepscope.cli.printing import print_document, put
+
+if TYPE_CHECKING:
+    from stepscope.core.recordings.nccl import NcclLog
+    from stepscope.core.recordings.system import SystemRecording, SystemReport
+    from stepscope.core.triage import Triage
+    from stepscope.process.table import Process
+
+MOST_SAMPLED = 4
+"""Ranks that py-spy looks into: each takes some of a core."""
+JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="TARGET",
+        help="a process, a job's number, a run's folder, or files (default: this machine's job)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=30.0,
+        metavar="S",
+        help="how long to look (default: 30)",
+    )
+    parser.add_argument(
+        "--flame",
+        type=Path,
+        metavar="FILE",
+        help="write py-spy's samples of the ranks there, as a flame graph (SVG)",
+    )
+    add_format(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriageOptions:
+    targets: list[str]
+    seconds: float
+    flame: Path | None
+    format: str
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = options_of(TriageOptions, arguments)
+    triage = answer(options.targets, options.seconds, options.flame)
+    if options.format == "json":
+        from stepscope.report.triage import to_json
+
+        put(to_json(triage) + "\n")
+    else:
+        from stepscope.report.triage import triage_document
+
+        print_document(triage_document(triage), options.format)
+    return 0
+
+
+def answer(targets: Sequence[str], seconds: float, flame: Path | None = None) -> Triage:
+    """Files are read, processes are looked at, and both are judged together."""
+    from stepscope.core.recordings.system import SystemReport
+    from stepscope.rules.triage.judge import judge
+
+    paths, ranks = _told_apart(targets)
+    system, nccl, missing = SystemReport(), None, list[str]()
+    if paths:
+        system, nccl, missing = read_files(paths)
+    if ranks or not targets:
+        live, notes = measure(ranks or find_job(), seconds, flame)
+        system, missing = system.joined(live), [*missing, *notes]
+    return judge(system, nccl, missing)
+
+
+def measure(
+    ranks: Sequence[Process], seconds: float, flame: Path | None = None
+) -> tuple[SystemReport, list[str]]:
+    """Processes, devices and stacks at once, for so long; and what could not be measured."""
+    from stepscope.core.recordings.processes import RANK
+    from stepscope.core.recordings.system import SystemRecording, SystemReport
+    from stepscope.readers.host.processes import Watch
+    from stepscope.readers.system.live_devices import LiveDevices
+
+    devices = LiveDevices()
+    with sampled([process.pid for process in ranks], seconds, flame) as spied:
+        watch = Watch(ranks)
+        host = watch.for_seconds(seconds, devices.sample)
+    stacks, refused = spied
+    told = [one.uses_device for one in host.of_role(RANK)]
+    series = (
+        () if told and not any(use is not False for use in told) else devices.of_job(watch.pids)
+    )
+    recording = SystemRecording(format="live", paths=(), devices=series, hosts=(host,))
+    system = SystemReport(recordings=(recording,)).joined(SystemReport(recordings=tuple(stacks)))
+    return system, [*devices.notes, *refused]
+
+
+@contextmanager
+def sampled(
+    pids: Sequence[int], seconds: float, flame: Path | None
+) -> Iterator[tuple[list[SystemRecording], list[str]]]:
+    """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
+    saw no more."""
+    from stepscope.cli.py_spy import Sampling, find_spy
+    from stepscope.errors import StepscopeError
+    from stepscope.readers.host.profile import read
+    from stepscope.readers.source import Source
+
+    recordings: list[SystemRecording] = []
+    refused: list[str] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="stepscope-triage-")))
+        spies = []
+        try:
+            spy = find_spy()
+            for pid in pids[:MOST_SAMPLED]:
+                spies.append(Sampling(spy, pid, seconds, folder))
+                stack.callback(spies[-1].end)
+        except (StepscopeError, OSError) as problem:
+            refused.append(f"functions: {problem}")
+        yield recordings, refused
+        lines: list[str] = []
+        for sampling in spies:
+            try:
+                path = sampling.result()
+                recordings += read([Source(path=path, label=path.name)]).recordings
+                lines += path.read_text(encoding="utf-8").splitlines()
+            except StepscopeError as problem:
+                refused.append(f"functions: {problem}")
+        if flame is not None and lines:
+            from stepscope.report.flame import flame_svg
+
+            flame.write_text(flame_svg(lines), encoding="utf-8")
+        elif flame is not None:
+            refused.append(f"{flame}: there are no samples to draw")
+        if len(pids) > MOST_SAMPLED:
+            refused.append(f"functions of ranks beyond the first {MOST_SAMPLED}")
+
+
+def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:
+    """What other tools wrote of the machine, and NCCL's logs among it."""
+    from stepscope.core.recordings.system import SystemReport
+    from stepscope.errors import InputError
+    from stepscope.pipeline.recording import Recording
+    from stepscope.readers.nccl.log import read as read_nccl_logs
+
+    with ExitStack() as stack:
+        recording = stack.enter_context(Recording(paths))
+        auxiliary, logs = recording.auxiliary, recording.inputs.logs
+        nccl = read_nccl_logs(logs) if logs else None
+        system = None if auxiliary is None else auxiliary.system
+    if system is None and nccl is None:
+        raise InputError(
+            f"{', '.join(paths)}: nothing that triage judges. It takes nvidia-smi, dmon, rocm-smi, "
+            "top -b, perf, py-spy and logs of NCCL; for traces: stepscope diagnose"
+        )
+    notes = () if auxiliary is None else auxiliary.notes
+    return system or SystemReport(), nccl, [*recording.inputs.notes, *notes]
+
+
+def _told_apart(targets: Sequence[str]) -> tuple[list[str], list[Process]]:
+    """Paths of files, and the ranks of what runs."""
+    from stepscope.errors import InputError
+
+    paths: list[str] = []
+    ranks: dict[int, Process] = {}
+    for target in targets:
+        if target.isdecimal() and not os.path.exists(target):
+            found = find_ranks(_pids_of_number(int(target)))
+        elif (pids := _pids_of_run(Path(target))) is not None:
+            if not pids:
+                raise InputError(
+                    f"{target}: none of this run's ranks runs on this machine. stepscope diagnose "
+                    f"{target} judges what it recorded"
+                )
+            found = find_ranks(pids)
+        else:
+            paths.append(target)
+            continue
+        ranks |= {process.pid: process for process in found}
+    return paths, list(ranks.values())
+
+
+def _pids_of_number(number: int) -> list[int]:
+    """The process of this number; else those that the scheduler started for a job of it."""
+    from stepscope.process.table import processes
+
+    everyone = processes()
+    if number in everyone:
+        return [number]
+    members = {
+        pid
+        for pid, process in everyone.items()
+        if any(process.environment.get(name) == str(number) for name in JOB_NUMBERS)
+    }
+    tops = [pid for pid in members if everyone[pid].parent not in members and pid != os.getpid()]
+    return sorted(tops) or [number]
+
+
+def _pids_of_run(path: Path) -> list[int] | None:
+    """Of the ranks of a run that goes on; None where it is no folder of a run."""
+    from stepscope.process.table import processes
+    from stepscope.protocol.run_folder import is_run
+    from stepscope.readers.run_folder.folder import read_run
+
+    if not path.is_dir() or not is_run(path):
+        return None
+    running = processes()
+    pids = [rank.metadata.get("pid") for rank in read_run(path).ranks]
+    return [pid for pid in pids if isinstance(pid, int) and pid in running]
+
+
+def find_job(running: dict[int, Process] | None = None) -> list[Process]:
+    """The ranks of this machine's job. InputError where there is none, or more than one."""
+    from stepscope.errors import InputError
+    from stepscope.process.table import processes
+
+    everyone = processes() if running is None else running
+    ranks = [
+        process
+        for process in everyone.values()
+        if process.is_python and is_rank(process, everyone.get(process.parent))
+    ]
+    launchers = {process.parent for process in ranks}
+    ranks = [process for process in ranks if process.pid not in launchers]
+    jobs = {process.parent for process in ranks}
+    if not ranks:
+        raise InputError(
+            "no training job was found on this machine: no process has a RANK. Name one: "
+            "stepscope triage PID"
+        )
+    if len(jobs) > 1:
+        named = ", ".join(
+            f"{pid} ({everyone[pid].name})" for pid in sorted(jobs) if pid in everyone
+        )
+        raise InputError(
+            f"several jobs run here, started by {named}. Name one: stepscope triage PID"
+        )
+    return ranks
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.5 <= value <= 3600:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds; give one from 0.5 to 3600"
+        )
+    return value

@@ -1,0 +1,67 @@
+"""Stacks as a flame graph: one SVG file, callers above what they call, as wide as their share.
+
+a (train.py:3);b (train.py:9) 48        a line of a stack, its samples behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from stepscope.process.stderr import harmless
+
+WIDTH, ROW, TEXT = 1200.0, 18, 6.7
+"""Of the picture, of a call, and of a letter, in pixels."""
+LEAST_WIDTH = 0.5
+MOST_DEPTH = 200
+COLOURS = ("#e8743b", "#ed8f4c", "#f2a65e", "#f5bb72")
+
+
+@dataclass(slots=True)
+class _Call:
+    name: str
+    num: int = 0
+    calls: dict[str, _Call] = field(default_factory=dict)
+
+    def add(self, stack: Iterable[str], num: int) -> None:
+        self.num += num
+        call = self
+        for name in stack:
+            call = call.calls.setdefault(name, _Call(name))
+            call.num += num
+
+
+def flame_svg(lines: Iterable[str]) -> str:
+    """A whole file. What is no stack is passed over."""
+    root = _Call("all")
+    for line in lines:
+        stack, _, num = line.rpartition(" ")
+        if stack and num.isdecimal():
+            root.add(stack.split(";")[:MOST_DEPTH], int(num))
+    drawn = list(_drawn(root, 0.0, 0, root.num)) if root.num else []
+    height = ROW * (1 + max((depth for depth, _ in drawn), default=0))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
+        f'width="{WIDTH:g}" height="{height}" font-family="monospace" font-size="11">'
+    )
+    return "\n".join([head, *(text for _, text in drawn), "</svg>\n"])
+
+
+def _drawn(call: _Call, left: float, depth: int, whole: int) -> Iterator[tuple[int, str]]:
+    width = WIDTH * call.num / whole
+    if width < LEAST_WIDTH:
+        return
+    name = harmless(call.name)
+    shown = name[: int(width / TEXT)] if width >= 4 * TEXT else ""
+    colour = COLOURS[sum(call.name.encode()) % len(COLOURS)]
+    top = depth * ROW
+    box = (
+        f'<g><title>{escape(name)}: {call.num / whole:.1%}</title><rect x="{left:.1f}" y="{top}" '
+        f'width="{width:.1f}" height="{ROW - 1}" fill="{colour}"/><text x="{left + 2:.1f}" '
+        f'y="{top + 13}">{escape(shown)}</text></g>'
+    )
+    yield depth, box
+    for inner in call.calls.values():
+        yield from _drawn(inner, left, depth + 1, whole)
+        left += WIDTH * inner.num / whole

@@ -1,0 +1,222 @@
+"""A triage: the answer, what to do first, a line for each device and process, and what was not
+measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.triage import (
+    TriageContract,
+    TriagedDevice,
+    TriagedFunction,
+    TriagedHost,
+    TriagedProcess,
+)
+from stepscope.core.recordings.processes import HostUse, ProcessUse
+from stepscope.core.recordings.system import IDLE, DeviceSeries, HotSpot, Spread
+from stepscope.core.triage import Triage
+from stepscope.report.document.blocks import (
+    Action,
+    Block,
+    Column,
+    Document,
+    Headline,
+    Items,
+    Prose,
+    Section,
+    Table,
+    more,
+    numbers,
+)
+
+MOST_ROWS = 24
+UNITS = "queued: threads ready and without a core; read (from disks), written: MB/s"
+MOST_FUNCTIONS = 8
+
+
+def triage_document(triage: Triage) -> Document:
+    blocks: list[Block] = [
+        Headline(command="stepscope triage", text=triage.summary),
+        Section(title="First", blocks=(Action(triage.first),)),
+    ]
+    if triage.also:
+        blocks.append(Section(title="Also", blocks=(Items(triage.also),)))
+    if triage.devices:
+        blocks.append(Section(title="Devices", blocks=(_device_table(triage.devices),)))
+    blocks += [_host_section(host) for host in triage.hosts]
+    functions = _functions(triage)
+    if functions:
+        rows = tuple((f"{spot.total_share:.0%}", spot.label) for spot in functions)
+        columns = (*numbers("samples"), Column(title="in", fit="wrap", most=100))
+        blocks.append(Section(title="Functions", blocks=(Table(columns=columns, rows=rows),)))
+    if triage.not_measured:
+        blocks.append(Section(title="Not measured", blocks=(Items(triage.not_measured),)))
+    return tuple(blocks)
+
+
+def _device_table(devices: Sequence[DeviceSeries]) -> Table:
+    columns = (
+        Column(title="device", fit="shorten"),
+        *numbers("busy", "median", "power", "clock", "heat"),
+        Column(title="held down by", fit="wrap"),
+    )
+    return Table(columns=columns, rows=tuple(map(_device_row, devices[:MOST_ROWS])))
+
+
+def _device_row(device: DeviceSeries) -> tuple[str, ...]:
+    busy = device.busy_run_share or device.busy_share
+    held = [
+        f"{reason} {share:.0%}"
+        for reason, share in (device.throttled or {}).items()
+        if reason != IDLE
+    ]
+    return (
+        device.label,
+        "-" if busy is None or busy.mean is None else f"{busy.mean:.0%}",
+        "-" if busy is None else f"{busy.median:.0%}",
+        _of(device.power_working_w or device.power_w, device.power_limit_w, "W"),
+        _of(device.sm_clock_working_mhz or device.sm_clock_mhz, device.max_sm_clock_mhz, "MHz"),
+        _of(device.temperature_c, None, "C"),
+        "-" if device.throttled is None else ", ".join(held[:2]) or "nothing",
+    )
+
+
+def _of(spread: Spread | None, limit: float | None, unit: str) -> str:
+    if spread is None:
+        return "-"
+    most = "" if limit is None else f" of {limit:.0f}"
+    return f"{spread.median:.0f}{most} {unit}"
+
+
+def _host_section(host: HostUse) -> Section:
+    columns = (
+        Column(title="process", fit="shorten"),
+        *numbers("pid", "threads", "cores", "queued", "io wait", "read", "disk", "written"),
+    )
+    ordered = sorted(
+        host.processes, key=lambda one: (one.parent or one.pid, one.parent is not None)
+    )
+    rows = tuple(map(_process_row, ordered[:MOST_ROWS]))
+    title, aside = "Processes", ", ".join(_host_words(host))
+    table = Table(columns=columns, rows=rows)
+    return Section(
+        title=title,
+        aside=aside,
+        blocks=(table, *more(len(ordered) - len(rows), "process"), Prose(UNITS, "quiet")),
+    )
+
+
+def _by_rank(one: ProcessUse) -> tuple[int, bool]:
+    """Each rank before what it started."""
+    return one.parent or one.pid, one.parent is not None
+
+
+def _host_words(host: HostUse) -> Iterator[str]:
+    if host.seconds is not None:
+        yield f"{host.seconds:.0f} s"
+    if host.num_cores is not None:
+        yield f"{host.num_cores:g} cores for the job"
+    if host.other_cores is not None:
+        yield f"{host.other_cores:.1f} used by others"
+    if host.held_back_share:
+        yield f"held back {host.held_back_share:.0%} by the quota"
+
+
+def _process_row(one: ProcessUse) -> tuple[str, ...]:
+    name = f"rank {one.rank}" if one.rank is not None and one.parent is None else one.role
+    return (
+        name if one.role != "process" else one.name,
+        str(one.pid),
+        _cell(one.num_threads, str),
+        _cell(one.cores, "{:.2f}".format),
+        _cell(one.queued_cores, "{:.2f}".format),
+        _cell(one.io_wait_share, "{:.0%}".format),
+        _cell(one.read_bytes_s, _rate),
+        _cell(one.disk_read_bytes_s, _rate),
+        _cell(one.disk_write_bytes_s, _rate),
+    )
+
+
+def _cell(value: float | None, words: Callable[[float], str]) -> str:
+    return "-" if value is None else words(value)
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e6:.1f}"
+
+
+def _functions(triage: Triage) -> tuple[HotSpot, ...]:
+    spots = [spot for stacks in triage.stacks for spot in stacks.training or stacks.functions]
+    return tuple(sorted(spots, key=lambda spot: -spot.total_share)[:MOST_FUNCTIONS])
+
+
+def to_json(triage: Triage) -> str:
+    return encode(
+        TriageContract(
+            state=triage.state,
+            summary=triage.summary,
+            first=triage.first,
+            also=triage.also,
+            devices=tuple(map(_device, triage.devices)),
+            hosts=tuple(map(_host, triage.hosts)),
+            functions=tuple(
+                TriagedFunction(name=spot.label, share=spot.total_share)
+                for spot in _functions(triage)
+            ),
+            not_measured=triage.not_measured,
+        )
+    )
+
+
+def _device(device: DeviceSeries) -> TriagedDevice:
+    busy = device.busy_run_share or device.busy_share
+    return TriagedDevice(
+        device=device.label,
+        name=device.name,
+        samples=device.num_samples,
+        busy_share=None if busy is None else busy.mean,
+        busy_median_share=_median(busy),
+        power_w=_median(device.power_working_w or device.power_w),
+        power_limit_w=device.power_limit_w,
+        sm_clock_mhz=_median(device.sm_clock_working_mhz or device.sm_clock_mhz),
+        max_sm_clock_mhz=device.max_sm_clock_mhz,
+        temperature_c=_median(device.temperature_c),
+        throttled=device.throttled,
+    )
+
+
+def _median(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.median
+
+
+def _host(host: HostUse) -> TriagedHost:
+    return TriagedHost(
+        seconds=host.seconds,
+        looks=host.num_looks,
+        cores=host.num_cores,
+        busy_cores=host.busy_cores,
+        other_cores=host.other_cores,
+        io_wait_share=host.io_wait_share,
+        held_back_share=host.held_back_share,
+        processes=tuple(map(_process, host.processes)),
+    )
+
+
+def _process(one: ProcessUse) -> TriagedProcess:
+    return TriagedProcess(
+        pid=one.pid,
+        role=one.role,
+        name=one.name,
+        parent=one.parent,
+        rank=one.rank,
+        threads=one.num_threads,
+        cores=one.cores,
+        queued_cores=one.queued_cores,
+        kernel_share=one.kernel_share,
+        io_wait_share=one.io_wait_share,
+        read_bytes_s=one.read_bytes_s,
+        disk_read_bytes_s=one.disk_read_bytes_s,
+        disk_write_bytes_s=one.disk_write_bytes_s,
+        uses_device=one.uses_device,
+    )

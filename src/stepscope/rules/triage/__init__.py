@@ -1,0 +1,1 @@
+"""What limits a running job, seen from outside."""

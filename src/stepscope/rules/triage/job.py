@@ -1,0 +1,156 @@
+"""A job as triage sees it: all its processes on all machines; and words for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from msgspec import Struct
+
+from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings.processes import (
+    COMPILER,
+    HELPER,
+    PROCESS,
+    RANK,
+    WORKER,
+    HostUse,
+    ProcessUse,
+)
+from stepscope.core.recordings.system import DeviceSeries, HostStacks
+
+
+class Job(Struct, frozen=True):
+    """All hosts as one."""
+
+    ranks: tuple[ProcessUse, ...]
+    workers: tuple[ProcessUse, ...]
+    compilers: tuple[ProcessUse, ...]
+    wanted: float
+    num_cores: float | None
+    other_cores: float | None
+    held_back: float | None
+    rest: tuple[ProcessUse, ...]
+    """What ranks started besides."""
+
+    @property
+    def all(self) -> tuple[ProcessUse, ...]:
+        return (*self.ranks, *self.workers, *self.compilers, *self.rest)
+
+
+def joined(hosts: Sequence[HostUse]) -> Job:
+    """Where nothing says which process trains, those that nothing is known of stand for it."""
+
+    def of(role: str) -> tuple[ProcessUse, ...]:
+        return tuple(one for host in hosts for one in host.of_role(role))
+
+    cores = [host.num_cores for host in hosts if host.num_cores is not None]
+    others = [host.other_cores for host in hosts if host.other_cores is not None]
+    held = [host.held_back_share for host in hosts if host.held_back_share is not None]
+    return Job(
+        of(RANK) or of(PROCESS),
+        of(WORKER),
+        of(COMPILER),
+        sum(one.wanted_cores or 0.0 for host in hosts for one in host.processes),
+        sum(cores) if cores else None,
+        sum(others) if others else None,
+        max(held, default=None),
+        (*(of(PROCESS) if of(RANK) else ()), *of(HELPER)),
+    )
+
+
+def io_share(processes: Sequence[ProcessUse]) -> float:
+    """The middle of their shares in an uninterruptible wait."""
+    shares = [one.io_wait_share for one in processes if one.io_wait_share is not None]
+    return median(shares) if shares else 0.0
+
+
+def read_rate(process: ProcessUse) -> float:
+    """From disks; what memory's cache gives costs CPU, and shows there."""
+    return process.disk_read_bytes_s or 0.0
+
+
+def moved_rate(process: ProcessUse) -> float | None:
+    """Bytes a second that it reads from anywhere and writes to disks; None where neither was
+    measured."""
+    rates = [
+        rate
+        for rate in (process.read_bytes_s, process.disk_read_bytes_s, process.disk_write_bytes_s)
+        if rate is not None
+    ]
+    return max(rates, default=None)
+
+
+def loader_share(stacks: Sequence[HostStacks]) -> float:
+    """Of all stacks, with the loader in them."""
+    shares = [
+        spot.total_share
+        for one in stacks
+        for spot in one.functions
+        if "torch/utils/data" in (spot.file or "")
+    ]
+    return max(shares, default=0.0)
+
+
+def mean_wanted(processes: Sequence[ProcessUse]) -> float:
+    return fmean([one.wanted_cores or 0.0 for one in processes] or [0.0])
+
+
+def mean_busy(devices: Sequence[DeviceSeries]) -> float:
+    return fmean(device.used_share or 0.0 for device in devices)
+
+
+def named(processes: Sequence[ProcessUse]) -> str:
+    ranks = [one.rank for one in processes if one.rank is not None]
+    if ranks and len(ranks) == len(processes):
+        return (
+            f"rank {number_ranges(ranks)}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"
+        )
+    if len(processes) == 1:
+        return f"process {processes[0].pid}"
+    return f"{len(processes)} processes"
+
+
+def verb_s(things: Sequence[object]) -> str:
+    """Of a verb."""
+    return "s" if len(things) == 1 else ""
+
+
+def each(processes: Sequence[ProcessUse]) -> str:
+    return "" if len(processes) == 1 else " each"
+
+
+def with_workers(job: Job) -> str:
+    return f" and {count(len(job.workers), 'worker')}" if job.workers else ""
+
+
+def makers_words(job: Job) -> str:
+    return count(len(job.workers), "worker") if job.workers else named(job.ranks)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def devices_words(devices: Sequence[DeviceSeries]) -> str:
+    return devices[0].label if len(devices) == 1 else f"{len(devices)} devices"
+
+
+def while_devices(used: Sequence[DeviceSeries]) -> str:
+    return (
+        f"; {devices_words(used)} work{verb_s(used)} {mean_busy(used):.0%} of the time"
+        if used
+        else ""
+    )
+
+
+def of_cores(job: Job) -> str:
+    return "" if job.num_cores is None else f" of {job.num_cores:g}"
+
+
+def mb(rate: float) -> str:
+    return f"{rate / 1e6:.0f} MB/s"
+
+
+def lower(text: str) -> str:
+    return text[0].lower() + text[1:]
