@@ -16,7 +16,7 @@ from stepscope.core.constraints import Count
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 
 MAX_UNKNOWN = 6
 """Kinds of unknown events that are named."""
@@ -337,6 +337,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether the job's own log had it."""
     run: RunFacts | None = None
     """The recorded run; None for traces that came without one."""
+    whole_run: WholeRun | None = None
+    """Where its time went from its start to its end; None where too few steps were timed."""
     nccl: NcclLog | None = None
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
@@ -398,3 +400,5 @@ class Facts(Struct, frozen=True, kw_only=True):
     def self_check(self) -> None:
         for rank in self.ranks:
             rank.self_check()
+        if self.whole_run is not None:
+            self.whole_run.self_check()
