@@ -221,11 +221,11 @@ class Session:
 
     def ended_step(self, now: int) -> None:
         """A step is over at `now`."""
-        if self.writer is None:
+        is_first, window = self.writer is None, self.window
+        if is_first:
             self._begin(now)
         else:
             self._keep(now)
-        window = self.window
         if window is not None:
             self._go_on(window)
         elif self.schedule.is_waiting(self.step):
@@ -234,7 +234,8 @@ class Session:
         else:
             self._free(self._next_due() - self.step)
         # Whatever we did since the step's end is in no step.
-        self._last_ns = time.perf_counter_ns() if self.window is not window else now
+        has_worked = is_first or self.window is not window
+        self._last_ns = time.perf_counter_ns() if has_worked else now
         self._count_anew()
 
     def catch_up(self) -> None:
@@ -378,6 +379,7 @@ class Session:
                 )
             self._recorded(window)
         let_cupti_leave()
+        self.catch_up()
         self._epochs.end()
         if self.writer is not None:
             self.writer.finish()

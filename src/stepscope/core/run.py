@@ -154,6 +154,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     """Those that took any time, in the order of RUN_PARTS."""
     slow: tuple[SlowSteps, ...] = ()
     """What the part `stalls` is made of, the longest first."""
+    over_time: tuple[Mapping[str, int], ...] = ()
+    """Its equal stretches, each by part in nanoseconds."""
     step_ns: int
     """The mean of the clean steps."""
     num_clean: int
@@ -175,6 +177,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
         assert sum(part.dur_ns for part in self.parts) == self.dur_ns
         assert all(part.dur_ns > 0 for part in self.parts)
         assert sum(each.dur_ns for each in self.slow) == self.ns_of("stalls")
+        if self.over_time:
+            assert sum(sum(stretch.values()) for stretch in self.over_time) == self.dur_ns
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):

@@ -77,6 +77,13 @@ def test_a_stall_in_an_evaluated_step_is_not_the_evaluation() -> None:
     assert run.ns_of("evaluation") == 4 * 300 * MS
 
 
+def test_slow_steps_at_any_distance_have_no_period() -> None:
+    slow = {7, 12, 40, 65, 97, 98}
+    run = accounted(record([row(n, 630 if n in slow else 30) for n in range(1, 201)]))
+    (group,) = run.slow
+    assert (group.every, group.num, group.dur_ns) == (None, 6, 6 * 600 * MS)
+
+
 def test_saves_epochs_and_collections_are_named() -> None:
     rows = [row(n, 30, wait_ns=MS) for n in range(1, 101)]
     rows[24] |= {"dur_ns": 130 * MS, "save_ns": 100 * MS}

@@ -25,7 +25,7 @@ together)."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
-"""Of the distances between slow steps, those that are whole periods."""
+"""Of the slow steps, those that keep a period; and of its turns, those that are slow."""
 MOST_GROUPS = 3
 
 
@@ -38,6 +38,7 @@ class Usual(Struct, frozen=True, kw_only=True):
     """A step longer than this is slow."""
     wait_ns: int
     gc_ns: int
+    is_on_device: bool
     num_batches: float
     num_backwards: float
     num: int
@@ -75,6 +76,7 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         slow_ns=slow_ns,
         wait_ns=_median(kept, "wait_ns"),
         gc_ns=_median(kept, "gc_ns"),
+        is_on_device=len(measured) >= LEAST,
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
         num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
         num=len(kept),
@@ -110,10 +112,11 @@ def _turn(slow: Sequence[tuple[int, int]]) -> Turn | None:
     gaps = [after[0] - before[0] for before, after in pairwise(large)]
     every = Counter(gaps).most_common(1)[0][0]
     phase = Counter(step % every for step, _ in large).most_common(1)[0][0]
-    mine = [ns for step, ns in large if step % every == phase]
-    if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * len(large)):
+    mine = [(step, ns) for step, ns in large if step % every == phase]
+    num_turns = 1 + (mine[-1][0] - mine[0][0]) // every
+    if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
         return None
-    return Turn(every=every, phase=phase, once_ns=round(statistics.median(mine)))
+    return Turn(every=every, phase=phase, once_ns=round(statistics.fmean(ns for _, ns in mine)))
 
 
 def net_ns(row: Row) -> int:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.analyses.run.slow_steps import TIMED, Turn, Usual, turns_of, usual_step
 from stepscope.analyses.run.step_extras import Extra, step_extras
 from stepscope.analyses.steps.unprofiled import Row
 from stepscope.core.run import RUN_PARTS, OwnTime, RunFacts, RunPart, SlowSteps, WholeRun
-from stepscope.protocol.untrusted import finite, whole
+from stepscope.protocol.untrusted import LARGEST_INT, finite, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
 
 FIRST, PROFILED = 1, 2
@@ -28,6 +29,8 @@ LEAST_EVALUATION = 0.2
 IN_FULL = 0.95
 """Of what a step that is slow in its turn takes longer: as much of the job's own code after the
 last step is one."""
+STRETCHES = 120
+"""That the run is drawn in."""
 MOST_LINES = 3
 BEFORE, IMPORTS = "before the process began", "until torch was imported"
 
@@ -101,6 +104,7 @@ def rank_whole_run(
             _part(what, parts[what], spans, record, ends) for what in RUN_PARTS if parts[what] > 0
         ),
         slow=_slow(spans, turns, record.events),
+        over_time=_over_time(spans),
         step_ns=usual.step_ns,
         num_clean=usual.num,
         num_steps=len(record.rows) + 1,
@@ -138,7 +142,11 @@ def _spans(
     ends: _Ends,
 ) -> list[Span]:
     rows = [row for row in record.rows if row["end_ns"] is not None]
-    spans = [_head(record, usual, ends.begun_ns, _begin_ns(rows[0]))]
+    noted = record.metadata.get("first_step")
+    first: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
+    first_ns = min(whole(first.get("end_ns")) or LARGEST_INT, _begin_ns(rows[0]))
+    head = _head(first, usual, ends.begun_ns, max(first_ns, ends.begun_ns))
+    spans = [Span(begin_ns=ends.begun_ns, end_ns=ends.begun_ns, parts={}), *_in_turn(head)]
     before = rows[0]
     for row in rows:
         last_ns, end_ns = spans[-1].end_ns, row["end_ns"] or 0
@@ -163,13 +171,21 @@ def _spans(
         before = row
     turn = next((each for each in turns if each.holds((before["step"] or 0) + 1)), None)
     tail = _tail(record, spans[-1].end_ns, ends, turn)
-    return [span for span in (*spans, tail) if span.end_ns > span.begin_ns]
+    return [span for span in (*spans, *_in_turn(tail)) if span.end_ns > span.begin_ns]
 
 
-def _head(record: RankRecord, usual: Usual, begun_ns: int, ended_ns: int) -> Span:
+def _in_turn(span: Span) -> Iterator[Span]:
+    """A span for each of its parts, in the order of RUN_PARTS."""
+    begin_ns = span.begin_ns
+    for what in RUN_PARTS:
+        if what in span.parts:
+            end_ns = begin_ns + span.parts[what]
+            yield replace(span, begin_ns=begin_ns, end_ns=end_ns, parts={what: span.parts[what]})
+            begin_ns = end_ns
+
+
+def _head(first: Mapping[str, Any], usual: Usual, begun_ns: int, ended_ns: int) -> Span:
     """Up to the end of the first step."""
-    noted = record.metadata.get("first_step")
-    first: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
     division = _Division(ended_ns - begun_ns)
     fed_ns = whole(first.get("begun_ns"))
     division.take("first_batch", _ns(first, "iter_ns") + _ns(first, "wait_ns"))
@@ -188,10 +204,13 @@ def _divided(
     row: Row, dur_ns: int, usual: Usual, extra: Extra, turns: Sequence[Turn]
 ) -> Counter[str]:
     """A step: what the usual one takes, and why it takes longer."""
-    division = _Division(dur_ns - usual.step_ns - extra.lead_ns)
+    over_ns = max(dur_ns - usual.step_ns - extra.lead_ns, 0)
+    # A save that waits for the device waits for what the step does anyway.
+    saved_ns = min(row["save_ns"] or 0, over_ns if usual.is_on_device else dur_ns)
+    division = _Division(over_ns - saved_ns)
+    division.parts["saves"] = saved_ns
     more_wait_ns = (row["wait_ns"] or 0) - usual.wait_ns
     has_evaluated = _has_evaluated(row, usual)
-    division.take("saves", row["save_ns"] or 0)
     division.take("compile", extra.compile_ns)
     division.take("gc", (row["gc_ns"] or 0) - usual.gc_ns)
     if extra.num_epochs:
@@ -290,6 +309,26 @@ def _group(
         dur_ns=total,
         lines={line: num / seen.total() for line, num in seen.most_common(MOST_LINES)},
     )
+
+
+def _over_time(spans: Sequence[Span]) -> tuple[Mapping[str, int], ...]:
+    """Equal stretches. In which order a span's parts came is not known: each has its share of
+    every moment of it."""
+    begun_ns, dur_ns = spans[0].begin_ns, spans[-1].end_ns - spans[0].begin_ns
+    num = min(STRETCHES, dur_ns)
+    ends = [begun_ns + dur_ns * (number + 1) // num for number in range(num)]
+    stretches: list[Counter[str]] = [Counter() for _ in ends]
+    index = 0
+    for span in spans:
+        length, done_ns, done = span.end_ns - span.begin_ns, 0, Counter[str]()
+        while done_ns < length:
+            done_ns = min(ends[index], span.end_ns) - span.begin_ns
+            reached = {what: ns * done_ns // length for what, ns in span.parts.items()}
+            for what, ns in reached.items():
+                stretches[index][what] += ns - done[what]
+            done = Counter(reached)
+            index += span.begin_ns + done_ns == ends[index] and index + 1 < num
+    return tuple(+stretch for stretch in stretches)
 
 
 def _part(

@@ -61,6 +61,8 @@ class WholeRun(Struct, frozen=True, kw_only=True):
     stalls: tuple[WholeRunStall, ...] = ()
     """What the part `stalls` is made of."""
     advice: tuple[WholeRunAdvice, ...] = ()
+    over_time: tuple[Mapping[str, AtLeastZero], ...] = ()
+    """Seconds by part in equal stretches of the run, one after the other."""
     step_ms: AtLeastZero
     """The mean clean step."""
     num_clean_steps: Count

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from stepscope.core.contract import whole_run as contract
-from stepscope.core.run import RunPart, SlowSteps, WholeRun
+from stepscope.core.run import RunAdvice, RunPart, SlowSteps, WholeRun
 from stepscope.report.document.blocks import (
     Bar,
     Block,
@@ -54,7 +52,7 @@ MOST_LINE = 70
 def whole_run_section(run: WholeRun) -> Section:
     """The line, a bar for each part, and what to do."""
     blocks: list[Block] = [Prose(whole_run_words(run)), _table(run)]
-    lines = (*map(slow_words, run.slow), *_advice_lines(run))
+    lines = (*map(slow_words, run.slow), *map(advice_words, run.advice))
     if lines:
         blocks.append(Items(lines))
     until = "its end" if run.is_over else "the last that was seen"
@@ -68,7 +66,9 @@ def whole_run_words(run: WholeRun) -> str:
         (part for part in run.parts if part.what != "steady" and _share(run, part) >= LEAST_NAMED),
         key=lambda part: -part.dur_ns,
     )
-    rest = ", ".join(f"{PART_WORDS[part.what]} {percent(_share(run, part))}" for part in others)
+    rest = ", ".join(
+        f"{PART_WORDS.get(part.what, part.what)} {percent(_share(run, part))}" for part in others
+    )
     words = f"{seconds(run.dur_ns)}, {steady} in steady steps"
     return f"{words}; {rest}." if rest else f"{words}."
 
@@ -81,10 +81,9 @@ def _table(run: WholeRun) -> Table:
             in_column(part.dur_ns / 1e9, decimals),
             in_column(100 * _share(run, part), 1),
             Bar(_share(run, part), BAR_PARTS.get(part.what, "idle")),
-            _part_note(run, part),
+            part_note(run, part),
         )
-        for part in run.parts
-        if _share(run, part) >= LEAST_SHOWN
+        for part in shown_parts(run)
     ]
     total = Cell(in_column(run.dur_ns / 1e9, decimals), "strong")
     rows.append((Cell("total", "strong"), total, "100.0", "", ""))
@@ -92,7 +91,11 @@ def _table(run: WholeRun) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _part_note(run: WholeRun, part: RunPart) -> str:
+def shown_parts(run: WholeRun) -> list[RunPart]:
+    return [part for part in run.parts if _share(run, part) >= LEAST_SHOWN]
+
+
+def part_note(run: WholeRun, part: RunPart) -> str:
     if part.what == "steady":
         return f"{plural(run.num_clean, 'clean step')} of {ms(run.step_ns)}"
     if part.num:
@@ -112,12 +115,11 @@ def slow_words(slow: SlowSteps) -> str:
     return f"{words}."
 
 
-def _advice_lines(run: WholeRun) -> Iterator[str]:
-    for advice in run.advice:
-        price = f"{seconds(advice.dur_ns)} of this run"
-        if advice.hours_a_day is not None:
-            price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
-        yield f"{advice.action}: up to {price}."
+def advice_words(advice: RunAdvice) -> str:
+    price = f"{seconds(advice.dur_ns)} of this run"
+    if advice.hours_a_day is not None:
+        price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
+    return f"{advice.action}: up to {price}."
 
 
 def seconds(ns: int) -> str:
@@ -169,6 +171,9 @@ def whole_run_contract(run: WholeRun) -> contract.WholeRun:
                 hours_a_day=advice.hours_a_day,
             )
             for advice in run.advice
+        ),
+        over_time=tuple(
+            {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time
         ),
         step_ms=run.step_ns / 1e6,
         num_clean_steps=run.num_clean,
