@@ -22,8 +22,10 @@ from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
+    MOST_SLOW,
     RANK_FILE,
     SAMPLES_FILE,
+    SLOW_TIMES,
     STEP_COLUMNS,
     STEP_SUMMARY_COLUMNS,
     STEP_SUMMARY_FILE,
@@ -76,6 +78,8 @@ class Writer:
         self._num_samples = 0
         self._recent: deque[Row] = deque(maxlen=AROUND)
         self._stretch: list[int] | None = None
+        self._lengths: list[int] = []
+        """Of the stretch's steps, without their saves."""
         self._notes: dict[str, Any] = {}
         self._sampler: Sampler | None = None
         self._control_ns = 0
@@ -213,21 +217,32 @@ class Writer:
         if self._stretch is not None and end_ns - self._stretch[2] > STRETCH_NS:
             self._end_stretch()
         if self._stretch is None:
-            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0]
+            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0, 0, 0]
         stretch = self._stretch
         stretch[1] += 1
         stretch[3] = end_ns
         stretch[4], stretch[5] = min(stretch[4], dur_ns), max(stretch[5], dur_ns)
         stretch[6] += wait_ns
+        stretch[7] += row[9]
+        stretch[8] += row[12]
+        self._lengths.append(max(dur_ns - row[9], 0))
 
     def _end_stretch(self) -> None:
         if self._stretch is not None:
-            self._append(STEP_SUMMARY_FILE, json_text(self._stretch))
-            self._stretch = None
+            slow = slow_ns(self._lengths)
+            self._append(STEP_SUMMARY_FILE, json_text([*self._stretch, slow]))
+            self._stretch, self._lengths = None, []
 
     def _append(self, name: str, lines: str) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(lines + "\n")
+
+
+def slow_ns(lengths: list[int]) -> int:
+    """What slow steps among these took longer than the median."""
+    median = sorted(lengths)[len(lengths) // 2]
+    slow = [ns - median for ns in lengths if ns > SLOW_TIMES * median]
+    return sum(slow) if len(slow) < MOST_SLOW * len(lengths) else 0
 
 
 def row_lines(rows: list[Row]) -> str:

@@ -102,7 +102,17 @@ STEP_SUMMARY_COLUMNS = (
     "min_ns",
     "max_ns",
     "wait_ns",
+    "save_ns",
+    "num_evals",
+    "slow_ns",
 )
+"""Steps one after the other. `slow_ns` is what slow steps among them took longer than their median,
+saves left out; as many as MOST_SLOW of them are not slow."""
+SLOW_TIMES = 1.5
+"""The median step, from which one is slow."""
+MOST_SLOW = 0.25
+"""Of the steps: where as many are slow, that is how the job steps (four workers that deliver
+together)."""
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.analyses.run.whole_run import rank_whole_run
 from stepscope.core.run import OwnTime, WholeRun
-from stepscope.protocol.run_folder import STEP_COLUMNS
+from stepscope.protocol.run_folder import STEP_COLUMNS, STEP_SUMMARY_COLUMNS
 from stepscope.readers.run_folder.folder import RankRecord
 
 MS = 1_000_000
@@ -173,6 +174,28 @@ def test_a_run_whose_end_nobody_saw_is_accounted_for_up_to_its_last_line() -> No
     run = rank_whole_run(made, {"started_wall_ns": WALL})
     assert run is not None
     assert (run.dur_ns, run.is_over, run.ns_of("shutdown")) == (60 * S, False, 0)
+
+
+def test_a_long_runs_stretches_are_accounted_for_too() -> None:
+    made = record([row(n, 30) for n in range(1, 101)])
+    last = made.rows[-1]["end_ns"] or 0
+    stretch: Row = {
+        **dict.fromkeys(STEP_SUMMARY_COLUMNS, 0),
+        "first_step": 101,
+        "num_steps": 300,
+        "from_ns": last,
+        "to_ns": last + 300 * 30 * MS + 2 * S,
+        "save_ns": S // 2,
+        "slow_ns": 3 * S // 2,
+    }
+    run = rank_whole_run(replace(made, stretches=(stretch,)), {"started_wall_ns": WALL})
+    assert run is not None
+    assert (run.ns_of("saves"), run.ns_of("stalls"), run.num_steps) == (S // 2, 3 * S // 2, 401)
+    assert run.ns_of("steady") == 401 * 30 * MS
+    bursty = replace(made, stretches=(stretch | {"to_ns": last + 300 * 30 * MS, "save_ns": 0},))
+    run = rank_whole_run(bursty, {})
+    assert run is not None
+    assert run.ns_of("stalls") == 0, "as fast as the usual step: nothing was lost"
 
 
 NS = st.integers(0, 2**40)

@@ -11,17 +11,13 @@ from itertools import pairwise
 from msgspec import Struct
 
 from stepscope.analyses.steps.unprofiled import Row, usual_rows
+from stepscope.protocol.run_folder import MOST_SLOW, SLOW_TIMES
 
 TIMED = 0
 LEAST = 3
 """Fewer clean steps give no usual one."""
-SLOW_TIMES = 1.5
-"""The median step, from which one is slow,"""
 SLOW_SPREADS = 8
-"""if it is so many median deviations above it, too."""
-MOST_SLOW = 0.25
-"""Of the steps: where as many are slow, that is how the job steps (four workers that deliver
-together)."""
+"""Median deviations above the median that a slow step is, too."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
