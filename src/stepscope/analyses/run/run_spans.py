@@ -37,6 +37,8 @@ class Span(Struct, frozen=True, kw_only=True):
     parts: Mapping[str, int]
     """They sum to its length."""
     step: int | None = None
+    """The first one, of several."""
+    num_steps: int = 1
     more_wait_ns: int = 0
     """For batches, than in a usual step."""
 
@@ -127,7 +129,13 @@ def _span(
     """A step, or a stretch of steps of a long run."""
     if "num_steps" in row:
         parts = _stretch(row, end_ns - begin_ns, usual, extras)
-        return Span(begin_ns=begin_ns, end_ns=end_ns, parts=parts, step=row["first_step"])
+        return Span(
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            parts=parts,
+            step=row["first_step"] or 0,
+            num_steps=row["num_steps"] or 0,
+        )
     extra = extras.get(row["step"] or 0, Extra())
     return Span(
         begin_ns=begin_ns,

@@ -92,17 +92,21 @@ def turns_of(slow: Sequence[tuple[int, int]]) -> tuple[Turn, ...]:
 
 
 def _turn(slow: Sequence[tuple[int, int]]) -> Turn | None:
-    """The period of the largest: those at least half as long as the one in the middle of their
-    time."""
-    if len(slow) < LEAST_GROUP:
-        return None
-    ordered = sorted((ns for _, ns in slow), reverse=True)
-    half, spent, middle = sum(ordered) / 2, 0, ordered[0]
-    for middle in ordered:
-        spent += middle
-        if spent >= half:
-            break
-    large = sorted((step, ns) for step, ns in slow if 2 * ns >= middle)
+    """The period of the largest that have one: those of half the greatest length and more, else of
+    a quarter, and so on."""
+    lengths = [ns for _, ns in slow]
+    least_ns, greatest_ns, num = min(lengths, default=0), max(lengths, default=0), 0
+    while greatest_ns >= least_ns > 0:
+        greatest_ns //= 2
+        large = sorted((step, ns) for step, ns in slow if ns >= greatest_ns)
+        turn = _turn_of(large) if len(large) > num else None
+        if turn is not None:
+            return turn
+        num = len(large)
+    return None
+
+
+def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
     if len(large) < LEAST_GROUP:
         return None
     gaps = [after[0] - before[0] for before, after in pairwise(large)]

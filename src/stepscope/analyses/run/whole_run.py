@@ -78,7 +78,8 @@ def _slow(
         ns, step = span.parts.get("stalls", 0), span.step
         if step is None or not ns:
             continue
-        turn = next((t for t in turns if t.holds(step) and 2 * ns >= t.once_ns), None)
+        of_one = turns if span.num_steps == 1 else ()
+        turn = next((t for t in of_one if t.holds(step) and 2 * ns >= t.once_ns), None)
         is_input = 2 * span.more_wait_ns >= ns
         key = (turn, turn is None and is_input)
         groups.setdefault(key, []).append((step, ns, is_input))
