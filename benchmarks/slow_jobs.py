@@ -339,14 +339,14 @@ class Planted:
 
     def __init__(self, plants: set[str]) -> None:
         self.plants, self.truth = plants, dict.fromkeys(plants, 0.0)
-        self.model: Any = nn.Sequential(*(Plain(256) for _ in range(2)))
+        self.model: Any = nn.Sequential(*(Plain(128) for _ in range(2)))
         self.stepper = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
         self.extra = torch.randn(10_000_000)
         num_steps = PLANTED_STEPS // 4 if "epoch_start" in plants else PLANTED_STEPS
         self.loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(torch.randn(64 * num_steps, 256)),
-            batch_size=64,
+            torch.utils.data.TensorDataset(torch.randn(16 * num_steps, 128)),
+            batch_size=16,
             collate_fn=self.collate,
             num_workers=2 if "epoch_start" in plants else 0,
             worker_init_fn=lambda _: time.sleep(0.4),
@@ -399,7 +399,7 @@ class Planted:
         self.model.eval()
         with torch.no_grad():
             for _ in range(10):
-                self.model(self.extra[: 256 * 64].view(64, 256))
+                self.model(self.extra[: 128 * 16].view(16, 128))
                 time.sleep(0.03)
         self.model.train()
 
