@@ -13,8 +13,8 @@ import pytest
 from stepscope.capture.describe.rank import started_ns
 from stepscope.capture.epochs import Epochs
 from stepscope.capture.slow_step import MOST_OF_STEP, SlowStep
-from stepscope.capture.writer import slow_ns
 from stepscope.protocol.run_folder import STEP_COLUMNS
+from stepscope.protocol.slow_steps import slow_ns
 
 MS = 1_000_000
 

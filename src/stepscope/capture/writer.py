@@ -22,16 +22,15 @@ from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
-    MOST_SLOW,
     RANK_FILE,
     SAMPLES_FILE,
-    SLOW_TIMES,
     STEP_COLUMNS,
     STEP_SUMMARY_COLUMNS,
     STEP_SUMMARY_FILE,
     STEPS_FILE,
     write_json,
 )
+from stepscope.protocol.slow_steps import slow_ns
 from stepscope.protocol.untrusted import read_json_object
 
 MOST_ROWS = 20_000
@@ -236,13 +235,6 @@ class Writer:
     def _append(self, name: str, lines: str) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(lines + "\n")
-
-
-def slow_ns(lengths: list[int]) -> int:
-    """What slow steps among these took longer than the median."""
-    median = sorted(lengths)[len(lengths) // 2]
-    slow = [ns - median for ns in lengths if ns > SLOW_TIMES * median]
-    return sum(slow) if len(slow) < MOST_SLOW * len(lengths) else 0
 
 
 def row_lines(rows: list[Row]) -> str:

@@ -106,13 +106,8 @@ STEP_SUMMARY_COLUMNS = (
     "num_evals",
     "slow_ns",
 )
-"""Steps one after the other. `slow_ns` is what slow steps among them took longer than their median,
-saves left out; as many as MOST_SLOW of them are not slow."""
-SLOW_TIMES = 1.5
-"""The median step, from which one is slow."""
-MOST_SLOW = 0.25
-"""Of the steps: where as many are slow, that is how the job steps (four workers that deliver
-together)."""
+"""Steps one after the other. `slow_ns` is what slow steps among them took longer than the others,
+saves left out."""
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
 

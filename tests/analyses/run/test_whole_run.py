@@ -142,6 +142,16 @@ def test_workers_that_deliver_together_are_how_the_job_steps() -> None:
     assert accounted(record(rows)).ns_of("stalls") == 0
 
 
+def test_a_stall_is_seen_among_steps_of_two_lengths() -> None:
+    """As on a machine that others use: more steps than a quarter take twice as long."""
+    rows = [row(n, 12 if n % 3 == 0 else 6) for n in range(1, 201)]
+    for n in range(20, 200, 20):
+        rows[n]["dur_ns"] = 600 * MS
+    run = accounted(record(rows))
+    assert [(slow.every, slow.num) for slow in run.slow] == [(20, 9)]
+    assert run.ns_of("stalls") == pytest.approx(9 * 592 * MS, rel=1e-3)
+
+
 def test_recorded_steps_cost_the_recording_and_still_train() -> None:
     rows = [row(n, 30) for n in range(1, 61)]
     for n, state in ((20, 2), (21, 2), (22, 3)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +10,11 @@ from itertools import pairwise
 from msgspec import Struct
 
 from stepscope.analyses.steps.unprofiled import Row, usual_rows
-from stepscope.protocol.run_folder import MOST_SLOW, SLOW_TIMES
+from stepscope.protocol.slow_steps import longest_usual
 
 TIMED = 0
 LEAST = 3
 """Fewer clean steps give no usual one."""
-SLOW_SPREADS = 8
-"""Median deviations above the median that a slow step is, too."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
@@ -61,11 +58,7 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
     if len(measured) >= LEAST:
         clean = measured
     lengths = [_length_ns(row) for row in clean]
-    median = statistics.median(lengths)
-    spread = statistics.median(abs(ns - median) for ns in lengths)
-    slow_ns = max(SLOW_TIMES * median, median + SLOW_SPREADS * spread)
-    if sum(ns > slow_ns for ns in lengths) >= MOST_SLOW * len(lengths):
-        slow_ns = math.inf
+    slow_ns = longest_usual(lengths)
     kept = [row for row in clean if _length_ns(row) <= slow_ns]
     return Usual(
         step_ns=round(statistics.fmean(map(_length_ns, kept))),
