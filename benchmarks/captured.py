@@ -5,6 +5,7 @@ better?
         [--command "..."]
     python -m benchmarks.captured score OUT [--truth lab/truth.json]
     python -m benchmarks.captured habits OUT [--cases A,B] [--each S] [--rounds N] [--on-cores]
+    python -m benchmarks.captured planted OUT [--cases A,B]
 
 `record` needs a GPU. It plays each case's slow and fixed run under the capture (the command gets
 the case and the variant after it; `python -m lab.play` without one) and keeps OUT/CASE.VARIANT, a
@@ -16,6 +17,10 @@ truth has.
 evaluations, collections, logs), on any machine: records the slow run, and then times slow and fixed
 in turn with nothing attached, into OUT/truth.json, which `score` takes. Where other programs share
 the machine, `--on-cores` compares the time that the job has on cores, which they change little.
+
+`planted` runs 200 short steps under `stepscope run`, with stretches of known length in them (each
+kind by itself, and all at once): is each accounted for within 2 % of what the job's own clock says,
+and under its name?
 """
 
 from __future__ import annotations
@@ -36,6 +41,8 @@ from stepscope.process.launch import environment, prepare
 from stepscope.protocol.options import Options
 
 LIMIT_S = 60
+CLOSE = 0.02
+"""Of the planted seconds."""
 
 
 def record(
@@ -172,11 +179,45 @@ def _judged(found: Any, truth: dict[str, Any], counts: dict[str, int], close: fl
     return ["yes" if named else "NO", str(min(places) + 1), f"{predicted:.2f}", f"{speedup:.2f}"]
 
 
+def planted(out: Path, names: list[str]) -> None:
+    from benchmarks.slow_jobs import PLANTS, TRUTH
+
+    print("| planted | part | true s | accounted s | off | |")
+    print("|---|---|---|---|---|---|")
+    off = []
+    for name in names or [*PLANTS, ",".join(PLANTS)]:
+        folder = out / name.replace(",", "+")
+        job = [sys.executable, "-m", "benchmarks.slow_jobs", "planted", "--plant", name]
+        words = [sys.executable, "-m", "stepscope", "run", "--out", str(folder), "--", *job]
+        done = subprocess.run(
+            words, timeout=3 * LIMIT_S, check=True, capture_output=True, text=True
+        )
+        truth = json.loads(done.stdout.rpartition(TRUTH)[2])
+        whole = json.loads((folder / "diagnosis.json").read_text())["whole_run"]
+        for what, seconds in truth.items():
+            accounted = _accounted(whole, what)
+            off.append(abs(accounted / seconds - 1))
+            verdict = "" if off[-1] <= CLOSE else "OFF"
+            row = (name, what, f"{seconds:.3f}", f"{accounted:.3f}", f"{off[-1]:.1%}", verdict)
+            print(f"| {' | '.join(row)} |", flush=True)
+    print(f"\n{sum(each <= CLOSE for each in off)}/{len(off)} within {CLOSE:.0%}")
+
+
+def _accounted(whole: dict[str, Any], what: str) -> float:
+    """Of slow steps those that come in turn, as they were planted; the rest is the machine's."""
+    from benchmarks.slow_jobs import STALL_EVERY
+
+    parts, every = whole["parts"], "every_steps"
+    if what == "stalls":
+        parts = [each | {"what": what} for each in whole["stalls"] if each[every] == STALL_EVERY]
+    return float(sum(part["seconds"] for part in parts if part["what"] == what))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("record", "score", "habits"))
+    parser.add_argument("what", choices=("record", "score", "habits", "planted"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cases", default="")
     parser.add_argument("--seconds", type=float, default=500.0)
@@ -193,6 +234,9 @@ def main() -> None:
     names = [name for name in arguments.cases.split(",") if name]
     if arguments.what == "habits":
         habits(arguments.out, names, arguments.each, arguments.rounds, on_cores=arguments.on_cores)
+        return
+    if arguments.what == "planted":
+        planted(arguments.out, names)
         return
     truths = json.loads(arguments.truth.read_text())["cases"]
     if arguments.what == "score":

@@ -6,7 +6,8 @@ where those that a setting fixes show little.
 
 They are ordinary loops with nothing of ours in them; each runs until it is stopped, or its steps or
 seconds are over. Those of HABITS do something beside the step, which `fixed` leaves out;
-`disk` and `decode` load with NUM_WORKERS of the environment.
+`disk` and `decode` load with NUM_WORKERS of the environment. `planted` takes 200 short steps, and
+at its end prints how long each kind of PLANTS (`--plant A,B`) took, by its own clock.
 """
 
 from __future__ import annotations
@@ -328,6 +329,81 @@ SPEED = "seconds a step:"
 cores."""
 
 
+PLANTS = ("stalls", "saves", "evaluation", "first_batch", "epoch_start", "compile")
+PLANTED_STEPS, TRUTH = 200, "seconds planted:"
+STALL_EVERY, SAVE_EVERY, EVALUATE_EVERY = 20, 25, 50
+
+
+class Planted:
+    """A loop of short steps with stretches of known length in it."""
+
+    def __init__(self, plants: set[str]) -> None:
+        self.plants, self.truth = plants, dict.fromkeys(plants, 0.0)
+        self.model: Any = nn.Sequential(*(Plain(128) for _ in range(2)))
+        self.stepper = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.path = Path(tempfile.mkdtemp()) / "checkpoint.pt"
+        self.extra = torch.randn(10_000_000)
+        num_steps = PLANTED_STEPS // 4 if "epoch_start" in plants else PLANTED_STEPS
+        self.loader = torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.randn(16 * num_steps, 128)),
+            batch_size=16,
+            collate_fn=self.collate,
+            num_workers=2 if "epoch_start" in plants else 0,
+            worker_init_fn=lambda _: time.sleep(0.4),
+        )
+        self.is_first = True
+
+    def collate(self, rows: list[tuple[torch.Tensor]]) -> torch.Tensor:
+        if "first_batch" in self.plants and self.is_first:
+            self.is_first = False
+            time.sleep(1.5)
+        return torch.stack([row for (row,) in rows])
+
+    def run(self) -> dict[str, float]:
+        forward = torch.compile(self.model) if "compile" in self.plants else self.model
+        lengths: list[float] = []
+        what = "first_batch"
+        begun = time.perf_counter()
+        while len(lengths) < PLANTED_STEPS:
+            for batch in self.loader:
+                if what in self.truth:
+                    self.truth[what] += time.perf_counter() - begun
+                what, begun = "", time.perf_counter()
+                forward(batch).square().mean().backward()
+                lengths.append(time.perf_counter() - begun)
+                self.stepper.step()
+                self.stepper.zero_grad()
+                self.after(len(lengths) - 1)
+                if len(lengths) == PLANTED_STEPS:
+                    break
+                if len(lengths) % len(self.loader) == 0:
+                    what, begun = "epoch_start", time.perf_counter()
+        if "compile" in self.truth:
+            self.truth["compile"] = lengths[0] - sorted(lengths)[len(lengths) // 2]
+        return self.truth
+
+    def after(self, step: int) -> None:
+        """What some steps hold, after them."""
+        acts: tuple[tuple[str, int, Callable[[], None]], ...] = (
+            ("stalls", STALL_EVERY, lambda: time.sleep(0.6)),
+            ("saves", SAVE_EVERY, lambda: torch.save(self.extra, self.path)),
+            ("evaluation", EVALUATE_EVERY, self.evaluate),
+        )
+        for what, every, act in acts:
+            if what in self.plants and step % every == 0:
+                begun = time.perf_counter()
+                act()
+                self.truth[what] += time.perf_counter() - begun
+
+    def evaluate(self) -> None:
+        self.model.eval()
+        with torch.no_grad():
+            for _ in range(10):
+                self.model(self.extra[: 128 * 16].view(16, 128))
+                time.sleep(0.03)
+        self.model.train()
+
+
 JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
     each.__name__: each
     for each in (workers, optimizer, pointwise, launches, micro, pictures, buckets, disk, decode)
@@ -336,15 +412,20 @@ JOBS: dict[str, Callable[[int], tuple[nn.Module, Iterator[torch.Tensor]]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_jobs", description=__doc__)
-    parser.add_argument("job", choices=sorted((*JOBS, *HABITS)))
+    parser.add_argument("job", choices=sorted((*JOBS, *HABITS, "planted")))
     parser.add_argument("variant", nargs="?", choices=("slow", "fixed"), default="slow")
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument(
         "--accum", type=int, default=1, help="batches that one optimizer step takes"
     )
     parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--plant", default=",".join(PLANTS), help="of `planted`: which kinds")
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    if arguments.job == "planted":
+        torch.set_num_threads(1)
+        print(TRUTH, json.dumps(Planted(set(arguments.plant.split(","))).run()))
+        return
     model, losses = JOBS.get(arguments.job, plain)(arguments.batch)
     told: dict[str, Any] = {"foreach": False} if arguments.job == "optimizer" else {}
     stepper = torch.optim.AdamW(model.parameters(), lr=1e-4, **told)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.analyses.run.whole_run import rank_whole_run
 from tests.capture.jobs import WHOLE_LOOP, Ended, environment, record, script, stepscope
 from tests.waiting import until
 
@@ -51,6 +52,44 @@ def test_the_diagnosis_is_told_on_stderr_and_kept(plain: Ended) -> None:
     kept = json.loads((plain.folder / "diagnosis.json").read_text())
     assert kept["schema"] == "stepscope.diagnosis/1"
     assert kept["step"]["source"] == "measured"
+
+
+def test_the_run_is_accounted_for_from_the_process_start_to_its_end(tmp_path: Path) -> None:
+    text = """
+rows = torch.utils.data.TensorDataset(torch.randn(480, 32))
+loader = torch.utils.data.DataLoader(rows, batch_size=16)
+def at(step):
+    if step % 20 == 15:
+        torch.save(model.state_dict(), sys.argv[0] + ".pt")
+    if step % 20 == 5:
+        model.eval(); time.sleep(0.05); model.train()
+step = 0
+for epoch in range(2):
+    for (x,) in loader:
+        at(step)
+        step += 1
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.002)
+"""
+    done = record(tmp_path, text, "--start-step", "900")
+    (rank,) = done.run.ranks
+    notes, first = rank.metadata, rank.metadata["first_step"]
+    moments = [notes["started_ns"], notes["imported_ns"], first["begun_ns"], first["end_ns"]]
+    assert moments == sorted(moments)
+    assert first["end_ns"] <= (rank.rows[0]["end_ns"] or 0) - (rank.rows[0]["dur_ns"] or 0)
+    assert notes["ended_ns"] >= (rank.rows[-1]["end_ns"] or 0)
+    assert first["num_batches"] == 1
+    (epoch,) = [event for event in rank.events if event["kind"] == "epoch"]
+    assert (epoch["step"], epoch["loader"], epoch["wait_ns"] > 0) == (30, first["loader"], True)
+    whole = rank_whole_run(rank, done.run.metadata)
+    assert whole is not None
+    run = done.run.metadata
+    assert whole.dur_ns == run["ended_wall_ns"] - run["started_wall_ns"]
+    nums = {part.what: part.num for part in whole.parts}
+    assert (nums["saves"], nums["evaluation"], nums["epoch_start"]) == (3, 3, 1)
+    assert {"start_up", "first_batch", "steady", "shutdown"} <= set(nums)
 
 
 # A spawned worker imports torch anew: one tells what two do.

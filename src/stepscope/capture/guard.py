@@ -4,12 +4,20 @@ and training goes on."""
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def at_process_end(finish: Callable[[], None]) -> None:
+    """A child that multiprocessing forked ends without atexit, but not without this."""
+    processes = sys.modules.get("multiprocessing.util")
+    if processes is not None:
+        processes.Finalize(None, finish, exitpriority=0)
 
 
 class Guard:

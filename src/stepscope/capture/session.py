@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.describe.rank import rank_numbers
-from stepscope.capture.guard import Guard
+from stepscope.capture.epochs import Epochs
+from stepscope.capture.guard import Guard, at_process_end
 from stepscope.capture.hooks.step_boundary import Anchor
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
@@ -119,6 +120,8 @@ class Session:
         self._num_evals = 0
         self._wait_cpu_ns: int | None = 0
         self._passes = Passes()
+        self._epochs = Epochs()
+        self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
         """Whose step was read last, and when it began."""
 
@@ -158,9 +161,9 @@ class Session:
         self._num_instead += 1
         self._instead(graph, ended)
 
-    def began_epoch(self, _: Any, begun: int, ended: int) -> None:
+    def began_epoch(self, loader: Any, begun: int, ended: int) -> None:
         self.catch_up()
-        self._add_event("epoch", begun, ended)
+        self._epochs.begin(loader, begun, ended, self.step)
 
     def stepped(self, optimizer: Any, begun: int, ended: int) -> None:
         """An optimizer stepped; where it ends a turn of the loop, a step is over."""
@@ -188,9 +191,8 @@ class Session:
             # Many passes were one step after all: it takes twice as many before they are taken for
             # steps again.
             self._is_instead, self._anchor = False, Anchor()
-            self._least_instead = 2 * max(
-                self._num_instead + len(self._passes), self._least_instead
-            )
+            num = self._num_instead + len(self._passes)
+            self._least_instead = 2 * max(num, self._least_instead)
         elif self._last_dur_ns is not None:
             self._usual_ns = self._last_dur_ns
         self._num_instead = self._first_instead_ns = 0
@@ -219,11 +221,11 @@ class Session:
 
     def ended_step(self, now: int) -> None:
         """A step is over at `now`."""
-        if self.writer is None:
+        is_first, window = self.writer is None, self.window
+        if is_first:
             self._begin(now)
         else:
             self._keep(now)
-        window = self.window
         if window is not None:
             self._go_on(window)
         elif self.schedule.is_waiting(self.step):
@@ -232,7 +234,8 @@ class Session:
         else:
             self._free(self._next_due() - self.step)
         # Whatever we did since the step's end is in no step.
-        self._last_ns = time.perf_counter_ns() if self.window is not window else now
+        has_worked = is_first or self.window is not window
+        self._last_ns = time.perf_counter_ns() if has_worked else now
         self._count_anew()
 
     def catch_up(self) -> None:
@@ -255,6 +258,8 @@ class Session:
                 self._passes.add(begun, ended)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
+                if self._epochs.is_pending:
+                    self._epochs.took_first(ended - begun)
                 # An epoch's end is waited for, and brings no batch.
                 if who is not None:
                     self._num_batches += 1
@@ -318,11 +323,9 @@ class Session:
         )
         if self.is_by_hand or self._is_instead or self.nests or not usual:
             return 0
-        look = (
-            self.step + NOTHING_DUE
-            if self.device_clock is None
-            else self.step - self.step % SELDOM + SELDOM
-        )
+        look = self.step - self.step % SELDOM + SELDOM
+        if self.device_clock is None:
+            look = self.step + NOTHING_DUE
         wanted = self.schedule.wanted_step
         return look if wanted is None else min(look, wanted - 1)
 
@@ -376,6 +379,8 @@ class Session:
                 )
             self._recorded(window)
         let_cupti_leave()
+        self.catch_up()
+        self._epochs.end()
         if self.writer is not None:
             self.writer.finish()
 
@@ -385,15 +390,12 @@ class Session:
         """The first step's end: this process trains, so it gets a folder."""
         self._begun_ns = now
         self.writer = Writer(self, claim_rank(self.run, rank_numbers(sys.modules["torch"])["rank"]))
-        self.writer.start()
-        self._finish_with_process()
-        self.step = 1
-
-    def _finish_with_process(self) -> None:
-        """A child that multiprocessing forked ends without atexit, but not without this."""
-        processes = sys.modules.get("multiprocessing.util")
-        if processes is not None:
-            processes.Finalize(None, self.guard.watch(self.finish), exitpriority=0)
+        self._epochs.tell = self.writer.event
+        # Nobody saw it begin: it is no row, and has no length.
+        self._add_row(now, FIRST)
+        self._last_dur_ns = None
+        self.writer.start(self._epochs.first_step(self.rows.pop()), self._made_ns)
+        at_process_end(self.guard.watch(self.finish))
 
     def _keep(self, now: int) -> None:
         step = self.step
@@ -466,10 +468,9 @@ class Session:
 
     def _recorded(self, window: Window) -> None:
         assert self.writer is not None
-        now = time.perf_counter_ns()
         self.writer.event(
             "window",
-            now,
+            time.perf_counter_ns(),
             first_step=window.first_step,
             name=window.path.name,
             saved_ns=window.saved_ns,

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stepscope.capture.counters.samples import Sampler
+from stepscope.capture.counters.torch_devices import DynamoCounters
 from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
+from stepscope.capture.slow_step import SlowStep
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
@@ -28,6 +30,7 @@ from stepscope.protocol.run_folder import (
     STEPS_FILE,
     write_json,
 )
+from stepscope.protocol.slow_steps import slow_ns
 from stepscope.protocol.untrusted import read_json_object
 
 MOST_ROWS = 20_000
@@ -52,6 +55,7 @@ class Steps(Protocol):
     options: Options
     guard: Guard
     loader: Any
+    rows: deque[Row]
     step: int
 
     def ready_rows(self, *, every: bool = False) -> list[Row]: ...
@@ -73,6 +77,8 @@ class Writer:
         self._num_samples = 0
         self._recent: deque[Row] = deque(maxlen=AROUND)
         self._stretch: list[int] | None = None
+        self._lengths: list[int] = []
+        """Of the stretch's steps, without their saves."""
         self._notes: dict[str, Any] = {}
         self._sampler: Sampler | None = None
         self._control_ns = 0
@@ -81,9 +87,11 @@ class Writer:
         self._pid = os.getpid()
         self._has_looked = False
         self._thread = threading.Thread(target=self._run, name="stepscope", daemon=True)
+        self._slow = SlowStep()
+        self._last_end_ns = 0
 
-    def start(self) -> None:
-        self._notes = process_notes()
+    def start(self, first_step: dict[str, Any], imported_ns: int) -> None:
+        self._notes = process_notes() | {"imported_ns": imported_ns, "first_step": first_step}
         write_json(self.folder / RANK_FILE, self._notes)
         self._append(STEPS_FILE, json_text({"columns": STEP_COLUMNS}))
         self._append(STEP_SUMMARY_FILE, json_text({"columns": STEP_SUMMARY_COLUMNS}))
@@ -122,8 +130,15 @@ class Writer:
         """
         if os.getpid() != self._pid:
             return
+        self._notes["ended_ns"] = time.perf_counter_ns()
         self._session.guard.watch(self.look)()
+        self._session.guard.watch(self._note_end)()
         self.last_lines()
+
+    def _note_end(self) -> None:
+        compiled = DynamoCounters().take().get("dynamo_compile_s")
+        self._notes["dynamo_compile_s"] = compiled
+        write_json(self.folder / RANK_FILE, self._notes)
 
     def last_lines(self) -> None:
         """What has not been written yet; nothing follows."""
@@ -142,6 +157,7 @@ class Writer:
     def _turn(self) -> None:
         with self._lock:
             self._drain(every=False)
+            self._look_at_slow()
         self._session.notice_device()
         self._sample()
         self._obey()
@@ -156,6 +172,13 @@ class Writer:
                 SAMPLES_FILE,
                 json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}),
             )
+
+    def _look_at_slow(self) -> None:
+        rows, step = self._session.rows, self._session.step
+        since_ns = rows[-1][1] if rows else self._last_end_ns
+        line = self._slow.line(step, since_ns) if since_ns else None
+        if line is not None:
+            self.event("slow", time.perf_counter_ns(), step=step, line=line)
 
     def _obey(self) -> None:
         """What RUN/control.json asks for since we last looked."""
@@ -173,6 +196,9 @@ class Writer:
 
     def _drain(self, *, every: bool) -> None:
         rows = self._session.ready_rows(every=every)
+        for row in rows:
+            self._slow.add(row[2])
+            self._last_end_ns = row[1]
         keep = max(0, min(len(rows), MOST_ROWS - self._num_rows))
         for row in rows[keep:]:
             self._recent.append(row)
@@ -190,17 +216,21 @@ class Writer:
         if self._stretch is not None and end_ns - self._stretch[2] > STRETCH_NS:
             self._end_stretch()
         if self._stretch is None:
-            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0]
+            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0, 0, 0]
         stretch = self._stretch
         stretch[1] += 1
         stretch[3] = end_ns
         stretch[4], stretch[5] = min(stretch[4], dur_ns), max(stretch[5], dur_ns)
         stretch[6] += wait_ns
+        stretch[7] += row[9]
+        stretch[8] += row[12]
+        self._lengths.append(max(dur_ns - row[9], 0))
 
     def _end_stretch(self) -> None:
         if self._stretch is not None:
-            self._append(STEP_SUMMARY_FILE, json_text(self._stretch))
-            self._stretch = None
+            slow = slow_ns(self._lengths)
+            self._append(STEP_SUMMARY_FILE, json_text([*self._stretch, slow]))
+            self._stretch, self._lengths = None, []
 
     def _append(self, name: str, lines: str) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from stepscope.core.numbers import number_ranges
 from stepscope.core.peak import ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
-from stepscope.core.run import RunFacts
+from stepscope.core.run import RunFacts, WholeRun
 
 MAX_UNKNOWN = 6
 """Kinds of unknown events that are named."""
@@ -344,6 +344,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether the job's own log had it."""
     run: RunFacts | None = None
     """The recorded run; None for traces that came without one."""
+    whole_run: WholeRun | None = None
+    """Where its time went from its start to its end; None where too few steps were timed."""
     nccl: NcclLog | None = None
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
@@ -409,3 +411,5 @@ class Facts(Struct, frozen=True, kw_only=True):
             rank.self_check()
         if self.peak_waterfall is not None:
             self.peak_waterfall.self_check()
+        if self.whole_run is not None:
+            self.whole_run.self_check()

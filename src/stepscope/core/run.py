@@ -10,6 +10,24 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+RUN_PARTS = (
+    "start_up",
+    "first_batch",
+    "compile",
+    "warm_up",
+    "steady",
+    "waits",
+    "saves",
+    "evaluation",
+    "epoch_start",
+    "gc",
+    "stalls",
+    "recording",
+    "shutdown",
+    "other",
+)
+"""Of a run from its start to its end; each moment is in one of them."""
+
 
 class UnprofiledSteps(Struct, frozen=True, kw_only=True):
     """Steps timed with no profiler attached, on one rank. A step reaches from one optimizer step's
@@ -83,6 +101,84 @@ class Stalls(Struct, frozen=True, kw_only=True):
     lines: Mapping[str, float] = {}
     """Those that asked for them, as the profiler names frames, and of how much of it, the most
     first."""
+
+
+class SlowSteps(Struct, frozen=True, kw_only=True):
+    """Steps that took longer than the usual one and held nothing that was seen to be the reason;
+    or for one and the same reason."""
+
+    cause: str | None = None
+    """`input`: their wait for a batch was that much longer. None: not known."""
+    every: int | None = None
+    """Steps from one to the next, where they come in turn."""
+    num: int
+    once_ns: int
+    """What one of them takes longer, in the median."""
+    dur_ns: int
+    """What all of them take longer."""
+    lines: Mapping[str, float] = {}
+    """Where the training thread was seen meanwhile, and how often of all times, the most first."""
+
+
+class RunPart(Struct, frozen=True, kw_only=True):
+    """What the run spent on one thing."""
+
+    what: str
+    """One of RUN_PARTS."""
+    dur_ns: int
+    num: int | None = None
+    """How often, where it is counted."""
+    of_it: Mapping[str, int] = {}
+    """Nanoseconds of it that are known by a name."""
+
+
+class RunAdvice(Struct, frozen=True, kw_only=True):
+    """What would shorten the run, and by how much at most."""
+
+    what: str
+    """The part that it is about, one of RUN_PARTS."""
+    action: str
+    dur_ns: int
+    """What this run could have been shorter."""
+    hours_a_day: float | None
+    """What a day of such steps could be shorter; None for what a run pays once."""
+
+
+class WholeRun(Struct, frozen=True, kw_only=True):
+    """One rank's run from the start of its command to the end, on the host's clock; its parts sum
+    to `dur_ns`."""
+
+    rank: int
+    dur_ns: int
+    parts: tuple[RunPart, ...]
+    """Those that took any time, in the order of RUN_PARTS."""
+    slow: tuple[SlowSteps, ...] = ()
+    """What the part `stalls` is made of, the longest first."""
+    over_time: tuple[Mapping[str, int], ...] = ()
+    """Its equal stretches, each by part in nanoseconds."""
+    step_ns: int
+    """The mean of the clean steps."""
+    num_clean: int
+    """Steps with no profiler about that held nothing beside what all of them do."""
+    num_steps: int
+    advice: tuple[RunAdvice, ...] = ()
+    """The most that can be saved first."""
+    is_over: bool = True
+    """Whether the end of the run was seen; else it is accounted for up to the last that was."""
+
+    @property
+    def productive_share(self) -> float:
+        return self.ns_of("steady") / self.dur_ns
+
+    def ns_of(self, *names: str) -> int:
+        return sum(part.dur_ns for part in self.parts if part.what in names)
+
+    def self_check(self) -> None:
+        assert sum(part.dur_ns for part in self.parts) == self.dur_ns
+        assert all(part.dur_ns > 0 for part in self.parts)
+        assert sum(each.dur_ns for each in self.slow) == self.ns_of("stalls")
+        if self.over_time:
+            assert sum(sum(stretch.values()) for stretch in self.over_time) == self.dur_ns
 
 
 class LoaderKnobs(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
+from stepscope.analyses.run.whole_run import whole_run
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Auxiliary
@@ -30,6 +31,7 @@ from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
 from stepscope.rules.verdict import diagnose_job
+from stepscope.rules.whole_run import with_whole_run
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 
 if TYPE_CHECKING:
@@ -137,6 +139,12 @@ class Recording:
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
+        judged = self._judged()
+        if self.inputs.run is None or self.run is None:
+            return judged
+        return with_whole_run(judged, whole_run(self.inputs.run, self.run))
+
+    def _judged(self) -> Diagnosis:
         inputs, work = self.inputs, self.options.work
         if work is not None and (inputs.sources or self.run is not None):
             raise InputError("--devices and --model are for a job's log alone: a trace tells both")

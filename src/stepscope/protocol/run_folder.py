@@ -102,7 +102,12 @@ STEP_SUMMARY_COLUMNS = (
     "min_ns",
     "max_ns",
     "wait_ns",
+    "save_ns",
+    "num_evals",
+    "slow_ns",
 )
+"""Steps one after the other. `slow_ns` is what slow steps among them took longer than the others,
+saves left out."""
 NUMERIC_COLUMNS = ("step", "loss", "grad_norm", "parameters", "parameter_norm")
 """A loss or norm that is not finite is told as text: nan, inf or -inf."""
 

@@ -10,6 +10,9 @@ from typing import Any
 from stepscope.capture.counters.amd import AmdDevice
 from stepscope.capture.counters.nvml import Nvml, NvmlDevice
 
+WHOLE_COMPILES = ("entire_frame_compile", "entire_backward_compile")
+"""What the compiler's own clock calls all of a compilation; of a backward pass it is done when
+that first runs."""
 SELDOM = 10
 """Samples between two looks at which devices are in use."""
 
@@ -131,9 +134,7 @@ class DynamoCounters:
         )
         if compiled is not None:
             sample["dynamo_recompiles"] = sum(num - 1 for num in list(compiled.values()) if num > 1)
-        spent_ns = (getattr(utils, "cumulative_time_spent_ns", None) or {}).get(
-            "entire_frame_compile"
-        )
-        if spent_ns is not None:
-            sample["dynamo_compile_s"] = spent_ns / 1e9
+        spent = getattr(utils, "cumulative_time_spent_ns", None) or {}
+        if WHOLE_COMPILES[0] in spent:
+            sample["dynamo_compile_s"] = sum(spent.get(name, 0) for name in WHOLE_COMPILES) / 1e9
         return sample

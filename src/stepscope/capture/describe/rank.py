@@ -10,6 +10,7 @@ import platform
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from stepscope.capture.describe.environment import environment_notes
@@ -43,6 +44,7 @@ def process_notes() -> dict[str, Any]:
         "pid": os.getpid(),
         "perf_ns": time.perf_counter_ns(),
         "wall_ns": time.time_ns(),
+        "started_ns": attempt(started_ns),
         "python": sys.version.split()[0],
         "host": attempt(socket.gethostname),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -52,6 +54,15 @@ def process_notes() -> dict[str, Any]:
         "machine": machine_notes(torch),
         "environment": environment_notes(os.environ),
     }
+
+
+def started_ns(root: Path = Path("/")) -> int:
+    """When this process began, by time.perf_counter_ns; to a hundredth of a second."""
+    # The name before it may have blanks and brackets.
+    fields = (root / "proc/self/stat").read_text().rpartition(")")[2].split()
+    since_boot = float((root / "proc/uptime").read_text().split()[0])
+    age = since_boot - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter_ns() - round(1e9 * max(age, 0.0))
 
 
 def live_notes(loader_iter: Any) -> dict[str, Any]:

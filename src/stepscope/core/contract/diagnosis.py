@@ -13,6 +13,7 @@ from stepscope.core.constraints import AtLeastZero, Count, Gain
 from stepscope.core.contract.codec import Contract, decode
 from stepscope.core.contract.gate import Gate
 from stepscope.core.contract.nccl import Nccl
+from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.peak import PeakWaterfall
@@ -126,6 +127,8 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     """Events of kinds that stepscope does not know, counted and left out."""
     run: RunFacts | UnsetType = UNSET
     """There only for a run folder."""
+    whole_run: WholeRun | UnsetType = UNSET
+    """There only for a run folder with enough timed steps."""
     nccl: Nccl | UnsetType = UNSET
     """There only when a log of NCCL or RCCL was given."""
     comms: CommsFacts | UnsetType = UNSET

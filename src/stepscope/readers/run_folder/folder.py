@@ -21,10 +21,12 @@ from stepscope.protocol.run_folder import (
     SAMPLES_FILE,
     SITE_FOLDER,
     STEP_COLUMNS,
+    STEP_SUMMARY_COLUMNS,
     STEP_SUMMARY_FILE,
     STEPS_FILE,
     WINDOW_NAME,
     is_run,
+    step_summary_path,
 )
 from stepscope.protocol.untrusted import (
     MAX_JSON_BYTES,
@@ -57,6 +59,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     """RUN/rank-N/rank.json."""
     rows: tuple[Row, ...]
+    stretches: tuple[Row, ...] = ()
+    """Steps of a long run that are no rows, in the columns of STEP_SUMMARY_COLUMNS."""
     samples: tuple[dict[str, Any], ...]
     events: tuple[dict[str, Any], ...]
     windows: dict[int, Path]
@@ -187,6 +191,7 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
         folder=folder,
         metadata=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
         rows=tuple(_rows(folder / STEPS_FILE, notes)),
+        stretches=tuple(_stretches(step_summary_path(folder), notes)),
         samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
         events=tuple(_objects(folder / EVENTS_FILE, notes)),
         windows=windows,
@@ -206,6 +211,17 @@ def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
             if row["step"] is not None and row["dur_ns"] is not None:
                 seen[row["step"]] = row
     return iter([seen[step] for step in sorted(seen)])
+
+
+def _stretches(path: Path, notes: list[str]) -> Iterator[Row]:
+    columns: tuple[str, ...] = STEP_SUMMARY_COLUMNS
+    for line in _lines(path, notes):
+        if isinstance(line, dict) and isinstance(line.get("columns"), list):
+            columns = tuple(map(str, line["columns"]))
+        elif isinstance(line, list) and len(line) == len(columns):
+            row = dict.fromkeys(STEP_SUMMARY_COLUMNS) | sound_row(columns, line)
+            if row["from_ns"] is not None and row["to_ns"] is not None:
+                yield row
 
 
 def _objects(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:

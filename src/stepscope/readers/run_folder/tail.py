@@ -188,11 +188,16 @@ class _RankFollower:
                     self._last_step, self._step_ns = step, at_ns
 
 
+LEAST_COLUMNS = 7
+"""Of a stretch; a step has more."""
+
+
 def _rows(values: Sequence[Any], columns: Sequence[str]) -> list[Row]:
+    """Those of an older version have fewer columns."""
     return [
-        sound_row(columns, value)
+        dict.fromkeys(columns) | sound_row(columns[: len(value)], value)
         for value in values
-        if isinstance(value, list) and len(value) == len(columns)
+        if isinstance(value, list) and LEAST_COLUMNS <= len(value) <= len(columns)
     ]
 
 

@@ -14,6 +14,7 @@ from stepscope.core.gate import Gate
 from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.diagnosis.auxiliary import recording_contract
 from stepscope.report.diagnosis.nccl import nccl_contract
+from stepscope.report.diagnosis.whole_run import whole_run_contract
 from stepscope.report.gate import gate_contract
 from stepscope.report.recordings.text import recording_texts
 
@@ -67,6 +68,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         notes=diagnosis.notes,
         unknown_events=diagnosis.unknown_events,
         run=UNSET if facts.run is None else facts.run,
+        whole_run=UNSET if facts.whole_run is None else whole_run_contract(facts.whole_run),
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
         comms=UNSET if facts.comms is None else facts.comms,
         advice=UNSET if auxiliary is None and not diagnosis.advice else diagnosis.advice,

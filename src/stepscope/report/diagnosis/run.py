@@ -38,14 +38,6 @@ def _steps(rank: RankMetadata) -> list[tuple[str, str]]:
     rows = [("step", words), ("host", ", ".join(shares))]
     if steps.num_backwards is not None and steps.num_backwards >= 1.5:
         rows.append(("accumulation", f"{steps.num_backwards:.3g} backward passes a step"))
-    lost = [(rank.save_ns, "in saves"), (rank.gc_ns, "in collections of garbage")]
-    seen = [
-        f"{percent(ns / rank.timed_ns)} {where}"
-        for ns, where in lost
-        if rank.timed_ns and ns / rank.timed_ns >= 0.005
-    ]
-    if seen:
-        rows.append(("also", ", ".join(seen)))
     return rows
 
 

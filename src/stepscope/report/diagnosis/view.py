@@ -18,6 +18,7 @@ from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
 from stepscope.report.diagnosis.step import device_sections, step_section
+from stepscope.report.diagnosis.whole_run import whole_run_section
 from stepscope.report.document.blocks import (
     Action,
     Block,
@@ -80,6 +81,8 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     yield Prose(_time_words(diagnosis.step))
     if gate is not None:
         yield gate_section(gate)
+    if facts.whole_run is not None:
+        yield whole_run_section(facts.whole_run)
     if facts.ranks:
         yield from _rank_blocks(diagnosis)
     else:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import UNSET
+
 from stepscope import __version__
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
@@ -21,6 +23,7 @@ from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
+from stepscope.report.html.whole_run import whole_run_page
 from stepscope.report.names import clean
 from stepscope.report.units import WIDE_RANGE, digits_after_point, number, plural
 
@@ -92,6 +95,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "where": _where(contract),
         "findings": [_card(number, finding) for number, finding in enumerate(contract.findings, 1)],
         "auxiliary": auxiliary_of_contract(contract),
+        "whole_run": _whole_run(contract),
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
         "ranks": [_rank(rank) for rank in contract.ranks],
@@ -109,6 +113,10 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
             "curves": {},
         },
     }
+
+
+def _whole_run(contract: DiagnosisContract) -> dict[str, Any] | None:
+    return None if contract.whole_run is UNSET else whole_run_page(contract.whole_run)
 
 
 def _where(contract: DiagnosisContract) -> str:

@@ -1,0 +1,125 @@
+"""The usual step of a run, and the steps that took longer than it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from stepscope.analyses.steps.unprofiled import Row, usual_rows
+from stepscope.protocol.slow_steps import longest_usual
+
+TIMED = 0
+LEAST = 3
+"""Fewer clean steps give no usual one."""
+LEAST_GROUP = 3
+"""Slow steps that can show a period."""
+IN_TURN = 0.6
+"""Of the slow steps, those that keep a period; and of its turns, those that are slow."""
+MOST_GROUPS = 3
+
+
+class Usual(Struct, frozen=True, kw_only=True):
+    """What a clean step takes."""
+
+    step_ns: int
+    """The mean of those that are not slow."""
+    slow_ns: float
+    """A step longer than this is slow."""
+    wait_ns: int
+    gc_ns: int
+    is_on_device: bool
+    num_batches: float
+    num_backwards: float
+    num: int
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """Slow steps at equal distances."""
+
+    every: int
+    phase: int
+    once_ns: int
+
+    def holds(self, step: int) -> bool:
+        return step % self.every == self.phase
+
+
+def usual_step(rows: Sequence[Row]) -> Usual | None:
+    """From all steps that no profiler slowed, by the device's clock where it was asked: the host
+    may run ahead. None where they are too few."""
+    clean = usual_rows([row for row in rows if row["state"] == TIMED and row["dur_ns"]])
+    if len(clean) < LEAST:
+        return None
+    measured = [row for row in clean if row["device_ns"]]
+    if len(measured) >= LEAST:
+        clean = measured
+    lengths = [_length_ns(row) for row in clean]
+    slow_ns = longest_usual(lengths)
+    kept = [row for row in clean if _length_ns(row) <= slow_ns]
+    return Usual(
+        step_ns=round(statistics.fmean(map(_length_ns, kept))),
+        slow_ns=slow_ns,
+        wait_ns=_median(kept, "wait_ns"),
+        gc_ns=_median(kept, "gc_ns"),
+        is_on_device=len(measured) >= LEAST,
+        num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
+        num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
+        num=len(kept),
+    )
+
+
+def turns_of(slow: Sequence[tuple[int, int]]) -> tuple[Turn, ...]:
+    """Periods in (step, nanoseconds more than usual) of slow steps, the most costly first."""
+    left, turns = list(slow), []
+    for _ in range(MOST_GROUPS):
+        turn = _turn(left)
+        if turn is None:
+            break
+        turns.append(turn)
+        left = [(step, ns) for step, ns in left if not turn.holds(step)]
+    return tuple(turns)
+
+
+def _turn(slow: Sequence[tuple[int, int]]) -> Turn | None:
+    """The period of the largest that have one: those of half the greatest length and more, else of
+    a quarter, and so on."""
+    lengths = [ns for _, ns in slow]
+    least_ns, greatest_ns, num = min(lengths, default=0), max(lengths, default=0), 0
+    while greatest_ns >= least_ns > 0:
+        greatest_ns //= 2
+        large = sorted((step, ns) for step, ns in slow if ns >= greatest_ns)
+        turn = _turn_of(large) if len(large) > num else None
+        if turn is not None:
+            return turn
+        num = len(large)
+    return None
+
+
+def _turn_of(large: Sequence[tuple[int, int]]) -> Turn | None:
+    if len(large) < LEAST_GROUP:
+        return None
+    gaps = [after[0] - before[0] for before, after in pairwise(large)]
+    every = Counter(gaps).most_common(1)[0][0]
+    phase = Counter(step % every for step, _ in large).most_common(1)[0][0]
+    mine = [(step, ns) for step, ns in large if step % every == phase]
+    num_turns = 1 + (mine[-1][0] - mine[0][0]) // every
+    if every < 2 or len(mine) < max(LEAST_GROUP, IN_TURN * max(len(large), num_turns)):
+        return None
+    return Turn(every=every, phase=phase, once_ns=round(statistics.fmean(ns for _, ns in mine)))
+
+
+def net_ns(row: Row) -> int:
+    """The step without its saves."""
+    return max((row["dur_ns"] or 0) - (row["save_ns"] or 0), 0)
+
+
+def _length_ns(row: Row) -> int:
+    return row["device_ns"] or net_ns(row)
+
+
+def _median(rows: Sequence[Row], name: str) -> int:
+    return round(statistics.median(row[name] or 0 for row in rows))

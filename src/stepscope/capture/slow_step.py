@@ -1,0 +1,44 @@
+"""Where the training thread is while a step takes much longer than those before it."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections import Counter, deque
+
+from stepscope.capture.caller import calling_line
+
+RECENT = 64
+LEAST_RECENT = 8
+TIMES, LEAST_NS = 3, 50_000_000
+"""Of the median step, and at least so long: it is looked at."""
+MOST_OF_STEP, MOST_OF_RUN = 3, 1_000
+"""Looks: an evaluation may take hours."""
+
+
+class SlowStep:
+    """Asked once a second by the writer's thread; made in the one that trains."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._lengths: deque[int] = deque(maxlen=RECENT)
+        self._looks: Counter[int] = Counter()
+
+    def add(self, dur_ns: int) -> None:
+        """A step is over."""
+        self._lengths.append(dur_ns)
+
+    def line(self, step: int, since_ns: int) -> str | None:
+        """Of the training code, where the step that runs since then is slow."""
+        running = time.perf_counter_ns() - since_ns
+        if running < LEAST_NS or len(self._lengths) < LEAST_RECENT:
+            return None
+        if running < TIMES * statistics.median(self._lengths):
+            return None
+        if self._looks[step] >= MOST_OF_STEP or self._looks.total() >= MOST_OF_RUN:
+            return None
+        self._looks[step] += 1
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the only way to it
+        return None if frame is None else calling_line(frame)

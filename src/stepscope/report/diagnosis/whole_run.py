@@ -1,0 +1,182 @@
+"""The run from its start to its end: where its time went, and what would shorten it."""
+
+from __future__ import annotations
+
+from stepscope.core.contract import whole_run as contract
+from stepscope.core.run import RunAdvice, RunPart, SlowSteps, WholeRun
+from stepscope.report.document.blocks import (
+    Bar,
+    Block,
+    Cell,
+    Column,
+    Items,
+    Part,
+    Prose,
+    Section,
+    Table,
+    numbers,
+)
+from stepscope.report.names import shorten
+from stepscope.report.units import NBSP, fixed, in_column, ms, number, percent, plural
+
+PART_WORDS = {
+    "start_up": "start-up",
+    "first_batch": "first batch",
+    "compile": "compiling",
+    "warm_up": "warm-up",
+    "steady": "steady steps",
+    "waits": "waiting for other ranks",
+    "saves": "saves",
+    "evaluation": "evaluation",
+    "epoch_start": "epoch starts",
+    "gc": "garbage collection",
+    "stalls": "slow steps",
+    "recording": "stepscope's recording",
+    "shutdown": "after the last step",
+    "other": "cause not seen",
+}
+BAR_PARTS: dict[str, Part] = {
+    "steady": "compute",
+    "waits": "comms",
+    "first_batch": "input",
+    "epoch_start": "input",
+}
+LEAST_NAMED = 0.01
+"""Of the run, from which a part is named in the line."""
+LEAST_SHOWN = 0.0005
+"""And from which it has a row; the JSON has all."""
+LEAST_OF_PART = 0.1
+MOST_LINE = 70
+
+
+def whole_run_section(run: WholeRun) -> Section:
+    """The line, a bar for each part, and what to do."""
+    blocks: list[Block] = [Prose(whole_run_words(run)), _table(run)]
+    lines = (*map(slow_words, run.slow), *map(advice_words, run.advice))
+    if lines:
+        blocks.append(Items(lines))
+    until = "its end" if run.is_over else "the last that was seen"
+    return Section(title="The whole run", aside=f"from its start to {until}", blocks=tuple(blocks))
+
+
+def whole_run_words(run: WholeRun) -> str:
+    """In one line: `22.8 s, 24 % of them in steady steps; slow steps 26 %, start-up 24 %`."""
+    steady = percent(run.productive_share)
+    others = sorted(
+        (part for part in run.parts if part.what != "steady" and _share(run, part) >= LEAST_NAMED),
+        key=lambda part: -part.dur_ns,
+    )
+    rest = ", ".join(
+        f"{PART_WORDS.get(part.what, part.what)} {percent(_share(run, part))}" for part in others
+    )
+    words = f"{seconds(run.dur_ns)}, {steady} in steady steps"
+    return f"{words}; {rest}." if rest else f"{words}."
+
+
+def _table(run: WholeRun) -> Table:
+    decimals = 1 if run.dur_ns >= 1e11 else 2
+    rows: list[tuple[str | Cell | Bar, ...]] = [
+        (
+            PART_WORDS[part.what],
+            in_column(part.dur_ns / 1e9, decimals),
+            in_column(100 * _share(run, part), 1),
+            Bar(_share(run, part), BAR_PARTS.get(part.what, "idle")),
+            part_note(run, part),
+        )
+        for part in shown_parts(run)
+    ]
+    total = Cell(in_column(run.dur_ns / 1e9, decimals), "strong")
+    rows.append((Cell("total", "strong"), total, "100.0", "", ""))
+    columns = (Column(), *numbers("s", "%"), Column(), Column(fit="wrap", tone="quiet"))
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def shown_parts(run: WholeRun) -> list[RunPart]:
+    return [part for part in run.parts if _share(run, part) >= LEAST_SHOWN]
+
+
+def part_note(run: WholeRun, part: RunPart) -> str:
+    if part.what == "steady":
+        return f"{plural(run.num_clean, 'clean step')} of {ms(run.step_ns)}"
+    if part.num:
+        return f"{part.num} x {ms(part.dur_ns / part.num)}"
+    known = [(name, ns) for name, ns in part.of_it.items() if ns >= LEAST_OF_PART * part.dur_ns]
+    return ", ".join(f"{seconds(ns)} {name}" for name, ns in known)
+
+
+def slow_words(slow: SlowSteps) -> str:
+    """`A step in 20 takes 600 ms longer (10 times, 6.01 s): train.py(28)`."""
+    which = "A step now and then" if slow.every is None else f"Every {slow.every}th step"
+    words = f"{which} takes {ms(slow.once_ns)} longer ({slow.num} times, {seconds(slow.dur_ns)})"
+    if slow.cause == "input":
+        words += ", waiting for input"
+    if slow.lines:
+        words += f"; seen at {shorten(next(iter(slow.lines)), MOST_LINE)}"
+    return f"{words}."
+
+
+def advice_words(advice: RunAdvice) -> str:
+    price = f"{seconds(advice.dur_ns)} of this run"
+    if advice.hours_a_day is not None:
+        price += f", {number(advice.hours_a_day)}{NBSP}h of a day"
+    return f"{advice.action}: up to {price}."
+
+
+def seconds(ns: int) -> str:
+    """`22.8 s`, `35 min 10 s`, `12 h 05 min`."""
+    whole = ns / 1e9
+    if whole < 120:
+        return f"{number(whole)}{NBSP}s"
+    minutes, rest = divmod(round(whole), 60)
+    if minutes < 120:
+        return f"{minutes}{NBSP}min {rest:02d}{NBSP}s"
+    return f"{fixed(minutes // 60, 0)}{NBSP}h {minutes % 60:02d}{NBSP}min"
+
+
+def _share(run: WholeRun, part: RunPart) -> float:
+    return part.dur_ns / run.dur_ns
+
+
+def whole_run_contract(run: WholeRun) -> contract.WholeRun:
+    return contract.WholeRun(
+        seconds=run.dur_ns / 1e9,
+        productive_share=run.productive_share,
+        rank=run.rank,
+        parts=tuple(
+            contract.WholeRunPart(
+                what=part.what,
+                seconds=part.dur_ns / 1e9,
+                share=_share(run, part),
+                num=part.num,
+                of_it={name: ns / 1e9 for name, ns in part.of_it.items()},
+            )
+            for part in run.parts
+        ),
+        stalls=tuple(
+            contract.WholeRunStall(
+                cause=slow.cause,
+                every_steps=slow.every,
+                num=slow.num,
+                once_seconds=slow.once_ns / 1e9,
+                seconds=slow.dur_ns / 1e9,
+                lines=slow.lines,
+            )
+            for slow in run.slow
+        ),
+        advice=tuple(
+            contract.WholeRunAdvice(
+                what=advice.what,
+                action=advice.action,
+                seconds=advice.dur_ns / 1e9,
+                hours_a_day=advice.hours_a_day,
+            )
+            for advice in run.advice
+        ),
+        over_time=tuple(
+            {what: ns / 1e9 for what, ns in stretch.items()} for stretch in run.over_time
+        ),
+        step_ms=run.step_ns / 1e6,
+        num_clean_steps=run.num_clean,
+        num_steps=run.num_steps,
+        is_over=run.is_over,
+    )

@@ -1,0 +1,87 @@
+"""What would shorten a run as a whole, with its price: what a part of it takes, at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stepscope.core.diagnosis import Diagnosis
+from stepscope.core.run import LoaderKnobs, RunAdvice, RunFacts, SlowSteps, WholeRun
+
+HOURS_A_DAY = 24.0
+ONCE = ("start_up", "first_batch", "compile", "warm_up", "shutdown", "recording")
+"""What a run pays once, however long it is; what the recording takes is not the job's."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    least_share: float = 0.02
+    """Of the run, from which a part has advice: as much as a finding must give."""
+
+
+POLICY = Policy()
+
+
+def with_whole_run(diagnosis: Diagnosis, run: WholeRun | None) -> Diagnosis:
+    """The diagnosis with where the run's time went, and advice on it."""
+    if run is None:
+        return diagnosis
+    advice = tuple(
+        sorted(_advice(run, diagnosis.facts.run), key=lambda each: each.dur_ns, reverse=True)
+    )
+    return replace(diagnosis, facts=replace(diagnosis.facts, whole_run=replace(run, advice=advice)))
+
+
+def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
+    ranks = {} if facts is None else facts.by_rank
+    mine = ranks.get(run.rank)
+    loader = None if mine is None else mine.loader
+    actions = {
+        "saves": _saves(len(ranks)),
+        "evaluation": "Evaluate less often, or on fewer batches",
+        "epoch_start": _epochs(loader),
+        "first_batch": "Make the first batch sooner: more workers, data that is local and indexed",
+        "compile": "Keep what is compiled between runs (TORCHINDUCTOR_FX_GRAPH_CACHE=1 with a "
+        "TORCHINDUCTOR_CACHE_DIR that stays), or compile one block of the model and use it for all "
+        "(regional compilation)",
+        "gc": "gc.freeze() after the first steps and gc.disable(), with gc.collect() every few "
+        "hundred steps",
+    }
+    for what, action in actions.items():
+        yield from _priced(run, what, action, run.ns_of(what))
+    for slow in run.slow:
+        yield from _priced(run, "stalls", _slow(slow), slow.dur_ns)
+
+
+def _priced(run: WholeRun, what: str, action: str, dur_ns: int) -> Iterator[RunAdvice]:
+    if dur_ns < POLICY.least_share * run.dur_ns:
+        return
+    hours = None
+    if what not in ONCE:
+        hours = HOURS_A_DAY * dur_ns / (run.dur_ns - run.ns_of(*ONCE))
+    yield RunAdvice(what=what, action=action, dur_ns=dur_ns, hours_a_day=hours)
+
+
+def _saves(num_ranks: int) -> str:
+    if num_ranks > 1:
+        return (
+            "Save beside the steps, each rank its own part "
+            "(torch.distributed.checkpoint.async_save), or less often"
+        )
+    return "Save beside the steps (torch.distributed.checkpoint.async_save), or less often"
+
+
+def _epochs(loader: LoaderKnobs | None) -> str:
+    if loader is not None and loader.num_workers and loader.persistent_workers is not True:
+        return "Keep the loader's workers from one epoch to the next: persistent_workers=True"
+    return "Begin the next epoch's batches before the last one ends, or make epochs longer"
+
+
+def _slow(slow: SlowSteps) -> str:
+    which = "the steps that are slow now and then"
+    if slow.every is not None:
+        which = f"every {slow.every}th step"
+    if slow.cause == "input":
+        return f"Deepen the loader's prefetch, or even out its batches: {which} waits for input"
+    return f"Take out of the loop, or do beside it, what makes {which} slow"

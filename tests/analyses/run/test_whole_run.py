@@ -1,0 +1,230 @@
+"""Every second of a run is in one part, and planted ones in the right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stepscope.analyses.run.whole_run import rank_whole_run
+from stepscope.core.run import OwnTime, WholeRun
+from stepscope.protocol.run_folder import STEP_COLUMNS, STEP_SUMMARY_COLUMNS
+from stepscope.readers.run_folder.folder import RankRecord
+
+MS = 1_000_000
+S = 1_000 * MS
+WALL = 10**18
+"""Of the wall's clock, when the rank's own was 0."""
+Row = dict[str, int | None]
+
+
+def row(step: int, ms: float, **more: int | None) -> Row:
+    usual: Row = {**dict.fromkeys(STEP_COLUMNS, 0), "device_ns": None, "num_backwards": 1}
+    return {**usual, "step": step, "dur_ns": round(ms * MS), "num_batches": 1, **more}
+
+
+def record(
+    rows: list[Row], *events: dict[str, Any], first_ns: int = 5 * S, **notes: Any
+) -> RankRecord:
+    """Steps one after the other from the first one's end on."""
+    now = first_ns
+    for each in rows:
+        now += each["dur_ns"] or 0
+        each["end_ns"] = now
+    metadata = {"perf_ns": first_ns, "wall_ns": WALL + first_ns, **notes}
+    return RankRecord(
+        rank=0,
+        folder=Path("rank-0"),
+        metadata=metadata,
+        rows=tuple(rows),
+        samples=(),
+        events=events,
+        windows={},
+        problem=None,
+    )
+
+
+def accounted(made: RankRecord, own: OwnTime | None = None, tail_ns: int = S) -> WholeRun:
+    ended = (made.rows[-1]["end_ns"] or 0) + tail_ns
+    run = rank_whole_run(made, {"started_wall_ns": WALL, "ended_wall_ns": WALL + ended}, own)
+    assert run is not None
+    run.self_check()
+    assert run.dur_ns == ended
+    return run
+
+
+def test_a_stall_every_20_steps_is_a_third_of_the_time() -> None:
+    rows = [row(n, 660 if n % 20 == 0 else 60) for n in range(1, 201)]
+    run = accounted(record(rows, first_ns=0), tail_ns=0)
+    assert run.ns_of("stalls") == 6 * S
+    assert run.ns_of("steady") == 12 * S
+    assert run.productive_share == pytest.approx(2 / 3)
+    (slow,) = run.slow
+    assert (slow.every, slow.num, slow.once_ns, slow.cause) == (20, 10, 600 * MS, None)
+    assert run.num_clean == 190
+
+
+def test_a_stall_in_an_evaluated_step_is_not_the_evaluation() -> None:
+    rows = []
+    for n in range(1, 201):
+        held = 600 * (n % 20 == 0) + 300 * (n % 50 == 0)
+        rows.append(row(n, 30 + held, num_evals=int(n % 50 == 0)))
+    run = accounted(record(rows))
+    assert run.ns_of("stalls") == 6 * S
+    assert run.ns_of("evaluation") == 4 * 300 * MS
+
+
+def test_slow_steps_at_any_distance_have_no_period() -> None:
+    slow = {7, 12, 40, 65, 97, 98}
+    run = accounted(record([row(n, 630 if n in slow else 30) for n in range(1, 201)]))
+    (group,) = run.slow
+    assert (group.every, group.num, group.dur_ns) == (None, 6, 6 * 600 * MS)
+
+
+def test_saves_epochs_and_collections_are_named() -> None:
+    rows = [row(n, 30, wait_ns=MS) for n in range(1, 101)]
+    rows[24] |= {"dur_ns": 130 * MS, "save_ns": 100 * MS}
+    rows[49] |= {"dur_ns": 430 * MS, "wait_ns": 301 * MS}
+    rows[74] |= {"dur_ns": 80 * MS, "gc_ns": 50 * MS}
+    epoch = {"kind": "epoch", "at_ns": 1, "step": 50, "dur_ns": 100 * MS, "wait_ns": 300 * MS}
+    run = accounted(record(rows, epoch))
+    assert [run.ns_of(each) for each in ("saves", "epoch_start", "gc", "stalls")] == [
+        100 * MS,
+        400 * MS,
+        50 * MS,
+        0,
+    ]
+    assert {part.what: part.num for part in run.parts if part.num} == {
+        "saves": 1,
+        "epoch_start": 1,
+        "gc": 1,
+    }
+
+
+def test_an_evaluations_loader_begins_no_epoch() -> None:
+    rows = [row(n, 30) for n in range(1, 101)]
+    rows[49] |= {"dur_ns": 430 * MS, "wait_ns": 200 * MS, "num_batches": 5, "num_evals": 1}
+    of_other = {"kind": "epoch", "step": 50, "dur_ns": 100 * MS, "wait_ns": 100 * MS, "loader": 1}
+    run = accounted(record(rows, of_other, first_step={"loader": 0}))
+    assert (run.ns_of("evaluation"), run.ns_of("epoch_start")) == (400 * MS, 0)
+    run = accounted(record(rows, of_other, first_step={"loader": 1}))
+    assert (run.ns_of("evaluation"), run.ns_of("epoch_start")) == (200 * MS, 200 * MS)
+
+
+def test_the_start_is_start_up_first_batch_and_compiling() -> None:
+    rows = [row(n, 30) for n in range(1, 51)]
+    first = {"begun_ns": 2 * S, "iter_ns": S // 2, "wait_ns": S, "dynamo_compile_s": 1.2}
+    made = record(rows, first_step=first, started_ns=S // 10, imported_ns=S)
+    run = accounted(made)
+    assert run.ns_of("start_up") == 2 * S
+    assert run.ns_of("first_batch") == 3 * S // 2
+    assert run.ns_of("compile") == 1200 * MS
+    assert run.ns_of("warm_up") == 5 * S - 2 * S - 3 * S // 2 - 1200 * MS - 30 * MS
+    assert run.ns_of("shutdown") == S
+    (start,) = [part for part in run.parts if part.what == "start_up"]
+    assert list(start.of_it.values()) == [S // 10, S - S // 10]
+
+
+def test_a_host_that_runs_ahead_is_not_slow_where_it_waits() -> None:
+    """It waits for the device in every tenth step, for all ten of them."""
+    rows = [row(n, 2 if n % 10 else 182, device_ns=20 * MS) for n in range(1, 201)]
+    run = accounted(record(rows, machine={"devices": [{"name": "GPU"}]}))
+    assert run.ns_of("stalls") == 0
+    assert run.step_ns == 20 * MS
+
+
+def test_workers_that_deliver_together_are_how_the_job_steps() -> None:
+    rows = [row(n, 10 if n % 4 else 110, wait_ns=0 if n % 4 else 100 * MS) for n in range(1, 101)]
+    assert accounted(record(rows)).ns_of("stalls") == 0
+
+
+def test_a_stall_is_seen_among_steps_of_two_lengths() -> None:
+    """As on a machine that others use: more steps than a quarter take twice as long."""
+    rows = [row(n, 12 if n % 3 == 0 else 6) for n in range(1, 201)]
+    for n in range(20, 200, 20):
+        rows[n]["dur_ns"] = 600 * MS
+    run = accounted(record(rows))
+    assert [(slow.every, slow.num) for slow in run.slow] == [(20, 9)]
+    assert run.ns_of("stalls") == pytest.approx(9 * 592 * MS, rel=1e-3)
+
+
+def test_recorded_steps_cost_the_recording_and_still_train() -> None:
+    rows = [row(n, 30) for n in range(1, 61)]
+    for n, state in ((20, 2), (21, 2), (22, 3)):
+        rows[n - 1] |= {"dur_ns": 50 * MS, "state": state}
+    run = accounted(record(rows))
+    assert run.ns_of("recording") == 60 * MS
+    assert run.ns_of("steady") == 61 * 30 * MS
+
+
+def test_what_ranks_wait_for_one_another_is_not_productive() -> None:
+    own = OwnTime(
+        num_steps=40,
+        step_ns=30 * MS,
+        own_ns=20 * MS,
+        loader_ns=0,
+        backward_ns=0,
+        share_longest=0.0,
+        spread=0.0,
+    )
+    run = accounted(record([row(n, 30) for n in range(1, 51)]), own)
+    assert run.ns_of("waits") == run.ns_of("steady") / 2
+
+
+def test_too_few_steps_are_not_accounted_for() -> None:
+    assert rank_whole_run(record([row(1, 30), row(2, 30)]), {}) is None
+
+
+def test_a_run_whose_end_nobody_saw_is_accounted_for_up_to_its_last_line() -> None:
+    made = record([row(n, 30) for n in range(1, 51)], {"kind": "gc", "at_ns": 60 * S})
+    run = rank_whole_run(made, {"started_wall_ns": WALL})
+    assert run is not None
+    assert (run.dur_ns, run.is_over, run.ns_of("shutdown")) == (60 * S, False, 0)
+
+
+def test_a_long_runs_stretches_are_accounted_for_too() -> None:
+    made = record([row(n, 30) for n in range(1, 101)])
+    last = made.rows[-1]["end_ns"] or 0
+    stretch: Row = {
+        **dict.fromkeys(STEP_SUMMARY_COLUMNS, 0),
+        "first_step": 101,
+        "num_steps": 300,
+        "from_ns": last,
+        "to_ns": last + 300 * 30 * MS + 2 * S,
+        "save_ns": S // 2,
+        "slow_ns": 3 * S // 2,
+    }
+    run = rank_whole_run(replace(made, stretches=(stretch,)), {"started_wall_ns": WALL})
+    assert run is not None
+    assert (run.ns_of("saves"), run.ns_of("stalls"), run.num_steps) == (S // 2, 3 * S // 2, 401)
+    assert run.ns_of("steady") == 401 * 30 * MS
+    bursty = replace(made, stretches=(stretch | {"to_ns": last + 300 * 30 * MS, "save_ns": 0},))
+    run = rank_whole_run(bursty, {})
+    assert run is not None
+    assert run.ns_of("stalls") == 0, "as fast as the usual step: nothing was lost"
+
+
+NS = st.integers(0, 2**40)
+
+
+@given(
+    st.lists(st.tuples(*[NS] * 5, st.integers(0, 3), st.integers(0, 2)), min_size=4, max_size=60),
+    st.lists(st.tuples(st.sampled_from(("save", "epoch", "evaluation", "window")), NS, NS)),
+    st.tuples(NS, NS, NS),
+)
+def test_parts_sum_to_the_run_whatever_was_recorded(
+    steps: list[tuple[int, ...]], noted: list[tuple[str, int, int]], ends: tuple[int, int, int]
+) -> None:
+    names = ("dur_ns", "wait_ns", "save_ns", "gc_ns", "device_ns", "state", "num_evals")
+    rows = [row(n, 0, **dict(zip(names, each, strict=True))) for n, each in enumerate(steps, 1)]
+    events = [
+        {"kind": kind, "at_ns": at_ns, "dur_ns": ns, "step": ns % len(rows), "saved_ns": ns}
+        for kind, at_ns, ns in noted
+    ]
+    first = {"begun_ns": ends[0], "wait_ns": ends[1], "save_ns": ends[2]}
+    made = record(rows, *events, first_step=first, started_ns=ends[0], ended_ns=ends[2])
+    rank_whole_run(made, {"started_wall_ns": WALL + ends[1]})
