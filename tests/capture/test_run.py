@@ -57,7 +57,11 @@ def test_the_diagnosis_is_told_on_stderr_and_kept(plain: Ended) -> None:
 def test_the_run_is_accounted_for_from_the_process_start_to_its_end(tmp_path: Path) -> None:
     text = """
 rows = torch.utils.data.TensorDataset(torch.randn(480, 32))
-loader = torch.utils.data.DataLoader(rows, batch_size=16)
+class SlowStart(torch.utils.data.SequentialSampler):
+    def __iter__(self):
+        time.sleep(0.05)
+        return super().__iter__()
+loader = torch.utils.data.DataLoader(rows, batch_size=16, sampler=SlowStart(rows))
 def at(step):
     if step % 20 == 15:
         torch.save(model.state_dict(), sys.argv[0] + ".pt")
