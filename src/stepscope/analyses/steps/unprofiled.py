@@ -158,7 +158,7 @@ def _mean_part(rows: Sequence[Row], name: str) -> int | None:
     part of the step and None."""
     measured = [(ns, _value(row, "dur_ns")) for row in rows if (ns := row[name]) is not None]
     inside = [ns for ns, dur_ns in measured if ns <= dur_ns]
-    return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(rows) else None
+    return round(statistics.fmean(inside)) if inside and 2 * len(inside) >= len(measured) else None
 
 
 def _share_of(rows: Sequence[Row], name: str, step_ns: float) -> int | None:
