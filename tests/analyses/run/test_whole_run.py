@@ -227,4 +227,7 @@ def test_parts_sum_to_the_run_whatever_was_recorded(
     ]
     first = {"begun_ns": ends[0], "wait_ns": ends[1], "save_ns": ends[2]}
     made = record(rows, *events, first_step=first, started_ns=ends[0], ended_ns=ends[2])
-    rank_whole_run(made, {"started_wall_ns": WALL + ends[1]})
+    run = rank_whole_run(made, {"started_wall_ns": WALL + ends[1]})
+    if run is not None:
+        assert sum(part.dur_ns for part in run.parts) == run.dur_ns
+        assert all(part.dur_ns > 0 for part in run.parts)

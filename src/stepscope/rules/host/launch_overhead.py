@@ -57,8 +57,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
     cautious_pace: float = 1.8
-    """Of what a compiled model does around its graphs: of 11 models timed, one took that much
-    longer."""
+    """Of what a compiled model does around its graphs: with it the range begins below all ten
+    gains of `lab/board` and `lab/held`."""
     same_share: float = 0.9
     """Of a step's launches that must recur in the next for its shapes to hold still."""
 

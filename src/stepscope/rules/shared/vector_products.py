@@ -32,7 +32,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     its gradient."""
     casts: float = 3.6
     """Launches that autocast adds per product of the forward pass: its weight, its gradient, its
-    input and that one's gradient, unless it is cast already (3.8 over the products of a
+    input and that one's gradient, unless it is cast already (3.7 over the products of a
     speech model, 497 launches)."""
 
 
