@@ -22,9 +22,11 @@ from typing import Any
 import torch
 
 from lab.gains.job import Job, build, changed
-from lab.gains.jobs import JOBS
+from lab.gains.jobs import JOBS as FIRST_JOBS
+from lab.gains.jobs_second import SECOND_JOBS
 from lab.measure import BIG, Run, clear, record, settle
 
+JOBS = {**FIRST_JOBS, **SECOND_JOBS}
 BLOCKS, BLOCK_S, MOST = 6, 0.2, 60
 
 

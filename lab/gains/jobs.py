@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ TF32 = {"fp32-matmul#tf32": {"precision": "tf32"}}
 FUSED = {"looped-optimizer": {"update": "fused"}}
 
 
-def vision(name: str) -> Callable[[Settings], nn.Module]:
+def vision(name: str, **options: Any) -> Callable[[Settings], nn.Module]:
     def make(_: Settings) -> nn.Module:
         import torchvision
 
-        model: nn.Module = getattr(torchvision.models, name)(weights=None)
+        model: nn.Module = attrgetter(name)(torchvision.models)(weights=None, **options)
         return model
 
     return make
