@@ -117,8 +117,14 @@ def _anomaly_checks(case: Case) -> Intervals:
     if len(np.unique(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
         return empty()
     checks = np.flatnonzero(is_op & matching(trace, CHECK))
-    checks = checks[ancestor_with(parent, checks, nodes) != NONE]
-    return union(trace.start_ns[checks], trace.end_ns[checks])
+    inside = ancestor_with(parent, checks, nodes, outermost=True)
+    checks, inside = checks[inside != NONE], inside[inside != NONE]
+    # The checks of a node's results stand together after its work: what the host does between
+    # them and after the last, to the node's end, is of the checks as well.
+    first = np.full(len(trace), np.iinfo(np.int64).max)
+    np.minimum.at(first, inside, trace.start_ns[checks])
+    checked = np.unique(inside)
+    return union(first[checked], trace.end_ns[checked])
 
 
 def _stack_notes(case: Case) -> Intervals:
