@@ -66,3 +66,21 @@ def test_loader_optimizer_and_collector_are_not_python_overhead() -> None:
         )
         is None
     )
+
+
+def test_one_long_pause_a_step_is_named_however_busy_the_host_is() -> None:
+    """A pause of 3 ms among operators that keep the host busy for 20."""
+    run = Recorder()
+    for number in range(4):
+        start = run.now
+        for _ in range(400):
+            run.launch("aten::mm", kernel_us=5)
+            run.work(40)
+        run.work(3_000)
+        run.step(number, start)
+    case = run.case()
+    said = python_overhead.propose(case)
+    assert isinstance(said, Proposal)
+    assert 1.02 < gain(case, said) < 1.3
+    # The pause at the end of the last step counts like the others.
+    assert said.evidence[0].startswith("1 gap a step")

@@ -54,6 +54,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.2
     """Of the host's work. Below it the operators and their launches are what keeps the host busy,
     and launch-overhead judges."""
+    pause_ns: int = 1_000_000
+    """No way from one operator to the next takes this long: a gap that does is work of its own."""
+    least_paused: float = 0.05
+    """Of the host's work in such gaps, from which they are worth a word by themselves."""
     cautious_share: float = 0.5
     """Of the gaps that goes when only part of them can leave the step."""
     least_sampled: float = 0.4
@@ -77,18 +81,17 @@ def propose(case: Case) -> Proposal | Abstention | None:
             reason="operators were not recorded",
             needs="profile with ProfilerActivity.CPU",
         )
-    gaps = long_gaps(case, graph)
-    if len(gaps) == 0:
+    work = float(graph.call_parts["work"].sum()) / graph.num_steps
+    pauses, every = pauses_of(case, graph), long_gaps(case, graph)
+    long = every.only(every.own_ns >= POLICY.pause_ns)
+    for gaps, least_share in ((every, POLICY.least_share), (long, POLICY.least_paused)):
+        excess = subtract(ranges_of(case, gaps, whole=False), pauses)
+        spent = work_ns_in(case, graph, excess)
+        if len(gaps) and spent >= least_share * work:
+            break
+    else:
         return None
-    pauses = pauses_of(case, graph)
-    excess = subtract(ranges_of(case, gaps, whole=False), pauses)
     whole = subtract(ranges_of(case, gaps, whole=True), pauses)
-    spent, work = (
-        work_ns_in(case, graph, excess),
-        float(graph.call_parts["work"].sum()) / graph.num_steps,
-    )
-    if spent < POLICY.least_share * work:
-        return None
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -127,17 +130,19 @@ def _evidence(case: Case, graph: Graph, gaps: HostGaps) -> tuple[str, ...]:
     longest = np.argsort(-gaps.own_ns, kind="stable")[:20]
     driving = case.context.host.driving[: len(trace)]
     recorded = np.flatnonzero(trace.is_kind(Kind.OP, Kind.RUNTIME) & driving)
-    following = recorded[np.searchsorted(trace.start_ns[recorded], gaps.end[longest])]
+    position = np.searchsorted(trace.start_ns[recorded], gaps.end[longest])
+    following = recorded[position[position < len(recorded)]]
     before = Counter(
         str(trace.names[trace.name[event]]) for event in following.tolist()
     ).most_common(2)
-    return (
-        (
-            f"{len(gaps) / graph.num_steps:.3g} gaps a step, the longest "
-            f"{int(gaps.own_ns.max()) / 1e6:.2f} ms"
-        ),
-        f"the longest stand before {' and '.join(name for name, _ in before)}",
-    )
+    longest_ms = int(gaps.own_ns.max()) / 1e6
+    per_step = f"{len(gaps) / graph.num_steps:.3g}"
+    plural = "" if per_step == "1" else "s"
+    evidence = [f"{per_step} gap{plural} a step, the longest {longest_ms:.2f} ms"]
+    if before:
+        names = " and ".join(name for name, _ in before)
+        evidence.append(f"the longest stand before {names}")
+    return tuple(evidence)
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:

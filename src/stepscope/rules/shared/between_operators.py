@@ -115,9 +115,11 @@ def _gaps(case: Case, graph: Graph) -> HostGaps:
     ends = trace.end_ns[events]
     reach = np.maximum.accumulate(ends)
     last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(events)), 0))
-    start, end = reach[:-1], trace.start_ns[events][1:]
-    window = (end > start) & (start >= graph.call_start_ns[0]) & (end <= graph.call_end_ns[-1])
-    handed_over = trace.thread[events[last[:-1]]] != trace.thread[events[1:]]
+    # The last gap ends with the last step: nothing need have been recorded after it.
+    stop = int(graph.call_end_ns[-1])
+    start, end = reach, np.minimum(np.append(trace.start_ns[events][1:], stop), stop)
+    window = (end > start) & (start >= graph.call_start_ns[0])
+    handed_over = trace.thread[events[last]] != trace.thread[np.append(events[1:], events[-1:])]
     start, end, handed_over = start[window], end[window], handed_over[window]
     step_ends = np.searchsorted(cut.host_start, end, side="right") > np.searchsorted(
         cut.host_start, start, side="right"
