@@ -184,6 +184,15 @@ FORMATS: tuple[Format, ...] = (
         module="rocm.miopen_perf_db",
     ),
     Format(
+        name="flight-recorder",
+        words="dumps of PyTorch's flight recorder: pickles, or _dump_fr_trace_json",
+        kind=TRAINING,
+        record="TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 torchrun train.py; then "
+        "/tmp/nccl_trace_rank_*",
+        judges=("comms",),
+        module="flight.dump",
+    ),
+    Format(
         name="memory-snapshot",
         words="CUDA memory snapshot (torch.cuda.memory._dump_snapshot)",
         kind=MEMORY,
