@@ -1,7 +1,8 @@
 """Flight-recorder dumps for tests: real ones of planted hangs, and formed ones.
 
-`readers/flight/gloo.tar.gz` has dumps of PyTorch 2.13 with gloo, 4 ranks on one machine: in each
-folder one hang was planted. `dump_bytes` forms a dump as NCCL's recorder writes it.
+`readers/flight/gloo.tar.gz` has dumps of PyTorch 2.13 with gloo, `nccl.tar.gz` of PyTorch 2.11 with
+NCCL 2.28 on one H200, 4 ranks each: in each folder one hang was planted. `dump_bytes` forms a dump
+as NCCL's recorder writes it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stepscope.readers.source import Source
 
 FOLDER = Path(__file__).parent / "readers" / "flight"
 GLOO = FOLDER / "gloo.tar.gz"
+NCCL = FOLDER / "nccl.tar.gz"
 
 
 @cache

@@ -245,7 +245,7 @@ def test_dumps_of_the_ranks_say_which_collective_it_is(
     started, _ = hung_with_dumps
     assert main(["attach", str(started.pid), "--looks", "2", "--every", "0"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "rank 1 is in broadcast (share_settings, train.py:71)" in printed
+    assert "rank 1 issued broadcast (share_settings, train.py:71)" in printed
     assert "2 of 2 ranks dumped" in printed
 
 

@@ -333,6 +333,15 @@ FORMATS: tuple[Format, ...] = (
         is_output=True,
     ),
     Format(
+        name="nccl-tests",
+        words="output of nccl-tests or rccl-tests (all_reduce_perf and the like)",
+        kind=SYSTEM,
+        record="all_reduce_perf -b 8 -e 8G -f 2 -g 8 > all_reduce_perf.txt",
+        judges=("comms", "machine"),
+        module="nccl.link_tests",
+        is_output=True,
+    ),
+    Format(
         name=NCCL,
         words="logs of NCCL and RCCL",
         kind=COMMS,

@@ -1,4 +1,4 @@
-"""Hangs: each that was planted in a real job of 4 gloo ranks, and formed ones of NCCL."""
+"""Hangs: each that was planted in a real job of 4 ranks, of NCCL and of gloo; and formed ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 
 from stepscope.analyses.collectives.hang import find_hang
 from stepscope.core.recordings.flight import Hang
-from tests.flight_dumps import dump_bytes, entry, read_folder, real, write_case, write_dumps
+from tests.flight_dumps import (
+    NCCL,
+    dump_bytes,
+    entry,
+    read_folder,
+    real,
+    write_case,
+    write_dumps,
+)
 
 
 def hang_of(folder: Path, by_rank: dict[int, list[dict[str, Any]]], **more: Any) -> Hang:
@@ -22,8 +30,8 @@ def hang_of(folder: Path, by_rank: dict[int, list[dict[str, Any]]], **more: Any)
 @pytest.mark.parametrize(
     ("case", "kind", "at_fault", "words"),
     [
-        ("skip", "different", (2,), "rank 2 is in barrier (validate, train.py:77) where"),
-        ("other", "different", (1,), "rank 1 is in broadcast (share_settings, train.py:71) where"),
+        ("skip", "different", (2,), "rank 2 issued barrier (validate, train.py:77) where"),
+        ("other", "different", (1,), "rank 1 issued broadcast (share_settings, train.py:71) where"),
         ("dtype", "types", (1,), "rank 1 has Double"),
         ("size", "no-dump", (3,), "rank 3 left no dump"),  # gloo ends the process
         ("sleep", "missing", (0,), "rank 0 did not come to all_reduce 5"),
@@ -34,7 +42,7 @@ def hang_of(folder: Path, by_rank: dict[int, list[dict[str, Any]]], **more: Any)
         ("send", "missing", (0,), "rank 0 did not come to all_reduce 5"),  # in a send, not recorded
     ],
 )
-def test_planted_hang_is_named(
+def test_hang_planted_under_gloo_is_named(
     tmp_path: Path, case: str, kind: str, at_fault: tuple[int, ...], words: str
 ) -> None:
     hang = find_hang(read_folder(write_case(tmp_path, f"{case}/pickle")))
@@ -44,6 +52,32 @@ def test_planted_hang_is_named(
     assert words in hang.summary
     assert hang.where is not None
     assert hang.where.split(":")[0].endswith("train.py")
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "at_fault", "words"),
+    [
+        ("skip", "different", (2,), "rank 2 issued barrier (validate, train.py:77) where"),
+        ("other", "different", (1,), "rank 1 issued broadcast (share_settings, train.py:71) where"),
+        ("dtype", "types", (1,), "rank 1 has BFloat16"),
+        ("size", "sizes", (3,), "rank 3 has 4,000 elements (exchange, train.py:66)"),
+        ("sleep", "missing", (0,), "rank 0 did not come to all_reduce 5"),
+        ("raise", "no-dump", (2,), "rank 2 left no dump"),
+        ("order", "order", (), "rank 1 in all_reduce 4 of data_parallel"),
+        ("chain", "missing", (3,), "rank 3 did not come to all_reduce 5"),
+        ("uneven", "sizes", (3,), "rank 3 has 1 element (train_ddp, train.py:116)"),
+        ("send", "peer", (1,), "rank 1 did not receive what rank 0 sends (pass_on, train.py:83)"),
+    ],
+)
+def test_hang_planted_under_nccl_is_named(
+    tmp_path: Path, case: str, kind: str, at_fault: tuple[int, ...], words: str
+) -> None:
+    hang = find_hang(read_folder(write_case(tmp_path, f"{case}/pickle", NCCL)))
+
+    assert hang is not None
+    assert (hang.kind, hang.at_fault) == (kind, at_fault)
+    assert words in hang.summary
+    assert hang.where is not None
 
 
 @pytest.mark.parametrize("case", sorted({name.partition("/")[0] for name in real()}))

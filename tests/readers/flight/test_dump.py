@@ -12,7 +12,7 @@ import pytest
 from stepscope.errors import FormatError
 from stepscope.readers.flight import dump
 from stepscope.readers.source import Source
-from tests.flight_dumps import dump_bytes, entry, read_folder, real, write_case, write_dumps
+from tests.flight_dumps import NCCL, dump_bytes, entry, read_folder, real, write_case, write_dumps
 from tests.recordings import texts_of
 
 
@@ -20,6 +20,7 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
     for case in ("skip/pickle", "order/pickle", "send/json"):
         name, data = min(real()[case].items())
         yield "flight-recorder", name, data
+    yield "flight-recorder", "nccl_rank_0", real(NCCL)["send/pickle"]["nccl_trace_rank_0"]
     open_send = entry(3, "send 0->1", state="scheduled")
     yield "flight-recorder", "formed_rank_0", dump_bytes([entry(0), entry(1), open_send])
 

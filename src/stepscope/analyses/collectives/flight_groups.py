@@ -147,9 +147,7 @@ def _first_disagreement(group: GroupCalls) -> Disagreement | None:
         calls = {rank: group.calls[rank].get(sequence) for rank in present}
         there = {rank: call for rank, call in calls.items() if call is not None}
         sides = _sides(there)
-        if len(sides) < 2 or all(call.state == COMPLETED for call in there.values()):
-            continue
-        if any(_went_on(group, rank, call) for rank, call in there.items()):
+        if len(sides) < 2 or all(_went_on(group, rank, call) for rank, call in there.items()):
             continue
         kinds = {difference(sides[0][0], call) for call, _ in sides[1:]}
         kind = next(each for each in ("different", "sizes", "types") if each in kinds)
@@ -164,7 +162,8 @@ def _first_disagreement(group: GroupCalls) -> Disagreement | None:
 
 
 def _went_on(group: GroupCalls, rank: int, call: FlightCall) -> bool:
-    """The rank got through it: it was no hang, whatever the others passed in."""
+    """The rank got through it. One that broadcasts where others reduce may; where all do, it is no
+    hang, whatever they passed in."""
     return call.state == COMPLETED or (call.is_retired and call.sequence < group.last[rank])
 
 

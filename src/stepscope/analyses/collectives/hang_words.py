@@ -55,8 +55,8 @@ def of_disagreement(
     if disagreement.kind == SIZES:
         what = (
             f"in {call_words(call, group)} {ranks_words(few)} {_verb(few, 'has')} "
-            f"{_elements(other):,} elements{at(other)} and {ranks_words(many)} {_elements(call):,}"
-            f"{at(call)}"
+            f"{_counted(_elements(other))}{at(other)} and {ranks_words(many)} "
+            f"{_elements(call):,}{at(call)}"
         )
         action = (
             "give every rank the same number of elements: pad or drop the last batch, and the same "
@@ -72,9 +72,8 @@ def of_disagreement(
         action = "give every rank tensors of one dtype"
     else:
         what = (
-            f"{ranks_words(few)} {_verb(few, 'is')} in {other.op}{at(other)} where "
-            f"{ranks_words(many)} {_verb(many, 'is')} in {call.op}{at(call)}: collective "
-            f"{disagreement.sequence:,} of {group}"
+            f"{ranks_words(few)} issued {other.op}{at(other)} where {ranks_words(many)} issued "
+            f"{call.op}{at(call)}: collective {disagreement.sequence:,} of {group}"
         )
         action = f"find out why {ranks_words(few)} came there instead: {BRANCH}"
     return Hang(
@@ -107,7 +106,7 @@ def _disagreement_details(
                 f"{many[0]} {times(counts[1])}"
             )
     for call, ranks in disagreement.sides[2:]:
-        yield f"{ranks_words(ranks)}: {call.op}{at(call)}, {_elements(call):,} elements"
+        yield f"{ranks_words(ranks)}: {call.op}{at(call)}, {_counted(_elements(call))}"
     if disagreement.missing:
         verb = _verb(disagreement.missing, "has")
         yield f"{ranks_words(disagreement.missing)} {verb} not come to it"
@@ -272,6 +271,10 @@ def _elements(call: FlightCall) -> int:
     return sum(prod(size) for size in call.input_sizes)
 
 
+def _counted(elements: int) -> str:
+    return "1 element" if elements == 1 else f"{elements:,} elements"
+
+
 def _types(call: FlightCall) -> str:
     return ", ".join(dict.fromkeys(call.input_types)) or "no type"
 
@@ -280,4 +283,4 @@ def _verb(ranks: Sequence[int], verb: str) -> str:
     """For one rank; for several."""
     if len(ranks) == 1:
         return verb
-    return {"is": "are", "has": "have", "waits": "wait", "does": "do"}[verb]
+    return {"has": "have", "waits": "wait", "does": "do"}[verb]

@@ -263,6 +263,33 @@ class MeasuredRates(Struct, frozen=True, kw_only=True):
     torch: str | None = None
 
 
+class LinkRow(Struct, frozen=True, kw_only=True):
+    """One size of a test."""
+
+    size_bytes: int
+    seconds: float
+    """Out of place, where that was measured; else in place."""
+    in_place_s: float | None
+    bus_bytes_per_s: float
+    """Of `seconds`: what each rank's link moves, whatever the collective (nccl-tests'
+    doc/PERFORMANCE.md)."""
+
+
+class LinkTest(Struct, frozen=True, kw_only=True):
+    """What nccl-tests or rccl-tests measured of one collective."""
+
+    path: str
+    kind: str
+    """all_reduce and the like."""
+    device: str | None
+    num_ranks: int
+    num_nodes: int
+    rows: tuple[LinkRow, ...]
+    """By size."""
+    num_wrong: int
+    """Sizes whose results were wrong; they are not among the rows."""
+
+
 class SystemRecording(Recording, frozen=True, kw_only=True):
     """What was read of a machine."""
 
@@ -272,6 +299,7 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
     topologies: tuple[Topology, ...] = ()
     rates: tuple[MeasuredRates, ...] = ()
     hosts: tuple[HostUse, ...] = ()
+    link_tests: tuple[LinkTest, ...] = ()
 
 
 class SystemReport(Struct, frozen=True, kw_only=True):
@@ -302,6 +330,10 @@ class SystemReport(Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[HostUse, ...]:
         return tuple(host for recording in self.recordings for host in recording.hosts)
+
+    @property
+    def link_tests(self) -> tuple[LinkTest, ...]:
+        return tuple(test for recording in self.recordings for test in recording.link_tests)
 
     def joined(self, other: SystemReport) -> SystemReport:
         return SystemReport(recordings=(*self.recordings, *other.recordings))

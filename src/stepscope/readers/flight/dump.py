@@ -48,6 +48,8 @@ RANK = re.compile(r"rank[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE)
 NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z]\w{0,8})*$")
 LIBRARY = re.compile(r"(?:site|dist)-packages/|lib/python\d|^<|^/usr/lib/python|^/opt/conda/lib")
 ENDS = re.compile(r"(\d{1,7})\s?(->|<-)\s?(\d{1,7})")
+OPS = {"all_reduce_barrier": "barrier"}
+"""NCCL's barrier is an all_reduce of one element."""
 AGAIN = (
     "Dump it anew: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the "
     "nccl_trace_rank_* files"
@@ -194,7 +196,7 @@ class _DumpParser:
         return FlightCall(
             record=record,
             group=self._group(entry.get("process_group")),
-            op=self._once(op.split(" ")[0] or "?"),
+            op=self._once(OPS.get(word := op.split(" ")[0] or "?", word)),
             sequence=0 if sequence is None else sequence,
             is_p2p=is_p2p,
             ends=_ends(op),
