@@ -333,6 +333,15 @@ FORMATS: tuple[Format, ...] = (
         is_output=True,
     ),
     Format(
+        name="port-counters",
+        words="perfquery, ibstat, ethtool -S, /sys/class/infiniband, sar -n DEV",
+        kind=SYSTEM,
+        record="while sleep 10; do date +%s; grep -H . /sys/class/infiniband/*/ports/*/"
+        "{counters,hw_counters}/*; done > ports.txt",
+        judges=("comms", "machine"),
+        module="network.counters",
+    ),
+    Format(
         name="nccl-tests",
         words="output of nccl-tests or rccl-tests (all_reduce_perf and the like)",
         kind=SYSTEM,
