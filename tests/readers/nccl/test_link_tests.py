@@ -54,7 +54,7 @@ def output(
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "nccl-tests", "all_reduce_perf.txt", NEW.encode()
-    yield "nccl-tests", "all_reduce_old.txt", OLD.encode()
+    yield "nccl-tests", "old.all_reduce_perf.txt", OLD.encode()
     yield "nccl-tests", "two_nodes.txt", output(H100, 16, num_nodes=2, peak=90e9).encode()
 
 
