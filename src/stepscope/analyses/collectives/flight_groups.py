@@ -185,15 +185,18 @@ def waits(groups: Sequence[GroupCalls]) -> list[Wait]:
     """Of each rank and group, the first collective that is not over: whom it lacks."""
     every = []
     for group in groups:
+        lacking: dict[int, tuple[int, ...]] = {}
         for rank, calls in group.calls.items():
             first = next(
                 (calls[at] for at in sorted(calls) if not is_over(group, rank, calls[at])), None
             )
             if first is None:
                 continue
-            missing = tuple(
-                other for other in group.members if group.last.get(other, -1) < first.sequence
-            )
+            if first.sequence not in lacking:
+                lacking[first.sequence] = tuple(
+                    other for other in group.members if group.last.get(other, -1) < first.sequence
+                )
+            missing = lacking[first.sequence]
             is_told = missing or not first.is_retired
             if is_told:
                 every.append(Wait(rank=rank, group=group.label, call=first, missing=missing))

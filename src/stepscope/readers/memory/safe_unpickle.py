@@ -147,6 +147,12 @@ class _Machine:
                     end = pos + 4 + word(data, pos)[0]
                     push(data[pos + 4 : end].decode("utf-8", "surrogatepass"))
                     pos = end
+                elif code == 0x71 and data[pos] == len(memo):  # BINPUT, of torch's own pickler
+                    keep(stack[-1])
+                    pos += 1
+                elif code == 0x72 and word(data, pos)[0] == len(memo):  # LONG_BINPUT
+                    keep(stack[-1])
+                    pos += 4
                 elif code == 0x65:  # APPENDS
                     start = marks.pop()
                     _list(stack[start - 1], code_pos).extend(stack[start:])
