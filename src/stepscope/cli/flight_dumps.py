@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DEFAULTS = ("nccl_trace_rank_", "comm_lib_trace_rank_")
-"""In /tmp, and since PyTorch 2.8 in ~/.cache/torch."""
+"""In /tmp, in newer versions in ~/.cache/torch."""
 ANSWER_S = 3.0
 """That all ranks together may take to write what the pipe asked for."""
 
@@ -83,7 +83,8 @@ def _prefixes(process: Process) -> list[str]:
     if given:
         return given
     home = process.environment.get("HOME", "/tmp")  # noqa: S108 - where PyTorch writes them
-    folders = ("/tmp", f"{home}/.cache/torch")  # noqa: S108
+    cache = process.environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    folders = ("/tmp", f"{cache}/torch")  # noqa: S108
     return [f"{folder}/{name}" for folder in folders for name in DEFAULTS]
 
 

@@ -107,6 +107,30 @@ def test_a_kineto_trace_with_process_groups_is_not_claimed() -> None:
     assert not dump.is_mine(text, "trace.json")
 
 
+def test_the_first_version_has_one_number_and_no_groups(tmp_path: Path) -> None:
+    old = {
+        "version": "1.1",
+        "entries": [
+            {
+                "record_id": at,
+                "pg_id": 0,
+                "seq_id": at + 1,
+                "profiling_name": "nccl:all_reduce",
+                "input_sizes": ((8,),),
+                "state": "scheduled" if at else "completed",
+                "frames": [],
+            }
+            for at in range(2)
+        ],
+    }
+    data = pickle.dumps(old, 2)
+    assert dump.is_mine(data, "nccl_trace_rank_1")
+    (read,) = read_folder(write_dumps(tmp_path, {1: data}))
+
+    assert [call.sequence for call in read.calls] == [1, 2]
+    assert read.groups[0].label == "group 0"
+
+
 def test_autograds_thread_is_named_where_there_is_no_python_stack(tmp_path: Path) -> None:
     call = entry(0, frames=[], thread_name="pt_autograd_0", state="started")
     write_dumps(tmp_path, {0: dump_bytes([call])})

@@ -41,7 +41,7 @@ MAX_FRAMES = 200
 MAX_TENSORS = 64
 MAX_TEXT = 200
 NUM_WHERE = 3
-MARKS = (b"profiling_name", b"collective_seq_id")
+MARKS = (b"profiling_name", b"seq_id")
 EMPTY_MARKS = (b"pg_config", b"pg_status")
 """Of a dump without an entry."""
 RANK = re.compile(r"rank[-_.=]?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -119,13 +119,14 @@ def _dump(source: Source, most: int, notes: list[str], taken: set[int]) -> Fligh
             raise FormatError(f"{source.label} is not whole JSON: {wrong}. {AGAIN}") from None
     del data
     entries = value.get("entries", []) if isinstance(value, dict) else None
-    if not isinstance(entries, list) or not isinstance(value.get("pg_config", {}), dict):
+    if not isinstance(entries, list):
         raise FormatError(f"{source.label} is no dump of the flight recorder. {AGAIN}")
     rank = _rank(source)
     if rank is None:
         rank = next(number for number in range(len(taken) + 1) if number not in taken)
         notes.append(f"{source.label}: its name does not tell a rank; taken for rank {rank}")
-    parser = _DumpParser(value.get("pg_config", {}))
+    configs = value.get("pg_config")
+    parser = _DumpParser(configs if isinstance(configs, dict) else {})
     calls = [call for entry in entries[-most:] if (call := parser.call(entry)) is not None]
     calls.sort(key=lambda call: call.record)
     if parser.num_unread:
@@ -190,12 +191,14 @@ class _DumpParser:
         backend, _, op = name[:MAX_TEXT].rpartition(":")
         self.backends[backend] += 1
         is_p2p = entry.get("is_p2p") is True
-        sequence = whole(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id"), 0)
+        # The first version (PyTorch 2.2) has one number for both, and no name of a group.
+        numbered = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
+        sequence = whole(numbered, 0)
         state = entry.get("state")
         where, is_library = self._where(entry.get("frames"))
         return FlightCall(
             record=record,
-            group=self._group(entry.get("process_group")),
+            group=self._group(entry.get("process_group", (entry.get("pg_id"),))),
             op=self._once(OPS.get(word := op.split(" ")[0] or "?", word)),
             sequence=0 if sequence is None else sequence,
             is_p2p=is_p2p,

@@ -59,10 +59,10 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
                 f"{row.bus_bytes_per_s / 1e9:.3g}",
                 "-" if expected is None else f"{row.bus_bytes_per_s / expected:.0%}",
             )
-            for row in test.rows
+            for row in reversed(test.rows)
         )
         yield Table(
-            title=f"{test.kind}, each size",
+            title=f"{test.kind}, each size, the largest first",
             columns=("size", "us", "us in place", "bus GB/s", "of the link's"),
             rows=rows,
             right=(0, 1, 2, 3, 4),

@@ -9,8 +9,8 @@ up, after 10 minutes by default (30 with gloo), every device of the job is paid 
 nothing; then the job ends.
 
 Evidence it needs: dumps of the flight recorder, of as many ranks as there are
-(`TORCH_FR_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1`; before PyTorch 2.9
-`TORCH_NCCL_TRACE_BUFFER_SIZE`).
+(`TORCH_FR_BUFFER_SIZE=2000`, which older versions call `TORCH_NCCL_TRACE_BUFFER_SIZE`, and
+`TORCH_NCCL_DUMP_ON_TIMEOUT=1`).
 
 What to do: look at the rank and the line that are named: a branch that not all ranks take, an input
 that ended sooner on one of them, an exception that one rank caught, a batch of another size, groups
