@@ -195,6 +195,31 @@ def test_two_sides_of_equal_number_accuse_nobody(tmp_path: Path) -> None:
     assert any("do not tell whose fault" in detail for detail in hang.details)
 
 
+def test_how_long_it_was_open_is_told_where_the_dumps_tell_it(tmp_path: Path) -> None:
+    late = 1_790_000_000_000_000_000 + 20_000_000_000
+    open_call = entry(1, state="started", time_discovered_started_ns=late)
+    waits = [entry(0), open_call]
+    hang = hang_of(tmp_path / "a", {0: waits, 1: waits, 2: waits, 3: [entry(0)]})
+    assert hang.waited_s == pytest.approx(20.0, abs=0.01)
+    assert hang.details[-1] == "open for 20 s; its timeout is 15 s"
+
+    waits = [entry(0), {**open_call, "time_discovered_started_ns": late - 19_000_000_000}]
+    hang = hang_of(tmp_path / "b", {0: waits, 1: waits, 2: waits, 3: [entry(0)]})
+    assert hang.details[-1].endswith("of a job that ran on it is no hang")
+
+    hang_of_gloo = find_hang(read_folder(write_case(tmp_path / "c", "sleep/pickle")))
+    assert hang_of_gloo is not None
+    assert hang_of_gloo.waited_s is None
+
+
+def test_real_hangs_were_open_longer_than_their_timeout(tmp_path: Path) -> None:
+    hang = find_hang(read_folder(write_case(tmp_path, "skip/pickle", NCCL)))
+
+    assert hang is not None
+    assert hang.waited_s is not None
+    assert hang.waited_s > 15
+
+
 def test_jobs_whose_collectives_all_ended_are_not_hung(tmp_path: Path) -> None:
     done = dump_bytes([entry(0), entry(1), entry(2)])
     ahead = dump_bytes([entry(0), entry(1), entry(2), entry(3)])

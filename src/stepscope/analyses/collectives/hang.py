@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from stepscope.analyses.collectives import hang_words as words
 from stepscope.analyses.collectives.flight_groups import (
     Disagreement,
@@ -35,6 +37,37 @@ from stepscope.core.recordings.flight import (
 
 def find_hang(dumps: Sequence[FlightDump]) -> Hang | None:
     """None where no collective is open on any rank."""
+    hang = _find(dumps)
+    if hang is None:
+        return None
+    waited = [
+        seconds
+        for dump in dumps
+        if dump.rank in hang.waiting and (seconds := _waited_s(dump, hang)) is not None
+    ]
+    waited_s = max(waited, default=0.0) or None
+    limits = [call.timeout_s for dump in dumps for call in dump.calls[-1:] if call.timeout_s]
+    detail = words.waited_words(waited_s, min(limits, default=None))
+    return replace(hang, waited_s=waited_s, details=(*hang.details, detail))
+
+
+def _waited_s(dump: FlightDump, hang: Hang) -> float | None:
+    """From when the rank issued it to the last that its dump knows of."""
+    began = [
+        call.created_ns
+        for call in dump.calls
+        if call.op == hang.op and call.sequence == hang.sequence and call.created_ns is not None
+    ]
+    known = [
+        at
+        for call in dump.calls
+        for at in (call.created_ns, call.started_ns, call.completed_ns)
+        if at is not None
+    ]
+    return max((max(known) - began[-1]) / 1e9, 0.0) if began else None
+
+
+def _find(dumps: Sequence[FlightDump]) -> Hang | None:
     by_rank = {dump.rank: dump for dump in dumps if dump.calls}
     if not by_rank:
         return None

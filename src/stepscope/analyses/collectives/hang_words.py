@@ -250,6 +250,16 @@ def of_all_there(
     )
 
 
+def waited_words(waited_s: float | None, limit_s: float | None) -> str:
+    """Whether it is a hang at all: a dump of a job that runs has open collectives too."""
+    if waited_s is None:
+        return "how long it was open, these dumps do not tell: of a job that ran on it is no hang"
+    limit = "" if limit_s is None else f"; its timeout is {limit_s:,.3g} s"
+    if limit_s is None or waited_s < limit_s:
+        return f"open for {waited_s:,.3g} s at least{limit}: of a job that ran on it is no hang"
+    return f"open for {waited_s:,.3g} s{limit}"
+
+
 def _last_words(ranks: Sequence[int], dumps: Mapping[int, FlightDump]) -> str:
     last = dumps[ranks[0]].calls[-1]
     return f"{last.op} {last.sequence:,}{at(last)}"

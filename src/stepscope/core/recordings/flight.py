@@ -75,6 +75,8 @@ class FlightCall(Struct, frozen=True, kw_only=True):
     created_ns: int | None = None
     started_ns: int | None = None
     completed_ns: int | None = None
+    timeout_s: float | None = None
+    """After which the watchdog gives it up."""
     where: tuple[FlightFrame, ...] = ()
     """The training code that issued it, the innermost call first; of a library's where no other is
     in it; empty where no stack was dumped."""
@@ -140,4 +142,7 @@ class Hang(Struct, frozen=True, kw_only=True):
     """Ranks to look at first; empty where the dumps do not tell whose fault it is."""
     waiting: tuple[Count, ...]
     ranks: tuple[HangRank, ...]
+    waited_s: float | None = None
+    """How long it had been open at least, by the clock of the rank that waited longest; null where
+    the dumps do not tell."""
     details: tuple[str, ...] = ()

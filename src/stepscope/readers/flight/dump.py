@@ -212,6 +212,9 @@ class _DumpParser:
             created_ns=_time(entry.get("time_created_ns")),
             started_ns=_time(entry.get("time_discovered_started_ns")),
             completed_ns=_time(entry.get("time_discovered_completed_ns")),
+            timeout_s=None
+            if (limit := finite(entry.get("timeout_ms"), 0)) is None
+            else limit / 1e3,
             where=where,
             is_backward=(not where or is_library)
             and _text(entry.get("thread_name")).startswith("pt_autograd"),
