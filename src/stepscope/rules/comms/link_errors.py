@@ -4,9 +4,9 @@ What it sees: counters of the port that grew while the job ran: symbol errors, l
 downed, receive errors, retransmissions (sequence errors, acknowledgement timeouts); a port that is
 not active, or came up slower than its peers.
 
-Why it costs: a lost packet is sent again after a timeout (4.3 s with NCCL_IB_TIMEOUT=20, NCCL's
-default), and every rank of the collective waits for it. A link that retrains is silent meanwhile;
-one that came up at half its rate halves every exchange over it.
+Why it costs: a lost packet is sent again after a timeout (4.3 s with NCCL_IB_TIMEOUT=20), and every
+rank of the collective waits for it. A link that retrains is silent meanwhile; one that came up at
+half its rate halves every exchange over it.
 
 Evidence it needs: two samples of the counters or more (`perfquery -x`, `/sys/class/infiniband`,
 `ethtool -S`, each with `date +%s` before it), or `ibstat`; `stepscope run` samples them by itself
