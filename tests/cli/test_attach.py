@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import pytest
 
 from stepscope.cli import py_spy as spying
 from stepscope.cli.attach import find_ranks, look
+from stepscope.cli.flight_dumps import _ask, dump_of, find_hang_of
 from stepscope.cli.main import main
 from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
 from stepscope.core.recordings.stacks import Comparison, Frame, Standing
@@ -22,6 +25,7 @@ from stepscope.readers.host.stacks import training_stack
 from stepscope.report.document.terminal import to_text
 from stepscope.report.stacks import stacks_document
 from tests.capture.jobs import environment
+from tests.flight_dumps import write_case
 from tests.waiting import until
 
 HANG = """
@@ -57,20 +61,31 @@ def family(*members: Process) -> dict[int, Process]:
 
 
 @pytest.fixture
+def hung_with_dumps(
+    tmp_path: Path, hung: subprocess.Popen[bytes]
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """The same, with dumps of two ranks of a real job where their environment says."""
+    write_case(tmp_path, "other/pickle")
+    for rank in (2, 3):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+    return hung, tmp_path
+
+
+@pytest.fixture
 def hung(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Two ranks that sleep, under a shell that launched them."""
     path = tmp_path / "hang.py"
     path.write_text(HANG)
     one = f"{sys.executable} {path} {tmp_path}/ready"
     words = f"RANK=0 {one}0 & RANK=1 {one}1 & wait"
-    started = subprocess.Popen(["/bin/sh", "-c", words], env=environment(), start_new_session=True)
+    prefix = {"TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/nccl_trace_rank_"}
+    started = subprocess.Popen(
+        ["/bin/sh", "-c", words], env={**environment(), **prefix}, start_new_session=True
+    )
     try:
         until(lambda: (tmp_path / "ready0").exists() and (tmp_path / "ready1").exists())
         yield started
     finally:
-        import os
-        import signal
-
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
 
@@ -222,3 +237,43 @@ def test_the_view_names_the_rank_that_stands_elsewhere() -> None:
     assert "0-6 alike (7)" in text
     assert text.index("read_shard (data.py:12)") < text.index("backward (torch/_tensor.py)")
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_dumps_of_the_ranks_say_which_collective_it_is(
+    hung_with_dumps: tuple[subprocess.Popen[bytes], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    started, _ = hung_with_dumps
+    assert main(["attach", str(started.pid), "--looks", "2", "--every", "0"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "rank 1 issued broadcast (share_settings, train.py:71)" in printed
+    assert "2 of 2 ranks dumped" in printed
+
+
+def test_dumps_from_before_the_process_are_not_its_own(
+    hung_with_dumps: tuple[subprocess.Popen[bytes], Path],
+) -> None:
+    started, folder = hung_with_dumps
+    ranks = find_ranks([started.pid])
+    assert all(dump_of(rank) is not None for rank in ranks)
+    for path in folder.glob("nccl_trace_rank_*"):
+        os.utime(path, (1, 1))
+    assert [dump_of(rank) for rank in ranks] == [None, None]
+    assert find_hang_of(ranks) == (None, "")
+
+
+def test_only_a_pipe_is_asked_for_a_dump(tmp_path: Path) -> None:
+    """A file of that name stays as it is, and a pipe that nobody reads is not waited for."""
+    (tmp_path / "fr0.pipe").write_text("mine")
+    os.mkfifo(tmp_path / "fr1.pipe")
+    ranks = [
+        process(10 + n, 1, RANK=str(n), TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/fr")
+        for n in range(2)
+    ]
+    assert find_hang_of(ranks) == (None, "")
+    assert (tmp_path / "fr0.pipe").read_text() == "mine"
+    reader = os.open(tmp_path / "fr1.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert _ask(ranks[1])
+        assert os.read(reader, 8) == b"1\n"
+    finally:
+        os.close(reader)

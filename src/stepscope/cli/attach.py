@@ -2,8 +2,9 @@
 stacks.
 
 PID is a training process, several, or a launcher: the ranks that it started are found. Each is
-looked at a few times through py-spy, which stops it for some milliseconds each time. Processes must
-be on this machine.
+looked at a few times through py-spy, which stops it for some milliseconds each time. Where
+PyTorch's flight recorder wrote dumps (TORCH_NCCL_DUMP_ON_TIMEOUT=1), these say which collective it
+is. Processes must be on this machine.
 """
 
 from __future__ import annotations
@@ -51,15 +52,23 @@ class AttachOptions:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.host.stacks_compare import compare
-    from stepscope.cli.py_spy import dump, find_spy
-    from stepscope.report.stacks import stacks_document
+    from stepscope.cli.flight_dumps import find_hang_of
+    from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
+    from stepscope.errors import UsageError
+    from stepscope.report.stacks import dumps_document, stacks_document
 
-    spy = find_spy()
     options = options_of(AttachOptions, arguments)
-    stacks = look(
-        find_ranks(options.pids), lambda pid: dump(spy, pid), options.looks, options.every
-    )
-    print_document(stacks_document(compare(stacks)))
+    ranks = find_ranks(options.pids)
+    hang, dumps = find_hang_of(ranks)
+    try:
+        spy = find_spy()
+        stacks = look(ranks, lambda pid: dump(spy, pid), options.looks, options.every)
+    except (NotPermittedError, UsageError) as problem:
+        if hang is None:
+            raise
+        print_document(dumps_document(hang, dumps, str(problem)))
+        return 0
+    print_document(stacks_document(compare(stacks), hang, dumps))
     return 0
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from stepscope.core.recordings.system import PortSeries
+
 RUN_PARTS = (
     "start_up",
     "first_batch",
@@ -279,6 +281,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     """None while it runs, or where nobody saw its end."""
     ranks: tuple[RankMetadata, ...]
+    ports: tuple[PortSeries, ...] = ()
+    """InfiniBand's and RoCE's of its machines; empty where there are none."""
 
     @property
     def step_ns(self) -> int | None:

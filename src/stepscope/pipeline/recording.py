@@ -10,6 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from stepscope.analyses.collectives.hang import find_hang
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
 from stepscope.analyses.run.whole_run import whole_run
@@ -79,7 +82,10 @@ class Recording:
     @cached_property
     def auxiliary(self) -> Auxiliary | None:
         """What other tools recorded of the same job."""
-        return read_auxiliary(self.inputs.others)
+        auxiliary = read_auxiliary(self.inputs.others)
+        if auxiliary is None or auxiliary.training is None or not auxiliary.training.dumps:
+            return auxiliary
+        return structs.replace(auxiliary, hang=find_hang(auxiliary.training.dumps))
 
     @cached_property
     def run(self) -> RunFacts | None:

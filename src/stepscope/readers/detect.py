@@ -121,10 +121,15 @@ def detect(source: Source, notes: list[str]) -> tuple[Format, ...]:
     if _may_be_nccl(source, name) and _reader(NCCL).is_mine(head, name):
         # A job that NCCL writes into: whatever else its lines look like, it is no table and no
         # trace.
-        names = {NCCL} | {each for each in names if BY_NAME[each].kind in LOGS}
+        names = {NCCL} | {each for each in names if _shares_file(BY_NAME[each])}
     if (source.named or names or may_be_log(name)) and _goes_on(head, name, names):
         names |= kinds_in(source, names, notes)
     return tuple(each for each in FORMATS if each.name in names)
+
+
+def _shares_file(each: Format) -> bool:
+    """Lines of it may stand between NCCL's."""
+    return each.kind in LOGS or each.is_output
 
 
 def name_of(source: Source) -> str:

@@ -184,6 +184,15 @@ FORMATS: tuple[Format, ...] = (
         module="rocm.miopen_perf_db",
     ),
     Format(
+        name="flight-recorder",
+        words="dumps of PyTorch's flight recorder: pickles, or _dump_fr_trace_json",
+        kind=TRAINING,
+        record="TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 torchrun train.py; then "
+        "/tmp/nccl_trace_rank_*",
+        judges=("comms",),
+        module="flight.dump",
+    ),
+    Format(
         name="memory-snapshot",
         words="CUDA memory snapshot (torch.cuda.memory._dump_snapshot)",
         kind=MEMORY,
@@ -321,6 +330,24 @@ FORMATS: tuple[Format, ...] = (
         record="torchrun --tee 3 train.py > job.log 2>&1",
         judges=("host", "comms", "memory", "compiler"),
         module="job_log.log",
+        is_output=True,
+    ),
+    Format(
+        name="port-counters",
+        words="perfquery, ibstat, ethtool -S, /sys/class/infiniband, sar -n DEV",
+        kind=SYSTEM,
+        record="while sleep 10; do date +%s; grep -H . /sys/class/infiniband/*/ports/*/"
+        "{counters,hw_counters}/*; done > ports.txt",
+        judges=("comms", "machine"),
+        module="network.counters",
+    ),
+    Format(
+        name="nccl-tests",
+        words="output of nccl-tests or rccl-tests (all_reduce_perf and the like)",
+        kind=SYSTEM,
+        record="all_reduce_perf -b 8 -e 8G -f 2 -g 8 > all_reduce_perf.txt",
+        judges=("comms", "machine"),
+        module="nccl.link_tests",
         is_output=True,
     ),
     Format(

@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator
 
 from stepscope.core.numbers import number_ranges
+from stepscope.core.recordings.flight import Hang
 from stepscope.core.recordings.stacks import Comparison, Frame, Standing
 from stepscope.report.document.blocks import (
+    Action,
     Block,
     Cell,
     Column,
@@ -28,7 +30,26 @@ COLUMNS = (
 )
 
 
-def stacks_document(comparison: Comparison) -> Document:
+def dumps_document(hang: Hang, dumps: str, problem: str) -> Document:
+    """What the dumps show, where the processes themselves cannot be looked into."""
+    return (
+        Headline(command="stepscope attach", text=hang.summary),
+        _dumps_section(hang, dumps),
+        Prose(f"The stacks were not looked at: {problem}", "quiet"),
+    )
+
+
+def _dumps_section(hang: Hang, dumps: str) -> Section:
+    lines = [Prose(detail, "quiet") for detail in hang.details]
+    return Section(
+        title="What the flight recorder shows",
+        aside=dumps,
+        blocks=(Prose(hang.summary), *lines, Action(hang.action)),
+    )
+
+
+def stacks_document(comparison: Comparison, hang: Hang | None = None, dumps: str = "") -> Document:
+    """Where the ranks stand; with what their flight recorders' dumps show, where there are any."""
     groups: dict[tuple[object, ...], list[Standing]] = {}
     for rank in sorted(comparison.ranks, key=lambda rank: not rank.is_elsewhere):
         alike = (rank.is_elsewhere, rank.state, rank.where, rank.inside, rank.problem)
@@ -38,8 +59,14 @@ def stacks_document(comparison: Comparison) -> Document:
     if len(groups) > len(shown):
         blocks.append(Prose(f"and {len(groups) - len(shown)} more source locations", "quiet"))
     blocks.append(Facts(tuple(fact for group in shown for fact in _locations(group))))
+    of_dumps: list[Block] = []
+    if hang is not None:
+        of_dumps.append(_dumps_section(hang, dumps))
+    elif dumps:
+        of_dumps.append(Prose(f"Flight recorder: no collective is open ({dumps}).", "quiet"))
     return (
         Headline(command="stepscope attach", text=comparison.summary),
+        *of_dumps,
         Section(title="Where they stand", blocks=tuple(blocks)),
     )
 

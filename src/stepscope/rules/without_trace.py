@@ -28,7 +28,7 @@ def diagnose_without_trace(
     """A verdict from steps timed with no profiler, where they are enough for one."""
     rank = next((rank for rank in run.ranks if rank.steps is not None), None)
     return Diagnosis(
-        verdict=timed_verdict(run),
+        verdict=timed_verdict(run) if auxiliary is None else hung(auxiliary, timed_verdict(run)),
         step=_step(run, rank),
         replay=None,
         ladder=(),
@@ -49,6 +49,13 @@ def diagnose_without_trace(
         unknown_events=0,
         advice=(*advise_run(run), *(() if auxiliary is None else advise(auxiliary))),
     )
+
+
+def hung(auxiliary: Auxiliary, otherwise: Verdict) -> Verdict:
+    """A job that stands still is told so first: no step of it is to be shortened."""
+    if auxiliary.hang is None:
+        return otherwise
+    return Verdict(bound="unknown", summary=auxiliary.hang.summary, shares={})
 
 
 def timed_verdict(run: RunFacts) -> Verdict:
@@ -199,8 +206,9 @@ def diagnose_auxiliary(
         if codes
         else f"Of what it does show ({subjects}), no fault was found."
     )
+    verdict = Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={})
     return Diagnosis(
-        verdict=Verdict(bound="unknown", summary=f"Not known: {words}. {shows}", shares={}),
+        verdict=hung(auxiliary, verdict),
         step=StepTime(
             count=0 if training is None else training.num_steps,
             ms=None if step_ns is None else step_ns / 1e6,

@@ -131,7 +131,11 @@ def test_fabric_counters_are_read_seldom_and_in_words(tmp_path: Path) -> None:
     write(tmp_path, {port + "port_rcv_data": "100", port + "port_xmit_data": "50"})
     samples = [counters.take() for _ in range(10)]
     assert [sample for sample in samples if sample] == [
-        {"ib_rx_bytes_s": 400, "ib_tx_bytes_s": 200}
+        {
+            "ib_rx_bytes_s": 400,
+            "ib_tx_bytes_s": 200,
+            "ib_ports": {"mlx5_0/1": {"port_rcv_data": 100, "port_xmit_data": 50}},
+        }
     ]
 
 
@@ -155,3 +159,31 @@ def test_pressure_is_left_out_where_the_kernel_does_not_count_it(tmp_path: Path)
     counters = MachineCounters(tmp_path, Clock())
     write(tmp_path, {"proc/pressure/cpu": pressure.format(1_400_000)})
     assert counters.take()["cpu_pressure_share"] == pytest.approx(0.4)
+
+
+def test_ports_errors_and_waits_are_sampled_by_one_rank_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = "sys/class/infiniband/mlx5_0/ports/1/"
+    files = {
+        port + "counters/port_rcv_data": "7\n",
+        port + "counters/port_xmit_data": "8\n",
+        port + "counters/symbol_error": "3\n",
+        port + "counters/port_xmit_wait": "N/A\n",
+        port + "hw_counters/rp_cnp_handled": "5\n",
+        port + "hw_counters/lifespan": "12\n",
+    }
+    write(tmp_path, files)
+    counters = FabricCounters(tmp_path, Clock())
+    (sample,) = [taken for taken in (counters.take() for _ in range(10)) if taken]
+    assert sample["ib_ports"] == {
+        "mlx5_0/1": {
+            "port_rcv_data": 7,
+            "port_xmit_data": 8,
+            "symbol_error": 3,
+            "rp_cnp_handled": 5,
+        }
+    }
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    others = FabricCounters(tmp_path, Clock())
+    assert all("ib_ports" not in others.take() for _ in range(10))

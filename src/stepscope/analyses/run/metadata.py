@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from stepscope.analyses.run.own_time import own_times
+from stepscope.analyses.run.ports import run_ports
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.run.stalls import stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
@@ -34,6 +35,7 @@ def run_facts(record: RunRecord) -> RunFacts:
         ranks=_with_other_cores(
             record, _with_own_times(record, [rank_metadata(rank) for rank in record.ranks])
         ),
+        ports=run_ports(record),
     )
 
 

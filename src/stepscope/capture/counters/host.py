@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.counters.rates import CounterRates
 from stepscope.protocol.control_group import throttle_file
+from stepscope.protocol.port_counters import FILES
 
 TOP = Path("/")
 SELDOM = 10
 """Samples between two looks at what is slow to ask or changes seldom."""
+KINDS = ("counters", "hw_counters")
 _AT_ONCE = 1 << 16
 _IO_NAMES = {
     "disk_read_bytes_s": b"read_bytes:",
@@ -133,11 +136,17 @@ class ThrottleCounters(_Counters):
 class FabricCounters(_Counters):
     """InfiniBand and RoCE, which the kernel's network counters do not see.
 
-    The card is asked, so it is asked seldom.
+    The card is asked, so it is asked seldom; for errors and waits by one rank of a machine alone.
     """
 
     def _begin(self) -> None:
         self._ports = sorted(self._root.glob("sys/class/infiniband/*/ports/*/counters"))
+        self._files: dict[str, dict[str, str]] = {}
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            for port in self._ports:
+                files = [(name, port.parent / kind / name) for kind in KINDS for name in FILES]
+                name = f"{port.parents[2].name}/{port.parent.name}"
+                self._files[name] = {name: str(path) for name, path in files if path.is_file()}
 
     def take(self) -> dict[str, Any]:
         self._num_taken += 1
@@ -148,7 +157,19 @@ class FabricCounters(_Counters):
             for name in ("port_rcv_data", "port_xmit_data")
         )
         # The counters are of words of four bytes.
-        return self._rates.of({"ib_rx_bytes_s": received * 4, "ib_tx_bytes_s": sent * 4})
+        rates = self._rates.of({"ib_rx_bytes_s": received * 4, "ib_tx_bytes_s": sent * 4})
+        return {**rates, "ib_ports": self._counts()} if self._files else rates
+
+    def _counts(self) -> dict[str, dict[str, int]]:
+        """Each port's counters as they stand; those that cannot be read are left out."""
+        ports: dict[str, dict[str, int]] = {}
+        for port, files in self._files.items():
+            counts = ports[port] = {}
+            for name, path in files.items():
+                # A card that is being reset answers with an error.
+                with suppress(OSError, ValueError):
+                    counts[name] = int(read_all(path))
+        return ports
 
 
 def read_all(path: str) -> bytes:

@@ -18,6 +18,7 @@ from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime,
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
+from stepscope.core.recordings.flight import Hang
 from stepscope.core.run import RunFacts
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import read_regular
@@ -138,6 +139,8 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     when such were given."""
     recordings: tuple[Recording, ...] | UnsetType = UNSET
     """What other tools recorded, in words. There only when such were given."""
+    hang: Hang | UnsetType = UNSET
+    """Why the job stands still. There only when flight recorders' dumps show it."""
     gate: Gate | UnsetType = UNSET
     """There only with --fail-if or --budget."""
 

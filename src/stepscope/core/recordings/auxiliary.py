@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from stepscope.core.recordings.compiler import CompilerReport
+from stepscope.core.recordings.flight import Hang
 from stepscope.core.recordings.kernels import KernelReport
 from stepscope.core.recordings.memory import MemoryReport
 from stepscope.core.recordings.recording import Recording
@@ -50,6 +51,8 @@ class Auxiliary(Struct, frozen=True, kw_only=True):
     """Files that could not be read, and why."""
     kernel_shares: Mapping[str, float] = field(default_factory=dict)
     """Of the step, by kernel name, where a trace told it."""
+    hang: Hang | None = None
+    """Why the job stands still, where flight recorders' dumps show it."""
 
     @property
     def recordings(self) -> tuple[Recording, ...]:

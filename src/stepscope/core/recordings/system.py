@@ -263,6 +263,76 @@ class MeasuredRates(Struct, frozen=True, kw_only=True):
     torch: str | None = None
 
 
+class CounterGrowth(Struct, frozen=True, kw_only=True):
+    """One counter of a port, over the samples of it."""
+
+    last: int
+    """Since the port's counters began: it may be of months."""
+    growth: int | None = None
+    """From the first sample to the last; None with one sample, and where it began anew."""
+    per_s: float | None = None
+    """None where the samples have no times."""
+    most_per_s: float | None = None
+    """Between two samples."""
+    most_at_s: float | None = None
+    """When that was, from the first sample on."""
+    num_grew: int = 0
+    """Pairs of samples between which it grew."""
+
+
+class PortSeries(Struct, frozen=True, kw_only=True):
+    """One network port."""
+
+    name: str
+    """mlx5_0/1, eth0."""
+    layer: str | None = None
+    """InfiniBand or Ethernet, as ibstat has it."""
+    state: str | None = None
+    """Active, Down, ..., likewise."""
+    rate_bytes_per_s: float | None = None
+    """That it came up at; one direction."""
+    num_samples: int = 0
+    span_s: float | None = None
+    counters: Mapping[str, CounterGrowth] = field(default_factory=dict)
+    """By our names for them (protocol.port_counters)."""
+
+    def growth(self, name: str) -> int:
+        """0 where it was not counted."""
+        counter = self.counters.get(name)
+        return 0 if counter is None or counter.growth is None else counter.growth
+
+    def per_s(self, name: str) -> float | None:
+        counter = self.counters.get(name)
+        return None if counter is None else counter.per_s
+
+
+class LinkRow(Struct, frozen=True, kw_only=True):
+    """One size of a test."""
+
+    size_bytes: int
+    seconds: float
+    """Out of place, where that was measured; else in place."""
+    in_place_s: float | None
+    bus_bytes_per_s: float
+    """Of `seconds`: what each rank's link moves, whatever the collective (nccl-tests'
+    doc/PERFORMANCE.md)."""
+
+
+class LinkTest(Struct, frozen=True, kw_only=True):
+    """What nccl-tests or rccl-tests measured of one collective."""
+
+    path: str
+    kind: str
+    """all_reduce and the like."""
+    device: str | None
+    num_ranks: int
+    num_nodes: int
+    rows: tuple[LinkRow, ...]
+    """By size."""
+    num_wrong: int
+    """Sizes whose results were wrong; they are not among the rows."""
+
+
 class SystemRecording(Recording, frozen=True, kw_only=True):
     """What was read of a machine."""
 
@@ -272,6 +342,8 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
     topologies: tuple[Topology, ...] = ()
     rates: tuple[MeasuredRates, ...] = ()
     hosts: tuple[HostUse, ...] = ()
+    link_tests: tuple[LinkTest, ...] = ()
+    ports: tuple[PortSeries, ...] = ()
 
 
 class SystemReport(Struct, frozen=True, kw_only=True):
@@ -302,6 +374,14 @@ class SystemReport(Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> tuple[HostUse, ...]:
         return tuple(host for recording in self.recordings for host in recording.hosts)
+
+    @property
+    def link_tests(self) -> tuple[LinkTest, ...]:
+        return tuple(test for recording in self.recordings for test in recording.link_tests)
+
+    @property
+    def ports(self) -> tuple[PortSeries, ...]:
+        return tuple(port for recording in self.recordings for port in recording.ports)
 
     def joined(self, other: SystemReport) -> SystemReport:
         return SystemReport(recordings=(*self.recordings, *other.recordings))

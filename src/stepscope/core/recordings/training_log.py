@@ -12,6 +12,7 @@ from statistics import median
 
 from msgspec import Struct
 
+from stepscope.core.recordings.flight import FlightDump
 from stepscope.core.recordings.job_output import JobOutput
 from stepscope.core.recordings.recording import Recording
 
@@ -157,6 +158,8 @@ class TrainingRecording(Recording, frozen=True, kw_only=True):
     graphs: tuple[ExecutionGraph, ...] = ()
     outputs: tuple[JobOutput, ...] = ()
     """What PyTorch itself said in the job's output."""
+    dumps: tuple[FlightDump, ...] = ()
+    """Of the flight recorder, one for each rank."""
 
 
 class TrainingLog(Struct, frozen=True, kw_only=True):
@@ -175,6 +178,10 @@ class TrainingLog(Struct, frozen=True, kw_only=True):
     @property
     def outputs(self) -> tuple[JobOutput, ...]:
         return tuple(output for recording in self.recordings for output in recording.outputs)
+
+    @property
+    def dumps(self) -> tuple[FlightDump, ...]:
+        return tuple(dump for recording in self.recordings for dump in recording.dumps)
 
     @property
     def surest(self) -> tuple[FrameworkLog, ...]:

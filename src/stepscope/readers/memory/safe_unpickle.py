@@ -60,16 +60,15 @@ class PickleContentError(FormatError):
     """What is wrong, and at which byte."""
 
 
-def load_plain(data: bytes, label: str) -> Any:
+def load_plain(data: bytes, label: str, what: str = "a memory snapshot") -> Any:
     """The value that the pickle holds. Raises FormatError for what is damaged, and for what is more
-    than data."""
+    than data; `what` it should be."""
     if len(data) < 2 or data[0] != 0x80 or data[1] not in PROTOCOLS:
         raise FormatError(
             f"{label}: it does not begin like a pickle of protocol {PROTOCOLS[0]} to "
-            f"{PROTOCOLS[-1]}; "
-            "write it with torch.cuda.memory._dump_snapshot"
+            f"{PROTOCOLS[-1]}; {what} does"
         )
-    machine = _Machine(data)
+    machine = _Machine(data, what)
     try:
         return machine.run()
     except PickleContentError as problem:
@@ -88,8 +87,9 @@ class _Machine:
     """The stack machine. Its loop is one long function: a call for each of millions of codes would
     cost more than the work."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, what: str) -> None:
         self.data = data
+        self.what = what
         self.pos = 2
         self.stack: list[Any] = []
         self.marks: list[int] = []
@@ -147,6 +147,12 @@ class _Machine:
                     end = pos + 4 + word(data, pos)[0]
                     push(data[pos + 4 : end].decode("utf-8", "surrogatepass"))
                     pos = end
+                elif code == 0x71 and data[pos] == len(memo):  # BINPUT, of torch's own pickler
+                    keep(stack[-1])
+                    pos += 1
+                elif code == 0x72 and word(data, pos)[0] == len(memo):  # LONG_BINPUT
+                    keep(stack[-1])
+                    pos += 4
                 elif code == 0x65:  # APPENDS
                     start = marks.pop()
                     _list(stack[start - 1], code_pos).extend(stack[start:])
@@ -172,9 +178,9 @@ class _Machine:
         data, stack = self.data, self.stack
         if code in REFUSED:
             raise PickleContentError(
-                f"refused at byte {self.pos}: the code {CODES[code]} can run a program, and a "
-                "memory snapshot needs none. "
-                "The file is not a plain snapshot, and nothing in it was run"
+                f"refused at byte {self.pos}: the code {CODES[code]} can run a program, and "
+                f"{self.what} needs none. "
+                f"The file is not plainly {self.what}, and nothing in it was run"
             )
         if code == 0x5D:  # EMPTY_LIST
             stack.append([])
@@ -267,7 +273,7 @@ class _Machine:
         else:
             name = CODES.get(code)
             what = (
-                f"the code {name}, which a snapshot does not use"
+                f"the code {name}, which plain data do not use"
                 if name
                 else f"{code:#04x}, which is no code"
             )
@@ -316,7 +322,7 @@ def _set_items(target: Any, items: list[Any], pos: int) -> None:
         )
     if len(items) > MAX_FIELDS:
         raise PickleContentError(
-            f"a dict of {len(items) // 2:,} fields at byte {pos}: no snapshot has one"
+            f"a dict of {len(items) // 2:,} fields at byte {pos}: no recording has one"
         )
     keys = items[::2]
     for key in keys:
@@ -335,5 +341,5 @@ def _check_key(key: Any, pos: int) -> None:
     ):
         return
     raise PickleContentError(
-        f"a {type(key).__name__} stands as a key at byte {pos}: a snapshot's keys are words"
+        f"a {type(key).__name__} stands as a key at byte {pos}: a recording's keys are words"
     )

@@ -65,7 +65,7 @@ class NcclTests:
 
 
 @dataclass(slots=True)
-class _Section:
+class Section:
     """One test: from its header to the next one's."""
 
     kind: str | None = None
@@ -90,7 +90,7 @@ def read_nccl_tests(path: Path) -> NcclTests:
 
 def parse_nccl_tests(text: str, name: str) -> NcclTests:
     """`name` is the file's: it may name the test."""
-    sections = [section for section in _sections(text, _test_in(name.casefold())) if section.rows]
+    sections = [section for section in sections_of(text, kind_in(name.casefold())) if section.rows]
     if not sections:
         raise FormatError(
             f"{name} has no line of measured sizes and times as nccl-tests prints them "
@@ -112,23 +112,23 @@ def parse_nccl_tests(text: str, name: str) -> NcclTests:
     )
 
 
-def _sections(text: str, otherwise: str | None) -> list[_Section]:
-    section = _Section(kind=otherwise)
+def sections_of(text: str, otherwise: str | None) -> list[Section]:
+    section = Section(kind=otherwise)
     sections = [section]
     for line in text.splitlines():
         line = PREFIX.sub("", line, count=1).strip()
-        named = _test_in(line) if "_perf" in line else None
+        named = kind_in(line) if "_perf" in line else None
         if named or (line.startswith(STARTS) and section.rows):
             # A header has several of these lines; a new test begins at the first after rows.
             if section.rows:
-                section = _Section(kind=otherwise)
+                section = Section(kind=otherwise)
                 sections.append(section)
             section.kind = named or section.kind
         _take(section, line)
     return sections
 
 
-def _take(section: _Section, line: str) -> None:
+def _take(section: Section, line: str) -> None:
     rank = RANK.match(line)
     if rank:
         if int(rank[2] or 0) == 0:
@@ -169,18 +169,8 @@ def _is_error(words: list[str]) -> bool:
     return "e" in words[-1].casefold() or "e" in words[-5].casefold()
 
 
-def _points(section: _Section, name: str) -> list[CollectivePoint]:
-    size = len(section.hosts)
-    if size < 2:
-        raise FormatError(
-            f"{name} does not name its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "
-            "the tests' whole header"
-        )
-    section.kind = section.kind or _guess(section, size)
-    if section.kind is None:
-        raise FormatError(
-            f"{name} does not say which test it is. Name the file for it, as in all_gather_perf.txt"
-        )
+def _points(section: Section, name: str) -> list[CollectivePoint]:
+    size, kind = len(section.hosts), kind_of(section, name)
     hosts = len(set(section.hosts.values()))
     tier = "node" if hosts == 1 else "across" if hosts == size else "world"
     points = []
@@ -189,7 +179,7 @@ def _points(section: _Section, name: str) -> list[CollectivePoint]:
         time = Timing(seconds=both[0], low_s=min(both), high_s=max(both), repeats=section.iters)
         points.append(
             CollectivePoint(
-                kind=section.kind,
+                kind=kind,
                 backend="nccl",
                 tier=tier,
                 group_size=size,
@@ -200,7 +190,22 @@ def _points(section: _Section, name: str) -> list[CollectivePoint]:
     return points
 
 
-def _guess(section: _Section, size: int) -> str | None:
+def kind_of(section: Section, name: str) -> str:
+    """Which test it is. FormatError where nothing tells, or the ranks are not named."""
+    if len(section.hosts) < 2:
+        raise FormatError(
+            f"{name} does not name its ranks (lines with `# Rank 0 ... on HOST device 0`): keep "
+            "the tests' whole header"
+        )
+    section.kind = section.kind or _guess(section, len(section.hosts))
+    if section.kind is None:
+        raise FormatError(
+            f"{name} does not say which test it is. Name the file for it, as in all_gather_perf.txt"
+        )
+    return section.kind
+
+
+def _guess(section: Section, size: int) -> str | None:
     """All-reduce alone has this ratio, with more than two ranks."""
     ratios = sorted(row[3] for row in section.rows if row[3])
     if not ratios or size == 2:
@@ -210,7 +215,7 @@ def _guess(section: _Section, size: int) -> str | None:
     )
 
 
-def _test_in(text: str) -> str | None:
+def kind_in(text: str) -> str | None:
     match = NAME.search(text)
     return TESTS[match[1]] if match else None
 

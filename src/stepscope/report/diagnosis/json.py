@@ -75,6 +75,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         recordings=UNSET
         if auxiliary is None
         else tuple(map(recording_contract, recording_texts(auxiliary))),
+        hang=UNSET if auxiliary is None or auxiliary.hang is None else auxiliary.hang,
         gate=UNSET if gate is None else gate_contract(gate),
     )
 

@@ -14,7 +14,8 @@ long.
 Evidence it needs: traces of two ranks at least; collectives of a megabyte and more with their sizes
 (c10d records them by itself). `NCCL_DEBUG=INFO` logs given beside the traces name the transport and
 say whether there are several nodes, as do the traces' own names (host_process.time.pt.trace.json);
-`nvidia-smi topo -m` names the links there are; a log given alone says what NCCL fell back to.
+`nvidia-smi topo -m` names the links there are; a log given alone says what NCCL fell back to, and
+the output of nccl-tests what the link reaches at each size.
 
 What to do: read NCCL's log for NET/Socket where NET/IB or P2P should stand; set NCCL_SOCKET_IFNAME
 to the fast interface, NCCL_IB_HCA to the right cards; remove NCCL_P2P_DISABLE and NCCL_IB_DISABLE;
@@ -41,6 +42,7 @@ from stepscope.planner.cluster import ACROSS, Tier
 from stepscope.planner.constants import Constants
 from stepscope.planner.devices import usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
+from stepscope.rules.shared.link_tests import advice_of, judge_test
 from stepscope.rules.shared.nccl_notes import slow_links
 
 CODE = "slow-link"
@@ -188,8 +190,19 @@ def _rates(job: JobCase, index: int, link: _Link) -> tuple[Float64, Bool]:
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    """By the machine's topology, where a trace says that collectives weigh: devices that reach each
-    other through the host."""
+    """By nccl-tests' own figures; and by the machine's topology, where a trace says that
+    collectives weigh: devices that reach each other through the host."""
+    if auxiliary.system is None:
+        return []
+    tests = [
+        advice_of(judge_test(test), CODE, BOUND)
+        for test in auxiliary.system.link_tests
+        if test.rows
+    ]
+    return [each for each in tests if each is not None] + _by_topologies(auxiliary)
+
+
+def _by_topologies(auxiliary: Auxiliary) -> list[Advice]:
     kernels = [name for name in auxiliary.kernel_shares if COLLECTIVE.search(name)]
     share = sum(auxiliary.kernel_shares[name] for name in kernels)
     if auxiliary.system is None or share < POLICY.least_share:

@@ -283,8 +283,8 @@ def _hangs(outputs: Sequence[JobOutput]) -> Iterator[Advice]:
         )
         action = (
             "keep every rank's output (torchrun --tee 3), and the flight recorder's: "
-            "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
-            " TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+            "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1; `stepscope diagnose` reads "
+            "its dumps"
         )
     yield Advice(
         code=late_rank.CODE,

@@ -1,0 +1,1 @@
+"""Counters of network ports, as tools print them."""

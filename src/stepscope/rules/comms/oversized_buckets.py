@@ -1,0 +1,177 @@
+"""DDP's buckets are so large that the exchange of the last one stands after the backward pass.
+
+What it sees: gradient messages of DDP, each of several gradients and of more than twice the default
+bucket, with time after the backward pass in which the last of them moves and nothing computes.
+
+Why it costs: a bucket is sent when the last of its gradients is there. Of one bucket for the whole
+model nothing crosses while the backward pass runs: all of it is exposed. With many, only the last
+one's bytes come after the end.
+
+Evidence it needs: the collectives' sizes, which c10d records by itself, and backward's ranges
+(`ProfilerActivity.CPU`).
+
+What to do: DistributedDataParallel(bucket_cap_mb=25), which is the default. A gradient that alone
+is larger than a bucket stays one: a large embedding is not split.
+
+Example: two ranks with bucket_cap_mb=1000: one message of 400 MB begins when the backward pass has
+ended.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from math import ceil
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import Float64, Int64, Kind
+from stepscope.replay.simulate_job import JobGraph
+from stepscope.rules.job_case import JobCase, JobProposal
+from stepscope.rules.shared.messages import (
+    ACCUMULATE,
+    Cost,
+    Messages,
+    cost_of,
+    gradient_messages,
+    launched_inside,
+    times_ns,
+    with_times_ns,
+)
+
+CODE = "oversized-buckets"
+BOUND = "comms"
+EXCLUDES = ("tiny-buckets",)
+BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
+GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    usual_mb: int = 25
+    """DDP's default bucket_cap_mb."""
+    least_times: float = 2.0
+    """The default, from which a bucket is oversized: gradients that do not fit make buckets a
+    little larger than the cap."""
+    least_gradients: int = 4
+    """In an oversized bucket: one of few gradients is large for theirs, and no cap splits it."""
+
+
+POLICY = Policy()
+
+
+class _Split(Struct, frozen=True, kw_only=True):
+    """A rank's messages, and the computing of the backward pass before each, from the one before
+    it on."""
+
+    sent: Messages
+    window_ns: Float64
+    cost: Cost
+
+    def left_ns(self, now_ns: Float64, cap_bytes: float) -> Float64:
+        """Of each message, what is left to move when its last gradient is there, were it sent in
+        pieces as its gradients come.
+
+        n pieces of p ns each become ready evenly over a window w: the last one, or what queues up
+        before it, is left: max(p, n p - w (n - 1) / n). What an earlier message left takes from
+        the window.
+        """
+        left: Float64 = now_ns.copy()
+        before = 0.0
+        for at, size in enumerate(self.sent.bytes.tolist()):
+            if at and self.sent.step[at] != self.sent.step[at - 1]:
+                before = 0.0
+            num = max(ceil(size / cap_bytes), 1)
+            piece = (float(now_ns[at]) + (num - 1) * self.cost.alpha_ns) / num
+            window = max(float(self.window_ns[at]) - before, 0.0)
+            queued = num * piece - window * (num - 1) / num
+            left[at] = min(max(piece, queued), float(now_ns[at])) if num > 1 else now_ns[at]
+            before = float(left[at])
+        return left
+
+
+def propose_job(job: JobCase) -> JobProposal | None:
+    """Each oversized message is sent in pieces of the default size, as its gradients come."""
+    sent = [gradient_messages(job, index, ACCUMULATE) for index in range(len(job.cases))]
+    sizes = np.concatenate([own.bytes for own in sent]) if sent else np.zeros(0)
+    cap = POLICY.usual_mb * 2.0**20
+    is_large = sizes > POLICY.least_times * cap
+    if not is_large.any() or not _are_splittable(job, sent, cap):
+        return None
+    took = np.concatenate([times_ns(job.job_graph, at, own) for at, own in enumerate(sent)])
+    cost = cost_of(sizes, took)
+    if cost is None:
+        return None
+    splits = [
+        _Split(sent=own, window_ns=_windows_ns(job, index, own), cost=cost)
+        for index, own in enumerate(sent)
+    ]
+    largest, steps = float(sizes.max()), sum(p.graph.num_steps for p in job.job_graph.parts)
+    after = float(took[is_large].sum()) / max(steps, 1) / 1e6
+    return JobProposal(
+        code=CODE,
+        bound=BOUND,
+        summary=f"Gradients cross in buckets of up to {largest / 1e6:.0f} MB, each sent when its "
+        "last gradient is there.",
+        action=f"DistributedDataParallel(..., bucket_cap_mb={POLICY.usual_mb}), the default: most "
+        "bytes then cross beside the backward pass",
+        evidence=(
+            (
+                f"{len(sizes) / max(steps, 1):.0f} gradient messages a step, "
+                f"{largest / 1e6:.0f} MB the largest; the default is {cap / 1e6:.0f}"
+            ),
+            f"the oversized ones take {after:.2f} ms a step",
+        ),
+        ranks=job.ranks,
+        change=partial(_changed, splits=splits, cap_bytes=cap),
+        # Kernels and transfers that run at once slow one another down.
+        cautious=partial(_changed, splits=splits, cap_bytes=cap, spared=0.5),
+    )
+
+
+def _changed(
+    job_graph: JobGraph, splits: list[_Split], cap_bytes: float, spared: float = 1.0
+) -> JobGraph:
+    """With so much of the time spared that could be."""
+    in_order = iter(splits)
+
+    def new_ns(_own: Messages, now_ns: Float64) -> Float64:
+        left = next(in_order).left_ns(now_ns, cap_bytes)
+        return now_ns - spared * (now_ns - left)
+
+    return with_times_ns(job_graph, [split.sent for split in splits], new_ns)
+
+
+def _windows_ns(job: JobCase, index: int, sent: Messages) -> Float64:
+    """Of each message, the time of the backward pass's kernels since the one before it, or since
+    its begin."""
+    graph = job.job_graph.parts[index].graph
+    backward = launched_inside(job, index, lambda name: BACKWARD.search(name) is not None)
+    counted = np.where(backward & job.compute_tasks(index), graph.task_ns, 0.0)
+    windows = np.zeros(len(sent))
+    before = 0
+    for at, task in enumerate(sent.task.tolist()):
+        same = graph.task_step[before:task] == sent.step[at]
+        windows[at] = float(counted[before:task][same].sum())
+        before = task + 1
+    return windows
+
+
+def _are_splittable(job: JobCase, sent: list[Messages], cap_bytes: float) -> bool:
+    """Whether the oversized buckets hold several gradients, by how many the backward passes of the
+    recorded steps made; and their owner did not say that his cap is no larger."""
+    caps = [
+        case.metadata.ddp.get("bucket_cap_mb")
+        for case in job.cases
+        if case.metadata is not None and case.metadata.ddp is not None
+    ]
+    if any(isinstance(cap, (int, float)) and cap <= POLICY.usual_mb for cap in caps):
+        return False
+    for case, own in zip(job.cases, sent, strict=True):
+        trace = case.context.trace
+        named: Int64 = np.flatnonzero(trace.is_kind(Kind.OP) & matching(trace, GRADIENT))
+        large = int((own.bytes > POLICY.least_times * cap_bytes).sum())
+        if large and len(named) < POLICY.least_gradients * len(own):
+            return False
+    return True
