@@ -13,6 +13,7 @@ from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
 from stepscope.planner.choice import Choice, choice_of, why
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.launch.emit import restricted
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.layout_parse import parse_layout
 from stepscope.planner.search import SearchResult, search
@@ -26,9 +27,12 @@ SLOWEST = 2.0
 """Times the best step: what is slower than this is no choice, however little memory it needs."""
 
 
-def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
+def answer(
+    options: JobOptions, pins: Pins, questions: Questions, target: str | None = None
+) -> Plan:
+    """With a target, what is not pinned is searched among what can be written for it."""
     job, notes = job_of(options, is_largest=questions.largest)
-    space = space_of(pins)
+    space = space_of(pins) if target is None else restricted(space_of(pins), target)
     largest = recipes.largest_model(job, space) if questions.largest else None
     if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)

@@ -39,6 +39,8 @@ OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adaf
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 OFFLOAD = ("none", "optimizer", "all")
+TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
+DEFAULT_FRAMEWORK = "megatron-core"
 FORMATS = ("terminal", "json", "html")
 NOTHING_FITS = 1
 """Exit code where no layout fits: a script that asks before it launches."""
@@ -67,8 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--framework",
         choices=FRAMEWORKS,
-        default="megatron-core",
-        help="its conventions (default: %(default)s)",
+        help=f"its conventions (default: {DEFAULT_FRAMEWORK}, or that of --emit or --check)",
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
     parser.add_argument(
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_pins(parser.add_argument_group("parts of the layout that are given"))
     _add_questions(parser.add_argument_group("what else to answer"))
+    _add_launch(parser.add_argument_group("from the plan to the run"))
     run_group = parser.add_argument_group("from a recorded run")
     run_group.add_argument(
         "--from",
@@ -111,7 +113,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     output.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="write there instead of standard output"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write there instead of standard output; a folder with --emit",
     )
     output.add_argument(
         "--rows",
@@ -149,6 +155,15 @@ def _add_pins(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--no-flash", action="store_true", help="attention that writes its scores to memory"
+    )
+
+
+def _add_launch(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--emit",
+        choices=TARGETS,
+        help="write the launch line and configuration of the best layout, or of --explain; "
+        "--out names the folder",
     )
 
 
@@ -217,6 +232,11 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.plan.from_run import run_from
 
         return run_from(options_of(RunOptions, arguments), output)
+    if arguments.emit is not None:
+        from stepscope.cli.plan.emit import run_emit
+
+        return run_emit(arguments, output)
+    arguments.framework = arguments.framework or DEFAULT_FRAMEWORK
     from stepscope.cli.plan.answer import answer
 
     memory = None

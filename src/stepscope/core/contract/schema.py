@@ -20,6 +20,7 @@ from stepscope.core.contract.codec import Contract, schema_of
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
+from stepscope.core.contract.launch import LaunchContract
 from stepscope.core.contract.plan import PlanContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.triage import TriageContract
@@ -30,6 +31,7 @@ DOCUMENTS: tuple[type[Contract], ...] = (
     ComparisonContract,
     DiagnosisContract,
     FixContract,
+    LaunchContract,
     PlanContract,
     ScalingContract,
     TriageContract,
