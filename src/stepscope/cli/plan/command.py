@@ -5,7 +5,8 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE compares the plan's memory with a recording of it.
+--beside FILE compares the plan's memory with a recording of it. --emit writes the chosen layout's
+launch line and configuration; --check reads a configuration and says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -165,6 +166,13 @@ def _add_launch(group: argparse._ArgumentGroup) -> None:
         help="write the launch line and configuration of the best layout, or of --explain; "
         "--out names the folder",
     )
+    group.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="a ds_config.json, a torchtitan train.toml or a script with Megatron-LM's flags: what "
+        "it will take, and what is wrong with it",
+    )
 
 
 def _add_questions(group: argparse._ArgumentGroup) -> None:
@@ -232,6 +240,10 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.plan.from_run import run_from
 
         return run_from(options_of(RunOptions, arguments), output)
+    if arguments.check is not None:
+        from stepscope.cli.plan.check import run_check
+
+        return run_check(arguments, output)
     if arguments.emit is not None:
         from stepscope.cli.plan.emit import run_emit
 

@@ -49,6 +49,9 @@ def torchtitan(job: TrainingJob, choice: Choice) -> Launch:
     words = [f"--module {module}", f"--config {config}"]
     for section in ("training", "parallelism"):
         words += [f"--{section}.{key} {value}" for key, value in tables[section].items()]
+    if layout.pp > 1 or layout.ep > 1:
+        # It captures steps as graphs unless told not to, and cannot with either.
+        words.append("--training.disable_cuda_graphs")
     words.append(f"activation-checkpoint:{layout.recompute}")
     line = torchrun_line(job.cluster, "-m", ("torchtitan.train", *words))
     shown = line.replace(" --", " \\\n  --").replace(" -m ", " \\\n  -m ")
