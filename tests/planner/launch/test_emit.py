@@ -27,9 +27,10 @@ class Mesh:
     def get_data_parallel_world_size(self): return 8
 config = DeepSpeedConfig(sys.argv[1], mpu=Mesh())
 zero = config.zero_config
+device = zero.offload_optimizer and zero.offload_optimizer.device
 print(json.dumps([config.train_batch_size, config.train_micro_batch_size_per_gpu,
     config.gradient_accumulation_steps, int(zero.stage), bool(config.bfloat16_config.enabled),
-    str(zero.offload_optimizer.device.value) if zero.offload_optimizer else None]))
+    device and str(getattr(device, "value", device))]))
 """
 ACCELERATE = """
 import json, sys

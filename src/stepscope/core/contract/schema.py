@@ -18,6 +18,7 @@ from msgspec.inspect import DataclassType, StructType, Type, type_info
 
 from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import Contract, schema_of
+from stepscope.core.contract.collective import CollectiveContract
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
@@ -30,6 +31,7 @@ from stepscope.core.contract.verification import VerificationContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
     CheckContract,
+    CollectiveContract,
     ComparisonContract,
     DiagnosisContract,
     FixContract,
