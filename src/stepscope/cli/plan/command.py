@@ -94,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="rates measured by `stepscope calibrate`, not datasheets",
     )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="what `compare PLAN.json RUN --recalibrate FILE` learned from a run",
+    )
     _add_pins(parser.add_argument_group("parts of the layout that are given"))
     _add_questions(parser.add_argument_group("what else to answer"))
     _add_launch(parser.add_argument_group("from the plan to the run"))

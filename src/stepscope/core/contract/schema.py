@@ -24,6 +24,8 @@ from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
 from stepscope.core.contract.launch import LaunchContract
 from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.plan_calibration import PlanCalibration
+from stepscope.core.contract.plan_comparison import PlanComparisonContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.triage import TriageContract
 from stepscope.core.contract.tuning import TuningContract
@@ -36,6 +38,8 @@ DOCUMENTS: tuple[type[Contract], ...] = (
     DiagnosisContract,
     FixContract,
     LaunchContract,
+    PlanCalibration,
+    PlanComparisonContract,
     PlanContract,
     ScalingContract,
     TriageContract,
