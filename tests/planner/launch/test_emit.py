@@ -191,12 +191,17 @@ def test_models_that_the_script_does_not_have_are_refused() -> None:
 
 
 def test_what_is_pinned_stays_and_the_rest_is_what_the_target_has() -> None:
-    space = restricted(Space(tp=(4,)), "deepspeed")
+    space = restricted(Space(tp=(4,)), "deepspeed", 8)
     assert space.tp == (4,)
     assert space.pp == (1,)
     assert set(TARGETS) == {
         "torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate",
     }  # fmt: skip
+
+
+def test_one_device_shares_nothing() -> None:
+    with pytest.raises(UsageError, match="--emit torchrun"):
+        restricted(Space(), "fsdp2", 1)
 
 
 def test_a_name_of_several_lines_stays_a_comment() -> None:

@@ -32,7 +32,9 @@ def answer(
 ) -> Plan:
     """With a target, what is not pinned is searched among what can be written for it."""
     job, notes = job_of(options, is_largest=questions.largest)
-    space = space_of(pins) if target is None else restricted(space_of(pins), target)
+    space = space_of(pins)
+    if target is not None:
+        space = restricted(space, target, job.cluster.num_devices)
     largest = recipes.largest_model(job, space) if questions.largest else None
     if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from stepscope.errors import UsageError
 from stepscope.planner.choice import Choice
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.deepspeed import deepspeed
@@ -56,8 +57,10 @@ TARGETS = {
 }
 
 
-def restricted(space: Space, target: str) -> Space:
+def restricted(space: Space, target: str, num_devices: int) -> Space:
     """The space with what the target can express where nothing was pinned."""
+    if target == "fsdp2" and num_devices == 1:
+        raise UsageError("one device has no other to share its states with: --emit torchrun")
     plain = Space()
     free = {
         name: values
