@@ -12,7 +12,6 @@ from dataclasses import replace
 from msgspec import Struct
 
 from stepscope.planner.choice import Choice, choice_of
-from stepscope.planner.constants import DEFAULT
 from stepscope.planner.job import VALUE_BYTES, TrainingJob
 from stepscope.planner.launch.settings import Settings
 from stepscope.planner.launch.spread import Range, memory_range, step_range
@@ -28,6 +27,8 @@ ROOMY = 0.92
 no more than there is taken now."""
 FULL_BUCKET = 100e6
 """Bytes of a bucket that keeps a link busy: its transfer is many times its latency."""
+LARGE_BUFFERS = 0.05
+"""Of a device's memory: buckets that take more are named."""
 ERROR, SLOW, MEMORY, NOTE = "error", "slow", "memory", "note"
 
 
@@ -65,6 +66,13 @@ class Checked(Struct, frozen=True, kw_only=True):
         return self.choice.memory_bytes <= self.job.cluster.memory_bytes
 
     @property
+    def mfu(self) -> float | None:
+        """Of the step with what its buckets cost."""
+        if self.choice is None or self.step is None:
+            return None
+        return self.choice.mfu * self.choice.step_s / self.step.value
+
+    @property
     def runs(self) -> bool:
         return not any(fault.kind == ERROR for fault in self.faults)
 
@@ -92,14 +100,15 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
     choice = choice_of(job, layout)
     faults += _memory_faults(job, layout, choice)
     faults += _slow_faults(settings, job, layout, choice)
-    faults += _bucket_faults(settings, job, layout)
+    buckets = _bucket_faults(settings, job, layout, choice)
+    faults += buckets
     faults.sort(key=lambda fault: (fault.kind != ERROR, -(fault.seconds or 0.0)))
     return Checked(
         settings=settings,
         job=job,
         layout=layout,
         choice=choice,
-        step=step_range(choice.step_s),
+        step=step_range(choice.step_s + sum(fault.seconds or 0.0 for fault in buckets)),
         memory=memory_range(choice.memory_bytes),
         faults=tuple(faults),
         notes=settings.notes,
@@ -310,37 +319,41 @@ def _bigger_micro(layout: Layout) -> Layout | None:
 # Buckets.
 
 
-def _bucket_faults(settings: Settings, job: TrainingJob, layout: Layout) -> Iterator[Fault]:
+def _bucket_faults(
+    settings: Settings, job: TrainingJob, layout: Layout, choice: Choice
+) -> list[Fault]:
     """Small buckets pay a collective's start and hops each time; large ones are memory."""
     elements, width = settings.bucket_elements, layout.dp * layout.cp
     if elements is None or width == 1:
-        return
-    value_bytes = VALUE_BYTES[job.precision]
+        return []
+    value_bytes, faults = VALUE_BYTES[job.precision], []
     size = elements * value_bytes
-    held = job.model.num_params / (layout.tp * layout.pp)
-    network = Network(job.cluster, job.constants)
-    each_s = float(network.around_s(Group(width, layout.tp))) + DEFAULT.collective_s
-    saved = held * value_bytes / size - held * value_bytes / FULL_BUCKET
+    held = job.model.num_params / (layout.tp * layout.pp) * value_bytes
+    each_s = float(Network(job.cluster, job.constants).around_s(Group(width, layout.tp)))
+    each_s += job.constants.collective_s
     # Every micro-batch reduces on its own under ZeRO-2 and 3.
     times = layout.num_micro if layout.zero_stage >= 2 else 1
-    lost = max(0.0, saved) * each_s * times
-    step = choice_of(job, layout).step_s
-    if lost > WORTH * step:
-        yield Fault(
-            code="small-buckets",
-            kind=SLOW,
-            what=f"buckets of {size / 1e6:.3g} MB: {held * value_bytes / size * times:.0f} "
-            f"collectives a step of {each_s * 1e6:.0f} us each before a byte moves, where they "
-            "are not hidden",
-            fix=f"{FULL_BUCKET / value_bytes:.0f} elements or more",
-            seconds=lost,
+    lost = max(0.0, held / size - held / FULL_BUCKET) * each_s * times
+    lost = max(0.0, lost - _hiding_s(settings, job, choice))
+    if lost > WORTH * choice.step_s:
+        what = (
+            f"buckets of {size / 1e6:.3g} MB: {held / size * times:.0f} collectives a step, each "
+            f"{each_s * 1e6:.0f} us before a byte moves"
         )
+        fix = f"buckets of {FULL_BUCKET / value_bytes:.0f} elements or more"
+        faults.append(Fault(code="small-buckets", kind=SLOW, what=what, fix=fix, seconds=lost))
     buffers = size * (2 if settings.overlaps_data else 1)
-    if buffers > 0.05 * job.cluster.memory_bytes:
-        yield Fault(
-            code="large-buckets",
-            kind=MEMORY,
-            what=f"buckets of {size / GIB:.1f} GiB are {buffers / GIB:.1f} GiB of buffers",
-            fix=f"{2 * FULL_BUCKET / value_bytes:.0f} elements keep a link as busy",
-            num_bytes=buffers - 2 * FULL_BUCKET,
-        )
+    if buffers > LARGE_BUFFERS * job.cluster.memory_bytes:
+        what = f"buckets of {size / GIB:.1f} GiB are {buffers / GIB:.1f} GiB of buffers"
+        fix = f"buckets of {2 * FULL_BUCKET / value_bytes:.0f} elements keep a link as busy"
+        saved = buffers - 2 * FULL_BUCKET
+        faults.append(Fault(code="large-buckets", kind=MEMORY, what=what, fix=fix, num_bytes=saved))
+    return faults
+
+
+def _hiding_s(settings: Settings, job: TrainingJob, choice: Choice) -> float:
+    """Of the backward passes, which are two thirds of the work, what can hide collectives."""
+    if not settings.overlaps_data:
+        return 0.0
+    work = sum(choice.times.get(name, 0.0) for name in ("gemm", "attention", "stream", "recompute"))
+    return job.constants.overlap * work * 2 / 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import textwrap
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -19,6 +20,9 @@ from stepscope.planner.layout_words import spelled_out
 LAUNCH = "launch.sh"
 SCRIPT = "train.py"
 SETTINGS = "layout.json"
+WIDTH = 72
+STARTS = ("torchrun ", "deepspeed ")
+"""Lines that may be long and hold no text in quotes with spaces."""
 
 
 class LaunchFile(Struct, frozen=True, kw_only=True):
@@ -77,6 +81,18 @@ def torchrun_line(cluster: Cluster, script: str, arguments: Sequence[str] = ()) 
     return " ".join([*words, shlex.quote(script), *arguments])
 
 
+def broken(command: str) -> tuple[str, ...]:
+    """A long line over several, as a shell reads them."""
+    lines, line = [], ""
+    for word in command.split(" "):
+        if line and len(line) + len(word) > WIDTH:
+            lines.append(f"{line} \\")
+            line = f"  {word}"
+        else:
+            line = f"{line} {word}" if line else word
+    return (*lines, line)
+
+
 def shell_file(job: TrainingJob, layout: Layout, lines: Sequence[str]) -> LaunchFile:
     """A script for bash that stops at the first failure and says what it starts."""
     head = ["#!/usr/bin/env bash", *about(job, layout), "set -euo pipefail"]
@@ -85,7 +101,10 @@ def shell_file(job: TrainingJob, layout: Layout, lines: Sequence[str]) -> Launch
             "# Run this on every node.",
             ': "${MASTER_ADDR:?set MASTER_ADDR to the first node}"',
         ]
-    return LaunchFile(name=LAUNCH, text="\n".join([*head, *lines, ""]), is_executable=True)
+    body = [
+        part for line in lines for part in (broken(line) if line.startswith(STARTS) else (line,))
+    ]
+    return LaunchFile(name=LAUNCH, text="\n".join([*head, *body, ""]), is_executable=True)
 
 
 def about(job: TrainingJob, layout: Layout) -> list[str]:
@@ -93,7 +112,7 @@ def about(job: TrainingJob, layout: Layout) -> list[str]:
     cluster = _comment(job.cluster.name)
     return [
         f"# {_comment(job.model.name)} on {cluster}, {layout}.",
-        f"# {spelled_out(layout)}",
+        *(f"# {line}" for line in textwrap.wrap(spelled_out(layout), WIDTH)),
         f"# {job.global_batch} sequences of {job.seq_len} tokens a step, {job.precision}.",
     ]
 

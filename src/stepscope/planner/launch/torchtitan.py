@@ -54,13 +54,12 @@ def torchtitan(job: TrainingJob, choice: Choice) -> Launch:
         words.append("--training.disable_cuda_graphs")
     words.append(f"activation-checkpoint:{layout.recompute}")
     line = torchrun_line(job.cluster, "-m", ("torchtitan.train", *words))
-    shown = line.replace(" --", " \\\n  --").replace(" -m ", " \\\n  -m ")
     return Launch(
         target="torchtitan",
         layout=str(layout),
         command=line,
         files=(
-            shell_file(job, layout, [shown.replace(" activation-", " \\\n  activation-")]),
+            shell_file(job, layout, [line]),
             LaunchFile(name=CONFIG, text=toml_text(job, layout)),
         ),
         notes=(NOTE,),

@@ -48,12 +48,12 @@ def _headline(checked: Checked) -> str:
     if checked.step is None or checked.memory is None or job is None:
         return f"{settings.where}: {plural(len(checked.faults), 'fault')} that can be seen in it."
     fit = f"{gib(checked.memory.value)} of {gib(job.cluster.memory_bytes)}"
-    mfu = "" if checked.choice is None else f", {percent(checked.choice.mfu)} MFU"
+    mfu = "" if checked.mfu is None else f", {percent(checked.mfu)} MFU"
     verdict = "" if checked.fits else " It does not fit."
     best = next((fault for fault in checked.faults if fault.seconds), None)
     gain = ""
     if best is not None and best.seconds is not None:
-        gain = f" Most to gain: {best.fix}, {seconds(best.seconds)} a step."
+        gain = f" Most to gain: {best.code}, {seconds(best.seconds)} a step."
     return f"{checked.layout}: {seconds(checked.step.value)} a step{mfu}, {fit}.{verdict}{gain}"
 
 
@@ -93,7 +93,7 @@ def check_json(checked: Checked, missing: tuple[str, ...]) -> str:
             layout_words=None if layout is None else spelled_out(layout),
             step_s=_ranged(checked.step),
             memory_bytes=_ranged(checked.memory),
-            mfu=None if checked.choice is None else checked.choice.mfu,
+            mfu=checked.mfu,
             faults=tuple(
                 Fault(
                     code=fault.code,

@@ -7,14 +7,12 @@ from pathlib import Path
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.launch import LaunchContract, LaunchedFile
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.launch.files import Launch
+from stepscope.planner.launch.files import Launch, broken
 from stepscope.planner.layout_words import spelled_out
 from stepscope.report.document.blocks import Block, Code, Document, Headline, Items, Section
 from stepscope.report.plan.account import Account
 from stepscope.report.plan.text import name_section
 from stepscope.report.plan.words import gib, job_words, seconds
-
-WIDTH = 72
 
 
 def launch_document(
@@ -32,7 +30,7 @@ def launch_document(
     blocks: list[Block] = [
         Headline(command="stepscope plan", text=f"{text}{fault}{where}", about=(job_words(job),)),
         name_section(account.layout),
-        Section(title="Launch", blocks=(Code(_broken(launch.command)),)),
+        Section(title="Launch", blocks=(Code(broken(launch.command)),)),
     ]
     if folder is None:
         blocks += [
@@ -43,18 +41,6 @@ def launch_document(
     if notes:
         blocks.append(Section(title="Left to do", blocks=(Items(notes),)))
     return tuple(blocks)
-
-
-def _broken(command: str) -> tuple[str, ...]:
-    """A long line over several, as a shell reads them."""
-    lines, line = [], ""
-    for word in command.split(" "):
-        if line and len(line) + len(word) > WIDTH:
-            lines.append(f"{line} \\")
-            line = f"  {word}"
-        else:
-            line = f"{line} {word}" if line else word
-    return (*lines, line)
 
 
 def launch_json(
