@@ -16,7 +16,7 @@ from stepscope.planner.choice import choice_of
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.framework import find_framework
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.launch.check import Checked, check
+from stepscope.planner.launch.check import Checked, check, framework_of
 from stepscope.planner.launch.emit import launch_of
 from stepscope.planner.launch.read import read_settings
 from stepscope.planner.launch.read_megatron import flags_of, model_of
@@ -35,15 +35,13 @@ GOOD: dict[str, Any] = {
 def job_for(settings: Settings, cluster: str = "1x8xH100") -> TrainingJob:
     framework = find_framework(settings.framework)
     assert framework is not None
-    if settings.overlaps_data is not None:
-        framework = replace(framework, overlaps_data=settings.overlaps_data)
     return TrainingJob(
         model=settings.model or find_model(settings.model_word or "llama3-8b"),
         cluster=parse_cluster(cluster),
         seq_len=settings.seq_len or 4096,
         global_batch=settings.global_batch or 1,
         precision=settings.precision or "bf16",
-        framework=framework,
+        framework=framework_of(settings, framework),
     )
 
 
@@ -192,8 +190,22 @@ def test_variables_of_a_script_are_put_in_and_nothing_is_run(tmp_path: Path) -> 
     assert (settings.tp, settings.micro_batch, settings.seq_len) == (4, 2, 8192)
     assert settings.global_batch is None
     assert settings.notes == ("--global-batch-size $GBS is not set in this file",)
+    assert len({fault.code for fault in check(settings, None).faults}) == 1
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "ran2").exists()
+
+
+def test_gradients_in_half_precision_are_half_as_large(tmp_path: Path) -> None:
+    path = tmp_path / "args.sh"
+    text = "--tensor-model-parallel-size 1 --micro-batch-size 1 --bf16 --use-distributed-optimizer"
+    sizes = []
+    for more in ("", " --grad-reduce-in-bf16"):
+        path.write_text(f"{text}{more}\n")
+        settings = read_settings(path)
+        checked = check(settings, job_for(settings))
+        assert checked.choice is not None
+        sizes.append(checked.choice.memory["gradients"])
+    assert sizes[1] == pytest.approx(sizes[0] / 2)
 
 
 def test_auto_is_not_said(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.cli.plan.options import Output
@@ -45,6 +44,7 @@ def job_of_settings(
     from stepscope.planner.catalog import find_model
     from stepscope.planner.framework import find_framework
     from stepscope.planner.job import TrainingJob
+    from stepscope.planner.launch.check import framework_of
     from stepscope.planner.optimizers import OPTIMIZERS
 
     model, word = settings.model, arguments.model or settings.model_word
@@ -58,8 +58,6 @@ def job_of_settings(
     cluster, _ = cluster_of(arguments.cluster, arguments.hardware)
     framework = find_framework(arguments.framework or settings.framework)
     assert framework is not None
-    if settings.overlaps_data is not None:
-        framework = replace(framework, overlaps_data=settings.overlaps_data)
     batch = settings.global_batch or arguments.global_batch
     return TrainingJob(
         model=model,
@@ -67,7 +65,7 @@ def job_of_settings(
         seq_len=seq,
         global_batch=batch or cluster.num_devices,
         precision=settings.precision or arguments.precision,
-        framework=framework,
+        framework=framework_of(settings, framework),
         optimizer=OPTIMIZERS[settings.optimizer or arguments.optimizer],
         is_adapter=arguments.adapters,
     ), ()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from stepscope.planner.choice import Choice, choice_of
+from stepscope.planner.framework import Framework
 from stepscope.planner.job import VALUE_BYTES, TrainingJob
 from stepscope.planner.launch.settings import Settings
 from stepscope.planner.launch.spread import Range, memory_range, step_range
@@ -75,6 +76,16 @@ class Checked(Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> bool:
         return not any(fault.kind == ERROR for fault in self.faults)
+
+
+def framework_of(settings: Settings, framework: Framework) -> Framework:
+    """The framework with what the file switches on or off of it."""
+    if settings.overlaps_data is not None:
+        framework = replace(framework, overlaps_data=settings.overlaps_data)
+    if settings.grad_bytes is not None:
+        grads = settings.grad_bytes
+        framework = replace(framework, grad_bytes=grads, comm_grad_bytes=grads)
+    return framework
 
 
 def check(settings: Settings, job: TrainingJob | None) -> Checked:
@@ -249,6 +260,7 @@ def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator
 def _slow_faults(
     settings: Settings, job: TrainingJob, layout: Layout, choice: Choice
 ) -> Iterator[Fault]:
+    best: dict[str, Fault] = {}
     for code, what, fix, changed, cut in _changes(settings, job, layout):
         if problems(changed, cut):
             continue
@@ -256,8 +268,11 @@ def _slow_faults(
         gain = choice.step_s - after.step_s
         room = max(ROOMY * job.cluster.memory_bytes, choice.memory_bytes)
         is_roomy = after.memory_bytes <= room
-        if gain > WORTH * choice.step_s and is_roomy:
-            yield Fault(code=code, kind=SLOW, what=what, fix=fix, seconds=gain)
+        known = best.get(code)
+        is_better = known is None or gain > (known.seconds or 0.0)
+        if gain > WORTH * choice.step_s and is_roomy and is_better:
+            best[code] = Fault(code=code, kind=SLOW, what=what, fix=fix, seconds=gain)
+    yield from best.values()
 
 
 Change = tuple[str, str, str, TrainingJob, Layout]

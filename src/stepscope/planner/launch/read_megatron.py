@@ -18,6 +18,20 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,60})(?::?-([^}]{0,60}))?\}?")
 _DENSE = re.compile(r"\(?\[0\]\s{0,4}\*\s{0,4}(\d{1,4})")
 """The layers without experts at the model's start, as in ([0]*3+[1]*58)."""
 Flags = dict[str, str | bool]
+READ = frozenset(
+    (
+        "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+        "expert-model-parallel-size", "num-virtual-stages-per-pipeline-rank",
+        "num-layers-per-virtual-pipeline-stage", "micro-batch-size", "global-batch-size",
+        "seq-length", "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads",
+        "num-query-groups", "kv-channels", "max-position-embeddings", "vocab-size", "num-experts",
+        "moe-router-topk", "moe-ffn-hidden-size", "recompute-granularity", "ddp-bucket-size",
+        "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree",
+        "parallelism.context_parallel_degree", "training.local_batch_size",
+        "training.global_batch_size", "training.seq_len",
+    )
+)  # fmt: skip
+"""Flags whose value matters here: where it is a variable that is not set, that is said."""
 STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 DEFAULT_BUCKET = 40_000_000
 """Elements at least (megatron/core/distributed); times the data ranks where those are more."""
@@ -43,7 +57,8 @@ def flags_of(text: str, where: str) -> tuple[Flags, tuple[str, ...]]:
             value = "" if following.startswith("--") or following == "\\" else following
         filled = _filled(value, variables)
         if filled is None:
-            unknown.append(f"--{name[:60]} {value[:60]} is not set in this file")
+            if name in READ:
+                unknown.append(f"--{name} {value[:60]} is not set in this file")
             continue
         flags[name] = filled or True
     return flags, tuple(unknown[:20])
@@ -109,6 +124,7 @@ def read_megatron(flags: Flags, where: str, notes: tuple[str, ...]) -> Settings:
         is_flash=flags.get("attention-backend") not in ("unfused", "local"),
         optimizer="sgd" if flags.get("optimizer") == "sgd" else "adam",
         overlaps_data="overlap-grad-reduce" in flags,
+        grad_bytes=2.0 if "grad-reduce-in-bf16" in flags else None,
         bucket_elements=_count(flags, "ddp-bucket-size"),
         notes=notes,
     )

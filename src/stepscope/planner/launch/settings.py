@@ -44,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     optimizer: str | None = None
     overlaps_data: bool | None = None
     """Whether gradients are reduced behind the backward pass."""
+    grad_bytes: float | None = None
+    """Of a gradient that is kept and reduced."""
     bucket_elements: int | None = None
     """Of a bucket of gradients."""
     notes: tuple[str, ...] = ()
