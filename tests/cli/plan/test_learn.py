@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
+from tests.memory_snapshots import pickled, training
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -105,6 +106,41 @@ def test_what_one_run_teaches_holds_for_other_jobs(
             errors[has_learned].append(abs(step / measured - 1))
     assert max(errors[True]) < 0.15
     assert sum(errors[True]) < sum(errors[False])
+
+
+@needs_shared
+def test_two_ranks_that_share_a_device_are_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over loopback sockets: collectives are most of the step, and compute takes twice as long."""
+    model = tmp_path / "small.json"
+    model.write_text(json.dumps({**lab_model(6), "n_embd": 512, "n_head": 8}))
+    job = ["plan", "--model", str(model), "--cluster", "2x1xH200@10gbe", "--seq", "512",
+           "--framework", "ddp", "--explain", "tp1-pp1-dp2-mb4", "--format", "json"]  # fmt: skip
+    plan, kept = tmp_path / "PLAN.json", tmp_path / "learned.json"
+    assert main([*job, "--global-batch", "8", "-o", str(plan)]) == 0
+    ranks = sorted((SHARED / "lab" / "ranks2").glob("ddp_even.slow.rank*"))
+    document = compared(capsys, str(plan), *map(str, ranks), "--recalibrate", str(kept))
+    assert document["measured_ranks"] == 2
+    assert document["most_off"] == "comms"
+    assert document["factors"]["compute"] == pytest.approx(2.0, abs=0.3)
+    assert document["recalibrated_step_s"] == pytest.approx(document["measured_step_s"], rel=0.05)
+    # The same with four micro-batches and one all-reduce took 149.9 ms.
+    assert main([*job, "--global-batch", "32", "--calibration", str(kept)]) == 0
+    step = json.loads(capsys.readouterr().out)["explained"]["step_s"]
+    assert step == pytest.approx(0.1499, rel=0.1)
+
+
+def test_memory_beside_the_run_is_compared(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = tmp_path / "snapshot.pickle"
+    snapshot.write_bytes(pickled(training(3).snapshot()))
+    document = compared(capsys, str(plan), str(DEMO), str(snapshot), "--step-ms", "65.48")
+    memory = document["memory"]
+    assert memory["measured_bytes"] > 0
+    factor = memory["measured_bytes"] / memory["planned_bytes"]
+    assert document["factors"]["memory"] == pytest.approx(min(max(factor, 0.02), 50.0))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

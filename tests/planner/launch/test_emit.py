@@ -53,6 +53,18 @@ print(json.dumps(shown))
 """
 
 
+TORCHTITAN_FILE = """
+import json, sys
+from torchtitan.config import ConfigManager
+config = ConfigManager().parse_args(sys.argv[1:])
+cuts, training = config.parallelism, config.training
+print(json.dumps([config.model.name, config.model.flavor, cuts.data_parallel_shard_degree,
+    cuts.tensor_parallel_degree, cuts.pipeline_parallel_degree, cuts.context_parallel_degree,
+    training.local_batch_size, training.global_batch_size, training.seq_len,
+    config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option]))
+"""
+
+
 def test_deepspeed_reads_its_configuration(tmp_path: Path) -> None:
     job = job_of("deepspeed")
     launch = launch_of(
@@ -112,6 +124,16 @@ def test_torchtitan_reads_its_flags() -> None:
         "seq_len": 8192,
         "checkpoint": "SelectiveAC.Config",
     }
+
+
+def test_torchtitan_before_0_3_reads_its_file(tmp_path: Path) -> None:
+    folder = written(torchtitan_launch(**PIPED), tmp_path)
+    code = "import importlib.util as u\nif not u.find_spec('torchtitan.config.job_config'):\n"
+    code += f"    print('null'); raise SystemExit\n{TORCHTITAN_FILE}"
+    read = read_by("torchtitan", code, "--job.config_file", str(folder / "train.toml"))
+    if read is None:
+        pytest.skip("this torchtitan reads no TOML: pip install torchtitan==0.2.2")
+    assert read == ["llama3", "70B", 4, 4, 4, 1, 256, 1024, 8192, "selective", "op"]
 
 
 def test_torchtitan_files_of_older_versions_say_the_same() -> None:

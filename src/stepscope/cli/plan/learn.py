@@ -107,7 +107,13 @@ def _memory(account: Account, job: Job) -> tuple[float, float | None]:
     report = None if beside is None else beside.memory
     if report is None:
         return planned, None
-    reserved = [each.reserved_bytes for each in report.records if each.reserved_bytes is not None]
+    kinds = ("reserved_bytes", "reserved_at_peak_bytes", "reserved_now_bytes")
+    reserved = [
+        size
+        for record in report.records
+        for kind in kinds
+        if (size := getattr(record, kind)) is not None
+    ]
     return planned, float(max(reserved)) if reserved else None
 
 
