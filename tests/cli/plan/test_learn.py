@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stepscope.cli.main import main
-from tests.memory_snapshots import pickled, training
 from tests.shared_data import DEMO, SHARED, needs_shared
 
 pytestmark = pytest.mark.usefixtures("measured_once")
@@ -129,18 +128,6 @@ def test_two_ranks_that_share_a_device_are_learned_from(
     assert main([*job, "--global-batch", "32", "--calibration", str(kept)]) == 0
     step = json.loads(capsys.readouterr().out)["explained"]["step_s"]
     assert step == pytest.approx(0.1499, rel=0.1)
-
-
-def test_memory_beside_the_run_is_compared(
-    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    snapshot = tmp_path / "snapshot.pickle"
-    snapshot.write_bytes(pickled(training(3).snapshot()))
-    document = compared(capsys, str(plan), str(DEMO), str(snapshot), "--step-ms", "65.48")
-    memory = document["memory"]
-    assert memory["measured_bytes"] > 0
-    factor = memory["measured_bytes"] / memory["planned_bytes"]
-    assert document["factors"]["memory"] == pytest.approx(min(max(factor, 0.02), 50.0))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
