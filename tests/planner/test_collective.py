@@ -156,9 +156,9 @@ def fit_of(
 
 def timed(name: str, bandwidth: float, misfit: float = 1.05, size: int = 8) -> Measured:
     asked = asked_of("all_reduce", 100 * MB, 8)
-    found = measured_of(name, (fit_of(bandwidth, size, misfit),), asked, 8)
-    assert found is not None
-    return found
+    measured = measured_of(name, (fit_of(bandwidth, size, misfit),), asked, 8)
+    assert measured is not None
+    return measured
 
 
 def test_advice_is_given_only_where_a_measurement_supports_it() -> None:

@@ -17,7 +17,9 @@ from stepscope.planner.launch.emit import TARGETS
 SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "4096", "--global-batch", "64")
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+def document_of(
+    capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
+) -> dict[str, Any]:
     assert main(["plan", *arguments, "--format", "json"]) == code
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
@@ -53,7 +55,7 @@ def test_files_are_written_once_and_nothing_is_overwritten(
 ) -> None:
     folder = tmp_path / "job"
     asked = (*(SMALL if target == "torchtitan" else FITS), "--emit", target, "--out", str(folder))
-    document = told(capsys, *asked)
+    document = document_of(capsys, *asked)
     assert document["schema"] == "stepscope.launch/1"
     assert (document["target"], document["fits"]) == (target, True)
     for file in document["files"]:
@@ -69,7 +71,7 @@ def test_without_a_folder_the_files_are_printed(capsys: pytest.CaptureFixture[st
 
 
 def test_a_named_layout_is_written_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    named = told(capsys, *SMALL, "--emit", "fsdp2", "--explain", "tp1-pp1-dp8-mb1-z3-full")
+    named = document_of(capsys, *SMALL, "--emit", "fsdp2", "--explain", "tp1-pp1-dp8-mb1-z3-full")
     assert named["layout"] == "tp1-pp1-dp8-mb1-z3-full"
     assert named["framework"] == "fsdp"
     message = refused(capsys, *SMALL, "--emit", "fsdp2", "--explain", "tp2-pp1-dp4-mb1-z3")
@@ -93,7 +95,7 @@ def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
               "gradient_accumulation_steps": 16, "zero_optimization": zero}  # fmt: skip
     path.write_text(json.dumps(config))
     where = ("--check", str(path), "--model", "llama3-8b", "--seq", "4096", "--cluster")
-    document = told(capsys, *where, "2x8xH100")
+    document = document_of(capsys, *where, "2x8xH100")
     assert document["schema"] == "stepscope.check/1"
     faults = {fault["code"]: fault for fault in document["faults"]}
     assert {"precision", "small-buckets"} <= set(faults)
@@ -102,7 +104,7 @@ def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert step["low"] < step["value"] < step["high"]
     text = printed(capsys, *where, "1x8xH100", code=1)
     assert "the batch sizes do not multiply" in " ".join(text.split())
-    bare = told(capsys, "--check", str(path))
+    bare = document_of(capsys, "--check", str(path))
     assert bare["missing"] == ["--model", "--cluster", "--seq"]
     assert bare["step_s"] is None
     assert "no such file" in refused(capsys, "--check", str(tmp_path / "none.json"))
@@ -111,7 +113,7 @@ def test_a_configuration_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_collective_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--collective", "all_reduce", "--bytes", "100MB")
-    document = told(capsys, *asked, "--ranks", "64")
+    document = document_of(capsys, *asked, "--ranks", "64")
     assert document["schema"] == "stepscope.collective/1"
     assert document["bytes"] == 100e6
     assert {way["algorithm"] for way in document["ways"]} == {"ring", "tree", "nvls-tree"}
@@ -122,7 +124,7 @@ def test_a_collective_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, *asked, "--cluster", "2x8xA100@efa")
     assert "No advice on NCCL_ALGO" in text
     assert "on efa" in text
-    gib = told(capsys, "--collective", "all_gather", "--bytes", "1GiB", "--ranks", "8")
+    gib = document_of(capsys, "--collective", "all_gather", "--bytes", "1GiB", "--ranks", "8")
     assert gib["bytes"] == 2**30
 
 

@@ -274,8 +274,7 @@ def test_a_plan_is_compared_with_memory_beside_its_run(
     plan = tmp_path / "PLAN.json"
     assert main([*job, "--format", "json", "-o", str(plan)]) == 0
     capsys.readouterr()
-    told_of = ("compare", str(plan), str(DEMO), snapshot, "--step-ms", "65.48")
-    document = told(capsys, *told_of)
+    document = told(capsys, "compare", str(plan), str(DEMO), snapshot, "--step-ms", "65.48")
     memory = document["memory"]
     assert memory["measured_bytes"] > 0
     factor = memory["measured_bytes"] / memory["planned_bytes"]

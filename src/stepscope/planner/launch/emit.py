@@ -18,7 +18,7 @@ from stepscope.planner.launch.torch import accelerate, fsdp2, torchrun
 from stepscope.planner.launch.torchtitan import torchtitan
 from stepscope.planner.space import Space
 
-ONE = (1,)
+SINGLE = (1,)
 PLAIN = ("none", "full")
 
 
@@ -32,7 +32,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """What it can express: fields of Space where nothing is pinned."""
 
 
-_DATA: dict[str, Any] = {"tp": ONE, "pp": ONE, "cp": ONE, "ep": ONE}
+_DATA: dict[str, Any] = {"tp": SINGLE, "pp": SINGLE, "cp": SINGLE, "ep": SINGLE}
 TARGETS = {
     "torchrun": Target(
         framework="ddp",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from stepscope.core.contract.check import CheckContract, Fault, Ranged
 from stepscope.core.contract.codec import encode
 from stepscope.planner.launch.check import Checked
-from stepscope.planner.launch.check import Fault as Found
+from stepscope.planner.launch.check import Fault as Priced
 from stepscope.planner.launch.spread import Range
 from stepscope.planner.layout_words import spelled_out
 from stepscope.report.document.blocks import Block, Document, Facts, Headline, Items, Section
@@ -63,7 +63,7 @@ def _about(checked: Checked) -> str:
     return f"{where}." if checked.job is None else f"{where}: {job_words(checked.job)}"
 
 
-def _line(fault: Found) -> str:
+def _line(fault: Priced) -> str:
     price = ""
     if fault.seconds is not None:
         price = f" ({seconds(fault.seconds)} a step)"
