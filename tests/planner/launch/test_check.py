@@ -231,6 +231,8 @@ STRANGE = [
     ("x.sh", b"echo hello\n", "no flags"),
     ("x.sh", b"echo 'unclosed\n", "not a shell script"),
     ("x.sh", b"\xff\xfe\x00" * 100, "no flags"),
+    ("x.sh", b"--x=${" * 30_000, "are no launch script"),
+    ("x.sh", b"--tensor-model-parallel-size $A " * 3_000, "no flags"),
 ]
 
 

@@ -18,6 +18,8 @@ from stepscope.planner.launch.settings import Settings
 from stepscope.protocol.untrusted import parse_json, read_regular
 
 MAX_BYTES = 1 << 20
+MAX_SCRIPT_BYTES = 1 << 17
+"""A shell script's words are split by a parser whose time grows with the square of a word."""
 KNOWN = "a DeepSpeed configuration (.json), a torchtitan file (.toml) or Megatron-LM's flags (.sh)"
 
 
@@ -35,6 +37,8 @@ def read_settings(path: Path) -> Settings:
     text = data.decode("utf-8", "replace")
     if text.lstrip().startswith("{"):
         return _read_json(data, where)
+    if len(data) > MAX_SCRIPT_BYTES:
+        raise InputError(f"{where}: more than {MAX_SCRIPT_BYTES} bytes are no launch script")
     flags, notes = flags_of(text, where)
     tables = tables_of_flags(flags)
     if is_torchtitan(tables):
