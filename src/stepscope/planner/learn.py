@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from msgspec import structs
+
+from stepscope.core.contract.plan import Layout as DescribedLayout
 from stepscope.core.contract.plan import PlanContract
 from stepscope.core.contract.plan_calibration import LEAST, MOST, Factors
 from stepscope.errors import StepscopeError
@@ -18,10 +21,11 @@ from stepscope.planner.cluster import Cluster
 from stepscope.planner.constants import Constants
 from stepscope.planner.devices import make_cluster
 from stepscope.planner.framework import find_framework
-from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout
+from stepscope.planner.job import PRECISIONS, TrainingJob
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout
 from stepscope.planner.model import Model
 from stepscope.planner.optimizers import OPTIMIZERS
+from stepscope.planner.validate import problems
 
 COMPUTE, COMMS, BUBBLE, HOST, INPUT, COPIES, OTHER = (
     "compute", "comms", "bubble", "host", "input", "copies", "other",
@@ -40,6 +44,7 @@ MEASURED = {
 """Parts of a recorded step. What is not here is other."""
 PROFILER = "unprofiled"
 """What a step takes more without a profiler; less than nothing where the profiler slowed it."""
+MOST_DEGREE = 10**9
 ROUNDS = 12
 NEAR = 0.01
 SMALL = 0.02
@@ -186,7 +191,10 @@ def rebuilt(plan: PlanContract) -> TrainingJob | None:
     except StepscopeError:
         return None
     is_same = model.num_params == described.model.params
-    if framework is None or not is_same or described.optimizer not in OPTIMIZERS:
+    is_known = described.optimizer in OPTIMIZERS and described.precision in PRECISIONS
+    if framework is None or not is_same or not is_known:
+        return None
+    if not 1 <= described.seq_len <= MOST_DEGREE or not 1 <= described.global_batch <= MOST_DEGREE:
         return None
     rates = {tier.name: tier for tier in described.cluster.tiers}
     tiers = tuple(
@@ -207,6 +215,19 @@ def rebuilt(plan: PlanContract) -> TrainingJob | None:
         optimizer=OPTIMIZERS[described.optimizer],
         is_adapter=described.adapters,
     )
+
+
+def layout_of(described: DescribedLayout, job: TrainingJob) -> Layout | None:
+    """The plan's layout; None where a stranger's file has one that cannot be."""
+    values = structs.asdict(described)
+    degrees = ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "num_micro")
+    words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOAD}
+    is_sound = all(1 <= values[name] <= MOST_DEGREE for name in degrees)
+    is_known = all(values[name] in known for name, known in words.items())
+    if not (is_sound and is_known and 0 <= described.zero_stage <= 3):
+        return None
+    layout = Layout(**values)
+    return None if problems(job, layout) else layout
 
 
 def _model(name: str, source: str) -> Model:

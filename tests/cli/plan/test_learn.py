@@ -151,6 +151,39 @@ def test_what_makes_no_sense_is_refused(
     assert "is not a plan of the schema" in refused(capsys, "compare", str(broken), run)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("explained", "layout", "tp"), 0),
+        (("explained", "layout", "recompute"), "nonesuch"),
+        (("explained", "layout", "zero_stage"), 9),
+        (("explained", "layout", "dp"), 10**12),
+        (("job", "precision"), "nonesuch"),
+        (("job", "seq_len"), 0),
+        (("job", "cluster", "num_devices"), 0),
+        (("job", "cluster", "device"), "nonesuch"),
+        (("job", "framework"), "nonesuch"),
+        (("job", "model", "name"), "nonesuch"),
+        (("explained", "time_parts_s", "nonesuch"), 1.0),
+        (("explained", "step_s"), 0),
+    ],
+)
+def test_a_strange_plan_gives_ratios_or_a_sentence(
+    path: tuple[str, ...], value: object, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(plan.read_text())
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    plan.write_text(json.dumps(document))
+    capsys.readouterr()
+    code = main(["compare", str(plan), str(DEMO), "--step-ms", "65.48", "--format", "json"])
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert code == (2 if path[-1] == "step_s" else 0)
+
+
 def test_a_calibration_of_another_device_or_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,13 +64,22 @@ def learned(
     from stepscope.core.contract.codec import decode
     from stepscope.core.contract.plan import PlanContract
     from stepscope.pipeline.recording import measure
-    from stepscope.planner.layout import Layout
-    from stepscope.planner.learn import factors_of, fitted, measured_parts, planned_parts, rebuilt
+    from stepscope.planner.learn import (
+        factors_of,
+        fitted,
+        layout_of,
+        measured_parts,
+        planned_parts,
+        rebuilt,
+    )
 
     plan = decode(data, PlanContract, name, is_strict=True)
     account = plan.explained or plan.best
     if account is None:
         raise UsageError(f"{name}: no layout fits there, so there is nothing to hold a run against")
+    times = account.time_parts_s.values()
+    if not account.step_s > 0 or not all(value >= 0 for value in times):
+        raise InputError(f"{name}: the plan's step is no time; make the plan again")
     job = measure(runs, reading)
     run = width_run(runs[0], job.facts, job.world_size)
     if run.parts_ns is None or run.step.ns is None:
@@ -80,8 +89,8 @@ def learned(
     step_s = run.step.ns / 1e9
     factors = factors_of(planned, measured, step_s)
     again, recalibrated_s = rebuilt(plan), None
-    if again is not None and factors:
-        layout = Layout(**_plain(account))
+    layout = None if again is None else layout_of(account.layout, again)
+    if again is not None and layout is not None and factors:
         factors, recalibrated_s = fitted(again, layout, measured, factors)
     memory = _memory(account, job)
     if memory[1] is not None and memory[0] > 0:
@@ -90,13 +99,6 @@ def learned(
         name, runs[0], plan, account, (planned, measured, step_s), factors, recalibrated_s, memory,
         run.width, run.step.source,
     )  # fmt: skip
-
-
-def _plain(account: Account) -> dict[str, Any]:
-    import msgspec
-
-    values: dict[str, Any] = msgspec.structs.asdict(account.layout)
-    return values
 
 
 def _memory(account: Account, job: Job) -> tuple[float, float | None]:
