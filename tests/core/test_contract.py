@@ -6,17 +6,23 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
+from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import Contract, decode, encode, schema_of
+from stepscope.core.contract.collective import CollectiveContract
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.fix import FixContract
+from stepscope.core.contract.launch import LaunchContract
 from stepscope.core.contract.plan import PlanContract
+from stepscope.core.contract.plan_calibration import PlanCalibration
+from stepscope.core.contract.plan_comparison import PlanComparisonContract
 from stepscope.core.contract.scaling import ScalingContract
 from stepscope.core.contract.schema import DOCUMENTS, file_name, json_schema
 from stepscope.core.contract.triage import TriageContract
@@ -46,7 +52,7 @@ from stepscope.report.verify.json import verified_json
 from stepscope.rules.triage.judge import judge
 from tests.report.test_scaling_view import SERIES
 from tests.scenarios import SCENARIOS, kept_diagnosis
-from tests.shared_data import ROOT
+from tests.shared_data import DEMO, ROOT
 from tests.triage_cases import device, host, rank, seen, worker
 
 GAP = Gap(num=3, largest=math.inf, at_step=1, first_step=1)
@@ -126,13 +132,41 @@ def shape(request: pytest.FixtureRequest) -> type[Contract]:
     return found
 
 
+JOB = ["--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16"]
+PLANS: dict[type[Contract], list[str]] = {
+    CheckContract: ["--check", "ds_config.json", *JOB[:6]],
+    CollectiveContract: ["--collective", "all_reduce", "--bytes", "1MB", "--ranks", "64"],
+    LaunchContract: [*JOB, "--emit", "fsdp2"],
+    PlanContract: [*JOB, "--tokens", "1T"],
+}
+
+
 @pytest.fixture
-def text(shape: type[Contract], capsys: pytest.CaptureFixture[str]) -> str:
-    if shape is not PlanContract:
+def text(
+    shape: type[Contract],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    if shape in MADE:
         return MADE[shape]()
-    job = ["--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16"]
-    assert main(["plan", *job, "--tokens", "1T", "--format", "json"]) == 0
+    monkeypatch.chdir(tmp_path)
+    if shape in (PlanCalibration, PlanComparisonContract):
+        return _learned(shape, capsys)
+    Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {}}')
+    assert main(["plan", *PLANS[shape], "--format", "json"]) in (0, 1)
     return capsys.readouterr().out.rstrip("\n")
+
+
+def _learned(shape: type[Contract], capsys: pytest.CaptureFixture[str]) -> str:
+    job = ["--model", "gpt2", "--cluster", "1xH200", "--seq", "1024", "--global-batch", "8"]
+    assert main(["plan", *job, "--format", "json", "-o", "plan.json"]) == 0
+    capsys.readouterr()
+    learn = ["--recalibrate", "learned.json", "--format", "json"]
+    assert main(["compare", "plan.json", str(DEMO), *learn]) == 0
+    comparison = capsys.readouterr().out.rstrip("\n")
+    kept = Path("learned.json").read_text().rstrip("\n")
+    return kept if shape is PlanCalibration else comparison
 
 
 def test_a_document_is_read_as_it_was_written(shape: type[Contract], text: str) -> None:

@@ -345,3 +345,15 @@ def test_a_budget_is_steps_times_devices() -> None:
     assert (unknown.cost, unknown.energy_kwh) == (None, None)
     with pytest.raises(UsageError):
         budget(job, choice, 0)
+
+
+@pytest.mark.parametrize("cluster", ["1xH100", "1xRTX3090", "1xMI300X"])
+def test_405b_on_a_single_card_gets_a_count_in_whole_nodes(cluster: str) -> None:
+    job = job_of("llama3-405b", cluster, 4096, 8)
+    assert fitting(job) is None
+    smallest = smallest_cluster(job)
+    assert smallest is not None
+    per_node = smallest.job.cluster.devices_per_node
+    assert per_node in (4, 8)
+    assert smallest.num_devices % per_node == 0
+    assert smallest.num_devices * job.cluster.memory_bytes > STATE_BYTES * job.model.num_params

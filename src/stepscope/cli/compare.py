@@ -5,6 +5,9 @@ A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (
 with one file per rank, a tar), or a diagnosis that was kept as JSON. Each further run is compared
 with the first. A speedup is before / after.
 
+Where A is a plan that `stepscope plan --format json` printed, B is held against it: which part of
+the step was off, and with --recalibrate FILE the planner's rates after it.
+
 Exit code 1 where the steps of a run cannot be compared with A's, or a limit (--fail-if, --budget)
 is not kept. With --scaling each is a run of one training job at another width, as with `diagnose
 --scaling`.
@@ -66,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the step times without a profiler attached, one for each run in their order: "
         "--step-ms 65.5 31.5",
     )
+    parser.add_argument(
+        "--recalibrate",
+        type=Path,
+        metavar="FILE",
+        help="where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
+    )
     add_no_cache(parser)
     add_jobs(parser)
     add_hardware(parser)
@@ -97,6 +106,7 @@ class CompareOptions:
     scaling_kind: str | None
     fail_if: list[str]
     budget: Path | None
+    recalibrate: Path | None = None
 
     @property
     def is_gated(self) -> bool:
@@ -109,6 +119,15 @@ def run(arguments: argparse.Namespace) -> int:
     if options.scaling:
         return run_scaling(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
+        )
+    plan = _plan_of(options)
+    if plan is not None:
+        from stepscope.cli.plan.learn import run_learned
+
+        step_ms = options.step_ms[0] if options.step_ms else None
+        reading = replace(reading, step_ms=step_ms)
+        return run_learned(
+            options.paths, plan, reading, options.format, options.out, options.recalibrate
         )
     asked = _asked(options)
     from stepscope.experiments.compare.comparison import compare
@@ -128,6 +147,22 @@ def run(arguments: argparse.Namespace) -> int:
     if gate is not None and gating.say_gate(gate) != 0:
         return gating.FAILED
     return 0 if is_compared else NOT_COMPARED
+
+
+def _plan_of(options: CompareOptions) -> bytes | None:
+    """The plan that runs are held against, where A is one."""
+    from stepscope.cli.plan.learn import plan_bytes
+    from stepscope.errors import UsageError
+
+    plan = plan_bytes(options.paths[0])
+    if plan is None and options.recalibrate is not None:
+        raise UsageError(
+            "--recalibrate is for a plan and its run: stepscope compare PLAN.json RUN, where "
+            "`stepscope plan --format json -o PLAN.json` wrote the plan"
+        )
+    if plan is not None and options.is_gated:
+        raise UsageError("--fail-if and --budget compare runs, and A is a plan: leave them out")
+    return plan
 
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
@@ -151,7 +186,10 @@ def _refuse_contradictions(options: CompareOptions) -> None:
     num = len(options.paths)
     if num < 2:
         raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
-    if options.step_ms and len(options.step_ms) != num:
+    is_plan = _plan_of(options) is not None
+    if is_plan and len(options.step_ms) > 1:
+        raise UsageError("a plan is held against one run: give --step-ms once, of the run")
+    if options.step_ms and len(options.step_ms) != num and not is_plan:
         raise UsageError(
             f"{len(options.step_ms)} step times for {num} runs: give --step-ms one for each, in "
             "their order (--step-ms 65.5 31.5), or leave it out"

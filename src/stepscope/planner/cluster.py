@@ -24,6 +24,9 @@ class Tier:
     """Of one hop of a collective."""
     source: str = ""
     is_measured: bool = False
+    keeps_order: bool = True
+    """Whether 128 bytes arrive whole and in order, which NCCL's LL128 needs: over NVLink,
+    InfiniBand and RoCE they do, over EFA and sockets they do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

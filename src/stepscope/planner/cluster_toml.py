@@ -14,6 +14,7 @@ from stepscope.core.toml_text import read_toml, table_as
 from stepscope.errors import InputError, UsageError
 from stepscope.planner.cluster import ACROSS, IN_NODE, IN_RACK, Cluster, Tier, sized
 from stepscope.planner.devices import MAX_DEVICES, NamedDevice, find_device, joined, links_of
+from stepscope.planner.networks import network_tier
 
 LEAST, MOST = 1e-6, 1e15
 """Of any rate, size, price or time in the units of the file: beyond,
@@ -33,6 +34,10 @@ class _Link(Struct, frozen=True, forbid_unknown_fields=True):
     bandwidth_gb_per_s: _Number | None = None
     bandwidth_gbit_per_s: _Number | None = None
     latency_us: _Number | None = None
+
+
+class _Across(_Link, frozen=True, forbid_unknown_fields=True):
+    network: _Word | None = None
 
 
 class _Rack(_Link, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +72,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
     price_per_hour: _Number | None = None
     in_node: _Link = _Link()
     in_rack: _Rack = _Rack()
-    across: _Link = _Link()
+    across: _Across = _Across()
     host: _Host = _Host()
 
 
@@ -164,7 +169,13 @@ def _tiers(file: _File, cluster: Cluster, where: str) -> tuple[Tier, ...]:
         tiers.append(replace(_tier(file.in_rack, base, f"{where}: [in_rack]"), size=size))
     elif IN_RACK in usual:
         tiers.append(usual[IN_RACK])
-    tiers.append(_tier(file.across, usual[ACROSS], f"{where}: [across]"))
+    across = usual[ACROSS]
+    if file.across.network is not None:
+        try:
+            across = network_tier(cluster, file.across.network)
+        except UsageError as problem:
+            raise InputError(f"{where}: [across]: network: {problem}") from None
+    tiers.append(_tier(file.across, across, f"{where}: [across]"))
     return sized(tiers, cluster.devices_per_node, cluster.num_devices)
 
 

@@ -130,6 +130,19 @@ def with_device(cluster: Cluster, word: str) -> Cluster:
     return joined(find_device(word), cluster.num_devices, cluster.devices_per_node)
 
 
+def whole_node(cluster: Cluster) -> Cluster:
+    """With nodes as large as is usual, where the one named is only a part of one."""
+    usual = links_of(cluster.device).devices_per_node
+    if cluster.num_nodes > 1 or cluster.devices_per_node >= usual or cluster.device.vendor == "own":
+        return cluster
+    return replace(
+        cluster,
+        num_devices=usual,
+        devices_per_node=usual,
+        tiers=sized(cluster.tiers, usual, usual),
+    )
+
+
 def usual_tiers(spec: DeviceSpec) -> tuple[Tier, ...]:
     """The links that devices of this kind are usually joined by, the fastest first."""
     links = links_of(spec)

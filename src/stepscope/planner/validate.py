@@ -428,7 +428,12 @@ def _helps(job: TrainingJob, space: Space) -> Iterator[str]:
         yield "train adapters (LoRA) beside frozen weights"
     more = smallest_cluster(job, space)
     if more is not None:
-        yield f"{more.num_devices} devices instead of {job.cluster.num_devices}"
+        per_node = more.job.cluster.devices_per_node
+        nodes = f" in nodes of {per_node}" if more.num_devices > per_node else ""
+        yield (
+            f"{more.num_devices} devices{nodes} instead of {job.cluster.num_devices}, the "
+            "smallest cluster that holds it"
+        )
 
 
 def _offload_helps(job: TrainingJob, space: Space) -> Iterator[str]:

@@ -14,7 +14,7 @@ from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, model_names, scaled_model
 from stepscope.planner.choice import Choice
 from stepscope.planner.cluster import faster_network, resized
-from stepscope.planner.devices import with_device
+from stepscope.planner.devices import whole_node, with_device
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.model import Model
 from stepscope.planner.search import Least, least_memory, search
@@ -116,8 +116,10 @@ def smallest_cluster(
     """The fewest devices of the job's kind: a part of a node, or whole nodes.
 
     None where `most_nodes` are too few.
-    How many devices the job's own cluster has does not matter, how many a node has does.
+    How many devices the job's own cluster has does not matter, how many a node has does; a card
+    on its own is asked about in nodes of the usual size.
     """
+    job = replace(job, cluster=whole_node(job.cluster))
     for num in _sizes(job, space, most_nodes):
         resized_job = replace(job, cluster=resized(job.cluster, num))
         least = fitting(resized_job, space)

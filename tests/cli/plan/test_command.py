@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 SMALL = ("--model", "llama3-8b", "--cluster", "1x8xH100", "--seq", "8192", "--global-batch", "16")
 KEYS = {
     "schema", "job", "best", "layouts", "pareto", "counts", "explained", "budget", "what_ifs",
-    "scaling", "largest", "smallest", "judged_by", "assumptions", "advice",
+    "scaling", "largest", "smallest", "judged_by", "assumptions", "advice", "layout_words",
 }  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "r1",

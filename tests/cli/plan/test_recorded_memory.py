@@ -266,3 +266,16 @@ def test_it_needs_a_model(
     assert "--beside" in refused(
         capsys, "plan", "--rows", str(rows), "--format", "json", "--beside", snapshot
     )
+
+
+def test_a_plan_is_compared_with_memory_beside_its_run(
+    job: list[str], snapshot: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "PLAN.json"
+    assert main([*job, "--format", "json", "-o", str(plan)]) == 0
+    capsys.readouterr()
+    document = told(capsys, "compare", str(plan), str(DEMO), snapshot, "--step-ms", "65.48")
+    memory = document["memory"]
+    assert memory["measured_bytes"] > 0
+    factor = memory["measured_bytes"] / memory["planned_bytes"]
+    assert document["factors"]["memory"] == pytest.approx(factor)

@@ -12,9 +12,8 @@ from stepscope.errors import UsageError
 from stepscope.planner import validate as checks
 from stepscope.planner import what_if as recipes
 from stepscope.planner.choice import Choice, choice_of, why
-from stepscope.planner.cluster import Cluster
-from stepscope.planner.devices import links_of, make_cluster
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.launch.emit import restricted
 from stepscope.planner.layout import OFFLOAD, Layout
 from stepscope.planner.layout_parse import parse_layout
 from stepscope.planner.search import SearchResult, search
@@ -28,9 +27,14 @@ SLOWEST = 2.0
 """Times the best step: what is slower than this is no choice, however little memory it needs."""
 
 
-def answer(options: JobOptions, pins: Pins, questions: Questions) -> Plan:
+def answer(
+    options: JobOptions, pins: Pins, questions: Questions, target: str | None = None
+) -> Plan:
+    """With a target, what is not pinned is searched among what can be written for it."""
     job, notes = job_of(options, is_largest=questions.largest)
     space = space_of(pins)
+    if target is not None:
+        space = restricted(space, target, job.cluster.num_devices)
     largest = recipes.largest_model(job, space) if questions.largest else None
     if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)
@@ -159,7 +163,7 @@ def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
 
 def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
-    smallest = recipes.smallest_cluster(replace(job, cluster=whole_node(job.cluster)), free)
+    smallest = recipes.smallest_cluster(job, free)
     if smallest is None:
         return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
     nodes = smallest.job.cluster.num_nodes
@@ -168,21 +172,6 @@ def smallest_of(job: TrainingJob, space: Space) -> Variant:
         f"node{'' if nodes == 1 else 's'}"
     )
     return _variant(name, smallest.job, smallest.choice, smallest.num_devices)
-
-
-def whole_node(cluster: Cluster) -> Cluster:
-    """With nodes as large as is usual, where the one named is only a part of one."""
-    usual = links_of(cluster.device).devices_per_node
-    if cluster.num_nodes > 1 or cluster.devices_per_node >= usual:
-        return cluster
-    node = make_cluster(cluster.device.key, usual, usual, memory_bytes=cluster.memory_bytes)
-    return replace(
-        cluster,
-        num_devices=usual,
-        devices_per_node=usual,
-        tiers=node.tiers,
-        host_memory_bytes=node.host_memory_bytes,
-    )
 
 
 def _variant(
@@ -236,6 +225,11 @@ def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
         )
     ]
     lines += [f"It fits with this: {each}." for each in short.helps]
+    if not any("smallest cluster" in each for each in short.helps):
+        lines.append(
+            f"No cluster of up to {recipes.MOST_NODES} nodes of this device was found to hold it "
+            f"with a batch of {job.global_batch}."
+        )
     if any("offload" in each for each in short.helps):
         lines.append(
             "--allow-offload lets the search offload; --host-memory GIB says what a node has."

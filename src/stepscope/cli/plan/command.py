@@ -5,12 +5,15 @@ MODEL is a built-in name (llama3-70b), a Hugging Face config.json, or a size (10
 NODESxDEVICESxNAME (8x8xH100), DEVICESxNAME, or a .toml file. Options such as --tp 8 pin a part of
 the layout; what is not pinned is searched. --from RUN starts from a recorded run instead, and says
 what its step becomes at other widths. --rows FILE predicts published results, one JSON line each.
---beside FILE compares the plan's memory with a recording of it.
+--beside FILE compares the plan's memory with a recording of it. --emit writes the chosen layout's
+launch line and configuration; --check reads a configuration and says what is wrong with it.
+--collective says what one collective takes by each of NCCL's algorithms.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +42,16 @@ OPTIMIZERS = ("adam", "adam-bf16", "adam-8bit", "sgd", "momentum", "lion", "adaf
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 OFFLOAD = ("none", "optimizer", "all")
+TARGETS = ("torchrun", "fsdp2", "deepspeed", "megatron", "torchtitan", "accelerate")
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send_recv",
+)
+DEFAULT_FRAMEWORK = "megatron-core"
 FORMATS = ("terminal", "json", "html")
 NOTHING_FITS = 1
 """Exit code where no layout fits: a script that asks before it launches."""
@@ -67,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--framework",
         choices=FRAMEWORKS,
-        default="megatron-core",
-        help="its conventions (default: %(default)s)",
+        help=f"its conventions (default: {DEFAULT_FRAMEWORK}, or that of --emit or --check)",
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="default: adam")
     parser.add_argument(
@@ -82,8 +94,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="rates measured by `stepscope calibrate`, not datasheets",
     )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="what `compare PLAN.json RUN --recalibrate FILE` learned from a run",
+    )
     _add_pins(parser.add_argument_group("parts of the layout that are given"))
     _add_questions(parser.add_argument_group("what else to answer"))
+    _add_launch(parser.add_argument_group("from the plan to the run"))
+    _add_collective(parser.add_argument_group("one collective"))
     run_group = parser.add_argument_group("from a recorded run")
     run_group.add_argument(
         "--from",
@@ -111,7 +131,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     output.add_argument(
-        "-o", "--out", type=Path, metavar="FILE", help="write there instead of standard output"
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write there instead of standard output; a folder with --emit",
     )
     output.add_argument(
         "--rows",
@@ -149,6 +173,39 @@ def _add_pins(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--no-flash", action="store_true", help="attention that writes its scores to memory"
+    )
+
+
+def _add_launch(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--emit",
+        choices=TARGETS,
+        help="write the launch line and configuration of the best layout, or of --explain; "
+        "--out names the folder",
+    )
+    group.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="a ds_config.json, a torchtitan train.toml or a script with Megatron-LM's flags: what "
+        "it will take, and what is wrong with it",
+    )
+
+
+def _add_collective(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--collective",
+        choices=COLLECTIVES,
+        help="what one takes by each of NCCL's algorithms; with --bytes and --ranks",
+    )
+    group.add_argument("--bytes", type=_size, metavar="SIZE", help="100MB, 1GiB, 4096")
+    group.add_argument("--ranks", type=_whole, metavar="N", help="default: all of the cluster")
+    group.add_argument(
+        "--measured",
+        action="append",
+        default=[],
+        metavar="ALGO=FILE",
+        help="what `calibrate` wrote under NCCL_ALGO=ALGO (ALGO/PROTO); may be repeated",
     )
 
 
@@ -217,6 +274,21 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.plan.from_run import run_from
 
         return run_from(options_of(RunOptions, arguments), output)
+    if arguments.collective is not None:
+        from stepscope.cli.plan.collective import run_collective
+
+        return run_collective(arguments, output)
+    if arguments.bytes or arguments.ranks or arguments.measured:
+        raise UsageError("--bytes, --ranks and --measured are of --collective: name one")
+    if arguments.check is not None:
+        from stepscope.cli.plan.check import run_check
+
+        return run_check(arguments, output)
+    if arguments.emit is not None:
+        from stepscope.cli.plan.emit import run_emit
+
+        return run_emit(arguments, output)
+    arguments.framework = arguments.framework or DEFAULT_FRAMEWORK
     from stepscope.cli.plan.answer import answer
 
     memory = None
@@ -295,6 +367,20 @@ def _positive(text: str) -> float:
     if not 0 < value < 1e15:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number above 0")
     return value
+
+
+_SIZES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+def _size(text: str) -> float:
+    """100MB, 1GiB, 4096: decimal units, or those of two where an i says so."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?)(i?)b?", text.strip().casefold())
+    if match is None or (match[3] and not match[2]):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size such as 100MB or 1GiB")
+    unit = _SIZES[match[2]]
+    if match[3]:
+        unit = 1024.0 ** ("", "k", "m", "g", "t").index(match[2])
+    return _positive(match[1]) * unit
 
 
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}

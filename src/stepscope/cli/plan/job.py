@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple[str, ...]]:
     """All but the layout, and what of the machine was not measured."""
     from stepscope.planner.catalog import find_model
+    from stepscope.planner.constants import DEFAULT
     from stepscope.planner.framework import find_framework
     from stepscope.planner.job import TrainingJob
     from stepscope.planner.optimizers import OPTIMIZERS
@@ -39,6 +40,16 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple
 
         cluster, taken = as_in_run(cluster, options.from_run, use_cache=not options.no_cache)
         notes += taken
+    constants = DEFAULT
+    if options.calibration is not None:
+        from stepscope.cli.plan.learn import read_calibration, words_of
+        from stepscope.planner.learn import as_mapping, recalibrated, with_factors
+
+        calibration = read_calibration(options.calibration, cluster.device.name)
+        factors = as_mapping(calibration.factors)
+        constants = with_factors(DEFAULT, factors)
+        cluster = recalibrated(cluster, factors)
+        notes += (words_of(calibration),)
     if options.host_memory is not None:
         cluster = replace(cluster, host_memory_bytes=options.host_memory * 2**30)
     if options.price is not None:
@@ -56,6 +67,7 @@ def job_of(options: JobOptions, *, is_largest: bool) -> tuple[TrainingJob, tuple
         framework=framework,
         optimizer=OPTIMIZERS[options.optimizer],
         is_adapter=options.adapters,
+        constants=constants,
     )
     return job, notes
 

@@ -25,6 +25,8 @@ class JobOptions:
     from_run: list[str] | None
     """Recordings whose rates are taken in place of datasheets."""
     no_cache: bool
+    calibration: Path | None = None
+    """What a run taught an earlier plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

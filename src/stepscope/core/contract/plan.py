@@ -192,5 +192,7 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     assumptions: tuple[str, ...]
     advice: tuple[str, ...]
     """What to do where nothing fits."""
+    layout_words: str | None = None
+    """The explained or the best layout's name, spelled out part by part."""
     beside: Beside | UnsetType = UNSET
     """There only with --beside."""

@@ -22,6 +22,7 @@ from stepscope.report.plan.text import (
     answer_sections,
     budget_section,
     explained_sections,
+    name_section,
     scaling_section,
     trust_section,
     what_ifs_section,
@@ -175,6 +176,9 @@ def _parts_of(plan: Plan, measured: MeasuredMemory | None) -> Iterator[tuple[str
     accounts += [] if measured is None else [measured_memory_section(measured)]
     for at, section in enumerate(accounts, 1):
         yield f"account-{at}", replace(section, title=f"The account: {section.title.lower()}")
+    named = plan.explained or plan.best
+    if named is not None:
+        yield "name", name_section(named.layout)
     yield "notes", trust_section(plan)
 
 

@@ -10,6 +10,7 @@ from stepscope.core.contract import plan as document
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.plan import PlanContract
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout_words import spelled_out
 from stepscope.report.plan.account import Account, Plan, Variant
 from stepscope.report.plan.measured_memory import MeasuredMemory, measured_memory_contract
 
@@ -21,6 +22,7 @@ def plan_json(plan: Plan, measured: MeasuredMemory | None = None) -> str:
 
 def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanContract:
     """What is not known is null, never 0."""
+    named = plan.explained or plan.best
     return PlanContract(
         job=_job(plan.job),
         best=_account_or_none(plan.best),
@@ -39,6 +41,7 @@ def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanCon
         ),
         assumptions=plan.assumptions,
         advice=plan.advice,
+        layout_words=None if named is None else spelled_out(named.layout),
         beside=UNSET if measured is None else measured_memory_contract(measured),
     )
 

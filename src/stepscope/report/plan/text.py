@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout import Layout
+from stepscope.planner.layout_words import name_parts
 from stepscope.planner.what_if import Budget
 from stepscope.report.document.blocks import (
     Bar,
@@ -58,6 +60,9 @@ def _blocks(plan: Plan, measured: MeasuredMemory | None) -> Iterator[Block]:
         yield Prose(asked_words(plan.explained), "strong")
     if plan.advice:
         yield Items(plan.advice)
+    named = plan.explained or plan.best
+    if named is not None:
+        yield name_section(named.layout)
     if plan.explained is not None:
         yield from explained_sections(plan.job, plan.explained)
     elif plan.best is not None:
@@ -75,6 +80,10 @@ def _blocks(plan: Plan, measured: MeasuredMemory | None) -> Iterator[Block]:
         yield scaling_section(plan.scaling)
     yield from answer_sections(plan)
     yield trust_section(plan)
+
+
+def name_section(layout: Layout) -> Section:
+    return Section(title="The layout's name", blocks=(Facts(tuple(name_parts(layout))),))
 
 
 def explained_sections(job: TrainingJob, account: Account) -> Iterator[Section]:

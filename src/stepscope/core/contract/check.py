@@ -1,0 +1,56 @@
+"""`stepscope.check/1`: what `stepscope plan --check FILE --format json` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from stepscope.core.constraints import AtLeastZero, one_of
+from stepscope.core.contract.codec import Contract
+
+
+class Ranged(Struct, frozen=True, kw_only=True):
+    """A planned figure, and where four fifths of published results lie around such figures."""
+
+    value: AtLeastZero
+    low: AtLeastZero
+    high: AtLeastZero
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """One thing that is wrong, the errors first, then the most costly."""
+
+    code: str
+    kind: Annotated[str, one_of("error", "slow", "memory", "note")]
+    """error: it does not run as it is; note: it may be meant."""
+    what: str
+    fix: str
+    seconds: float | None
+    """Of a step that the fix gives, as planned; null where the planner cannot say."""
+    bytes: float | None
+    """Of a device's memory that is missing, or that the fix frees."""
+
+
+class CheckContract(Contract, frozen=True, kw_only=True, tag="stepscope.check/1"):
+    """A framework's configuration as it was read, what it will take, and what is wrong with it."""
+
+    file: str
+    kind: Annotated[str, one_of("deepspeed", "torchtitan", "megatron")]
+    runs: bool
+    """Whether nothing was seen that keeps it from running."""
+    fits: bool | None
+    """null where nothing is estimated."""
+    model: str | None
+    cluster: str | None
+    framework: str
+    layout: str | None
+    layout_words: str | None
+    step_s: Ranged | None
+    """null where model, cluster or sequence are not known, or it cannot run."""
+    memory_bytes: Ranged | None
+    mfu: float | None
+    faults: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    """Options that would make an estimate possible."""
+    notes: tuple[str, ...]

@@ -1,0 +1,1 @@
+"""What is written into a job's folder as it stands here."""

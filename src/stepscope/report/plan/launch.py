@@ -1,0 +1,73 @@
+"""A layout's launch: what was written, the line that starts it, and what is left to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.core.contract.codec import encode
+from stepscope.core.contract.launch import LaunchContract, LaunchedFile
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.launch.files import Launch, broken
+from stepscope.planner.layout_words import spelled_out
+from stepscope.report.document.blocks import Block, Code, Document, Headline, Items, Section
+from stepscope.report.plan.account import Account
+from stepscope.report.plan.text import name_section
+from stepscope.report.plan.words import gib, job_words, seconds
+
+
+def launch_document(
+    job: TrainingJob,
+    account: Account,
+    launch: Launch,
+    folder: Path | None,
+    skipped: tuple[str, ...],
+) -> Document:
+    """Files in full where they were not written anywhere."""
+    where = "" if folder is None else f" Written to {folder}."
+    fit = f"{gib(account.memory_bytes)} of {gib(job.cluster.memory_bytes)}"
+    fault = "" if account.fits else " It does not fit."
+    text = f"{launch.layout} for {launch.target}: {seconds(account.step_s)} a step, {fit}."
+    blocks: list[Block] = [
+        Headline(command="stepscope plan", text=f"{text}{fault}{where}", about=(job_words(job),)),
+        name_section(account.layout),
+        Section(title="Launch", blocks=(Code(broken(launch.command)),)),
+    ]
+    if folder is None:
+        blocks += [
+            Section(title=file.name, blocks=(Code(tuple(file.text.splitlines())),))
+            for file in launch.files
+        ]
+    notes = (*launch.notes, *(f"faster, but {reason}" for reason in skipped))
+    if notes:
+        blocks.append(Section(title="Left to do", blocks=(Items(notes),)))
+    return tuple(blocks)
+
+
+def launch_json(
+    job: TrainingJob,
+    account: Account,
+    launch: Launch,
+    folder: Path | None,
+    skipped: tuple[str, ...],
+) -> str:
+    return encode(
+        LaunchContract(
+            target=launch.target,
+            model=job.model.name,
+            cluster=job.cluster.name,
+            framework=job.framework.name,
+            layout=launch.layout,
+            layout_words=spelled_out(account.layout),
+            step_s=account.step_s,
+            memory_bytes=account.memory_bytes,
+            fits=account.fits,
+            command=launch.command,
+            files=tuple(
+                LaunchedFile(name=file.name, text=file.text, executable=file.is_executable)
+                for file in launch.files
+            ),
+            folder=None if folder is None else str(folder),
+            skipped=skipped,
+            notes=launch.notes,
+        )
+    )

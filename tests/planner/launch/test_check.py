@@ -1,0 +1,259 @@
+"""Configurations that are read: what is said of them is what stands in them, what is wrong is
+named with its price, and strangers' files do no harm."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.errors import InputError
+from stepscope.planner.catalog import find_model
+from stepscope.planner.choice import choice_of
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.framework import find_framework
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.launch.check import Checked, check, framework_of
+from stepscope.planner.launch.emit import launch_of
+from stepscope.planner.launch.read import read_settings
+from stepscope.planner.launch.read_megatron import flags_of, model_of
+from stepscope.planner.launch.settings import Settings
+from tests.planner.launch.launch_cases import chosen, job_of, text_of, written
+
+GOOD: dict[str, Any] = {
+    "train_batch_size": 128,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 8,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": 100_000_000},
+}
+
+
+def job_for(settings: Settings, cluster: str = "1x8xH100") -> TrainingJob:
+    framework = find_framework(settings.framework)
+    assert framework is not None
+    return TrainingJob(
+        model=settings.model or find_model(settings.model_word or "llama3-8b"),
+        cluster=parse_cluster(cluster),
+        seq_len=settings.seq_len or 4096,
+        global_batch=settings.global_batch or 1,
+        precision=settings.precision or "bf16",
+        framework=framework_of(settings, framework),
+    )
+
+
+def checked_config(folder: Path, config: dict[str, Any], cluster: str = "1x8xH100") -> Checked:
+    path = folder / "ds_config.json"
+    path.write_text(json.dumps(config))
+    settings = read_settings(path)
+    return check(settings, job_for(settings, cluster))
+
+
+def codes(checked: Checked) -> set[str]:
+    return {fault.code for fault in checked.faults}
+
+
+ROUND_TRIPS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("deepspeed", "ds_config.json", "llama3-8b", {"zero_stage": 3, "micro_batch": 2}),
+    ("deepspeed", "ds_config.json", "llama3-8b", {"zero_stage": 2, "offload": "optimizer"}),
+    ("megatron", "megatron-args.sh", "llama3-70b", {
+        "tp": 4, "pp": 4, "vpp": 2, "zero_stage": 1, "is_sequence_parallel": True,
+        "recompute": "selective"}),
+    ("megatron", "megatron-args.sh", "mixtral-8x7b", {
+        "tp": 2, "ep": 4, "zero_stage": 1, "is_sequence_parallel": True}),
+    ("torchtitan", "train.toml", "llama3-70b", {
+        "tp": 4, "pp": 4, "zero_stage": 3, "is_sequence_parallel": True, "recompute": "full"}),
+    ("torchtitan", "launch.sh", "llama3-70b", {
+        "tp": 8, "zero_stage": 3, "is_sequence_parallel": True, "recompute": "selective"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "name", "model", "parts"), ROUND_TRIPS)
+def test_what_was_written_is_read_as_it_was_planned(
+    target: str, name: str, model: str, parts: dict[str, Any], tmp_path: Path
+) -> None:
+    job = job_of(target, model, "8x8xH100", seq_len=4096, global_batch=1024)
+    choice = chosen(job, **parts)
+    written(launch_of(target, job, choice), tmp_path)
+    settings = read_settings(tmp_path / name)
+    again = check(settings, replace(job_for(settings, "8x8xH100"), model=job.model))
+    assert str(again.layout) == str(choice.layout)
+    assert again.layout == choice.layout
+    assert not codes(again) & {"batch", "devices", "cannot-be-cut"}
+    assert again.job is not None
+    assert (again.job.global_batch, again.job.precision) == (1024, "bf16")
+
+
+def test_megatron_flags_describe_the_model_they_were_written_of() -> None:
+    for name in ("llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3"):
+        job = job_of("megatron", name, "1x8xH100", seq_len=2048)
+        launch = launch_of("megatron", job, chosen(job))
+        flags, notes = flags_of(text_of(launch, "megatron-args.sh"), "megatron-args.sh")
+        model = model_of(flags)
+        assert model is not None
+        assert notes == ()
+        assert model.num_params == pytest.approx(job.model.num_params, rel=1e-3), name
+
+
+def test_a_good_configuration_has_ranges_and_no_error(tmp_path: Path) -> None:
+    checked = checked_config(tmp_path, GOOD)
+    assert checked.runs
+    assert checked.step is not None
+    assert checked.memory is not None
+    assert checked.step.low < checked.step.value < checked.step.high
+    assert checked.memory.low < checked.memory.value < checked.memory.high
+    assert not codes(checked) & {"batch", "overlap-off", "precision", "small-buckets"}
+
+
+def with_zero(**fields: Any) -> dict[str, Any]:
+    return {**GOOD, "zero_optimization": {**GOOD["zero_optimization"], **fields}}
+
+
+WRONG: list[tuple[str, dict[str, Any], str, str]] = [
+    ("batch", {**GOOD, "gradient_accumulation_steps": 4}, "1x8xH100", "64, and the global batch"),
+    ("does-not-fit", with_zero(stage=0), "1x8xH100", "GiB of 80.0 GiB"),
+    ("overlap-off", with_zero(stage=2, overlap_comm=False), "4x8xH100", "backward pass"),
+    ("precision", {**GOOD, "bf16": {"enabled": False}}, "1x8xH100", "has bf16"),
+    ("small-buckets", with_zero(reduce_bucket_size=200_000), "1x8xH100", "collectives a step"),
+    ("large-buckets", with_zero(reduce_bucket_size=3 * 10**9), "1x8xH100", "of buffers"),
+    ("offload", with_zero(offload_optimizer={"device": "cpu"}), "1x8xH200", "fits without"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "config", "cluster", "words"), WRONG)
+def test_what_is_wrong_is_named_with_its_price(
+    code: str, config: dict[str, Any], cluster: str, words: str, tmp_path: Path
+) -> None:
+    if cluster == "4x8xH100":
+        config = {**config, "train_batch_size": 512}
+    checked = checked_config(tmp_path, config, cluster)
+    fault = next(fault for fault in checked.faults if fault.code == code)
+    assert words in fault.what
+    assert fault.fix
+    if fault.kind == "slow":
+        assert checked.step is not None
+        assert fault.seconds is not None
+        assert 0 < fault.seconds < checked.step.value
+    if code == "does-not-fit":
+        assert not checked.runs
+        assert fault.num_bytes is not None
+        assert fault.num_bytes > 0
+
+
+def test_a_price_is_the_planned_difference(tmp_path: Path) -> None:
+    config = {**GOOD, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 16}
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps(config))
+    settings = read_settings(path)
+    # A few tokens at a time leave the device waiting for launches and gathers.
+    checked = check(settings, replace(job_for(settings, "1x8xH200"), seq_len=512))
+    fault = next(fault for fault in checked.faults if fault.code == "micro-batch")
+    assert checked.job is not None
+    assert checked.layout is not None
+    doubled = replace(checked.layout, micro_batch=2, num_micro=8)
+    after = choice_of(checked.job, doubled).step_s
+    assert checked.step is not None
+    assert "small-buckets" not in codes(checked)
+    assert fault.seconds == pytest.approx(checked.step.value - after)
+
+
+def test_devices_that_cannot_be_cut_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "args.sh"
+    path.write_text("ARGS=(--tensor-model-parallel-size 3 --micro-batch-size 1)\n")
+    settings = read_settings(path)
+    checked = check(settings, job_for(settings))
+    assert not checked.runs
+    assert "does not divide 8 devices" in checked.faults[0].what
+
+
+def test_without_model_or_cluster_what_can_be_seen_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**GOOD, "bf16": {"enabled": False}}))
+    checked = check(read_settings(path), None)
+    assert codes(checked) == {"precision"}
+    assert checked.step is None
+    assert checked.fits is None
+
+
+def test_variables_of_a_script_are_put_in_and_nothing_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "#!/bin/bash\nTP=4\nexport MBS=2\n"
+        f"touch {tmp_path}/ran $(touch {tmp_path}/ran2)\n"
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size $TP \\\n"
+        "  --micro-batch-size ${MBS} --global-batch-size $GBS --seq-length ${SEQ:-8192} --bf16\n"
+    )
+    settings = read_settings(path)
+    assert (settings.tp, settings.micro_batch, settings.seq_len) == (4, 2, 8192)
+    assert settings.global_batch is None
+    assert settings.notes == ("--global-batch-size $GBS is not set in this file",)
+    assert len({fault.code for fault in check(settings, None).faults}) == 1
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "ran2").exists()
+
+
+def test_gradients_in_half_precision_are_half_as_large(tmp_path: Path) -> None:
+    path = tmp_path / "args.sh"
+    text = "--tensor-model-parallel-size 1 --micro-batch-size 1 --bf16 --use-distributed-optimizer"
+    sizes = []
+    for more in ("", " --grad-reduce-in-bf16"):
+        path.write_text(f"{text}{more}\n")
+        settings = read_settings(path)
+        checked = check(settings, job_for(settings))
+        assert checked.choice is not None
+        sizes.append(checked.choice.memory["gradients"])
+    assert sizes[1] == pytest.approx(sizes[0] / 2)
+
+
+def test_auto_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    auto = {
+        "train_batch_size": "auto",
+        "zero_optimization": {"stage": 3},
+        "bf16": {"enabled": "auto"},
+    }
+    path.write_text(json.dumps(auto))
+    settings = read_settings(path)
+    assert settings.global_batch is None
+    assert settings.precision is None
+    assert settings.notes == ("train_batch_size is auto: the trainer fills it in",)
+
+
+STRANGE = [
+    ("x.json", b"{", "not JSON"),
+    ("x.json", b"{}", "no DeepSpeed configuration"),
+    ("x.json", b"{" + b'"a":[' * 5000, "not JSON"),
+    ("x.toml", b"[[[", "not TOML"),
+    ("x.toml", b"[tool]\na = 1\n", "neither [parallelism] nor [training]"),
+    ("x.sh", b"echo hello\n", "no flags"),
+    ("x.sh", b"echo 'unclosed\n", "not a shell script"),
+    ("x.sh", b"\xff\xfe\x00" * 100, "no flags"),
+    ("x.sh", b"--x=${" * 30_000, "are no launch script"),
+    ("x.sh", b"--tensor-model-parallel-size $A " * 3_000, "no flags"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "words"), STRANGE)
+def test_strange_files_are_refused_in_a_sentence(
+    name: str, data: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(InputError) as problem:
+        read_settings(path)
+    assert words in str(problem.value)
+
+
+def test_values_out_of_range_are_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    wild = {
+        "train_batch_size": 10**30, "train_micro_batch_size_per_gpu": -1,
+        "zero_optimization": {"stage": 77, "reduce_bucket_size": "big"},
+    }  # fmt: skip
+    path.write_text(json.dumps(wild))
+    settings = read_settings(path)
+    assert (settings.global_batch, settings.micro_batch, settings.zero_stage) == (None, None, 0)
+    assert settings.bucket_elements is None

@@ -1,0 +1,98 @@
+"""The emitted training script, really started: the planned parameters, two ranks over gloo."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.planner.catalog import find_model
+from stepscope.planner.launch.emit import launch_of
+from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
+
+pytest.importorskip("torch")
+COUNT = """
+import json, torch, train
+print(json.dumps(sum(p.numel() for p in set(train.Decoder().parameters()))))
+"""
+
+
+def emitted(target: str, folder: Path, **parts: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(TOY))
+    job = job_of(
+        target,
+        str(folder / "config.json"),
+        "1x2xH100",
+        seq_len=32,
+        global_batch=8,
+        precision="fp32",
+    )
+    return written(launch_of(target, job, chosen(job, micro_batch=2, **parts)), folder)
+
+
+def started(folder: Path, *command: str) -> dict[str, Any]:
+    environment = dict(os.environ, STEPS="3", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    lines = run.stdout.strip().splitlines()
+    losses = [float(line.split()[3]) for line in lines if line.startswith("step ")]
+    assert len(losses) == 3
+    assert all(4.0 < loss < 8.0 for loss in losses)
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("torchrun", {}),
+        ("fsdp2", {"zero_stage": 3, "recompute": "full"}),
+    ],
+)
+def test_two_ranks_train_over_gloo(target: str, parts: dict[str, Any], tmp_path: Path) -> None:
+    result = started(emitted(target, tmp_path, **parts), *TORCHRUN)
+    assert result["measured"]["step_s"] > 0
+    assert result["planned"]["step_s"] > 0
+
+
+def test_two_ranks_train_under_accelerate(tmp_path: Path) -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed: pip install accelerate")
+    folder = emitted("accelerate", tmp_path, zero_stage=3)
+    config = ("--config_file", "accelerate.yaml", "--cpu", "train.py")
+    assert started(folder, "accelerate.commands.launch", *config)["measured"]["step_s"] > 0
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "gpt2", "qwen2.5-0.5b"])
+def test_the_script_has_the_planned_parameters(name: str, tmp_path: Path) -> None:
+    """Biases, tied heads, learned positions and grouped heads: counted by PyTorch itself."""
+    job = job_of("torchrun", name, "1x8xH100", seq_len=1024)
+    folder = written(launch_of("torchrun", job, chosen(job)), tmp_path)
+    code = f"import torch; torch.set_default_device('meta')\n{COUNT}"
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert json.loads(run.stdout) == find_model(name).num_params
