@@ -28,6 +28,7 @@ from stepscope.analyses.steps.projection import (
     phases,
 )
 from stepscope.analyses.steps.range_projection import project, projection_rows
+from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
@@ -165,7 +166,11 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             "no device work was recorded: operators on the host are taken for the work",
         ),
         (
-            steps.windows and not steps.is_pitch,
+            steps.windows and steps.source == WHOLE_TRACE,
+            f"no steps could be detected: all that was recorded is taken as one ({RECORD_MORE})",
+        ),
+        (
+            steps.windows and not steps.is_pitch and steps.source != WHOLE_TRACE,
             (
                 f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in "
                 f"for the step time ({RECORD_MORE})"

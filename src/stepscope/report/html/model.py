@@ -14,10 +14,11 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
+from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
-from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
+from stepscope.report.diagnosis.view import SOURCE_WORDS, damage_warnings, limit_words
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.peak import peak_picture
@@ -99,6 +100,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
         "ranks": [_rank(rank) for rank in contract.ranks],
+        "warnings": [warning.text for warning in damage_warnings(contract.notes)],
         "notes": list(contract.notes),
         "unknown_events": contract.unknown_events,
         "kernels": [],
@@ -176,12 +178,14 @@ def _ladder(contract: DiagnosisContract) -> Sequence[float]:
 def _card(number: int, finding: Finding) -> dict[str, Any]:
     low, high = finding.predicted_low, finding.predicted_high
     ranks = finding.ranks
+    code, rest = action_code(finding.action)
     return {
         "number": number,
         "code": finding.code,
         "bound": finding.bound,
         "summary": finding.summary,
-        "action": finding.action,
+        "copied": code,
+        "action": rest,
         "evidence": list(finding.evidence),
         "gain": f"{finding.predicted_speedup:.2f}",
         "is_rough": high >= WIDE_RANGE * low,
