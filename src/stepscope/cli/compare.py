@@ -5,9 +5,9 @@ A and B are what `diagnose` takes: a run that `stepscope run` recorded, traces (
 with one file per rank, a tar), or a diagnosis that was kept as JSON. Each further run is compared
 with the first. A speedup is before / after.
 
-Exit code 1 where the steps of a run cannot be compared with A's, or a limit (--fail-if, --budget)
-is not kept. With --scaling each is a run of one training job at another width, as with `diagnose
---scaling`.
+Exit code 1 where the steps of a run cannot be compared with A's, where they are other work, or
+where a limit (--fail-if, --budget) is not kept. With --scaling each is a run of one training job
+at another width, as with `diagnose --scaling`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
-    """Whether every run's steps could be compared with A's; says which could not."""
+    """Whether every run's steps could be compared with A's and are the same work; says which are
+    not."""
     from stepscope.report.comparison.words import letter
 
     is_compared = True
@@ -141,6 +142,12 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
             say(
                 f"nothing to compare between the steps of A and {letter(index)}: "
                 f"{comparison.speedup.why}"
+            )
+        elif comparison.unequal:
+            is_compared = False
+            say(
+                f"A and {letter(index)} do not do the same work: the ratio of their steps is no "
+                "speedup (exit code 1)"
             )
     return is_compared
 

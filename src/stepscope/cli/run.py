@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 RUNS = "stepscope-runs"
+NO_SCRIPT = 2
+"""What Python gives for a script that is not there."""
+PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
 
@@ -126,6 +129,10 @@ def run(arguments: argparse.Namespace) -> int:
             "and on PATH?"
         )
         return NOT_FOUND
+    script = missing_script(options.command)
+    if script is not None:
+        say(f"{script} is not in {Path.cwd()}: the job cannot start. Is its path right?")
+        return NO_SCRIPT
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
@@ -139,6 +146,19 @@ def run(arguments: argparse.Namespace) -> int:
     if options.is_diagnosed:
         diagnose_run(folder, options.hardware, verbose=options.verbose)
     return code
+
+
+def missing_script(command: Sequence[str]) -> str | None:
+    """The script of `python [flags] script.py`, where it is not there. Other launchers know
+    themselves what they start."""
+    program, *words = command
+    if not Path(program).name.startswith("python") or not words:
+        return None
+    script = next((word for word in words if not word.startswith("-")), "")
+    before = words[: words.index(script)] if script else []
+    # After an option that takes a value (-m, -c, -W, -X) the first word is not the script.
+    is_script = script.endswith(".py") and all(flag in PYTHON_FLAGS for flag in before)
+    return script if is_script and not Path(script).exists() else None
 
 
 def command_of(
@@ -170,7 +190,7 @@ def record(
     except OSError as problem:
         say(
             f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. "
-            "Give --out a folder with room"
+            "Give --out a folder that can be written"
         )
         return launch(None, command, {})
 

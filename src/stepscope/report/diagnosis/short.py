@@ -69,6 +69,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands) -> Iterator[Block]:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
         yield from _step(facts.median_rank, is_alone=len(facts.ranks) == 1)
+    elif facts.run is not None and not facts.run.exit_code and diagnosis.notes:
+        yield Action(diagnosis.notes[-1])
     yield from _faults(diagnosis)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
@@ -164,7 +166,9 @@ def next_commands(diagnosis: Diagnosis, again: str, report: str | None = None) -
 
 def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     command = shlex.join(masked_words(run.command)) or "python train.py"
-    if not diagnosis.facts.ranks:
+    if run.exit_code and not diagnosis.facts.ranks:
+        yield "once it runs", f"stepscope run -- {command}"
+    elif run.ranks and not diagnosis.facts.ranks:
         yield "record sooner", f"stepscope run --start-step 3 -- {command}"
     elif any(finding.code in FIXED_FROM_OUTSIDE for finding in diagnosis.findings):
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify"
