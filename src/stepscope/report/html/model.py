@@ -21,6 +21,7 @@ from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import SOURCE_WORDS, damage_warnings, limit_words
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
+from stepscope.report.html.flame import flame_section
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
@@ -55,6 +56,8 @@ def page_of(recorded: Page) -> dict[str, Any]:
     # Its names are clean already, and are many.
     timeline = recorded.timeline
     cleaned["data"]["timeline"] = None if timeline is None else timeline_values(timeline)
+    cleaned["data"]["timelines"] = list(map(timeline_values, recorded.more_timelines))
+    cleaned["flame"] = flame_section(recorded.host_flame)
     return cleaned
 
 
@@ -103,6 +106,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "warnings": [warning.text for warning in damage_warnings(contract.notes)],
         "notes": list(contract.notes),
         "unknown_events": contract.unknown_events,
+        "flame": None,
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
@@ -112,6 +116,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
             "roofline": None,
             "links": None,
             "timeline": None,
+            "timelines": [],
             "curves": {},
         },
     }
