@@ -15,6 +15,7 @@ from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_to
 from stepscope.analyses.kernels.launches import launch_facts
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
+from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
@@ -78,6 +79,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         unknown=trace.unknown,
         notes=trace.notes
         + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
+        + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
 

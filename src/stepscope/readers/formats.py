@@ -161,7 +161,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="rocprof-compute",
-        words="rocprof-compute (omniperf), CSV",
+        words="counters of rocprof-compute (omniperf), rocprofv3 --pmc, rocprof v1 -i, CSV",
         kind=KERNELS,
         record="rocprof-compute profile -n run -- python train.py",
         judges=("kernels",),
@@ -275,7 +275,8 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="host-profile",
-        words="py-spy (raw, speedscope), pyinstrument JSON, viztracer JSON",
+        words="py-spy (raw, speedscope), export_stacks of torch.profiler, pyinstrument JSON, "
+        "viztracer JSON",
         kind=SYSTEM,
         record="py-spy record --native --idle --threads -f speedscope -o host.json -p PID",
         judges=("host",),

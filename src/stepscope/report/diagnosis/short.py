@@ -135,6 +135,8 @@ def _card(number: int, fault: Finding | Advice, *, many_ranks: bool) -> Card:
     blocks: list[Block] = [Prose(fault.summary), Action(fault.action)]
     if isinstance(fault, Advice):
         title = weight_words(fault)
+        # No replay weighs it: what shows it stands for that.
+        blocks[1:1] = [Prose(line, "quiet") for line in fault.evidence[:1]]
     else:
         title = finding_title(fault, many_ranks=many_ranks)
         cautions = []
