@@ -448,6 +448,7 @@ def test_the_options_are_pinned() -> None:
             "-h",
             "-o",
         ],
+        "doctor": ["--format", "--help", "--out", "-h"],
         "attach": ["--every", "--help", "--looks", "-h"],
         "triage": ["--flame", "--format", "--help", "--seconds", "-h"],
         "plan": [

@@ -39,6 +39,8 @@ COMMANDS = {
     "or hung, and",
     "attach": "Is it hung or slow, and where? Looks into running processes from outside, and "
     "compares the ranks'",
+    "doctor": "What this machine allows: profiler, counters, attaching, perf, room, and what to do "
+    "about it.",
     "calibrate": "What this machine really reaches, measured and written to a hardware file that "
     "other commands",
     "plan.command": "How to cut a model over a cluster: the best layouts, what a step takes, what "

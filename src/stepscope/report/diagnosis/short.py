@@ -69,8 +69,8 @@ def _blocks(diagnosis: Diagnosis, commands: Commands) -> Iterator[Block]:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
         yield from _step(facts.median_rank, is_alone=len(facts.ranks) == 1)
-    elif facts.run is not None and not facts.run.exit_code and diagnosis.notes:
-        yield Action(diagnosis.notes[-1])
+    elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
+        yield from map(Action, diagnosis.notes[-1:])
     yield from _faults(diagnosis)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
