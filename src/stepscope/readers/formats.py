@@ -226,6 +226,15 @@ FORMATS: tuple[Format, ...] = (
         module="compiler.dynamo_counters",
     ),
     Format(
+        name="kernel-information",
+        words="kernel_information.json of Inductor: compiled kernels and their lines",
+        kind=COMPILER,
+        record="torch._inductor.config.trace.provenance_tracking_level = 1 and "
+        "aoti_compile_and_package; then unzip the .pt2",
+        judges=("compiler",),
+        module="compiler.kernel_information",
+    ),
+    Format(
         name="torch-trace",
         words="structured trace of torch.compile (TORCH_TRACE, tlparse)",
         kind=COMPILER,

@@ -129,7 +129,8 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
         yield from comms_sections(comms)
     yield from device_sections(rank)
     yield from peak_sections(diagnosis.facts.peak_waterfall)
-    yield from kernel_sections(rank)
+    compiler = None if diagnosis.facts.beside is None else diagnosis.facts.beside.compiler
+    yield from kernel_sections(rank, None if compiler is None else compiler.kernel_lines)
     yield from host_sections(rank)
 
 
