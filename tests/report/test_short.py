@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from stepscope.core.diagnosis import Abstention
 from stepscope.core.run import RunFacts
 from stepscope.report.diagnosis.short import MOST_FINDINGS, next_commands, short_document
 from stepscope.report.diagnosis.view import damage_warnings
@@ -15,6 +16,7 @@ from stepscope.report.document.blocks import Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
+from stepscope.rules.judge_job import FIXES
 from tests.conftest import Golden
 from tests.report.test_terminal import GOLDEN
 from tests.scenarios import SCENARIOS
@@ -90,3 +92,14 @@ def test_damage_comes_before_the_verdict() -> None:
     text = to_text(short_document(replace(diagnosis, notes=(cut, "not judged: x"))))
     assert text.startswith("The file ends before its end")
     assert list(damage_warnings(("not judged: x", "one step was recorded"))) == []
+
+
+def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
+    replayed = next(made for make in SCENARIOS.values() if (made := make()).replay is not None)
+    clean = replace(replayed, findings=(), advice=(), ladder=(), abstentions=())
+    assert "No known fault costs more than 2 %" in to_text(short_document(clean))
+    busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
+    text = to_text(short_document(replace(clean, abstentions=(busy,))))
+    assert "What fixes would give is not known: others had the cores." in text
+    assert "-> record again" in text
+    assert "No known fault" not in text

@@ -38,6 +38,7 @@ from stepscope.report.document.blocks import (
     Stack,
 )
 from stepscope.report.units import ms, plural
+from stepscope.rules.judge_job import FIXES
 
 MOST_FINDINGS = 3
 LEAST_SEGMENT = 0.01
@@ -110,9 +111,7 @@ def _faults(diagnosis: Diagnosis) -> Iterator[Section]:
     """The first findings; after them what other recordings show, as far as there is room."""
     faults: list[Finding | Advice] = [*diagnosis.findings, *diagnosis.advice]
     if not faults:
-        if diagnosis.replay is not None:
-            words = "No known fault costs more than 2 % of the step."
-            yield Section(title="What to do", blocks=(Prose(words),))
+        yield from _no_faults(diagnosis)
         return
     many_ranks = len(diagnosis.facts.ranks) > 1
     blocks: list[Block] = [
@@ -129,6 +128,19 @@ def _faults(diagnosis: Diagnosis) -> Iterator[Section]:
         blocks.append(Prose(together))
     aside = "predicted gain, with its range" if diagnosis.findings else ""
     yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+
+
+def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
+    """That nothing was found, or why nothing could be."""
+    unjudged = next((each for each in diagnosis.abstentions if each.code == FIXES), None)
+    if unjudged is not None:
+        words = f"{FIXES[:1].upper()}{FIXES[1:]} is not known: {unjudged.reason}."
+        blocks: tuple[Block, ...] = (Prose(words, "warn"), Action(unjudged.needs))
+    elif diagnosis.replay is not None:
+        blocks = (Prose("No known fault costs more than 2 % of the step."),)
+    else:
+        return
+    yield Section(title="What to do", blocks=blocks)
 
 
 def _card(number: int, fault: Finding | Advice, *, many_ranks: bool) -> Card:
@@ -176,3 +188,5 @@ def _of_run(run: RunFacts, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "try and prove it", f"stepscope fix {shlex.quote(run.path)} --verify"
     elif diagnosis.findings:
         yield "after the change", f"stepscope run -- {command}"
+    elif any(each.code == FIXES for each in diagnosis.abstentions):
+        yield "record again", f"stepscope run -- {command}"
