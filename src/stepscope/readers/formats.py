@@ -152,7 +152,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="perfetto",
-        words="Perfetto protobuf (rocprofv3 --output-format pftrace)",
+        words="Perfetto protobuf (.pftrace of rocprofv3, of torch.profiler's cupti monitor)",
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
         judges=("partition", "kernels", "host"),
