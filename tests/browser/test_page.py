@@ -263,3 +263,30 @@ def test_it_reads_without_scripts(browser: Any, demo_page: Path) -> None:
     assert page.locator(".card").count() >= 1
     assert page.locator("#kernel-table tbody tr").count() > 10
     context.close()
+
+
+def test_other_steps_can_be_chosen_in_the_timeline(browser: Any, demo_page: Path) -> None:
+    page = opened(browser, demo_page)
+    choice = page.locator("#timeline-choice")
+    words = choice.locator("option").all_text_contents()
+    assert words[0].endswith("(median)")
+    assert len(words) == 2
+    before = page.locator(".t-title").text_content()
+    choice.select_option("1")
+    after = page.locator(".t-title").text_content()
+    assert before != after
+    assert "of 2 measured" in str(after)
+    assert page.locator("canvas.t-canvas").count() == 1
+    assert page.said == []
+
+
+@needs_shared
+def test_recorded_stacks_are_a_flame_graph(browser: Any, tmp_path: Path) -> None:
+    trace = SHARED / "lab" / "formats" / "big_with_stack.pt.trace.json.gz"
+    for size in SIZES:
+        page = opened(browser, made([trace], tmp_path), size, bypass=True)
+        flame = page.locator("#flame svg")
+        assert flame.locator("rect").count() > 2
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert axe.Axe().run(page).violations_count == 0
+        assert page.said == []

@@ -270,3 +270,12 @@ def test_runs_with_no_steps_in_common_are_nothing_to_compare(
     assert "nothing to compare between the steps of A and B" in err
     assert called(timed, empty, timed, "--format", "json") == 1
     assert called(timed, timed) == 0
+
+
+def test_other_work_is_no_speedup(
+    jobs: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(jobs[0], DEMO) == 1
+    said = capsys.readouterr()
+    assert "do not do the same work" in said.out
+    assert "no speedup (exit code 1)" in said.err

@@ -93,6 +93,64 @@ def test_demo_runs_with_no_arguments(capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr().out
     assert "Input-bound" in printed
     assert "serial-loader" in printed
+    assert printed.rstrip().endswith("stepscope demo -v")
+    assert "Kernels that take most" not in printed
+    assert main(["demo", "-v"]) == 0
+    assert "Kernels that take most" in capsys.readouterr().out
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "diagnose" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("diagnos", "stepscope diagnose?"), ("plna", "stepscope plan?"), ("zzz", "--help")],
+)
+def test_a_mistyped_command_gets_what_was_meant(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_path_in_a_commands_place_is_told_of_diagnose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my run.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "my run.json")])
+    assert f"stepscope diagnose '{tmp_path}/my run.json'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("events", ["", '{"ph": "M", "name": "process_name", "pid": 1}'])
+def test_a_trace_without_work_does_not_pass_for_a_good_one(
+    events: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{events}]}}')
+    assert main(["diagnose", str(path), "--no-cache"]) == 2
+    printed = capsys.readouterr()
+    assert "A step takes" not in printed.out
+    assert "nothing could be judged" in printed.err
+
+
+def test_a_trace_without_steps_has_no_step_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.json"
+    path.write_bytes(gzip.decompress(DEMO.read_bytes())[:3_000_000])
+    assert main(["diagnose", str(path), "--no-cache"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("The file ends before its end")
+    assert "A step takes" not in printed
+    assert "of the step is" not in printed
+    assert "The step time was not measured." in printed
+    found = diagnosed(capsys, str(path), "--no-cache")
+    assert found["step"]["ms"] is None
 
 
 def test_several_files_are_ranks_read_in_parallel(
@@ -195,14 +253,16 @@ def test_gloo_on_a_gpu_run_is_communication_not_launching(
     assert found["verdict"]["bound"] == "comms"
 
 
-def test_no_events_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_events_is_unknown_for_machines_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "empty.json"
     path.write_text('{"traceEvents": []}')
-    found = diagnosed(capsys, str(path))
+    assert main(["diagnose", str(path), "--format", "json", "--no-cache"]) == 2
+    found = json.loads(capsys.readouterr().out)
     assert found["verdict"]["bound"] == "unknown"
     assert found["ranks"][0]["partition_ms"] is None
     assert found["ranks"][0]["gpu_busy_ms"] is None
-    assert main(["diagnose", str(path), "--no-cache"]) == 0
 
 
 def test_the_options_are_pinned() -> None:
@@ -233,7 +293,9 @@ def test_the_options_are_pinned() -> None:
                 "--seq",
                 "--step-ms",
                 "--timings",
+                "--verbose",
                 "-h",
+                "-v",
             )
         ],
         "run": [
@@ -253,9 +315,11 @@ def test_the_options_are_pinned() -> None:
                 "--stacks",
                 "--start-step",
                 "--steps",
+                "--verbose",
                 "--webhook",
                 "--windows",
                 "-h",
+                "-v",
             ),
         ],
         "report": [
@@ -369,7 +433,7 @@ def test_the_options_are_pinned() -> None:
             ),
         ],
         "formats": ["--format", "--help", "-h"],
-        "demo": ["--format", "--help", "-h"],
+        "demo": ["--format", "--help", "--verbose", "-h", "-v"],
         "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
         "calibrate": [
@@ -384,6 +448,7 @@ def test_the_options_are_pinned() -> None:
             "-h",
             "-o",
         ],
+        "doctor": ["--format", "--help", "--out", "-h"],
         "attach": ["--every", "--help", "--looks", "-h"],
         "triage": ["--flame", "--format", "--help", "--seconds", "-h"],
         "plan": [

@@ -52,7 +52,7 @@ def test_a_folder_gives_its_traces_and_its_logs(
     ]
     found = diagnosed(capsys, tmp_path)
     assert found["nccl"]["hosts"] == ["n0", "n1"]
-    assert main(["diagnose", str(tmp_path), "--no-cache"]) == 0
+    assert main(["diagnose", str(tmp_path), "--no-cache", "-v"]) == 0
     assert (
         "\nNCCL  (from its log)\n  version          2.20.5+cuda12.4, 2 hosts\n"
         in capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_a_log_alone_says_what_it_holds_and_that_no_trace_was_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], as_folder: bool
 ) -> None:
     (tmp_path / "nccl.log").write_text(two_nodes())
-    assert main(["diagnose", str(tmp_path if as_folder else tmp_path / "nccl.log")]) == 0
+    assert main(["diagnose", str(tmp_path if as_folder else tmp_path / "nccl.log"), "-v"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("1 recording, no trace\n")
     assert "no trace was given" in text

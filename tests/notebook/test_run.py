@@ -165,12 +165,49 @@ def test_hostile_names_are_text_in_html(tmp_path: Path) -> None:
         run.query('select name as "<b onclick=x>", \'<i>\' as "<i>" from kernels'),
     ):
         shown = _Tags(table._repr_html_())
-        assert shown.tags == {"div", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+        own = {"details", "summary", "ul", "li"} if table.spec is not None else set()
+        grid = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+        assert shown.tags == grid | own
         assert shown.attributes == {"class", "scope", "style"}
         assert '<script>alert("x")</script>' in shown.text
         assert "\x1b" not in table._repr_html_()
     bar = {"viewbox", "width", "height", "aria-hidden"}
     assert _Tags(run._repr_html_()).attributes <= {"class", "scope", "style", *bar}
+
+
+def test_a_table_is_used_as_its_data_frame_is() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    run = stepscope.load(DEMO, cache=False)
+    kernels = run.kernels
+    assert len(kernels.head()) == 5
+    assert len(kernels.head(2).to_pandas()) == 2
+    assert list(kernels) == list(kernels.columns)
+    assert isinstance(kernels["dur_ns"], pandas.Series)
+    assert kernels.groupby("op", observed=True)["dur_ns"].sum().max() == (
+        kernels.to_pandas().groupby("op", observed=True)["dur_ns"].sum().max()
+    )
+    assert kernels.shape == (len(kernels), len(kernels.columns))
+    assert len(polars.DataFrame(kernels)) == len(kernels)
+    assert not hasattr(kernels, "_no_such_thing")
+    with pytest.raises(AttributeError):
+        kernels.no_such_thing  # noqa: B018 - the look itself is what raises
+
+
+def test_the_first_rows_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    table = stepscope.load(DEMO, cache=False).steps
+    assert "2 rows" in table.head(2)._repr_html_().replace("\u00a0", " ")
+    with pytest.raises(UsageError, match="stepscope\\[notebook\\]"):
+        table.describe()
+
+
+def test_the_report_is_a_widget_and_a_file(tmp_path: Path) -> None:
+    report = stepscope.load(DEMO, cache=False).report(height=400)
+    shown = report._repr_html_()
+    assert shown.startswith("<iframe sandbox=")
+    assert "height:400px" in shown
+    assert "<script" not in shown, "the page stands in an attribute, escaped"
+    assert report.save(tmp_path / "r.html").read_text(encoding="utf-8") == report.html
 
 
 def test_hostile_names_come_back_from_arrow(tmp_path: Path) -> None:

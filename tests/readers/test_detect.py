@@ -130,3 +130,10 @@ def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert detect.kinds_in(source, {"training-log"}, notes) == frozenset()
     assert f"{BLOCK_BYTES:,} bytes" in notes[0]
     assert "tail" in notes[0]
+
+
+def test_nsights_json_is_named_with_what_to_export_instead(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text('{"Type":79,"CudaEvent":{"startNs":"1"}}\n{"NvtxEvent":{"Text":"a"}}\n')
+    with pytest.raises(FormatError, match="nsys export --type sqlite"):
+        detect.refuse_unknown(Source(path=path, label="run.json"))

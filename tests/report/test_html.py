@@ -25,6 +25,7 @@ from stepscope.errors import InputError
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.page import Page, page_of_recording
 from stepscope.pipeline.recording import Recording, diagnose
+from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.html import data_block, model, render_page
 from stepscope.report.html.model import page_of
@@ -90,7 +91,9 @@ def test_the_verdict_and_every_finding_stand_in_the_text(
     assert diagnosis.verdict.summary in "".join(read.text["h1"])
     for finding in diagnosis.findings:
         assert finding.code in "".join(read.text["h3"])
-        assert any(finding.action in text for text in read.text["code"])
+        code, rest = action_code(finding.action)
+        assert code in read.text["code"]
+        assert rest in read.text["p"]
     assert {f"{finding.predicted_speedup:.2f}" for finding in diagnosis.findings} <= {
         text.rstrip("\u00d7") for text in read.text["b"]
     }

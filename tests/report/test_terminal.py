@@ -113,6 +113,7 @@ def test_colored_escapes_are_our_own(name: str) -> None:
         "33",
         "35",
         "36",
+        "1;31",
         "1;32",
         "1;33",
     }

@@ -15,6 +15,7 @@ from stepscope.analyses.kernels.device import DeviceSets, device_sets, device_to
 from stepscope.analyses.kernels.launches import launch_facts
 from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
+from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
@@ -28,6 +29,7 @@ from stepscope.analyses.steps.projection import (
     phases,
 )
 from stepscope.analyses.steps.range_projection import project, projection_rows
+from stepscope.analyses.steps.windows import WHOLE_TRACE
 from stepscope.core.facts import RangeRow, RankFacts, Steps
 from stepscope.core.trace import NONE, Int64, Kind, Trace
 
@@ -77,6 +79,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         unknown=trace.unknown,
         notes=trace.notes
         + _notes(context, charges.work, 0 if launches is None else launches.num_lost)
+        + bug_notes(context.trace, 0 if launches is None else launches.num_lost)
         + _step_time_notes(steps, context, step_ns),
     )
 
@@ -165,7 +168,11 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             "no device work was recorded: operators on the host are taken for the work",
         ),
         (
-            steps.windows and not steps.is_pitch,
+            steps.windows and steps.source == WHOLE_TRACE,
+            f"no steps could be detected: all that was recorded is taken as one ({RECORD_MORE})",
+        ),
+        (
+            steps.windows and not steps.is_pitch and steps.source != WHOLE_TRACE,
             (
                 f"the trace shows {steps.num_seen} step(s) by {steps.source}: its length stands in "
                 f"for the step time ({RECORD_MORE})"

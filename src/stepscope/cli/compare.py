@@ -8,9 +8,9 @@ with the first. A speedup is before / after.
 Where A is a plan that `stepscope plan --format json` printed, B is held against it: which part of
 the step was off, and with --recalibrate FILE the planner's rates after it.
 
-Exit code 1 where the steps of a run cannot be compared with A's, or a limit (--fail-if, --budget)
-is not kept. With --scaling each is a run of one training job at another width, as with `diagnose
---scaling`.
+Exit code 1 where the steps of a run cannot be compared with A's, where they are other work, or
+where a limit (--fail-if, --budget) is not kept. With --scaling each is a run of one training job
+at another width, as with `diagnose --scaling`.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ def _plan_of(options: CompareOptions) -> bytes | None:
 
 
 def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
-    """Whether every run's steps could be compared with A's; says which could not."""
+    """Whether every run's steps could be compared with A's and are the same work; says which are
+    not."""
     from stepscope.report.comparison.words import letter
 
     is_compared = True
@@ -176,6 +177,12 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
             say(
                 f"nothing to compare between the steps of A and {letter(index)}: "
                 f"{comparison.speedup.why}"
+            )
+        elif comparison.unequal:
+            is_compared = False
+            say(
+                f"A and {letter(index)} do not do the same work: the ratio of their steps is no "
+                "speedup (exit code 1)"
             )
     return is_compared
 

@@ -6,7 +6,7 @@ import argparse
 from importlib import resources
 
 from stepscope.cli.diagnose import print_diagnosis
-from stepscope.cli.options import add_format
+from stepscope.cli.options import add_format, add_verbose
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -15,6 +15,7 @@ STEP_MS = 65.48
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
+    add_verbose(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,5 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with resources.as_file(resources.files("stepscope") / "data" / TRACE) as path:
         diagnosis = diagnose([path], Options(step_ms=STEP_MS, use_cache=False))
-    print_diagnosis(diagnosis, arguments.format)
+    print_diagnosis(
+        diagnosis, arguments.format, again=None if arguments.verbose else "stepscope demo"
+    )
     return 0

@@ -11,6 +11,7 @@ scales and where the loss lies.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,12 +25,14 @@ from stepscope.cli.options import (
     add_jobs,
     add_no_cache,
     add_scaling,
+    add_verbose,
     options_of,
     reading_of,
     step_time,
 )
-from stepscope.cli.printing import print_document, put
+from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.scaling import run_scaling
+from stepscope.errors import InputError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -41,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar"
     )
     add_format(parser)
+    add_verbose(parser)
     parser.add_argument(
         "--step-ms",
         type=step_time,
@@ -76,6 +80,7 @@ class DiagnoseOptions:
 
     paths: list[str]
     format: str
+    verbose: bool
     step_ms: list[float]
     all: bool
     scaling: bool
@@ -118,12 +123,27 @@ def _run(arguments: argparse.Namespace) -> int:
     step_ms = options.step_ms[0] if options.step_ms else None
     work = given_work.work_of(options_of(given_work.WorkOptions, arguments))
     diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms, work=work))
+    again = None if options.verbose else _again(options)
     if asked is None:
-        print_diagnosis(diagnosis, options.format)
-        return 0
+        print_diagnosis(diagnosis, options.format, again=again)
+        return _refuse_empty(diagnosis)
     gate = gating.judge(asked, diagnosis, baseline)
-    print_diagnosis(diagnosis, options.format, gate)
+    print_diagnosis(diagnosis, options.format, gate, again=again)
     return gating.say_gate(gate)
+
+
+def _refuse_empty(diagnosis: Diagnosis) -> int:
+    """The exit code; a script must not take an input without anything in it for a good one."""
+    if not diagnosis.is_empty:
+        return 0
+    say("nothing could be judged: there is no work in what was given. Record whole steps anew")
+    return InputError.exit_code
+
+
+def _again(options: DiagnoseOptions) -> str:
+    """The command once more, as far as what is printed depends on it."""
+    given = [*options.paths, *(f"--step-ms={value:g}" for value in options.step_ms)]
+    return shlex.join(["stepscope", "diagnose", *given, *(["--all"] if options.all else [])])
 
 
 def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) -> None:
@@ -152,8 +172,11 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
         )
 
 
-def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) -> None:
-    """The report on standard output; JSON and Markdown have the gate's answer in them."""
+def print_diagnosis(
+    diagnosis: Diagnosis, style: str, gate: Gate | None = None, *, again: str | None = None
+) -> None:
+    """The report on standard output; JSON and Markdown have the gate's answer in them, and are
+    whole. Text is one screen where `again` names the command that gives the rest."""
     from stepscope.core.timings import stage
 
     with stage("draw"):
@@ -161,6 +184,11 @@ def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) 
             from stepscope.report.diagnosis.json import to_json
 
             put(to_json(diagnosis, gate) + "\n")
+            return
+        if style == "text" and again is not None:
+            from stepscope.report.diagnosis.short import next_commands, short_document
+
+            print_document(short_document(diagnosis, next_commands(diagnosis, again)))
             return
         from stepscope.report.diagnosis.view import diagnosis_document
 

@@ -119,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import diagnose
     from stepscope.protocol.secrets import masked_words
     from stepscope.protocol.settings import SETTINGS
+    from stepscope.rules.judge_job import FIXES
 
     options = options_of(arguments)
     budget_s = options.measuring.budget_s
@@ -130,6 +131,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"{options.run_folder}: no step was recorded, so no fault can be found; "
             f"{diagnosis.notes[-1]}"
+        )
+    unjudged = next((each for each in diagnosis.abstentions if each.code == FIXES), None)
+    if not diagnosis.findings and unjudged is not None:
+        raise InputError(
+            f"{options.run_folder}: {FIXES} is not known: {unjudged.reason}; {unjudged.needs}"
         )
     policy = FixPolicy(
         most=options.most,

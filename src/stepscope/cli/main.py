@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
@@ -38,6 +39,8 @@ COMMANDS = {
     "or hung, and",
     "attach": "Is it hung or slow, and where? Looks into running processes from outside, and "
     "compares the ranks'",
+    "doctor": "What this machine allows: profiler, counters, attaching, perf, room, and what to do "
+    "about it.",
     "calibrate": "What this machine really reaches, measured and written to a hardware file that "
     "other commands",
     "plan.command": "How to cut a model over a cluster: the best layouts, what a step takes, what "
@@ -54,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     words = sys.argv[1:] if argv is None else argv
+    if not words:
+        put(build_parser(()).format_help())
+        return 0
+    _refuse_unknown(words[0])
     arguments = build_parser(words).parse_args(words)
     try:
         with loops_shown():
@@ -78,6 +85,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"cannot write the report: {problem.strerror or problem}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return StepscopeError.exit_code
+
+
+def _refuse_unknown(word: str) -> None:
+    """Ends here with what was probably meant, where the first word is no command."""
+    names = [name_of(path) for path in COMMANDS]
+    if word.startswith("-") or word in names:
+        return
+    from difflib import get_close_matches
+
+    alike = get_close_matches(word.lower(), names, n=2)
+    if alike:
+        hint = f"Did you mean {' or '.join(f'stepscope {name}' for name in alike)}?"
+    elif os.path.exists(word):
+        hint = f"Did you mean stepscope diagnose {shlex.quote(word)}?"
+    else:
+        hint = "`stepscope --help` lists the commands"
+    say(f"{word} is not a command. {hint}")
+    sys.exit(StepscopeError.exit_code)
 
 
 def name_of(module: str) -> str:

@@ -45,6 +45,15 @@ def add_format(parser: argparse.ArgumentParser, choices: Sequence[str] = FORMATS
     )
 
 
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="all of it: kernels, host, copies, ranks, notes (default: one screen)",
+    )
+
+
 def add_step_ms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-ms",

@@ -10,6 +10,7 @@ asks for another recording.
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_hardware
+from stepscope.cli.options import add_hardware, add_verbose
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 RUNS = "stepscope-runs"
+NO_SCRIPT = 2
+"""What Python gives for a script that is not there."""
+PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
 
@@ -41,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recording(parser)
     watching.add_arguments(parser)
     add_hardware(parser)
+    add_verbose(parser)
     parser.add_argument("--no-diagnose", action="store_true", help="record, and leave it at that")
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
@@ -91,6 +96,7 @@ class Options:
     watching: watching.Options
     hardware: Path | None
     is_diagnosed: bool
+    verbose: bool
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -109,6 +115,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         watching=watching.options_of(arguments),
         hardware=arguments.hardware,
         is_diagnosed=not arguments.no_diagnose,
+        verbose=arguments.verbose,
     )
 
 
@@ -122,6 +129,10 @@ def run(arguments: argparse.Namespace) -> int:
             "and on PATH?"
         )
         return NOT_FOUND
+    script = missing_script(options.command)
+    if script is not None:
+        say(f"{script} is not in {Path.cwd()}: the job cannot start. Is its path right?")
+        return NO_SCRIPT
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
@@ -133,8 +144,21 @@ def run(arguments: argparse.Namespace) -> int:
         watch=lambda: watching.Watching(folder, options.watching),
     )
     if options.is_diagnosed:
-        diagnose_run(folder, options.hardware)
+        diagnose_run(folder, options.hardware, verbose=options.verbose)
     return code
+
+
+def missing_script(command: Sequence[str]) -> str | None:
+    """The script of `python [flags] script.py`, where it is not there. Other launchers know
+    themselves what they start."""
+    program, *words = command
+    if not Path(program).name.startswith("python") or not words:
+        return None
+    script = next((word for word in words if not word.startswith("-")), "")
+    before = words[: words.index(script)] if script else []
+    # After an option that takes a value (-m, -c, -W, -X) the first word is not the script.
+    is_script = script.endswith(".py") and all(flag in PYTHON_FLAGS for flag in before)
+    return script if is_script and not Path(script).exists() else None
 
 
 def command_of(
@@ -166,7 +190,7 @@ def record(
     except OSError as problem:
         say(
             f"nothing can be recorded in {folder} ({problem.strerror}); the job runs without. "
-            "Give --out a folder with room"
+            "Give --out a folder that can be written"
         )
         return launch(None, command, {})
 
@@ -188,7 +212,7 @@ def record(
             watcher.close()
 
 
-def diagnose_run(folder: Path, hardware: Path | None = None) -> None:
+def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = False) -> None:
     """Prints the diagnosis on stderr and keeps it in the folder. Whatever goes wrong here, the
     job's exit code stands."""
     from rich.console import Console
@@ -201,6 +225,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None) -> None:
     from stepscope.pipeline.recording import Recording
     from stepscope.protocol.run_folder import DIAGNOSIS_FILE, REPORT_FILE, is_run
     from stepscope.report.diagnosis.json import to_json
+    from stepscope.report.diagnosis.short import next_commands, short_document
     from stepscope.report.diagnosis.view import diagnosis_document
     from stepscope.report.document.terminal import show
     from stepscope.report.html import render_page
@@ -211,17 +236,24 @@ def diagnose_run(folder: Path, hardware: Path | None = None) -> None:
     try:
         options = Options(use_cache=False, hardware=hardware, progress=progress_bar)
         with Recording([str(folder)], options) as recording:
-            diagnosis = recording.diagnosis
+            diagnosis, report = recording.diagnosis, folder / REPORT_FILE
+            say(f"the run is kept in {folder}")
+            document = diagnosis_document(diagnosis)
+            if not verbose:
+                again = f"stepscope diagnose {shlex.quote(str(folder))}"
+                document = short_document(
+                    diagnosis, next_commands(diagnosis, again, shlex.quote(str(report)))
+                )
             try:
-                show(diagnosis_document(diagnosis), Console(stderr=True))
+                show(document, Console(stderr=True))
             except (OSError, SystemExit):
                 # Nobody reads stderr any more, which rich takes for an end; the folder gets the
                 # diagnosis all the same.
                 drop()
             (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-            say(f"the run is kept in {folder}")
-            write(render_page(page_of(page_of_recording(recording))), folder / REPORT_FILE)
-            say(f"the report is {folder / REPORT_FILE}")
+            write(render_page(page_of(page_of_recording(recording))), report)
+            if verbose:
+                say(f"the report is {report}")
     except StepscopeError as problem:
         say(str(problem))
     except KeyboardInterrupt:

@@ -183,6 +183,16 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         self.facts.self_check()
 
     @property
+    def is_empty(self) -> bool:
+        """Whether what was given holds nothing that could be judged: no work, no step, and no
+        recording of another tool."""
+        facts = self.facts
+        if facts.beside is not None or facts.nccl is not None or self.step.ms is not None:
+            return False
+        has_work = any(rank.typical_parts_ns for rank in facts.ranks)
+        return not (has_work or self.verdict.shares or self.findings or self.advice)
+
+    @property
     def holding_up(self) -> tuple[tuple[int, str], ...]:
         """Ranks for which the others wait, each with the code of the finding or advice that says
         so."""

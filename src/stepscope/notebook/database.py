@@ -68,12 +68,23 @@ class Database:
                 f"{', '.join(TABLES)}"
             ) from None
         except self._duckdb.CatalogException as problem:
-            raise UsageError(f"{_message(problem)}\nThe tables are {', '.join(TABLES)}") from None
+            # Its own guess is one of its system tables.
+            words = _message(problem).partition("\nDid you mean")[0]
+            tables = f"The tables are {', '.join(TABLES)}"
+            raise UsageError(f"{words}\n{tables}\n{schema_words(TABLES)}") from None
         except (self._duckdb.Error, UnicodeError) as problem:
-            raise UsageError(_message(problem)) from None
+            schema = schema_words(named_tables(sql))
+            raise UsageError("\n".join(filter(None, (_message(problem), schema)))) from None
 
     def close(self) -> None:
         self._connection.close()
+
+
+def schema_words(names: Iterable[str]) -> str:
+    """The columns of these tables, a line for each."""
+    return "\n".join(
+        f"{name}: {', '.join(column.name for column in TABLES[name].columns)}" for name in names
+    )
 
 
 def _message(problem: Exception) -> str:

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
+from stepscope.analyses.tables.columns import TableSpec
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.report.diagnosis.view import diagnosis_document
-from stepscope.report.document.blocks import Column, Prose, Table
+from stepscope.report.document.blocks import Block, Column, Details, Prose, Table
 from stepscope.report.document.html import to_html
 from stepscope.report.names import shorten
-from stepscope.report.units import percent
+from stepscope.report.units import fixed, percent, plural
 
 MOST_ROWS = 20
 MOST_CHARACTERS = 200
 """Of a cell; a kernel's name may have thousands."""
 
 
-def table_html(rows: Any, name: str) -> str:
-    """The first rows of an Arrow table."""
+def table_html(rows: Any, name: str, spec: TableSpec | None = None) -> str:
+    """The first rows of an Arrow table: numbers to the right with their thousands apart, a box that
+    scrolls, and what the columns hold."""
     shown = rows.slice(0, MOST_ROWS)
-    cells = zip(*(map(_cell, column.to_pylist()) for column in shown.columns), strict=True)
+    values = [column.to_pylist() for column in shown.columns]
+    cells = zip(*(map(_cell, column) for column in values), strict=True)
     more = f", the first {MOST_ROWS} shown" if rows.num_rows > MOST_ROWS else ""
-    columns = tuple(Column(title=title) for title in rows.column_names)
-    return to_html(
-        (Table(caption=f"{name}: {rows.num_rows} rows{more}", columns=columns, rows=tuple(cells)),)
+    columns = tuple(
+        Column(title=title, right=_is_number(column))
+        for title, column in zip(rows.column_names, values, strict=True)
+    )
+    caption = f"{name}: {plural(rows.num_rows, 'row')}{more}"
+    blocks: list[Block] = [Table(caption=caption, columns=columns, rows=tuple(cells))]
+    if spec is not None:
+        lines = tuple(f"{column.name}: {column.about}" for column in spec.columns)
+        blocks.append(Details(title="What the columns hold", lines=lines))
+    return f'<div style="max-width:100%;overflow-x:auto">{to_html(tuple(blocks))}</div>'
+
+
+def report_html(page: str, height: int) -> str:
+    """The report's page in a frame of its own, which cannot reach the notebook's."""
+    return (
+        f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(page, quote=True)}" '
+        f'style="width:100%;height:{height}px;border:1px solid #ccc" title="stepscope report">'
+        "</iframe>"
+    )
+
+
+def _is_number(values: Sequence[object]) -> bool:
+    present = [value for value in values if value is not None]
+    return bool(present) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in present
     )
 
 
@@ -40,4 +67,6 @@ def _cell(value: object) -> str:
     """`-` is not measured."""
     if value is None:
         return "-"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return fixed(value, 0)
     return shorten(f"{value:.6g}" if isinstance(value, float) else str(value), MOST_CHARACTERS)

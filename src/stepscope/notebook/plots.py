@@ -141,6 +141,7 @@ def ranks_figure(diagnosis: Diagnosis) -> Any:
         positions,
         without_waits,
         color=["#d95f02" if rank.rank in late else "#9ecae1" for rank in ranks],
+        label="own work",
     )
     if any(waits):
         axes.bar(

@@ -16,7 +16,7 @@ from stepscope.core.diagnosis import Diagnosis
 from stepscope.errors import UsageError
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.notebook.database import Database
-from stepscope.notebook.html import diagnosis_html
+from stepscope.notebook.html import diagnosis_html, report_html
 from stepscope.notebook.run_tables import RunTables
 from stepscope.notebook.table import Table
 from stepscope.pipeline.options import Options
@@ -76,6 +76,26 @@ def diagnose(
         return run.diagnosis
     finally:
         run.close()
+
+
+class Report:
+    """The HTML report of a run: shows itself in Jupyter, and can be kept."""
+
+    def __init__(self, html: str, height: int) -> None:
+        self.html = html
+        self.height = height
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page to a file, which opens anywhere."""
+        target = Path(path)
+        target.write_text(self.html, encoding="utf-8")
+        return target
+
+    def _repr_html_(self) -> str:
+        return report_html(self.html, self.height)
+
+    def __repr__(self) -> str:
+        return f"<stepscope report: {len(self.html) // 1000} kB; save(path) keeps it>"
 
 
 class Run:
@@ -174,6 +194,14 @@ class Run:
         from stepscope.notebook.plots import ranks_figure
 
         return ranks_figure(self.diagnosis)
+
+    def report(self, height: int = 800) -> Report:
+        """The report of `stepscope report`, as a widget that Jupyter shows."""
+        from stepscope.pipeline.page import page_of_recording
+        from stepscope.report.html import render_page
+        from stepscope.report.html.model import page_of
+
+        return Report(render_page(page_of(page_of_recording(self._recording))), height)
 
     def close(self) -> None:
         """Let go of an archive's temporary copy now; the tables that were built stay."""

@@ -1,8 +1,12 @@
-"""Table: rows that turn into whatever a notebook wants."""
+"""Table: rows that turn into whatever a notebook wants.
+
+With pandas installed a table is used as its data frame is: `kernels.head()`, `kernels["dur_ns"]`,
+`kernels.groupby("op")`. The frame is made at the first such use, and kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.analyses.tables.columns import TableSpec
@@ -22,6 +26,7 @@ class Table:
         """What its columns are, with their units; None for an answer."""
         self._build = build
         self._rows: ArrowTable | None = None
+        self._frame: Any = None
 
     def to_arrow(self) -> ArrowTable:
         """As a pyarrow.Table; text is dictionary-encoded."""
@@ -48,6 +53,32 @@ class Table:
         """As a polars.DataFrame."""
         return need("polars", "notebook", "to_polars()").from_arrow(self.to_arrow())
 
+    def head(self, n: int = 5) -> Table:
+        """The first rows, as a table; pandas is not needed for it."""
+        return Table(self.name, lambda: self.to_arrow().slice(0, max(n, 0)), self.spec)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a pandas.DataFrame has."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._pandas(), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._pandas()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the columns, as of a data frame."""
+        return iter(self.columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """So that pandas, polars, duckdb and pyarrow take it as it is."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def _pandas(self) -> Any:
+        if self._frame is None:
+            self._frame = self.to_pandas()
+        return self._frame
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The names; those of a run's own table are known before it is built."""
@@ -63,4 +94,4 @@ class Table:
         return f"<stepscope table {self.name}: {size}, {len(self.columns)} columns>"
 
     def _repr_html_(self) -> str:
-        return table_html(self.to_arrow(), self.name)
+        return table_html(self.to_arrow(), self.name, self.spec)

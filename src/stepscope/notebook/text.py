@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import zip_longest
 from typing import TextIO
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from stepscope.notebook.arrow import ArrowTable
 from stepscope.protocol.json_text import json_text
@@ -18,6 +19,8 @@ MOST_ROWS = 50
 """Printed before the rest is only counted."""
 MOST_CELLS = 100
 """Of one column of text, in characters: a kernel's name may have thousands."""
+MOST_LINES = 3
+"""Of one cell."""
 LEAST_CELLS = 12
 """A name shorter than this says nothing."""
 GAP = "  "
@@ -30,7 +33,7 @@ _QUOTED = re.compile(r'[,"\r\n]')
 def to_text(rows: ArrowTable, width: int, most_rows: int = MOST_ROWS) -> str:
     """Columns under one another; numbers to the right, `-` for what was not measured.
 
-    Long names lose their middle.
+    Long names go on below; what takes more lines than that loses its middle.
     """
     if not rows.num_columns:
         return "done; no rows\n"
@@ -46,11 +49,10 @@ def to_text(rows: ArrowTable, width: int, most_rows: int = MOST_ROWS) -> str:
     ]
     lines += [GAP.join("-" * size for size in sizes)]
     for row in zip(*columns, strict=True):
-        lines.append(
-            GAP.join(
-                _fit(cell, size, side) for cell, size, side in zip(row, sizes, right, strict=True)
-            ).rstrip()
-        )
+        wrapped = [_wrapped(cell, size) for cell, size in zip(row, sizes, strict=True)]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            cells = zip(parts, sizes, right, strict=True)
+            lines.append(GAP.join(_fit(*cell) for cell in cells).rstrip())
     lines.append(_count(rows.num_rows, shown.num_rows))
     return "\n".join(lines) + "\n"
 
@@ -81,6 +83,11 @@ def _sizes(
             break
         sizes[widest] -= 1
     return sizes
+
+
+def _wrapped(cell: str, size: int) -> list[str]:
+    """The cell on as many lines as it takes, up to MOST_LINES."""
+    return chop_cells(shorten(cell, MOST_LINES * size), size) if cell else [""]
 
 
 def _fit(cell: str, size: int, right: bool) -> str:

@@ -3,13 +3,15 @@ a timeline, curves, the machine's measured rates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
 from stepscope.analyses.collectives.waits import waiting
+from stepscope.analyses.host.host_flame import Stack, host_flame
 from stepscope.analyses.intervals import Intervals
+from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.curves import memory_curve, peak_memory, run_curves
 from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.curves import Curve
@@ -24,6 +26,9 @@ from stepscope.readers.system.hardware_file import read_hardware
 
 MAX_RANKS_MATCHED = 8
 """To draw when one of them waited for the others."""
+MORE_SLICES = 4_000
+"""Of each timeline beside the first, so that the page stays small."""
+MOST_OTHER_RANKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,10 @@ class Page:
     diagnosis: Diagnosis
     timeline: Timeline | None = None
     """Of the median rank."""
+    more_timelines: tuple[Timeline, ...] = ()
+    """Other steps of that rank, then other ranks: the late, the slowest, the fastest."""
+    host_flame: tuple[Stack, ...] = ()
+    """Of the median rank, where stacks were recorded."""
     curves: Mapping[str, Curve] = field(default_factory=dict)
     peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
     """By rank."""
@@ -46,23 +55,68 @@ def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) ->
     run = recording.inputs.run
     curves = {} if run is None else run_curves(run)
     peaks = {} if run is None else peak_memory(run)
-    timeline = None
+    timeline: Timeline | None = None
+    others: tuple[Timeline, ...] = ()
+    flame: tuple[Stack, ...] = ()
     facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     source = None if facts is None else _source_of(facts, recording.inputs.sources)
     if facts is not None and source is not None:
-        trace = recording.context(source).trace
+        context = recording.context(source)
+        trace = context.trace
         is_split = facts.partition is not None and facts.partition.waits_split
-        timeline = timeline_of(trace, facts, waiting=_waits(recording, facts) if is_split else None)
+        timeline = timeline_of(
+            trace, facts, context=context, waiting=_waits(recording, facts) if is_split else None
+        )
+        others = tuple(_more_timelines(recording, facts, context))
+        flame = _host_flame(context, facts)
         memory = memory_curve(trace, facts)
         if memory is not None:
             curves = {"step-memory": memory} | curves
     return Page(
         diagnosis=diagnosis,
         timeline=timeline,
+        more_timelines=others,
+        host_flame=flame,
         curves=curves,
         peak_memory_bytes=peaks,
         roofs=roofs or _named_roofs(diagnosis) or _calibrated_roofs(recording, diagnosis),
     )
+
+
+def _more_timelines(
+    recording: Recording, facts: RankFacts, context: RankContext
+) -> Iterator[Timeline]:
+    """The longest and the shortest step of the median rank, and other ranks' median steps."""
+    intervals = facts.steps.step_intervals
+    order = sorted(range(len(facts.steps.windows)), key=lambda at: -intervals[at])
+    ends = dict.fromkeys((*order[:1], *order[-1:]))
+    for step in [at for at in ends if at != facts.steps.median_windows[0]]:
+        timeline = timeline_of(context.trace, facts, context=context, most=MORE_SLICES, step=step)
+        if timeline is not None:
+            yield timeline
+    diagnosis, sources = recording.diagnosis, recording.inputs.sources
+    if len(sources) > MAX_RANKS_MATCHED:
+        return
+    late = [rank for rank, _ in diagnosis.holding_up]
+    timed = [rank for rank in diagnosis.facts.ranks if rank.steps.step_interval_ns]
+    by_step = sorted(timed, key=lambda rank: -(rank.steps.step_interval_ns or 0))
+    wanted = [*(rank for rank in timed if rank.rank in late), *by_step[:1], *by_step[-1:], *timed]
+    chosen = {rank.rank: rank for rank in wanted if rank.rank != facts.rank}
+    for rank in list(chosen.values())[:MOST_OTHER_RANKS]:
+        source = _source_of(rank, sources)
+        if source is not None:
+            other = recording.context(source)
+            timeline = timeline_of(other.trace, rank, context=other, most=MORE_SLICES)
+            if timeline is not None:
+                yield timeline
+
+
+def _host_flame(context: RankContext, facts: RankFacts) -> tuple[Stack, ...]:
+    windows = facts.steps.windows
+    if not windows:
+        return ()
+    whole = (windows[0][0], windows[-1][1])
+    return host_flame(context.trace, whole)
 
 
 def _source_of(facts: RankFacts, sources: Sequence[Source]) -> Source | None:

@@ -152,7 +152,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="perfetto",
-        words="Perfetto protobuf (rocprofv3 --output-format pftrace)",
+        words="Perfetto protobuf (.pftrace of rocprofv3, of torch.profiler's cupti monitor)",
         kind=TRACE,
         record="rocprofv3 --sys-trace --output-format pftrace -- python train.py",
         judges=("partition", "kernels", "host"),
@@ -161,7 +161,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="rocprof-compute",
-        words="rocprof-compute (omniperf), CSV",
+        words="counters of rocprof-compute (omniperf), rocprofv3 --pmc, rocprof v1 -i, CSV",
         kind=KERNELS,
         record="rocprof-compute profile -n run -- python train.py",
         judges=("kernels",),
@@ -235,6 +235,15 @@ FORMATS: tuple[Format, ...] = (
         module="compiler.dynamo_counters",
     ),
     Format(
+        name="kernel-information",
+        words="kernel_information.json of Inductor: compiled kernels and their lines",
+        kind=COMPILER,
+        record="torch._inductor.config.trace.provenance_tracking_level = 1 and "
+        "aoti_compile_and_package; then unzip the .pt2",
+        judges=("compiler",),
+        module="compiler.kernel_information",
+    ),
+    Format(
         name="torch-trace",
         words="structured trace of torch.compile (TORCH_TRACE, tlparse)",
         kind=COMPILER,
@@ -284,7 +293,8 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="host-profile",
-        words="py-spy (raw, speedscope), pyinstrument JSON, viztracer JSON",
+        words="py-spy (raw, speedscope), export_stacks of torch.profiler, pyinstrument JSON, "
+        "viztracer JSON",
         kind=SYSTEM,
         record="py-spy record --native --idle --threads -f speedscope -o host.json -p PID",
         judges=("host",),

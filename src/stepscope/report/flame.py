@@ -5,7 +5,7 @@ a (train.py:3);b (train.py:9) 48        a line of a stack, its samples behind it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -34,16 +34,24 @@ class _Call:
 
 def flame_svg(lines: Iterable[str]) -> str:
     """A whole file. What is no stack is passed over."""
+    cut = (line.rpartition(" ") for line in lines)
+    return flame_of(
+        (stack.split(";"), int(num)) for stack, _, num in cut if stack and num.isdecimal()
+    )
+
+
+def flame_of(stacks: Iterable[tuple[Sequence[str], int]], label: str = "") -> str:
+    """The picture of stacks with what each counts; `label` says what it shows to who cannot see
+    it."""
     root = _Call("all")
-    for line in lines:
-        stack, _, num = line.rpartition(" ")
-        if stack and num.isdecimal():
-            root.add(stack.split(";")[:MOST_DEPTH], int(num))
+    for stack, num in stacks:
+        root.add(stack[:MOST_DEPTH], num)
     drawn = list(_drawn(root, 0.0, 0, root.num)) if root.num else []
     height = ROW * (1 + max((depth for depth, _ in drawn), default=0))
+    named = f' role="img" aria-label="{escape(label)}"' if label else ""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
-        f'width="{WIDTH:g}" height="{height}" font-family="monospace" font-size="11">'
+        f'width="{WIDTH:g}" height="{height}" font-family="monospace" font-size="11"{named}>'
     )
     return "\n".join([head, *(text for _, text in drawn), "</svg>\n"])
 

@@ -42,6 +42,11 @@ def is_missed(played: Replayed) -> bool:
     return played.error is not None and abs(played.error) > MOST_MISSED
 
 
+def is_whole_trace(rank: RankFacts) -> bool:
+    """Whether no step could be detected, and all that was recorded is taken for one."""
+    return rank.steps.source == WHOLE_TRACE
+
+
 def is_blind(rank: RankFacts) -> bool:
     """Whether the device waits for host time that may be the loader's or the program's.
 
@@ -79,7 +84,7 @@ def bound_by_parts(rank: RankFacts, parts: Mapping[str, float]) -> str | None:
 def _is_fragment(rank: RankFacts) -> bool:
     """Whether no steps were detected and work ran that was launched before the recording: it began
     inside a step, and how much of one it holds is not known."""
-    return rank.steps.source == WHOLE_TRACE and sum(rank.busy_ns) < rank.device.busy
+    return is_whole_trace(rank) and sum(rank.busy_ns) < rank.device.busy
 
 
 def _of_kernels(rank: RankFacts) -> str | None:

@@ -27,7 +27,14 @@ from stepscope.rules.headline import (
 from stepscope.rules.job import Job
 from stepscope.rules.judge import LEAST_SPEEDUP, Judgement
 from stepscope.rules.judge_job import FIXES, judge_job
-from stepscope.rules.partition_verdict import MOST_IDLE, bound_by_parts, is_blind, is_missed
+from stepscope.rules.partition_verdict import (
+    MOST_IDLE,
+    bound_by_parts,
+    is_blind,
+    is_missed,
+    is_whole_trace,
+)
+from stepscope.rules.run_options import in_run_options
 from stepscope.rules.shared.allocations import NEEDS as NEEDS_MEMORY
 from stepscope.rules.unanswered import unanswered
 from stepscope.rules.without_trace import run_notes, timed_verdict
@@ -51,7 +58,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
     is_judged = all(abstention.code != FIXES for abstention in judgement.abstentions)
     verdict = _with_timed(_verdict(facts, rank, worth, is_judged), facts.run)
     judgement = replace(judgement, abstentions=_explained(rank, verdict, judgement))
-    return Diagnosis(
+    diagnosis = Diagnosis(
         verdict=verdict,
         step=_step(facts, rank),
         replay=_replay(rank),
@@ -68,6 +75,7 @@ def diagnose_job(job: Job, *, every: bool = False) -> Diagnosis:
         advice=advice,
         abstentions=_abstentions(judgement, facts),
     )
+    return in_run_options(diagnosis)
 
 
 def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple[Abstention, ...]:
@@ -151,15 +159,16 @@ def _by_parts(rank: RankFacts, parts: dict[str, float]) -> Verdict:
     possible."""
     words, shares, largest = part_words_of(rank), by_bound(parts), largest_part(parts)
     bound = _without_replay(rank, parts, largest) if rank.replayed is None else largest
+    whole = "what was recorded" if is_whole_trace(rank) else "the step"
     if bound is None:
-        part = f"{shares[largest]:.0%} of the step is {words[largest]}"
+        part = f"{shares[largest]:.0%} of {whole} is {words[largest]}"
         summary = f"What limits the run is not in this trace: {part}, but {_lacking(rank)}."
         return Verdict(bound="unknown", summary=summary, shares=shares)
     if bound == "memory":
         compute, arithmetic = shares["compute"], rank.roofline.arithmetic_share or 0.0
         shares |= {"compute": compute * arithmetic, "memory": compute * (1 - arithmetic)}
     more = _more(rank, bound, parts)
-    summary = f"{names_of(rank)[bound]}: {shares[bound]:.0%} of the step is {words[bound]}{more}"
+    summary = f"{names_of(rank)[bound]}: {shares[bound]:.0%} of {whole} is {words[bound]}{more}"
     return Verdict(bound=bound, summary=summary, shares=shares)
 
 
@@ -246,7 +255,8 @@ def _not_judged(judgement: Judgement, facts: Facts) -> tuple[str, ...]:
 
 
 def _step(facts: Facts, rank: RankFacts) -> StepTime:
-    step_interval = rank.steps.step_interval_ns
+    # Where no step could be detected, the length of what was recorded is nobody's step time.
+    step_interval = None if is_whole_trace(rank) else rank.steps.step_interval_ns
     profiled = None if step_interval is None else step_interval / 1e6
     given = facts.given_step_ns
     return StepTime(
@@ -260,7 +270,8 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
     notes += () if facts.beside is None else facts.beside.notes
-    if facts.given_step_ns is None and rank.steps.step_interval_ns is not None:
+    is_timed = rank.steps.step_interval_ns is not None and not is_whole_trace(rank)
+    if facts.given_step_ns is None and is_timed:
         notes.append(
             "step time is the profiled one, which the profiler's own cost lengthens: gains are "
             "for a usual cost of it;"

@@ -63,15 +63,24 @@ def timed_verdict(run: RunFacts) -> Verdict:
     return _verdict(run, next((rank for rank in run.ranks if rank.steps is not None), None))
 
 
+def _cause(run: RunFacts) -> str:
+    """Why nothing was recorded, where that is known; it comes before what followed from it."""
+    if run.exit_code:
+        return f"the job itself failed (exit code {run.exit_code}: see its own output): "
+    problem = next((rank.problem for rank in run.ranks if rank.problem is not None), None)
+    return "" if problem is None else f"stepscope's recording stopped ({problem}): "
+
+
 def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
     if not run.ranks:
-        words = "no optimizer step was seen in any process of the job"
+        words = f"{_cause(run)}no optimizer step was seen in any process of the job"
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
     if rank is None or rank.steps is None:
         num = max(metadata.num_steps for metadata in run.ranks) + 1
+        ended = "it" if run.exit_code else "the job"
         words = (
-            f"the job ended before a step could be timed or recorded ({num} optimizer steps were "
-            "seen)"
+            f"{_cause(run)}{ended} ended before a step could be timed or recorded ({num} "
+            "optimizer steps were seen)"
         )
         return Verdict(bound="unknown", summary=f"Nothing to judge: {words}.", shares={})
     late = late_by_own_time(run)
@@ -92,8 +101,8 @@ def _verdict(run: RunFacts, rank: RankMetadata | None) -> Verdict:
             shares=shares,
         )
     words = (
-        f"Not known: no step was recorded by the profiler; {share:.0%} of a step goes by in the "
-        "loader"
+        f"Not known: {_cause(run)}no step was recorded by the profiler; {share:.0%} of a step goes "
+        "by in the loader"
     )
     return Verdict(bound="unknown", summary=f"{words}.", shares=shares)
 
@@ -165,6 +174,8 @@ def busy_note(run: RunFacts) -> str | None:
 
 def how_to_record(run: RunFacts) -> str:
     """What to do about a run without a recording."""
+    if run.exit_code:
+        return "once the job runs, record it again: the first screen of it has the command"
     if not run.ranks:
         return (
             "steps are counted by torch.optim optimizers: where the job's are others, or run "

@@ -131,6 +131,7 @@ def test_csv_on_a_terminal_is_harmless(
         ),
         (["select * from kernelz"], "The tables are events, kernels"),
         (["select opp from kernels"], '"op"'),
+        (["select opp from kernels"], "\nkernels: rank,"),
         (["select from where"], "the SQL cannot be run"),
         (["select 1", "--to", "parquet"], "-o FILE"),
         (["select 1", "--to", "csv", "--format", "json"], "leave out one"),

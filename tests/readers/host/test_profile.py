@@ -313,3 +313,26 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
         "viztracer_metadata": {"version": "1.1"},
     }
     yield "host-profile", "viztracer.json", json.dumps(trace).encode()
+
+
+EXPORTED = (
+    "st.py(6):_<module> 2\n"
+    "st.py(6):_<module>;torch/nn/modules/linear.py(130):_forward;<built-in_function_linear> 2998\n"
+    "st.py(6):_<module>;st.py(4):_step 1000\n"
+)
+"""As `export_stacks` of torch 2.13 wrote it, shortened."""
+
+
+def test_stacks_that_torch_exported_are_seconds_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "stacks.txt"
+    path.write_text(EXPORTED)
+    assert host_profile.is_mine(EXPORTED.encode(), "stacks.txt")
+    (recording,) = host_profile.read([Source(path=path, label="stacks.txt")]).recordings
+    (stacks,) = recording.stacks
+    assert (stacks.tool, stacks.unit) == ("export_stacks", "seconds")
+    assert stacks.amount == pytest.approx(4000e-6)
+    by_name = {spot.name: spot for spot in stacks.functions}
+    assert by_name["step"].file == "st.py"
+    assert by_name["step"].self_share == pytest.approx(0.25)
+    assert by_name["<built-in_function_linear>"].self_share == pytest.approx(0.7495)
+    assert any("does not say which time" in note for note in recording.notes)

@@ -3,6 +3,7 @@ and damaged ones."""
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -554,6 +555,57 @@ def test_text_is_not_taken_for_packets() -> None:
     assert not perfetto_trace.is_mine(head, "trace.pftrace")
     assert not perfetto_trace.is_mine(b"\n\n\n\n\n\n\n\n\n\n\n\n", "log.txt")
     assert perfetto_trace.is_mine(sdk_file(), "results")
+
+
+def torch_file(device: int = 0) -> bytes:
+    """As PyTorch's cupti monitor writes it (monitor_pftrace.cpp, formed by hand after it): of each
+    kind all begins, then all ends; a device is a process, a stream a thread of it; Kineto's
+    categories and names of arguments."""
+    names = ("gemm", "cudaLaunchKernel", "ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3")
+    kinds = ("kernel", "cuda_runtime", "user_annotation")
+    texts = b"".join(field(2, field(1, i) + field(2, name)) for i, name in enumerate(names, 1))
+    texts += b"".join(field(1, field(1, i) + field(2, kind)) for i, kind in enumerate(kinds, 1))
+    process = field(1, 1) + field(3, field(1, 42) + field(6, "python"))
+    thread = field(1, 2) + field(5, 1) + field(4, field(1, 42) + field(2, 43) + field(5, "t"))
+    gpu = field(1, 3) + field(3, field(1, device) + field(6, "python"))
+    stream = field(1, 4) + field(5, 3) + field(4, field(1, device) + field(2, 7) + field(5, "s 7"))
+    out = b"".join(packet(field(60, track)) for track in (process, thread, gpu, stream))
+    out += packet(field(10, 1), field(13, 1), field(12, texts))
+    groups: dict[str, list[tuple[int, int, int, bytes]]] = {kind: [] for kind in kinds}
+    for step in range(3):
+        low = 1_000_000_000 + step * 10_000_000
+        groups["user_annotation"].append((3 + step, low, low + 9_900_000, b""))
+        for at in range(5):
+            number = annotation("correlation", 5 * step + at + 1)
+            call = low + 5_000 + at * 100_000
+            groups["cuda_runtime"].append((2, call, call + 10_000, number))
+            # One after the other without a gap: an end and a begin at one moment.
+            begin = low + 1_000_000 + at * 1_500_000
+            where = number + annotation("device", device) + annotation("stream", 7)
+            groups["kernel"].append((1, begin, begin + 1_500_000, where))
+    for code, (kind, rows) in enumerate(groups.items(), 1):
+        track = 4 if kind == "kernel" else 2
+        for name, begin, _, more in rows:
+            slice_ = field(9, START) + field(11, track) + field(10, name) + field(3, code) + more
+            out += packet(field(8, begin), field(10, 1), field(13, 2), field(11, slice_))
+        for _, _, end, _ in rows:
+            out += packet(field(8, end), field(10, 1), field(11, field(9, END) + field(11, track)))
+    return out
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_begins_and_ends_that_pytorch_writes_apart_are_paired_by_time(
+    tmp_path: Path, device: int
+) -> None:
+    trace = read(tmp_path / "t.pftrace", gzip.compress(torch_file(device)))
+    kernels = trace.is_kind(Kind.KERNEL)
+    assert trace.dur_ns[kernels].tolist() == [1_500_000] * 15
+    assert set(trace.device[kernels].tolist()) == {device}
+    assert set(trace.stream[kernels].tolist()) == {7}
+    assert sorted(trace.correlation[kernels].tolist()) == list(range(1, 16))
+    assert trace.dur_ns[trace.is_kind(Kind.RUNTIME)].tolist() == [10_000] * 15
+    assert trace.dur_ns[trace.is_kind(Kind.MARK)].tolist() == [9_900_000] * 3
+    assert not [note for note in trace.notes if "slice" in note or "end before" in note]
 
 
 def samples() -> Iterator[tuple[str, str, bytes]]:

@@ -11,9 +11,13 @@ import pytest
 
 from stepscope.core.trace import Kind, Launch, Trace
 from stepscope.errors import FormatError, InputError
+from stepscope.pipeline.options import Options
+from stepscope.pipeline.recording import diagnose
 from stepscope.readers import cache, open_trace
+from stepscope.readers.detect import formats_of
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.rocm import chrome as rocprof_chrome
+from stepscope.readers.rocm import compute as rocprof_compute
 from stepscope.readers.rocm import csv as rocprof_csv
 from stepscope.readers.rocm import stats as rocprof_stats
 from stepscope.readers.rocm.table import MAX_LINE_BYTES
@@ -80,6 +84,14 @@ COUNTERS = (
     '1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"SQ_WAVES",16,200,300\n'
     '1,1,1,1,9,9,1024,16,"k",64,0,0,8,16,"GRBM_COUNT",3,200,300\n'
 )
+V1_COUNTERS = (
+    '"Index","KernelName","gpu-id","queue-id","queue-index","pid","tid","grd","wgr","lds","scr",'
+    '"arch_vgpr","accum_vgpr","sgpr","wave_size","sig","obj","SQ_WAVES","GRBM_GUI_ACTIVE",'
+    '"DispatchNs","BeginNs","EndNs","CompleteNs"\n'
+    '0,"vecCopy(double*, int) [clone .kd]",2,0,0,9,9,1048576,256,512,0,8,0,16,64,"0x0","0x7f",'
+    "16384,40000,100,200,350,360\n"
+)
+"""Formed by hand after the columns that rocprof v1 documents."""
 STATS = (
     '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
     '"Cijk_A.kd",4,2000,500.5,40.0,100,900,1.5\n"add",1,3000,3000,60.0,3000,3000,0.0\n'
@@ -183,7 +195,6 @@ def test_older_tables_are_known_by_their_columns(tmp_path: Path) -> None:
         grid=(4096, 1, 1), block=(256, 1, 1), registers=8, shared_bytes=0, occupancy_pct=None
     )
     assert shown(read(tmp_path, V2)) == [("KERNEL", "k", 200, 150, -1, -1, 9)]
-    assert shown(read(tmp_path, COUNTERS)) == [("KERNEL", "k", 200, 100, 1, 1, 1)]
 
 
 def test_damaged_lines_cost_themselves_alone(tmp_path: Path) -> None:
@@ -230,9 +241,11 @@ def test_headers_are_claimed_by_one_reader_alone() -> None:
     counters = b"Dispatch_ID,GPU_ID,Kernel_Name,SQ_WAVES,Start_Timestamp,End_Timestamp\n"
     assert all(
         rocprof_csv.is_mine(text.encode(), "")
-        for text in (KERNELS, OLD_KERNELS, HIP, MARKS, COPIES, V1, V2, COUNTERS)
+        for text in (KERNELS, OLD_KERNELS, HIP, MARKS, COPIES, V1, V2)
     )
-    assert not any(rocprof_csv.is_mine(text, "") for text in (ncu, nsys, counters, STATS.encode()))
+    others = (ncu, nsys, counters, STATS.encode(), COUNTERS.encode(), V1_COUNTERS.encode())
+    assert not any(rocprof_csv.is_mine(text, "") for text in others)
+    assert all(rocprof_compute.is_mine(text.encode(), "") for text in (COUNTERS, V1_COUNTERS))
     assert rocprof_stats.is_mine(STATS.encode(), "")
     assert not rocprof_stats.is_mine(KERNELS.encode(), "")
 
@@ -367,3 +380,33 @@ def samples() -> Iterator[tuple[str, str, bytes]]:
         yield "rocprof-csv", f"{name}_kernel_trace.csv", text.encode()
     yield "rocprof-stats", "kernel_stats.csv", STATS.encode()
     yield "roctracer-json", "results.json", CHROME.encode()
+
+
+def test_counters_are_figures_of_kernels_and_never_a_timeline(tmp_path: Path) -> None:
+    for text, waves, took in ((COUNTERS, 16, 100), (V1_COUNTERS, 16384, 150)):
+        file = tmp_path / "counter_collection.csv"
+        file.write_text(text)
+        assert [each.name for each in formats_of(text.encode(), file.name)] == ["rocprof-compute"]
+        (recording,) = rocprof_compute.read([Source(path=file, label="c.csv")]).recordings
+        (kernel,) = recording.kernels
+        assert kernel.metrics["SQ_WAVES"] == waves
+        assert kernel.duration_ns == took
+        assert any("no timeline" in note for note in recording.notes)
+        diagnosis = diagnose([str(file)], Options(use_cache=False, jobs=1))
+        assert diagnosis.verdict.bound == "unknown"
+        assert diagnosis.step.ms is None
+
+
+def test_a_counter_of_several_dies_is_one_sum(tmp_path: Path) -> None:
+    file = tmp_path / "c.csv"
+    file.write_text(COUNTERS + COUNTERS.splitlines()[1] + "\n")
+    (recording,) = rocprof_compute.read([Source(path=file, label="c.csv")]).recordings
+    assert recording.kernels[0].metrics["SQ_WAVES"] == 32
+
+
+def test_kernels_of_a_run_with_counters_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "7_kernel_trace.csv").write_text(KERNELS)
+    (tmp_path / "7_counter_collection.csv").write_text(COUNTERS)
+    source = Source(path=tmp_path / "7_kernel_trace.csv", label="7_kernel_trace.csv")
+    with pytest.raises(InputError, match=r"7_counter_collection\.csv.*no timeline"):
+        rocprof_csv.read(source)

@@ -363,3 +363,16 @@ def test_the_first_bytes_tell_it_from_others() -> None:
 
 def samples() -> Iterator[tuple[str, str, bytes]]:
     yield "rocprofv3-json", "results.json", json.dumps(small()).encode()
+
+
+def test_a_run_with_counters_is_no_timeline(tmp_path: Path) -> None:
+    recorded = small()
+    counted = [{"thread_id": 1, "dispatch_data": {}, "records": [{"value": 3.0}]}] * 2
+    recorded["rocprofiler-sdk-tool"][0]["callback_records"] = {"counter_collection": counted}
+    path = tmp_path / "counted.json"
+    path.write_text(json.dumps(recorded))
+    with pytest.raises(FormatError, match=r"counters of 2 launches.*no timeline"):
+        rocprofv3_json.read(Source(path=path, label="counted.json"))
+    recorded["rocprofiler-sdk-tool"][0]["callback_records"] = {"counter_collection": []}
+    path.write_text(json.dumps(recorded))
+    assert len(rocprofv3_json.read(Source(path=path, label="counted.json")))

@@ -293,7 +293,7 @@ def test_diagnose_matches_a_trace_with_the_find_db_beside_it(
     assert finding["predicted_low"] <= 1.0
     assert any("GemmFwdRest" in one and "1/4.0" in one for one in finding["evidence"])
     assert any(one.startswith("derived from") for one in finding["evidence"])
-    assert main(["diagnose", str(tmp_path), "--no-cache"]) == 0
+    assert main(["diagnose", str(tmp_path), "--no-cache", "-v"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "run slower solvers than MIOpen's find-db has (gain derived from it)" in shown
     assert "gfx942, 304 compute units" in shown

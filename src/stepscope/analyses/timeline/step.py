@@ -59,10 +59,12 @@ def timeline_of(
     context: RankContext | None = None,
     waiting: Intervals | None = None,
     most: int = MAX_SLICES,
+    step: int | None = None,
 ) -> Timeline | None:
-    """The step of median length; None when the trace has no step.
+    """The measured step of that number, or the one of median length; None when the trace has no
+    step.
 
-    `found` is the trace's context, if the caller has it. `waiting` is when the rank waited for
+    `context` is the trace's, if the caller has it. `waiting` is when the rank waited for
     others in a collective (`collectives.waits.waiting`); without it all exposed communication is
     transfer.
     """
@@ -70,7 +72,7 @@ def timeline_of(
     if not steps.median_windows:
         return None
     context = build_context(trace, None) if context is None else context
-    step = steps.median_windows[0]
+    step = steps.median_windows[0] if step is None else step
     window = steps.windows[step]
     low = _low(context, window)
     near = (trace.start_ns < window[1]) & (trace.end_ns > low)

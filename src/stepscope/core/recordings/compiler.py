@@ -148,6 +148,17 @@ class BreakCount(Struct, frozen=True, kw_only=True):
 Keyed = TypeVar("Keyed", Compile, Break)
 
 
+class KernelOrigin(Struct, frozen=True, kw_only=True):
+    """Where a compiled kernel comes from."""
+
+    kernel: str
+    """As a trace names it."""
+    lines: tuple[str, ...]
+    """`model.py:9 in forward`."""
+    nodes: tuple[str, ...]
+    """The operators of the graph that became it."""
+
+
 class CompilerRecording(Recording, frozen=True, kw_only=True):
     """What was read of the compiler."""
 
@@ -159,6 +170,8 @@ class CompilerRecording(Recording, frozen=True, kw_only=True):
     caches: tuple[CacheUse, ...] = ()
     counters: tuple[tuple[str, str, int], ...] = ()
     """All of Dynamo's: section, name and count."""
+    origins: tuple[KernelOrigin, ...] = ()
+    """Of compiled kernels."""
 
     def joined(self, other: CompilerRecording) -> CompilerRecording:
         """Both; what both have of one compilation is one."""
@@ -173,6 +186,7 @@ class CompilerRecording(Recording, frozen=True, kw_only=True):
             hints=tuple(hints.most_common()),
             counted=(*self.counted, *other.counted),
             caches=(*self.caches, *other.caches),
+            origins=(*self.origins, *other.origins),
         )
 
 
@@ -206,6 +220,12 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
     @property
     def counted(self) -> tuple[Counted, ...]:
         return self.whole.counted
+
+    @property
+    def kernel_lines(self) -> dict[str, str]:
+        """The first line of each compiled kernel whose lines are known."""
+        known = (origin for each in self.recordings for origin in each.origins if origin.lines)
+        return {origin.kernel: origin.lines[0] for origin in known}
 
     @property
     def caches(self) -> tuple[CacheUse, ...]:

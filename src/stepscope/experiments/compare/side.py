@@ -135,7 +135,7 @@ def side_of(
         ranks=tuple(_rank_side(rank, facts) for rank in facts.ranks),
         late=late_ranks(facts.comms),
         comms=facts.comms,
-        device_name=None if rank is None else rank.device_name,
+        device_name=None if rank is None else _device_name(rank),
         work=work_done(facts),
         pieces=pieces or pieces_of_facts(facts),
         knobs=knobs,
@@ -187,6 +187,12 @@ def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:
         step_ns=rank.steps.step_interval_ns if rank.steps.is_pitch else None,
         wait_ns=waits,
     )
+
+
+def _device_name(rank: RankFacts) -> str | None:
+    """What the step ran on; None where a trace does not name its device."""
+    on_host = rank.steps.where == "host" and rank.steps.windows
+    return rank.device_name or ("CPU" if on_host else None)
 
 
 def work_done(facts: Facts) -> WorkDone:

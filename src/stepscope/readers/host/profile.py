@@ -1,7 +1,8 @@
-"""Where the host's threads stood: py-spy (raw, and any collapsed stacks), speedscope, pyinstrument
-and viztracer files.
+"""Where the host's threads stood: py-spy (raw, and any collapsed stacks), torch.profiler's
+export_stacks, speedscope, pyinstrument and viztracer files.
 
     thread (13662): worker-0;Thread.run (threading.py:982);collate (data.py:41) 81
+    train.py(6):_<module>;torch/nn/modules/linear.py(130):_forward 2172
 
 Each becomes one HostStacks: functions by their share of the samples, or of the time where the file
 has time.
@@ -28,6 +29,13 @@ from stepscope.readers.text_lines import TextLines
 
 COLLAPSED = re.compile(rb"[^\n;]{1,2000}(?:;[^\n;]{1,2000}){0,2000} \d{1,15}\r?")
 LOCATION = re.compile(rb"\([^()\n]{1,500}:\d{1,9}\)(?=[; ])")
+EXPORTED = re.compile(rb"\(\d{1,9}\):_[^;\n ]{1,300}(?=[; ])")
+"""A frame as export_stacks writes it, with _ for each blank."""
+FRAME = re.compile(r"(?P<file>[^()]{1,500})\((?P<line>\d{1,9})\):_(?P<name>.{1,300})")
+EXPORTED_NOTE = (
+    "the file does not say which time its microseconds are of: the metric that export_stacks was "
+    "asked for (self_cpu_time_total, self_cuda_time_total)"
+)
 OUTER = re.compile(r"(?:thread|process) ")
 SPEEDSCOPE = re.compile(
     rb'[\s\xef\xbb\xbf]*\{.{0,65000}?"\$schema"\s*:\s*"https?://www\.speedscope\.app/file-format-schema',
@@ -71,12 +79,13 @@ def _is_collapsed(head: bytes) -> bool:
     whole = [
         line for line in (lines[:-1] if len(lines) > 1 else lines)[:SNIFFED_LINES] if line.strip()
     ]
-    if not whole and LOCATION.search(head) and b";" in head and b"\x00" not in head:
+    is_located = LOCATION.search(head) or EXPORTED.search(head)
+    if not whole and is_located and b";" in head and b"\x00" not in head:
         return True  # a first line longer than all that is looked at
     return (
         bool(whole)
         and all(COLLAPSED.fullmatch(line) for line in whole)
-        and any(LOCATION.search(line) for line in whole)
+        and any(LOCATION.search(line) or EXPORTED.search(line) for line in whole)
     )
 
 
@@ -107,7 +116,7 @@ def _starts_collapsed(source: Source) -> bool:
 
 
 def _collapsed(lines: TextLines) -> Profile:
-    tally, num_bad, is_spy = StackTally(), 0, False
+    tally, num_bad, is_spy, is_exported = StackTally(), 0, False, False
     counts = StackCounts(tally)
     for line in lines:
         stack, _, count = line.rpartition(" ")
@@ -115,12 +124,18 @@ def _collapsed(lines: TextLines) -> Profile:
             num_bad += bool(line.strip())
             continue
         parts = stack.split(";")
+        is_exported = is_exported or FRAME.fullmatch(parts[0]) is not None
         outer = [part for part in parts[:2] if OUTER.match(part)]
         calls = tuple(_call(part) for part in parts[len(outer) :])
         is_spy = is_spy or bool(outer) or any(call.line is not None for call in calls)
-        counts.add(calls, float(count), ", ".join(outer) or None)
+        weight = float(count) / 1e6 if is_exported else float(count)
+        counts.add(calls, weight, ", ".join(outer) or None)
     counts.flush()
     notes = (f"{num_bad:,} line(s) are no stacks",) if num_bad else ()
+    if is_exported:
+        return Profile(
+            tally=tally, tool="export_stacks", unit="seconds", notes=(*notes, EXPORTED_NOTE)
+        )
     return Profile(
         tally=tally, tool="py-spy" if is_spy else "collapsed stacks", unit="samples", notes=notes
     )
@@ -128,6 +143,9 @@ def _collapsed(lines: TextLines) -> Profile:
 
 @lru_cache(maxsize=65_536)
 def _call(text: str) -> Call:
+    exported = FRAME.fullmatch(text)
+    if exported is not None:
+        return Call(exported["name"], exported["file"], int(exported["line"]), False)
     name, file, line = parse_location(text)
     is_compiled = is_native(name, file) or (
         file is not None and line is None and not file.startswith("<")

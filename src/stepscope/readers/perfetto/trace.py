@@ -35,6 +35,7 @@ from stepscope.readers.perfetto.processes import (
     words_of,
 )
 from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
+from stepscope.readers.perfetto.tracks import Slice, Track, TrackOwner
 from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
 from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
 from stepscope.readers.source import Source
@@ -66,9 +67,9 @@ MAX_DEPTH = 1024
 MAX_BAD_PACKETS = 10_000
 ASKED = frozenset(
     (
-        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "dst_agent", "grid_size",
-        "group_segment_size", "LDS_block_size_v", "queue", "src_agent", "stream", "stream_ID",
-        "tid", "workgroup_size",
+        "agent", "bytes", "copy_bytes", "corr_id", "correlation", "device", "dst_agent",
+        "grid_size", "group_segment_size", "LDS_block_size_v", "queue", "src_agent", "stream",
+        "stream_ID", "tid", "workgroup_size",
     )
 )  # fmt: skip
 """What is looked up of the numbers noted down with an event."""
@@ -114,6 +115,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
             parser.take(block)
             if parser.num_bad > MAX_BAD_PACKETS:
                 break
+    parser.finish()
     work = parser.builder.work()
     least_ns = LEAST_SHARE * max((ns for ns, _ in work.values()), default=0.0)
     ranks = [owner for owner, (ns, has_kernels) in work.items() if has_kernels and ns >= least_ns]
@@ -140,10 +142,28 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
 
 
 def read(source: Source, progress: Progress | None = None) -> Trace:
-    """The Trace of one process: of the source's part, else of the one with the most device work."""
+    """The Trace of one process: of the source's part, else of the one with the most device work. A
+    file whose begins and ends do not come by time is read once more, and sorted."""
+    packets, parser, stream, problem = _parsed(source, progress, _TraceParser(part=source.part))
+    if parser.num_back:
+        anew = _TraceParser(part=source.part, is_sorted=False)
+        packets, parser, stream, problem = _parsed(source, progress, anew)
+    stream.refuse_empty(source.label, WANTED)
+    if not parser.num_packets:
+        raise FormatError(
+            f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}"
+        )
+    parser.finish()
+    parser.add_notes(packets)
+    return parser.builder.trace(source, stream.text_bytes, problem or stream.problem)
+
+
+def _parsed(
+    source: Source, progress: Progress | None, parser: _TraceParser
+) -> tuple[Packets, _TraceParser, Stream, str | None]:
+    """The file, taken by the parser, and what was wrong with it."""
     stream = Stream(source.path, source.offset, source.length)
-    packets, parser = Packets(blocks=stream.blocks()), _TraceParser(part=source.part)
-    problem = None
+    packets, problem = Packets(blocks=stream.blocks()), None
     try:
         for block in packets:
             parser.take(block)
@@ -153,38 +173,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
                 progress(stream.compressed_bytes)
     except WireError as error:
         problem = f"after {parser.num_packets} packets: {error}"
-    stream.refuse_empty(source.label, WANTED)
-    if not parser.num_packets:
-        raise FormatError(
-            f"{source.label} is not a Perfetto trace ({problem or 'no packet is whole'}). {WANTED}"
-        )
-    parser.add_notes(packets)
-    return parser.builder.trace(source, stream.text_bytes, problem or stream.problem)
-
-
-@dataclass(slots=True)
-class _TrackOwner:
-    """Where a track's slices stand, as far as its descriptors tell."""
-
-    pid: int
-    tid: int | None
-    owner: int
-    is_ours: bool
-    is_agent: bool
-    version: int
-
-
-@dataclass(slots=True)
-class _Track:
-    name: str = ""
-    parent: int = 0
-    pid: int | None = None
-    tid: int | None = None
-    process: str = ""
-    uuid: int = 0
-    open: list[tuple[int, str, str, dict[str, int]]] = field(default_factory=list)
-    num_deep: int = 0
-    resolved: _TrackOwner | None = None
+    return packets, parser, stream, problem
 
 
 @dataclass(slots=True)
@@ -192,7 +181,7 @@ class _TraceParser:
     builder: RowTraceBuilder = field(default_factory=lambda: RowTraceBuilder(least_ns=0))
     clocks: Clocks = field(default_factory=Clocks)
     sequences: dict[int, Sequence] = field(default_factory=dict)
-    tracks: dict[int, _Track] = field(default_factory=dict)
+    tracks: dict[int, Track] = field(default_factory=dict)
     num_packets: int = 0
     num_bad: int = 0
     num_unopened: int = 0
@@ -204,6 +193,10 @@ class _TraceParser:
     owners: Owners = field(default_factory=Owners)
     version: int = 0
     """Of what the descriptors say so far."""
+    is_sorted: bool = True
+    """Whether begins and ends are taken to come by time; else they wait for `finish`."""
+    num_back: int = 0
+    """Slices that end before they begin, as they come."""
 
     def take(self, block: Block) -> None:
         """All packets of a block, in their order."""
@@ -262,12 +255,12 @@ class _TraceParser:
             )
         self.version += 1
 
-    def _track(self, uuid: int) -> _Track:
+    def _track(self, uuid: int) -> Track:
         track = self.tracks.get(uuid)
         if track is None:
             if len(self.tracks) >= MAX_TRACKS:
                 raise WireError("too many tracks")
-            track = self.tracks[uuid] = _Track(uuid=uuid)
+            track = self.tracks[uuid] = Track(uuid=uuid)
         return track
 
     def _event(self, events: Events, at: int, time_ns: int, sequence: Sequence) -> None:
@@ -276,7 +269,10 @@ class _TraceParser:
         kind = events.kind[at]
         if events.is_bad[at]:
             raise WireError("an event that cannot be read")
-        if kind == END:
+        if not self.is_sorted and kind in (BEGIN, END):
+            begins = _slice(events, at, time_ns, sequence) if kind == BEGIN else None
+            track.waiting.append((time_ns, begins))
+        elif kind == END:
             self._close(track, uuid, time_ns)
         elif kind != BEGIN:
             self.builder.scanner.tally.raw_events += 1
@@ -286,17 +282,18 @@ class _TraceParser:
             track.num_deep += 1
             self.num_too_deep += 1
         else:
-            name = events.name[at]
-            if name is None:
-                name = sequence.interned[NAMES].get(events.name_iid[at], "")
-            category = (
-                sequence.interned[CATEGORIES].get(events.category_iid[at])
-                or events.category[at]
-                or ""
-            )
-            track.open.append((time_ns, name, category, _args(events, at, sequence)))
+            track.open.append(_slice(events, at, time_ns, sequence))
 
-    def _close(self, track: _Track, uuid: int, time_ns: int) -> None:
+    def finish(self) -> None:
+        """What waited for its order is taken in it."""
+        for uuid, track in self.tracks.items():
+            for time_ns, begins in track.by_time():
+                if begins is None:
+                    self._close(track, uuid, time_ns)
+                else:
+                    track.open.append(begins)
+
+    def _close(self, track: Track, uuid: int, time_ns: int) -> None:
         if track.num_deep:
             track.num_deep -= 1
             return
@@ -304,6 +301,7 @@ class _TraceParser:
             self.num_unopened += 1
             return
         start_ns, name, category, args = track.open.pop()
+        self.num_back += time_ns < start_ns
         resolved = (
             track.resolved
             if track.resolved is not None and track.resolved.version == self.version
@@ -320,7 +318,7 @@ class _TraceParser:
             self.builder.scanner.tally.count_unknown(category[:64] or "(no category)")
         if kind == Kind.MEMCPY and category == "memory_copy":
             name = copy_name(name)
-        device, stream = NONE, NONE
+        device, stream, owner = NONE, NONE, resolved.owner
         pid, tid = (
             resolved.pid,
             resolved.tid
@@ -337,6 +335,9 @@ class _TraceParser:
                     else ("agent", "dst_agent", "src_agent")
                 )
                 device = _first(args, *agents)
+            elif "device" in args:
+                # PyTorch's own writer has a device for a process: the work is the host's.
+                device, owner = args["device"], NONE
             stream = _first(args, "stream", "stream_ID", "queue")
             stream = stream if stream != NONE else uuid & 0x7FFF_FFFF
             pid, tid = (device if device != NONE else pid), track.name or stream
@@ -353,7 +354,7 @@ class _TraceParser:
             correlation=args.get("corr_id") or args.get("correlation", NONE),
             size_bytes=_first(args, "copy_bytes", "bytes"),
             detail=self._launch(args) if kind == Kind.KERNEL else NONE,
-            owner=resolved.owner,
+            owner=owner,
         )
 
     def _launch(self, args: dict[str, int]) -> int:
@@ -365,19 +366,19 @@ class _TraceParser:
             (items, 1, 1), (group, 1, 1), None, None if shared < 0 else shared
         )
 
-    def _resolve(self, track: _Track) -> _TrackOwner:
+    def _resolve(self, track: Track) -> TrackOwner:
         process = self._process(track)
         pid = process.pid if process.pid is not None else track.pid or 0
         is_agent = AGENT_TRACK.search(track.name[:256]) is not None
         owner = self.owners.of(pid, process.uuid if process.tid is None else 0, process.process)
-        track.resolved = _TrackOwner(
+        track.resolved = TrackOwner(
             pid, track.tid, owner, process.process == OURS, is_agent, self.version
         )
         if track.name and track.tid is not None:
             self.builder.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
         return track.resolved
 
-    def _lane(self, track: _Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
+    def _lane(self, track: Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
         """What stands for a thread where the track is of none."""
         tid: int | str = args.get("tid", NONE)
         if tid == NONE:
@@ -386,7 +387,7 @@ class _TraceParser:
             self.builder.scanner.thread_names[str(pid), str(tid)] = track.name[:256]
         return tid
 
-    def _process(self, track: _Track) -> _Track:
+    def _process(self, track: Track) -> Track:
         """The process that a track belongs to, as far up as its parents tell."""
         for _ in range(16):
             if (
@@ -450,6 +451,15 @@ class _TraceParser:
             (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
         ]
         builder.notes += [text for condition, text in notes if condition]
+
+
+def _slice(events: Events, at: int, time_ns: int, sequence: Sequence) -> Slice:
+    """What begins."""
+    name = events.name[at]
+    if name is None:
+        name = sequence.interned[NAMES].get(events.name_iid[at], "")
+    known = sequence.interned[CATEGORIES].get(events.category_iid[at])
+    return time_ns, name, known or events.category[at] or "", _args(events, at, sequence)
 
 
 def _args(events: Events, at: int, sequence: Sequence) -> dict[str, int]:

@@ -1,5 +1,9 @@
-"""Reads the tables of rocprof-compute (omniperf): `pmc_perf.csv`, counters of every launch, and
-what `analyze --save-dfs` wrote.
+"""Reads AMD's counters of every launch: `pmc_perf.csv` of rocprof-compute (omniperf) and what its
+`analyze --save-dfs` wrote, `*_counter_collection.csv` of rocprofv3 --pmc, and `results.csv` of
+rocprof v1 -i.
+
+While counters are collected kernels run one by one: their times are each launch's own, and no
+timeline.
 
 The figures are made of the counters as rocprof-compute's own speed-of-light panel makes them; the
 device's sizes come from the `sysinfo.csv` beside the table. Without it what needs a peak is None.
@@ -26,13 +30,16 @@ from stepscope.readers.stream import Stream
 
 COUNTER = re.compile(r"(?:sq|sqc|tcc|tcp|ta|td|grbm|spi|cpc|cpf)_[a-z0-9_]+")
 """Names of AMD's counters, by the block they count in."""
-ABOUT_LAUNCH = {"kernel_name", "dispatch_id"}
+NAME, LAUNCH = ("kernel_name", "kernelname"), ("dispatch_id", "index")
+COUNTED = {"counter_name", "counter_value", "dispatch_id"}
+"""Columns of rocprofv3's table, which has a row for each counter of a launch."""
 PANEL = {"metric", "avg", "unit"}
 """Columns of a panel that `analyze --save-dfs` wrote, beside Peak and Pct of Peak, or Min and
 Max."""
 TOP = {"kernel_name", "count", "sum(ns)"}
 """Columns of the list of top kernels."""
-LAUNCHES, PANELS, TOPS = "launches", "panel", "top"
+LAUNCHES, COUNTERS, PANELS, TOPS = "launches", "counters", "panel", "top"
+SUFFIX = re.compile(r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z")
 SYSTEM_FILE = "sysinfo.csv"
 MAX_LAUNCHES = 50_000
 MAX_PANEL_ROWS = 400
@@ -54,7 +61,11 @@ def kind_of(header: Sequence[str]) -> str | None:
         return TOPS
     if columns >= PANEL and columns & {"pct_of_peak", "peak", "max"}:
         return PANELS
-    return LAUNCHES if columns >= ABOUT_LAUNCH and any(map(COUNTER.fullmatch, columns)) else None
+    if not columns.intersection(NAME) or not columns.intersection(LAUNCH):
+        return None
+    if columns >= COUNTED:
+        return COUNTERS
+    return LAUNCHES if any(map(COUNTER.fullmatch, columns)) else None
 
 
 def read(sources: Sequence[Source]) -> KernelReport:
@@ -70,12 +81,21 @@ def _read_file(source: Source) -> KernelRecording:
         if builder.kind is None:
             builder.kind = kind_of(table.header)
             if builder.kind is None:
-                raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
+                raise FormatError(f"{source.label} is no table of AMD's counters. {WANTED}")
         builder.take(row)
     stream.refuse_empty(source.label, WANTED)
     if builder.kind is None and kind_of(table.header) is None:
-        raise FormatError(f"{source.label} is no table of rocprof-compute. {WANTED}")
+        raise FormatError(f"{source.label} is no table of AMD's counters. {WANTED}")
     return builder.recording(source)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One launch of rocprofv3's table, while its rows come."""
+
+    name: str
+    about: Mapping[str, int]
+    values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,6 +104,8 @@ class _RecordingBuilder:
     device: Device
     kind: str | None = None
     kernels: list[KernelMetrics] = field(default_factory=list)
+    counted: dict[tuple[int | None, int | None], _Counted] = field(default_factory=dict)
+    """By process and launch."""
     totals: list[KernelTotal] = field(default_factory=list)
     panel: list[tuple[str, ...]] = field(default_factory=list)
     num_beyond: int = 0
@@ -91,6 +113,8 @@ class _RecordingBuilder:
     def take(self, row: list[str]) -> None:
         if self.kind == LAUNCHES:
             self._launch(row)
+        elif self.kind == COUNTERS:
+            self._counter(row)
         elif self.kind == TOPS:
             self._top(row)
         elif len(self.panel) < MAX_PANEL_ROWS:
@@ -111,28 +135,39 @@ class _RecordingBuilder:
             if "[" not in self.table.titles[index]
         }
         counters = {title: value for title, value in values.items() if value is not None}
-        name = re.sub(
-            r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z",
-            "",
-            cell(row, self.table.column("kernel_name")),
-        )[:MAX_NAME]
-        self.kernels.append(
-            metrics_of(name or "(no name)", self._about(row), counters, self.device)
-        )
+        about = self._about(row)
+        self.kernels.append(metrics_of(self._name(row), about, counters, self.device))
+
+    def _name(self, row: list[str]) -> str:
+        return SUFFIX.sub("", cell(row, self.table.column(*NAME)))[:MAX_NAME] or "(no name)"
+
+    def _counter(self, row: list[str]) -> None:
+        """One counter of a launch; those of several dies are one sum."""
+        column = self.table.column
+        title = cell(row, column("counter_name"))[:MAX_NAME]
+        value = number(row, column("counter_value"))
+        key = (whole(row, column("process_id")), whole(row, column("dispatch_id")))
+        launch = self.counted.get(key)
+        if launch is None and len(self.counted) < MAX_LAUNCHES:
+            launch = self.counted[key] = _Counted(self._name(row), self._about(row))
+        if launch is None or value is None or not title:
+            self.num_beyond += 1
+        else:
+            launch.values[title] = launch.values.get(title, 0.0) + value
 
     def _about(self, row: list[str]) -> Mapping[str, int]:
         names = (
-            ("items", "grid_size"),
-            ("group", "workgroup_size"),
-            ("shared", "lds_per_workgroup"),
-            ("scratch", "scratch_per_workitem"),
-            ("vector", "arch_vgpr"),
-            ("matrix", "accum_vgpr"),
-            ("wave", "wave_size"),
-            ("start", "start_timestamp"),
-            ("end", "end_timestamp"),
+            ("items", ("grid_size", "grd")),
+            ("group", ("workgroup_size", "wgr")),
+            ("shared", ("lds_per_workgroup", "lds_block_size", "lds")),
+            ("scratch", ("scratch_per_workitem", "scratch_size", "scr")),
+            ("vector", ("arch_vgpr", "vgpr_count", "vgpr")),
+            ("matrix", ("accum_vgpr", "accum_vgpr_count")),
+            ("wave", ("wave_size",)),
+            ("start", ("start_timestamp", "beginns")),
+            ("end", ("end_timestamp", "endns")),
         )
-        values = {key: whole(row, self.table.column(column)) for key, column in names}
+        values = {key: whole(row, self.table.column(*columns)) for key, columns in names}
         return {key: value for key, value in values.items() if value is not None}
 
     def _top(self, row: list[str]) -> None:
@@ -148,6 +183,10 @@ class _RecordingBuilder:
         )
 
     def recording(self, source: Source) -> KernelRecording:
+        self.kernels += [
+            metrics_of(launch.name, launch.about, launch.values, self.device)
+            for launch in self.counted.values()
+        ]
         damaged = self.table.num_cut + self.table.num_malformed
         notes = [
             (
@@ -159,7 +198,8 @@ class _RecordingBuilder:
                 self.num_beyond,
                 f"{self.num_beyond} row(s) were left out: too many, or without figures",
             ),
-            (self.kind == LAUNCHES and self.device.num_cus is None, NO_SYSTEM),
+            (self.kind in (LAUNCHES, COUNTERS), ONE_BY_ONE),
+            (self.kind in (LAUNCHES, COUNTERS) and self.device.num_cus is None, NO_SYSTEM),
             (not (self.kernels or self.totals or self.panel), "the table has no rows"),
         ]
         return KernelRecording(
@@ -173,6 +213,9 @@ class _RecordingBuilder:
         )
 
 
+ONE_BY_ONE = (
+    "kernels ran one by one while they were counted: their times are their own, and no timeline"
+)
 NO_SYSTEM = (
     "no sysinfo.csv lies beside it: the device's sizes are not known, and no share of a peak is "
     "told"

@@ -27,6 +27,7 @@ START, END = ("start_timestamp", "beginns"), ("end_timestamp", "stop_timestamp",
 KERNEL_NAME = ("kernel_name", "kernelname")
 KERNELS, CALLS, COPIES = "kernels", "calls", "copies"
 KERNEL_FILE = "kernel_trace.csv"
+COUNTER_FILE = "counter_collection.csv"
 NEIGHBOURS = re.compile(
     r"(hip_api|hip_runtime|hsa_api|rccl_api|memory_copy|marker_api)_trace\.csv\Z"
 )
@@ -54,6 +55,8 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
             f"{source.label} is part of one recording with {main.name}, and is read with it: name "
             "that one alone."
         )
+    if path is not None:
+        _refuse_counted(path, source.label)
     others = _neighbours(path) if path is not None else []
     if path is not None:
         parser.read_agents(path)
@@ -91,14 +94,25 @@ def _kind_of(header: Sequence[str]) -> str | None:
         return None
     if columns.intersection(KERNEL_NAME):
         # Nsight's tables have neither of these; every one of rocprof's has one.
-        # One with counters, a launch a row, is rocprof-compute's: its launches ran one by one.
-        is_trace = columns & {"dispatch_id", "gpu_id", "agent_id", "operation"} and not any(
-            map(COUNTER.match, columns)
-        )
+        # One with counters is no timeline: its launches ran one by one (compute.py reads it).
+        is_counted = "counter_name" in columns or any(map(COUNTER.match, columns))
+        is_trace = columns & {"dispatch_id", "gpu_id", "agent_id", "operation"} and not is_counted
         return KERNELS if is_trace else None
     if {"direction", "kind"} <= columns:
         return COPIES
     return CALLS if {"domain", "function"} <= columns else None
+
+
+def _refuse_counted(path: Path, label: str) -> None:
+    """Where counters were collected in the run, kernels ran one by one, and their times are no
+    timeline."""
+    table = path.with_name(path.name.removesuffix(KERNEL_FILE) + COUNTER_FILE)
+    if path.name.endswith(KERNEL_FILE) and table.is_file():
+        raise InputError(
+            f"{label}: counters were collected in this run ({table.name}), so its kernels ran one "
+            f"by one, and their times are no timeline. Give {table.name} for what the kernels do; "
+            "record a timeline without --pmc."
+        )
 
 
 def _main_table(path: Path) -> Path | None:
@@ -160,14 +174,13 @@ class _FileParser:
     def read_table(self, stream: Stream, progress: Progress | None) -> str | None:
         table = Table(stream=stream)
         kind = None
-        seen: set[int] = set()
         for count, row in enumerate(table.rows()):
             if not count:
                 kind = _kind_of(table.header)
                 if kind is None:
                     return None
             if kind == KERNELS:
-                self._kernel(table, row, seen)
+                self._kernel(table, row)
             elif kind == COPIES:
                 self._copy(table, row)
             else:
@@ -208,15 +221,8 @@ class _FileParser:
         except InputError as problem:
             self.builder.notes.append(str(problem))
 
-    def _kernel(self, table: Table, row: list[str], seen: set[int]) -> None:
+    def _kernel(self, table: Table, row: list[str]) -> None:
         column = table.column
-        if (
-            counted := column("counter_name")
-        ) is not None:  # One row for each counter of a launch: the first is the launch.
-            dispatch = whole(row, column("dispatch_id"))
-            if dispatch is None or dispatch in seen or counted >= len(row):
-                return
-            seen.add(dispatch)
         device = self._device(row, column("agent_id", "gpu_id"))
         stream = whole(row, column("stream_id", "queue_id"))
         self.builder.add(

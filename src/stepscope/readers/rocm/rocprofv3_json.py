@@ -44,6 +44,7 @@ DISPATCHES, COPIES, MARKS = (
     (*RECORDS, "memory_copy"),
     (*RECORDS, "marker_api"),
 )
+COUNTED = (TOOL, "callback_records", "counter_collection")
 CALLS = {(*RECORDS, name): name for name in ("hip_api", "hsa_api", "rccl_api")}
 UNUSED = {
     (*RECORDS, name): name
@@ -62,6 +63,7 @@ TYPES: dict[Path, Any] = {
     MARKS: list[Record],
     **dict.fromkeys(CALLS, list[Record]),
     **dict.fromkeys(UNUSED, list[Record]),
+    COUNTED: list[Record],
     SYMBOLS: list[Symbol],
     MESSAGES: list[Message],
     AGENTS: list[Agent],
@@ -100,6 +102,12 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
     stream.refuse_empty(source.label, WANTED)
     if not parser.seen:
         raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
+    if parser.num_counted:
+        raise FormatError(
+            f"{source.label} has counters of {parser.num_counted} launches, so its kernels ran one "
+            "by one, and their times are no timeline. Give the counters as a table (rocprofv3 "
+            "--pmc ... --output-format csv), and record a timeline without --pmc."
+        )
     return parser.finished(source, walk)
 
 
@@ -116,6 +124,8 @@ class _FileParser:
     strings: tuple[Names, ...] = ()
     messages: dict[int, str] = field(default_factory=dict)
     pid: int = 0
+    num_counted: int = 0
+    """Launches that counters were collected of."""
     pids: list[int] = field(default_factory=list)
     """Of the processes so far: a file may hold several, one after the other."""
 
@@ -156,6 +166,9 @@ class _FileParser:
 
     def take_messages(self, _: Path, messages: list[Message]) -> None:
         self.messages.update((message.key, message.value) for message in messages)
+
+    def take_counted(self, _: Path, launches: list[Record]) -> None:
+        self.num_counted += len(launches)
 
     def take_dispatches(self, _: Path, dispatches: list[Dispatch]) -> None:
         for record in dispatches:
@@ -297,6 +310,7 @@ def _properties(agent: Agent, index: int) -> DeviceProperties:
 _DECODERS = {path: msgspec.json.Decoder(type_) for path, type_ in TYPES.items()}
 _TAKERS: dict[Path, Callable[[_FileParser, Path, Any], None]] = {
     DISPATCHES: _FileParser.take_dispatches,
+    COUNTED: _FileParser.take_counted,
     COPIES: _FileParser.take_copies,
     MARKS: _FileParser.take_marks,
     SYMBOLS: _FileParser.take_symbols,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,9 @@ RANK_FILES = (
     PROBLEM_FILE,
 )
 NO_REASON = "it does not say why"
+NO_ROOM = "the disk is full; give --out a folder with room"
+LEAST_FREE_BYTES = 64 * 1024
+"""On the run's disk; with less not even the reason can be written."""
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
@@ -127,6 +131,14 @@ def read_run(path: Path) -> RunRecord:
     return RunRecord(path=path, metadata=metadata, ranks=tuple(ranks), notes=tuple(notes))
 
 
+def problem_of(path: Path) -> str | None:
+    """Why the capture ended itself; None where it did not."""
+    if not path.is_file():
+        return None
+    is_full = shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES
+    return last_line(path) or (NO_ROOM if is_full else NO_REASON)
+
+
 def refuse_special_files(run: Path) -> None:
     """InputError that names it, where a file of a run's folder is a pipe, a device or far too
     large."""
@@ -195,7 +207,7 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
         samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
         events=tuple(_objects(folder / EVENTS_FILE, notes)),
         windows=windows,
-        problem=last_line(problem) or NO_REASON if problem.is_file() else None,
+        problem=problem_of(problem),
     )
 
 

@@ -27,8 +27,7 @@ from stepscope.protocol.run_folder import (
     is_run,
     step_summary_path,
 )
-from stepscope.protocol.untrusted import last_line
-from stepscope.readers.run_folder.folder import MAX_RANKS, NO_REASON, refuse_special_files
+from stepscope.readers.run_folder.folder import MAX_RANKS, problem_of, refuse_special_files
 from stepscope.readers.run_folder.line_tail import Lines, head_lines, read_object, sound_objects
 from stepscope.readers.run_folder.values import Row, sound_row
 
@@ -163,7 +162,7 @@ class _RankFollower:
             num_windows=_num_windows(self.folder),
             sign_wall_ns=self._wall(self._sign_ns),
             step_wall_ns=self._wall(self._step_ns),
-            problem=last_line(problem) or NO_REASON if problem.is_file() else None,
+            problem=problem_of(problem),
         )
 
     def _read_metadata(self) -> None:

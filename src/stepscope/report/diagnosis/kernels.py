@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stepscope.core.facts import RangeRow, RankFacts
 from stepscope.report.document.blocks import Block, Column, Prose, Section, Table, numbers
@@ -16,8 +16,9 @@ COLLECTIVE = "collective"
 NAME = Column(fit="shorten")
 
 
-def kernel_sections(rank: RankFacts) -> Iterator[Section]:
-    """The categories, then the kernels, that take most of the measured steps."""
+def kernel_sections(rank: RankFacts, lines: Mapping[str, str] | None = None) -> Iterator[Section]:
+    """The categories, then the kernels, that take most of the measured steps; `lines` are those of
+    compiled kernels, by their names."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return
@@ -25,7 +26,7 @@ def kernel_sections(rank: RankFacts) -> Iterator[Section]:
     if rank.categories:
         yield _categories(rank, num_steps, compute)
     if rank.kernels:
-        yield _longest(rank, num_steps, compute)
+        yield _longest(rank, num_steps, compute, lines or {})
     if rank.modules:
         yield _ranges("Modules", rank.modules, num_steps)
     if rank.marks:
@@ -54,7 +55,7 @@ def _categories(rank: RankFacts, num_steps: int, compute: int) -> Section:
     return _section("Kernels by kind", "a step", table, *rest)
 
 
-def _longest(rank: RankFacts, num_steps: int, compute: int) -> Section:
+def _longest(rank: RankFacts, num_steps: int, compute: int, lines: Mapping[str, str]) -> Section:
     columns = (
         Column(title="kernel", fit="shorten"),
         Column(title="launched by", fit="shorten", most=18, tone="quiet"),
@@ -64,7 +65,7 @@ def _longest(rank: RankFacts, num_steps: int, compute: int) -> Section:
     rows = tuple(
         (
             kernel_name(row.name),
-            op_name(row.op) if row.op is not None else "not known",
+            lines.get(row.name) or ("not known" if row.op is None else op_name(row.op)),
             per_step(row.count, num_steps),
             _ms(row.total_ns, num_steps),
             _share(row.category, row.total_ns, compute),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime, Verdict
 from stepscope.core.facts import Facts, RankFacts
@@ -29,6 +30,7 @@ from stepscope.report.document.blocks import (
     Prose,
     Section,
     Tone,
+    Warn,
     more,
     notes,
 )
@@ -40,6 +42,12 @@ MAX_FINDINGS = 8
 MAX_PATH = 76
 MAX_FOLDER = 56
 """Cells, of what stands on the first line of a terminal."""
+
+MOST_WARNINGS = 2
+DAMAGE = re.compile(
+    r"damaged|ends before|ends inside|cut off|could not be read|read only in part|left out: "
+)
+"""Of a note: a file is not whole, so less was judged than was recorded."""
 
 BOUND_WORDS = {
     "data": "Waiting for input limits this run.",
@@ -71,14 +79,10 @@ def limit_words(verdict: Verdict) -> str:
 
 
 def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
-    facts, verdict = diagnosis.facts, diagnosis.verdict
-    tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
-    yield Headline(
-        text=verdict.summary.strip() or limit_words(verdict),
-        about=(_what_was_read(facts),),
-        tone=tones.get(verdict.bound, "warn"),
-    )
-    yield Prose(_time_words(diagnosis.step))
+    facts = diagnosis.facts
+    yield headline(diagnosis)
+    yield Prose(time_words(diagnosis.step))
+    yield from damage_warnings(all_notes(diagnosis))
     if gate is not None:
         yield gate_section(gate)
     if facts.whole_run is not None:
@@ -92,7 +96,25 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     if facts.nccl is not None:
         yield nccl_section(facts.nccl)
     yield from auxiliary_sections(diagnosis)
-    yield from notes(_all_notes(diagnosis))
+    yield from notes(all_notes(diagnosis))
+
+
+def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
+    """Of the notes, that files are not whole: to be read before the verdict."""
+    damage = [note for note in notes if DAMAGE.search(note)]
+    for note in damage[:MOST_WARNINGS]:
+        yield Warn(f"{note[:1].upper()}{note[1:]}{'' if note[-1:] in '.?!' else '.'}")
+
+
+def headline(diagnosis: Diagnosis) -> Headline:
+    """The verdict, and what was looked at."""
+    verdict = diagnosis.verdict
+    tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
+    return Headline(
+        text=verdict.summary.strip() or limit_words(verdict),
+        about=(_what_was_read(diagnosis.facts),),
+        tone=tones.get(verdict.bound, "warn"),
+    )
 
 
 def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
@@ -107,7 +129,8 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
         yield from comms_sections(comms)
     yield from device_sections(rank)
     yield from peak_sections(diagnosis.facts.peak_waterfall)
-    yield from kernel_sections(rank)
+    compiler = None if diagnosis.facts.beside is None else diagnosis.facts.beside.compiler
+    yield from kernel_sections(rank, None if compiler is None else compiler.kernel_lines)
     yield from host_sections(rank)
 
 
@@ -164,7 +187,8 @@ def _common_folder(paths: list[str]) -> str:
     return first[: first.rfind("/", 0, same) + 1]
 
 
-def _time_words(step: StepTime) -> str:
+def time_words(step: StepTime) -> str:
+    """How long a step takes, and how that is known."""
     if step.ms is None:
         return "The step time was not measured."
     words = f"A step takes {ms(step.ms * 1e6)} ({SOURCE_WORDS.get(step.source, step.source)}"
@@ -183,14 +207,9 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
         for number, finding in enumerate(findings[:MAX_FINDINGS], start=1)
     ]
     blocks += more(len(findings) - MAX_FINDINGS, "finding")
-    if diagnosis.together is not None:
-        first = findings[0]
-        left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
-        which = "All of them together"
-        if any(finding.excludes for finding in findings):
-            which = "All that go together"
-        gain = f"{which}: {diagnosis.together:.2f}x"
-        blocks.append(Prose(f"{gain}, which leaves {left} a step; they do not multiply."))
+    together = together_words(diagnosis)
+    if together:
+        blocks.append(Prose(together))
     if diagnosis.replay is not None:
         error = diagnosis.replay.error
         off = f"{percent(abs(error))} {'above' if error > 0 else 'below'} the real one"
@@ -200,10 +219,27 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
 
 
-def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
+def together_words(diagnosis: Diagnosis) -> str:
+    """What all the fixes give; empty where there are fewer than two."""
+    findings = diagnosis.findings
+    if diagnosis.together is None or not findings:
+        return ""
+    first = findings[0]
+    left = ms(first.predicted_step_ms * first.predicted_speedup / diagnosis.together * 1e6)
+    is_any = any(finding.excludes for finding in findings)
+    which = "All that go together" if is_any else "All of them together"
+    gain = f"{which}: {diagnosis.together:.2f}x"
+    return f"{gain}, which leaves {left} a step; they do not multiply."
+
+
+def finding_title(finding: Finding, *, many_ranks: bool) -> str:
+    """The gain with its range, the step after it, and the ranks that have the fault."""
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
-    after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
+    return f"{gain}, {ms(finding.predicted_step_ms * 1e6)} a step{ranks}"
+
+
+def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
     if finding.changes_numerics:
         blocks.append(
@@ -215,9 +251,8 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
         blocks.append(Prose(f"Not together with {others}: one or the other.", "warn"))
     locations = (f"{percent(location.share)} at {location.words}" for location in finding.places)
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
-    return Card(
-        number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
-    )
+    title = finding_title(finding, many_ranks=many_ranks)
+    return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))
 
 
 def _alternative_words(each: Alternative) -> str:
@@ -226,7 +261,7 @@ def _alternative_words(each: Alternative) -> str:
     return f"{words}; it can change the numbers" if each.changes_numerics else words
 
 
-def _all_notes(diagnosis: Diagnosis) -> list[str]:
+def all_notes(diagnosis: Diagnosis) -> list[str]:
     """The run's notes, then those of its ranks that are not among them."""
     facts = diagnosis.facts
     lines = [*diagnosis.notes, *facts.notes] + ([facts.unknown_note] if facts.unknown_note else [])

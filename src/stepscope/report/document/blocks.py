@@ -124,6 +124,20 @@ class Table(Struct, frozen=True, kw_only=True):
         )
 
 
+class Segment(Struct, frozen=True):
+    """One of the parts that a whole is made of."""
+
+    word: str
+    share: float
+    part: Part = "idle"
+
+
+class Stack(Struct, frozen=True):
+    """A whole as one bar of its parts, which sum to 1, each named below it."""
+
+    segments: tuple[Segment, ...]
+
+
 class Details(Struct, frozen=True, kw_only=True):
     """What opens with a click, and is left out where there is none."""
 
@@ -150,7 +164,20 @@ class Section(Struct, frozen=True, kw_only=True):
     """Whether it opens with a click, where there is one."""
 
 
-Block = Headline | Prose | Warn | Action | Items | Facts | Code | Table | Details | Card | Section
+Block = (
+    Headline
+    | Prose
+    | Warn
+    | Action
+    | Items
+    | Facts
+    | Code
+    | Table
+    | Stack
+    | Details
+    | Card
+    | Section
+)
 Document = tuple[Block, ...]
 
 

@@ -25,13 +25,14 @@ from stepscope.report.document.blocks import (
     Items,
     Prose,
     Section,
+    Stack,
     Table,
     Tone,
     Warn,
     cell,
 )
 from stepscope.report.names import clean, shorten
-from stepscope.report.units import NBSP
+from stepscope.report.units import NBSP, percent
 
 MAX_CHARS = 60_000
 """GitHub refuses a comment of more than 65 536."""
@@ -122,6 +123,10 @@ class _Writer:
             case Table():
                 caption = _toned(self._safe(block.caption), "strong")
                 return _lines(caption, self._table(block)) if block.rows else caption
+            case Stack():
+                return self._list(
+                    [f"{each.word}: {percent(each.share)}" for each in block.segments]
+                )
             case Card():
                 title = (
                     f"#### {block.number}. <code>{self._safe(block.code)}</code> "

@@ -33,13 +33,14 @@ from stepscope.report.document.blocks import (
     Part,
     Prose,
     Section,
+    Stack,
     Table,
     Tone,
     Warn,
     cell,
 )
 from stepscope.report.names import clean, shorten
-from stepscope.report.units import NBSP
+from stepscope.report.units import NBSP, percent
 
 PLAIN_WIDTH = 80
 MIN_WIDTH = 40
@@ -52,6 +53,10 @@ MIN_COLUMN = 8
 LABEL_WIDTH = 17
 MOST_LABEL = 30
 BAR_WIDTH = 30
+STACK_WIDTH = 72
+STACK_FILLS = "█▓▒░"
+STACK_LETTERS = "#~=+.:*o%-"
+"""Where there is no colour, a letter for each part."""
 HELD = "\ue000"
 """Stands for a no-break space while lines are made, as rich breaks at those. No text of a stranger
 has it."""
@@ -136,6 +141,8 @@ class _Lines:
                     self._line(Text(" " * indent), self.fitted(line, self._width - indent, "dim"))
             case Table():
                 self._table(block, indent)
+            case Stack():
+                self._stack(block, indent)
             case Card():
                 lead = self._text(f"{' ' * indent}{block.number}.")
                 title = self._text(f"{block.code}  {block.title}".rstrip(), "bold")
@@ -206,6 +213,27 @@ class _Lines:
             styled = ((segment.text, segment.style or "") for segment in segments)
             self._line(Text(" " * indent), Text.assemble(*styled))
 
+    def _stack(self, stack: Stack, indent: int) -> None:
+        """The bar on one line, and what its parts are. Parts of a kind share a colour, and differ
+        in their fill."""
+        counts: dict[Part, int] = {}
+        fills, styles = [], []
+        for at, segment in enumerate(stack.segments):
+            same = counts.get(segment.part, 0)
+            counts[segment.part] = same + 1
+            fancy = STACK_FILLS[same % len(STACK_FILLS)]
+            fills.append(fancy if self._is_fancy else STACK_LETTERS[at % len(STACK_LETTERS)])
+            styles.append(BAR_STYLES[segment.part])
+        cells = _shared_out([segment.share for segment in stack.segments], STACK_WIDTH)
+        bar = zip(fills, cells, styles, strict=True)
+        self._line(Text(" " * indent), *(Text(fill * num, style) for fill, num, style in bar))
+        legend = Text()
+        for segment, fill, style in zip(stack.segments, fills, styles, strict=True):
+            words = f"{segment.word} {percent(segment.share)}".replace(" ", NBSP)
+            legend.append("  " if legend.plain else "")
+            legend.append_text(Text(f"{fill}{HELD}", style)).append_text(self._text(words))
+        self._paragraph(legend, indent)
+
     def bar(self, share: float, width: int) -> str:
         """A horizontal bar; eighths of a cell where the terminal can draw them."""
         eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -244,6 +272,19 @@ class _Lines:
         line.rstrip()
         line.truncate(self._width)
         self.made.append(line)
+
+
+def _shared_out(shares: Sequence[float], width: int) -> list[int]:
+    """Cells for each share: all of the width, and at least one for each."""
+    cells = [max(1, int(share * width)) for share in shares]
+    rest = sorted(range(len(shares)), key=lambda at: cells[at] - shares[at] * width)
+    for at in rest * 2:
+        if sum(cells) >= width:
+            break
+        cells[at] += 1
+    while sum(cells) > width and max(cells) > 1:
+        cells[cells.index(max(cells))] -= 1
+    return cells
 
 
 class _Fitted(Struct, frozen=True):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean
+from stepscope.report.units import percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,6 +90,7 @@ def environment(*, is_inline: bool = False) -> Environment:
         finalize=_harmless,
     )
     made.filters["kind"] = lambda block: type(block).__name__
+    made.filters["percent"] = percent
     made.globals["is_inline"] = is_inline
     return made
 

@@ -20,6 +20,7 @@ from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.nccl import NcclConnection, NcclLog
 from stepscope.errors import UsageError
 from stepscope.readers.formats import BY_NAME
+from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.auxiliary import weight_words
 from stepscope.report.diagnosis.nccl import nccl_recording
 from stepscope.report.names import clean, shorten
@@ -96,7 +97,8 @@ def _card(number: int, advice: Advice) -> dict[str, Any]:
         "bound": advice.bound,
         "weight": weight_words(advice),
         "summary": advice.summary,
-        "action": advice.action,
+        "copied": action_code(advice.action)[0],
+        "action": action_code(advice.action)[1],
         "evidence": list(advice.evidence[:MAX_EVIDENCE]),
         "num_evidence_left_out": max(0, len(advice.evidence) - MAX_EVIDENCE),
         "explain": explained(advice.code),

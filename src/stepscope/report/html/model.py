@@ -14,12 +14,14 @@ from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_ra
 from stepscope.core.diagnosis import Diagnosis, Finding, StepTime
 from stepscope.core.facts import RankFacts
 from stepscope.pipeline.page import Page
+from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
-from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
+from stepscope.report.diagnosis.view import SOURCE_WORDS, damage_warnings, limit_words
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
+from stepscope.report.html.flame import flame_section
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
@@ -54,6 +56,8 @@ def page_of(recorded: Page) -> dict[str, Any]:
     # Its names are clean already, and are many.
     timeline = recorded.timeline
     cleaned["data"]["timeline"] = None if timeline is None else timeline_values(timeline)
+    cleaned["data"]["timelines"] = list(map(timeline_values, recorded.more_timelines))
+    cleaned["flame"] = flame_section(recorded.host_flame)
     return cleaned
 
 
@@ -99,8 +103,10 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
         "ranks": [_rank(rank) for rank in contract.ranks],
+        "warnings": [warning.text for warning in damage_warnings(contract.notes)],
         "notes": list(contract.notes),
         "unknown_events": contract.unknown_events,
+        "flame": None,
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
@@ -110,6 +116,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
             "roofline": None,
             "links": None,
             "timeline": None,
+            "timelines": [],
             "curves": {},
         },
     }
@@ -176,12 +183,14 @@ def _ladder(contract: DiagnosisContract) -> Sequence[float]:
 def _card(number: int, finding: Finding) -> dict[str, Any]:
     low, high = finding.predicted_low, finding.predicted_high
     ranks = finding.ranks
+    code, rest = action_code(finding.action)
     return {
         "number": number,
         "code": finding.code,
         "bound": finding.bound,
         "summary": finding.summary,
-        "action": finding.action,
+        "copied": code,
+        "action": rest,
         "evidence": list(finding.evidence),
         "gain": f"{finding.predicted_speedup:.2f}",
         "is_rough": high >= WIDE_RANGE * low,

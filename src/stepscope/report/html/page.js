@@ -43,7 +43,14 @@
     window.addEventListener("resize", () => {
       if (window.innerWidth !== width) { width = window.innerWidth; redraw(); }
     });
-    const timeline = data.timeline ? window.stepscopeTimeline(of("timeline-box"), data.timeline, {}) : null;
+    const shown = (values) => window.stepscopeTimeline(of("timeline-box"), values, {});
+    let timeline = data.timeline ? shown(data.timeline) : null;
+    const choice = of("timeline-choice");
+    if (choice) {
+      const every = [data.timeline, ...data.timelines];
+      every.forEach((values, at) => choice.append(new Option(`rank ${values.rank}, step ${values.step + 1} of ${values.num_steps}${at ? "" : " (median)"}`, at)));
+      choice.addEventListener("change", () => { timeline.destroy(); timeline = shown(every[Number(choice.value)]); });
+    }
     // On paper the colours are the light ones, and nobody can unfold anything.
     const anew = () => {
       redraw();

@@ -40,7 +40,7 @@
     const stage = make("div", "t-stage"), canvas = make("canvas", "t-canvas");
     const heads = make("div", "t-heads"), tip = make("div", "t-tip");
     const panel = make("div", "t-panel"), help = make("p", "t-help"), context = canvas.getContext("2d");
-    const stepWord = data.num_steps > 1 ? `a typical step (${data.step + 1} of ${data.num_steps} measured)` : "the measured step";
+    const stepWord = data.num_steps > 1 ? `step ${data.step + 1} of ${data.num_steps} measured` : "the measured step";
     const controls = make("span", "t-controls");
     bar.append(make("span", "t-title", `Rank ${data.rank}, ${stepWord}: ${time(windowHigh - windowLow)}`), controls);
     controls.append(

@@ -43,6 +43,8 @@ def lines(recording: CompilerRecording) -> Iterator[tuple[str, str]]:
             "graph breaks",
             f"{sum(each.count for each in breaks)} at {_number(len(breaks), 'place')}",
         )
+    if recording.origins:
+        yield "compiled kernels", f"{len(recording.origins)}, with the lines they are of"
     for counted in recording.counted:
         numbers = [
             f"{number} {word}"
@@ -100,6 +102,19 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
             columns=("hint", "times"),
             rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
             right=(1,),
+        )
+    if recording.origins:
+        yield Table(
+            title="compiled kernels, and the lines they are of",
+            columns=("kernel", "line", "operators"),
+            rows=tuple(
+                (
+                    _cut(origin.kernel),
+                    _cut("; ".join(origin.lines)) or "not told",
+                    _cut(", ".join(origin.nodes)) or "not told",
+                )
+                for origin in recording.origins[:MAX_ROWS]
+            ),
         )
     # Every count as it was recorded, for what no line has.
     counts = tuple(

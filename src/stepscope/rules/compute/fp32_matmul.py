@@ -26,6 +26,7 @@ from stepscope.rules.shared.vector_products import ask_for_products, at_precisio
 
 CODE = "fp32-matmul"
 BOUND = "compute"
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -42,7 +43,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         code=CODE,
         bound=BOUND,
         summary=products.summary,
-        action=f"torch.autocast with {half}",
+        action=f"torch.autocast('cuda', dtype=torch.{DTYPES[half]}) around forward and loss",
         evidence=(
             products.evidence,
             f"the device's {half} peak is {roofs.spec.peak_flops[half].value / 1e12:.0f} TFLOP/s",

@@ -124,8 +124,8 @@ def _action(metadata: RankMetadata | None, more: int | None, times: int) -> str:
     busy = "if the cores are busy already (top), cheaper transforms or faster storage"
     if more is None or metadata is None:
         return (
-            f"{times} times as many workers, at most the cores per rank, and "
-            f"DataLoader(prefetch_factor={depth}); {busy}"
+            f"DataLoader(prefetch_factor={depth}), and num_workers {times} times what it is now (a "
+            f"trace does not hold it), at most the cores per rank; {busy}"
         )
     if more > now:
         return f"DataLoader(num_workers={more}, prefetch_factor={depth}); {busy}"

@@ -74,9 +74,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         summary=f"Copies from memory that is not pinned: {copied_ms:.1f} "
         "ms a step on the device, the "
         "host busy feeding them.",
-        action="DataLoader(pin_memory=True) and .to(device, "
-        "non_blocking=True); reuse pinned buffers "
-        "for tensors made by hand",
+        action="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); reuse pinned "
+        "buffers for tensors made by hand",
         evidence=(
             f"{per_step(graph, float(tasks.sum())):.0f} pageable copies a step, {moved}",
             f"from their calls to the next the host spends {held_ms:.1f} ms a step",

@@ -1,0 +1,34 @@
+"""What this machine allows: profiler, counters, attaching, perf, room, and what to do about it.
+
+Files of the kernel and of the driver are read; nothing is changed and nothing is run. Exit code 0
+when runs can be recorded here, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stepscope.cli.options import add_format
+from stepscope.cli.printing import print_document
+from stepscope.cli.run import RUNS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(RUNS),
+        metavar="DIR",
+        help=f"where runs would be kept (default: {RUNS}/)",
+    )
+    add_format(parser, ("text", "markdown"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from stepscope.readers.system.this_machine import machine_checks
+    from stepscope.report.doctor import doctor_document
+
+    checks = machine_checks(arguments.out)
+    print_document(doctor_document(checks), arguments.format)
+    return int(any(check.is_needed and check.state == "no" for check in checks))

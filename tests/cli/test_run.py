@@ -1,0 +1,81 @@
+"""What `stepscope run` says before a job starts, and where one ended early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.cli.main import main
+from stepscope.cli.run import missing_script
+from stepscope.core.run import RankMetadata, RunFacts
+from stepscope.readers.run_folder import folder as run_folder
+from stepscope.report.diagnosis.short import next_commands, short_document
+from stepscope.report.document.terminal import to_text
+from stepscope.rules.without_trace import diagnose_without_trace
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (("python", "nosuch.py"), "nosuch.py"),
+        (("/usr/bin/python3.12", "-u", "nosuch.py", "--lr", "1"), "nosuch.py"),
+        (("python", "-m", "nosuch.py"), None),
+        (("python", "-c", "nosuch.py"), None),
+        (("python", "-X", "dev", "nosuch.py"), None),
+        (("python", "-"), None),
+        (("python",), None),
+        (("torchrun", "nosuch.py"), None),
+        (("python", __file__), None),
+    ],
+)
+def test_a_script_that_is_not_there_is_seen_before_the_start(
+    command: tuple[str, ...], script: str | None
+) -> None:
+    assert missing_script(command) == script
+
+
+def test_nothing_is_made_for_a_script_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--", "python", "nosuch.py"]) == 2
+    assert "nosuch.py is not in" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def ended(exit_code: int, *ranks: RankMetadata) -> str:
+    run = RunFacts(path="r", command=("python", "t.py"), exit_code=exit_code, ranks=ranks)
+    diagnosis = diagnose_without_trace(run)
+    commands = next_commands(diagnosis, "stepscope diagnose r")
+    return to_text(short_document(diagnosis, commands))
+
+
+def test_a_job_that_failed_is_said_first_and_is_to_be_run_again() -> None:
+    text = ended(1, RankMetadata(rank=0, num_steps=2))
+    assert "Nothing to judge: the job itself failed (exit code 1" in text
+    assert "stepscope run -- python t.py" in text
+    assert "--start-step" not in text
+
+
+def test_a_job_that_ended_well_is_told_how_to_be_recorded() -> None:
+    assert "stepscope run --start-step 3 -- python t.py" in ended(0, RankMetadata(rank=0))
+    assert "use the API" in ended(0)
+
+
+def test_why_the_recording_stopped_comes_first() -> None:
+    text = ended(0, RankMetadata(rank=0, problem="the disk is full"))
+    assert "Nothing to judge: stepscope's recording stopped (the disk is full)" in text
+
+
+def test_a_reason_that_had_no_room_is_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "problem.txt"
+    assert run_folder.problem_of(path) is None
+    path.write_text("")
+    assert run_folder.problem_of(path) == run_folder.NO_REASON
+    monkeypatch.setattr(run_folder, "LEAST_FREE_BYTES", 1 << 62)
+    assert run_folder.problem_of(path) == run_folder.NO_ROOM
+    path.write_text("OSError: no")
+    assert run_folder.problem_of(path) == "OSError: no"

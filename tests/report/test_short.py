@@ -1,0 +1,105 @@
+"""The first screen: the verdict, the bar, three findings, and what to do next."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from stepscope.core.diagnosis import Abstention
+from stepscope.core.run import RunFacts
+from stepscope.report.diagnosis.short import MOST_FINDINGS, next_commands, short_document
+from stepscope.report.diagnosis.view import damage_warnings
+from stepscope.report.document.blocks import Segment, Stack
+from stepscope.report.document.html import to_html
+from stepscope.report.document.markdown import to_markdown
+from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
+from stepscope.rules.judge_job import FIXES
+from tests.conftest import Golden
+from tests.report.test_terminal import GOLDEN
+from tests.scenarios import SCENARIOS
+
+MOST_LINES = 45
+"""Of a screen; three findings with their sentences have about thirty."""
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_any_diagnosis_fits_on_a_screen(name: str) -> None:
+    diagnosis = SCENARIOS[name]()
+    text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x")))
+    lines = text.splitlines()
+    assert len(lines) <= MOST_LINES or "evil" in name
+    assert all(len(line) <= 80 for line in lines if line.isascii())
+    assert lines[-1].endswith("stepscope diagnose x -v")
+    shown = sum(line.lstrip()[:2] in ("1.", "2.", "3.", "4.") for line in lines)
+    faults = len(diagnosis.findings) + len(diagnosis.advice)
+    assert shown == min(MOST_FINDINGS, faults) or "evil" in name
+
+
+def test_the_first_screen_of_a_healthy_run(check_golden: Golden) -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    check_golden(GOLDEN / "short_healthy.txt", to_text(short_document(diagnosis)))
+
+
+def test_the_bar_takes_all_its_cells_and_every_part_has_one() -> None:
+    shares = (0.5, 0.33, 0.16, 0.005, 0.005)
+    stack = Stack(tuple(Segment(f"part {at}", share) for at, share in enumerate(shares)))
+    bar, *legend = to_text((stack,)).splitlines()
+    assert len(bar.strip()) == STACK_WIDTH
+    assert [bar.count(letter) for letter in "#~=+."] == [36, 23, 11, 1, 1]
+    assert "# part 0 50 %" in legend[0]
+    assert "0.5 %" in legend[-1]
+
+
+def test_parts_of_one_kind_differ_in_their_fill_where_there_is_colour() -> None:
+    stack = Stack((Segment("a", 0.5, "idle"), Segment("b", 0.5, "idle")))
+    console = Console(
+        file=io.StringIO(), width=80, force_terminal=True, color_system="standard",
+        legacy_windows=False,
+    )  # fmt: skip
+    first = frame((stack,), console).renderables[0]
+    assert set(str(first).strip()) == {"█", "▓"}
+
+
+def test_the_bar_has_its_words_everywhere() -> None:
+    document = (Stack((Segment("<b>", 0.25), Segment("rest", 0.75))),)
+    assert "&lt;b&gt;: 25" in to_html(document)
+    assert "25" in to_markdown(document)
+    assert "<b>" not in to_markdown(document)
+
+
+def test_commands_name_the_run_and_fix_is_offered_where_it_can_help() -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    run = RunFacts(path="runs/a b", command=("python", "train.py"), exit_code=0, ranks=())
+    with_findings = next(made for make in SCENARIOS.values() if (made := make()).findings)
+    finding = replace(with_findings.findings[0], code="serial-loader")
+    of_run = replace(diagnosis, facts=replace(diagnosis.facts, run=run), findings=(finding,))
+    commands = dict(next_commands(of_run, "stepscope diagnose runs", "runs/report.html"))
+    assert commands["try and prove it"] == "stepscope fix 'runs/a b' --verify"
+    assert commands["what it means"] == "stepscope explain serial-loader"
+    assert commands["the report"] == "runs/report.html"
+    by_hand = replace(of_run, findings=(replace(finding, code="late-rank"),))
+    commands = dict(next_commands(by_hand, "stepscope diagnose runs"))
+    assert "try and prove it" not in commands
+    assert commands["after the change"] == "stepscope run -- python train.py"
+
+
+def test_damage_comes_before_the_verdict() -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    cut = "the file ends before its end (a killed job?); the complete events were kept"
+    text = to_text(short_document(replace(diagnosis, notes=(cut, "not judged: x"))))
+    assert text.startswith("The file ends before its end")
+    assert list(damage_warnings(("not judged: x", "one step was recorded"))) == []
+
+
+def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
+    replayed = next(made for make in SCENARIOS.values() if (made := make()).replay is not None)
+    clean = replace(replayed, findings=(), advice=(), ladder=(), abstentions=())
+    assert "No known fault costs more than 2 %" in to_text(short_document(clean))
+    busy = Abstention(code=FIXES, reason="others had the cores", needs="record again")
+    text = to_text(short_document(replace(clean, abstentions=(busy,))))
+    assert "What fixes would give is not known: others had the cores." in text
+    assert "-> record again" in text
+    assert "No known fault" not in text
