@@ -282,6 +282,7 @@ def test_the_options_are_pinned() -> None:
         ],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
+        "runs": ["--format", "--help", "--in", "-h"],
         "compare": [
             *(
                 "--budget",

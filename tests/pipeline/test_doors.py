@@ -103,6 +103,7 @@ def commands(path: Path, folder: Path) -> Iterator[list[str]]:
     yield ["plan", "--from", text, "--nodes", "2,4", "--no-cache"]
     yield ["watch", "--once", text]
     yield ["formats", text]
+    yield ["runs", "--in", text]
 
 
 def written(sample: Sample, folder: Path) -> Path:

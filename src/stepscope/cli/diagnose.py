@@ -26,6 +26,7 @@ from stepscope.cli.options import (
     add_scaling,
     options_of,
     reading_of,
+    run_name,
     step_time,
 )
 from stepscope.cli.printing import print_document, put
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar"
+        "paths",
+        nargs="+",
+        type=run_name,
+        metavar="PATH",
+        help="trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
     )
     add_format(parser)
     parser.add_argument(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.options import run_name
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
     gate.add_argument(
         "--baseline",
+        type=run_name,
         metavar="PATH",
         help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
     )

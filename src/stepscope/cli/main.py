@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "Record a training run with nothing edited, then diagnose it.",
     "diagnose": "What limits a recorded run, measured from its traces.",
     "report": "The report as one HTML file that opens anywhere.",
+    "runs": "The runs that are kept here: their verdicts, names for them, and a clean-up.",
     "explain": "What a finding means, why it costs, and how to fix it.",
     "demo": "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
     "query.command": "SQL over a run's events.",

@@ -22,11 +22,11 @@ from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
+from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-RUNS = "stepscope-runs"
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli.options import options_of, run_path
 from stepscope.cli.printing import print_document
 from stepscope.cli.watch import prometheus
 
@@ -27,7 +27,11 @@ REFRESH_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", nargs="?", type=Path, metavar="RUN", help="the run's folder (default: the newest)"
+        "path",
+        nargs="?",
+        type=run_path,
+        metavar="RUN",
+        help="the run's folder, or its name (default: the newest)",
     )
     parser.add_argument("--once", action="store_true", help="print how it stands and end")
     prometheus.add_arguments(parser)
@@ -44,10 +48,11 @@ class WatchOptions:
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.readers.run_folder.kept_runs import last_run
     from stepscope.readers.run_folder.tail import Follower
 
     options = options_of(WatchOptions, arguments)
-    follower, alarms = Follower(options.path or newest()), JobAlarms()
+    follower, alarms = Follower(options.path or last_run()), JobAlarms()
     metrics = None
     if options.prometheus is not None and not options.once:
         metrics = prometheus.Metrics()
@@ -64,20 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             metrics.close()
     return 0
-
-
-def newest() -> Path:
-    """The run begun last where `run` puts them."""
-    from stepscope.cli.run import RUNS
-    from stepscope.errors import UsageError
-    from stepscope.protocol.run_folder import RUN_FILE, is_run
-
-    runs = [path for path in Path(RUNS).glob("*") if is_run(path)]
-    if not runs:
-        raise UsageError(
-            f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN"
-        )
-    return max(runs, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
 
 
 def _print_once(view: LiveView) -> None:
