@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli.options import (
+    FORMATS,
     add_all_findings,
     add_format,
     add_hardware,
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
     )
-    add_format(parser)
+    add_format(parser, (*FORMATS, "brief"))
     parser.add_argument(
         "--step-ms",
         type=step_time,
@@ -144,8 +145,9 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
             "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling "
             "compares several runs: gate each of them by itself"
         )
-    if options.scaling and options.format == "markdown":
-        raise UsageError("--scaling has no Markdown: take --format text or json")
+    if options.scaling and options.format not in ("text", "json"):
+        what = "Markdown" if options.format == "markdown" else "brief form"
+        raise UsageError(f"--scaling has no {what}: take --format text or json")
     if not options.scaling and options.scaling_kind is not None:
         raise UsageError(
             "--scaling-kind says how several runs scale: give it together with --scaling"
@@ -166,6 +168,11 @@ def print_diagnosis(diagnosis: Diagnosis, style: str, gate: Gate | None = None) 
             from stepscope.report.diagnosis.json import to_json
 
             put(to_json(diagnosis, gate) + "\n")
+            return
+        if style == "brief":
+            from stepscope.report.diagnosis.brief import brief
+
+            put(brief(diagnosis))
             return
         from stepscope.report.diagnosis.view import diagnosis_document
 

@@ -30,6 +30,9 @@ COMMANDS = {
     "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
     "before it is named.",
     "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or put it back.",
+    "mcp.command": "Tools for an agent, over the Model Context Protocol on standard input and "
+    "output.",
+    "skill": "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
     "formats": "What stepscope reads: each format, what it lets us judge, and how to record it.",
     "watch.command": "A running job, live: every rank's step, pace and memory, what limits it "
     "so far, and alerts.",
