@@ -283,6 +283,7 @@ def test_the_options_are_pinned() -> None:
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
         "mcp": ["--allow-verify", "--help", "--root", "-h"],
+        "serve": ["--help", "--port", "-h"],
         "skill": ["--force", "--help", "--to", "-h"],
         "runs": ["--format", "--help", "--in", "-h"],
         "compare": [

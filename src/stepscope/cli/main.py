@@ -30,6 +30,8 @@ COMMANDS = {
     "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
     "before it is named.",
     "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or put it back.",
+    "serve.command": "A page for this machine alone: its runs and recordings, their reports, two "
+    "compared, one live.",
     "mcp.command": "Tools for an agent, over the Model Context Protocol on standard input and "
     "output.",
     "skill": "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
