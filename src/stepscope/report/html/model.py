@@ -23,6 +23,7 @@ from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
+from stepscope.report.html.views import views_page
 from stepscope.report.html.whole_run import whole_run_page
 from stepscope.report.names import clean
 from stepscope.report.units import WIDE_RANGE, digits_after_point, number, plural
@@ -41,9 +42,10 @@ def page_of(recorded: Page) -> dict[str, Any]:
     page["title"] = _title(diagnosis)
     page["auxiliary"] = auxiliary_of(diagnosis)
     if rank is not None:
-        page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
-        page["ops"] = op_rows(rank)
+        page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank, recorded.views)
+        page["ops"] = op_rows(rank, recorded.views)
         page["where"] = rank.steps.where
+        page["views"] = views_page(rank, recorded.views)
         page["data"]["roofline"] = roofline_chart(rank, recorded.roofs)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
@@ -104,6 +106,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
+        "views": {"steps": None, "modules": [], "memory": [], "memory_device": None},
         "data": {
             "picture": _picture(contract, floor_ms),
             "ranks": None,
