@@ -117,7 +117,9 @@ def test_what_was_not_recorded_is_none(tmp_path: Path) -> None:
         for each in step(number)
         if each["name"] != "[memory]" and not each["name"].startswith("nn.Module")
     ]
-    views = profiler_views(build_context(read(tmp_path / "t.json", trace_text(events, header={})), None))
+    views = profiler_views(
+        build_context(read(tmp_path / "t.json", trace_text(events, header={})), None)
+    )
     assert views.modules is None
     assert views.memory is None
     assert all(view.blocks_per_sm is None for view in views.kernels)
