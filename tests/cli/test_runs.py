@@ -111,6 +111,10 @@ def test_a_tag_is_a_baseline(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["diagnose", "last", *gate]) == 0
     gate[3] = "step_ms > baseline * 0.9"
     assert main(["diagnose", "last", *gate]) == 1
+    Path("budget.toml").write_text('baseline = "main"\n[limits]\nstep_ms = "baseline * 0.9"\n')
+    assert main(["diagnose", "last", "--budget", "budget.toml", "--no-cache"]) == 1
+    Path("budget.toml").write_text('baseline = "nothing"\n[limits]\nstep_ms = "baseline"\n')
+    assert main(["diagnose", "last", "--budget", "budget.toml", "--no-cache"]) == 2
     capsys.readouterr()
     assert listed(capsys)[2]["tags"] == ["main"]
     assert main(["runs", "untag", "main"]) == 0

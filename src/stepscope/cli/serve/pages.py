@@ -55,6 +55,10 @@ class Pages:
                 return self._live(given.get("what", ""), is_frame=path == "/frame")
         except StepscopeError as problem:
             return self._refusal("This cannot be shown", str(problem), 422)
+        except MemoryError:
+            return self._refusal("This cannot be shown", "There is not enough memory for it.", 507)
+        except OSError as problem:
+            return self._refusal("This cannot be shown", problem.strerror or str(problem), 422)
         return self._refusal("There is no such page", "The list has what there is.", 404)
 
     def _index(self) -> Answer:

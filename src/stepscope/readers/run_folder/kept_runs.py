@@ -31,11 +31,11 @@ SILENT_NS = 600 * 10**9
 """After this long without a file written, a run that has no end was broken off."""
 
 
-def resolve(text: str, folder: Path | None = None) -> str:
-    """The path of the run that goes by this name; the text as it came where it is a path, or no
-    name that is known here."""
+def resolve(text: str, folder: Path | None = None, otherwise: str | None = None) -> str:
+    """The path of the run that goes by this name. Where it is a path, or no name that is known
+    here: the text as it came, or `otherwise`."""
     if os.path.lexists(text) or NAME.fullmatch(text.replace("~", "-")) is None:
-        return text
+        return text if otherwise is None else otherwise
     folder = Path(RUNS) if folder is None else folder
     back = LAST.fullmatch(text)
     if back is not None:
@@ -49,7 +49,9 @@ def resolve(text: str, folder: Path | None = None) -> str:
                 f"stepscope runs tag {text} RUN"
             )
         return str(path)
-    return str(folder / text) if kind_of(folder / text) is not None else text
+    if kind_of(folder / text) is not None:
+        return str(folder / text)
+    return text if otherwise is None else otherwise
 
 
 def last_run(folder: Path = Path(RUNS), number: int = 0) -> Path:
