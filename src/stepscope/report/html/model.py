@@ -45,7 +45,7 @@ def page_of(recorded: Page) -> dict[str, Any]:
         page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank, recorded.views)
         page["ops"] = op_rows(rank, recorded.views)
         page["where"] = rank.steps.where
-        page["views"] = views_page(rank, recorded.views)
+        page["views"] = views_page(rank, recorded.views, diagnosis.facts.ranks)
         page["data"]["roofline"] = roofline_chart(rank, recorded.roofs)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
@@ -106,7 +106,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
-        "views": {"steps": None, "modules": [], "memory": [], "memory_device": None},
+        "views": {"steps": None, "ranks": None, "modules": [], "memory": [], "memory_device": None},
         "data": {
             "picture": _picture(contract, floor_ms),
             "ranks": None,
