@@ -245,6 +245,7 @@ def test_the_options_are_pinned() -> None:
                 "--modules",
                 "--no-alerts",
                 "--no-diagnose",
+                "--otlp-metrics",
                 "--out",
                 "--prometheus",
             ),
@@ -374,7 +375,7 @@ def test_the_options_are_pinned() -> None:
         ],
         "formats": ["--format", "--help", "-h"],
         "demo": ["--format", "--help", "-h"],
-        "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
+        "watch": ["--help", "--once", "--otlp-metrics", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
         "calibrate": [
             "--device",

@@ -114,7 +114,7 @@ def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
 
 
 def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.2f} MB"
+    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.3g} MB"
 
 
 def _shown(ranks: Sequence[RankRecord]) -> list[RankRecord]:
