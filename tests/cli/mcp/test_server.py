@@ -119,6 +119,19 @@ def test_an_agent_gets_its_answers(folder: Path, tmp_path: Path) -> None:
     asked(folder, talk)
 
 
+def test_another_server_gives_the_same_bytes(folder: Path) -> None:
+    (folder / "link.json").unlink()
+    told: list[str] = []
+
+    async def talk(client: Any) -> None:
+        told.append(text_of(await client.call_tool("diagnose", {"path": "."})))
+
+    asked(folder, talk)
+    asked(folder, talk)
+    assert told[0] == told[1]
+    assert json.loads(told[0])["bound"] == "data"
+
+
 def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW)
 
