@@ -19,6 +19,17 @@ class OperatorView(Struct, frozen=True, kw_only=True):
     """Of the work launched in it, and in no operator that it called."""
 
 
+class ShapeView(Struct, frozen=True, kw_only=True):
+    """The calls of one operator with inputs of one shape."""
+
+    name: str
+    dims: str | None
+    """As the recorder writes them; None where it wrote none."""
+    count: int
+    own_host_ns: int
+    own_device_ns: int
+
+
 class KernelView(Struct, frozen=True, kw_only=True):
     """All calls of one kernel by one operator."""
 
@@ -64,6 +75,8 @@ class ProfilerViews(Struct, frozen=True, kw_only=True):
     num_steps: int
     operators: tuple[OperatorView, ...]
     kernels: tuple[KernelView, ...]
+    shapes: tuple[ShapeView, ...] | None
+    """None where no shape was recorded."""
     modules: tuple[ModuleView, ...] | None
     """None where no module was recorded."""
     memory: tuple[MemoryView, ...] | None

@@ -14,6 +14,7 @@ from stepscope.analyses.tables.views import (
     module_views,
     operator_views,
     profiler_views,
+    shape_views,
 )
 from stepscope.core.trace import NONE, Kind
 from stepscope.pipeline.options import Options
@@ -121,6 +122,7 @@ def test_what_was_not_recorded_is_none(tmp_path: Path) -> None:
         build_context(read(tmp_path / "t.json", trace_text(events, header={})), None)
     )
     assert views.modules is None
+    assert views.shapes is None
     assert views.memory is None
     assert all(view.blocks_per_sm is None for view in views.kernels)
 
@@ -136,6 +138,13 @@ def test_nothing_is_lost_on_a_real_trace() -> None:
     work = context.charges.work
     assert sum(view.own_device_ns for view in operators) == int(trace.dur_ns[work[linked]].sum())
     assert all(view.own_host_ns <= view.host_ns for view in operators)
+    shapes = shape_views(context)
+    assert shapes is not None
+    products = [view for view in shapes if view.name == "aten::addmm"]
+    whole = next(view for view in operators if view.name == "aten::addmm")
+    assert sum(view.count for view in products) == whole.count
+    assert sum(view.own_device_ns for view in products) == whole.own_device_ns
+    assert len({view.dims for view in products}) == len(products) > 1
     durations = trace.dur_ns[work[inside & (trace.kind[work] == Kind.KERNEL)]]
     kernels = kernel_views(context)
     assert max(view.max_ns for view in kernels) == int(durations.max())

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import sums
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.rank_context import RankContext
-from stepscope.analyses.steps.projection import module_ranges
-from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, MemoryEvents, Trace
-from stepscope.core.views import KernelView, MemoryView, ModuleView, OperatorView, ProfilerViews
+from stepscope.analyses.steps.projection import is_inside_namesake, module_ranges
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, MemoryEvents, OpInputs, Trace
+from stepscope.core.views import (
+    KernelView,
+    MemoryView,
+    ModuleView,
+    OperatorView,
+    ProfilerViews,
+    ShapeView,
+)
 
 MAX_ROWS = 300
 MAX_MODULE_CALLS = 200_000
@@ -25,6 +33,7 @@ def profiler_views(context: RankContext) -> ProfilerViews:
     return ProfilerViews(
         num_steps=len(context.cut.steps.windows),
         operators=operator_views(context)[:MAX_ROWS],
+        shapes=shape_views(context),
         kernels=kernel_views(context),
         modules=module_views(context),
         memory=memory,
@@ -46,25 +55,44 @@ def _inside(context: RankContext) -> Bool:
     return chosen
 
 
-def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
-    """By what they take on the device, then on the host; both without the operators they call."""
+class _Calls(Struct, frozen=True):
+    """The operators of the measured steps, and the work that each launched itself."""
+
+    ops: Int64
+    own_ns: Int64
+    """Of each, without the operators that it called."""
+    launcher: Int64
+    """Of each piece of work that an operator launched, that operator."""
+    work_ns: Int64
+
+
+def _calls(context: RankContext) -> _Calls:
     trace, parent = context.trace, context.links.parent
     is_op = trace.is_kind(Kind.OP)
     ops = _in_window(trace, np.flatnonzero(is_op), context.cut.host_window)
-    num = len(trace.names)
     above = ancestor_with(parent, parent[ops], is_op)
     has_above = above != NONE
     inner = sums(above[has_above], trace.dur_ns[ops[has_above]], len(trace))
-    own = np.maximum(trace.dur_ns[ops] - inner[ops], 0)
-    inside = _inside(context)
-    op, work = context.charges.op[inside], context.charges.work[inside]
-    linked = op != NONE
-    device = sums(trace.name[op[linked]], trace.dur_ns[work[linked]], num)
-    outer = ops[~_has_namesake_above(trace, parent, ops, is_op)]
-    counts = np.bincount(trace.name[ops], minlength=num)
+    inside = _inside(context) & (context.charges.op != NONE)
+    return _Calls(
+        ops,
+        np.maximum(trace.dur_ns[ops] - inner[ops], 0),
+        context.charges.op[inside],
+        trace.dur_ns[context.charges.work[inside]],
+    )
+
+
+def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
+    """By what they take on the device, then on the host; both without the operators they call."""
+    trace, calls, num = context.trace, _calls(context), len(context.trace.names)
+    is_op = trace.is_kind(Kind.OP)
+    outer = calls.ops[~is_inside_namesake(trace, context.links.parent, calls.ops, is_op)]
+    counts = np.bincount(trace.name[calls.ops], minlength=num)
     host = sums(trace.name[outer], trace.dur_ns[outer], num)
-    own_host = sums(trace.name[ops], own, num)
-    codes = np.flatnonzero(counts)
+    own_host = sums(trace.name[calls.ops], calls.own_ns, num)
+    device = sums(trace.name[calls.launcher], calls.work_ns, num)
+    # Work of the first step may have been launched before the host's window.
+    codes = np.flatnonzero((counts > 0) | (device > 0))
     codes = codes[np.lexsort((-own_host[codes], -device[codes]))]
     return tuple(
         OperatorView(
@@ -78,16 +106,42 @@ def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
     )
 
 
-def _has_namesake_above(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
-    result = np.zeros(len(events), np.bool_)
-    pending, ancestor = np.arange(len(events)), parent[events]
-    while len(pending):
-        is_open = ancestor != NONE
-        pending, ancestor = pending[is_open], ancestor[is_open]
-        hit = ranges[ancestor] & (trace.name[ancestor] == trace.name[events[pending]])
-        result[pending[hit]] = True
-        pending, ancestor = pending[~hit], parent[ancestor[~hit]]
-    return result
+def shape_views(context: RankContext) -> tuple[ShapeView, ...] | None:
+    """The same by the shapes of the operators' inputs; None where no shape was recorded."""
+    trace, calls = context.trace, _calls(context)
+    if not trace.meta.has_shapes:
+        return None
+    codes: dict[str, int] = {}
+    shape_of = np.zeros(len(trace.details) + 1, np.int64)
+    for detail, value in enumerate(trace.details):
+        dims = value.dims if isinstance(value, OpInputs) else None
+        shape_of[detail] = codes.setdefault(dims or "", len(codes))
+    shape_of[NONE] = codes.setdefault("", len(codes))
+
+    def keys(events: Int64) -> Int64:
+        made: Int64 = (
+            trace.name[events].astype(np.int64) * len(codes) + shape_of[trace.detail[events]]
+        )
+        return made
+
+    both = np.concatenate([keys(calls.ops), keys(calls.launcher)])
+    found, rows = np.unique(both, return_inverse=True)
+    of_ops, of_work = rows[: len(calls.ops)], rows[len(calls.ops) :]
+    counts = np.bincount(of_ops, minlength=len(found))
+    own_host = sums(of_ops, calls.own_ns, len(found))
+    device = sums(of_work, calls.work_ns, len(found))
+    order = np.lexsort((-own_host, -device))[:MAX_ROWS]
+    shapes = list(codes)
+    return tuple(
+        ShapeView(
+            name=trace.names[int(found[row]) // len(codes)],
+            dims=shapes[int(found[row]) % len(codes)] or None,
+            count=int(counts[row]),
+            own_host_ns=int(own_host[row]),
+            own_device_ns=int(device[row]),
+        )
+        for row in order.tolist()
+    )
 
 
 def kernel_views(context: RankContext) -> tuple[KernelView, ...]:

@@ -47,7 +47,7 @@ def diagnosis_answer(document: Mapping[str, Any]) -> str:
             "step_source": document["step"]["source"],
             "ranks": len(document["ranks"]),
             "findings": [_finding(finding) for finding in findings[:num_findings]],
-            "all_together": _rounded(document["ladder"][-1]) if document["ladder"] else None,
+            "speedup_of_all": _rounded(document["ladder"][-1]) if document["ladder"] else None,
             "notes": [short(note) for note in notes[:num_notes]],
         }
         left = {
@@ -90,7 +90,11 @@ def comparison_answer(document: Mapping[str, Any]) -> str:
     def make(num: int) -> dict[str, Any]:
         num_rows = min(num, len(accounts))
         return {
-            "speedup": {key: document["speedup"][key] for key in SPEEDUP_KEYS},
+            "speedup": {
+                key: _rounded(value) if isinstance(value, float) else value
+                for key in SPEEDUP_KEYS
+                for value in (document["speedup"][key],)
+            },
             "same_work": document["same_work"],
             "before": _side(document["before"]),
             "after": _side(document["after"]),

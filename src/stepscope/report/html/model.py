@@ -106,7 +106,14 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
-        "views": {"steps": None, "ranks": None, "modules": [], "memory": [], "memory_device": None},
+        "views": {
+            "steps": None,
+            "ranks": None,
+            "shapes": [],
+            "modules": [],
+            "memory": [],
+            "memory_device": None,
+        },
         "data": {
             "picture": _picture(contract, floor_ms),
             "ranks": None,

@@ -13,6 +13,7 @@ from stepscope.report.diagnosis.step import part_words
 
 MAX_STEPS = 50
 MAX_RANKS = 64
+MAX_DIMS = 160
 WIDTH = 1000.0
 """Of a step's bar, in units of the drawing."""
 
@@ -25,6 +26,16 @@ def views_page(
     return {
         "steps": _steps(rank),
         "ranks": _ranks(ranks),
+        "shapes": [
+            {
+                "name": row.name,
+                "dims": _short(row.dims or "no shape recorded"),
+                "calls": row.count / num,
+                "host": row.own_host_ns / num / 1e6,
+                "device": row.own_device_ns / num / 1e6,
+            }
+            for row in (views.shapes if views is not None and num else None) or ()
+        ],
         "modules": [
             {
                 "name": module.name,
@@ -46,6 +57,10 @@ def views_page(
         ],
         "memory_device": None if views is None else views.memory_device,
     }
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_DIMS else f"{text[: MAX_DIMS - 3]}..."
 
 
 def _steps(rank: RankFacts) -> dict[str, Any] | None:
