@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.cli.serve.pages import Pages
 from stepscope.cli.serve.server import Server, server_of
-from tests.browser.test_page import SIZES, axe, browser  # noqa: F401 - a fixture
+from tests.browser.test_page import SIZES, axe
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT
@@ -39,7 +39,7 @@ def server(served: Path) -> Iterator[Server]:
 
 
 def opened(
-    browser: Any,  # noqa: F811
+    browser: Any,
     server: Server,
     path: str,
     size: tuple[int, int] = SIZES[0],
@@ -61,7 +61,7 @@ def opened(
 @pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
 @pytest.mark.parametrize("path", ["/", "/live?what=second", "/nothing"])
 def test_it_fits_and_a_screen_reader_can_read_it(
-    browser: Any,  # noqa: F811
+    browser: Any,
     server: Server,
     path: str,
     size: tuple[int, int],
@@ -77,7 +77,7 @@ def test_it_fits_and_a_screen_reader_can_read_it(
 
 
 def test_one_goes_from_the_list_to_a_report_and_back(
-    browser: Any,  # noqa: F811
+    browser: Any,
     server: Server,
 ) -> None:
     page = opened(browser, server, "/")
@@ -90,7 +90,7 @@ def test_one_goes_from_the_list_to_a_report_and_back(
     page.context.close()
 
 
-def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:  # noqa: F811
+def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:
     page = opened(browser, server, "/")
     page.select_option("select[name=a]", "first")
     page.select_option("select[name=b]", label="log/worker0.1794937251000.pt.trace.json.gz")
@@ -102,7 +102,7 @@ def test_two_are_compared_by_the_form(browser: Any, server: Server) -> None:  # 
 
 
 def test_a_running_job_is_drawn_anew_until_it_ends(
-    browser: Any,  # noqa: F811
+    browser: Any,
     server: Server,
     served: Path,
 ) -> None:

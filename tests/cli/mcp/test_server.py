@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def asked(
         async with mcp.Client(mcp.stdio_client(server)) as client:
             await talk(client)
 
-    asyncio.run(asyncio.wait_for(conversation(), 240))
+    # In a thread of its own: a browser test of this process may have a loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, asyncio.wait_for(conversation(), 240)).result()
 
 
 def text_of(result: Any) -> str:

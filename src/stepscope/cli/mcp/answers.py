@@ -3,9 +3,10 @@ same document."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from stepscope.protocol.json_text import json_text
 
 ANSWER_BYTES = 4000
 MAX_TEXT = 400
@@ -198,7 +199,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _text(answer: Any) -> str:
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json_text(answer, separators=(",", ":"), ensure_ascii=False)
 
 
 def _size(answer: dict[str, Any]) -> int:
