@@ -9,6 +9,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "load",
+    "log_to",
     "profile",
 ]
 
@@ -34,4 +35,6 @@ def __getattr__(name: str) -> Any:
         # By its name: the capture imports this package, and must not be bound to what a notebook
         # needs.
         return getattr(importlib.import_module("stepscope.notebook.run"), name)
+    if name == "log_to":
+        return importlib.import_module("stepscope.notebook.log_to").log_to
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

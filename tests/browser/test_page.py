@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.shared_data import DEMO, SHARED, needs_shared, some
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
 )
@@ -36,14 +35,6 @@ SINGLES = some(sorted((SHARED / "lab" / "single").glob("*.slow.pt.trace.json.gz"
 FIRST_RANKS = SHARED.glob("lab/ranks[24]/*.slow.rank0.pt.trace.json.gz")
 RANKS = some(sorted((path.name.split(".rank")[0], path.parent) for path in FIRST_RANKS), 2)
 SIZES = ((1280, 900), (390, 844))
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -307,6 +307,7 @@ def test_the_options_are_pinned() -> None:
                 "--modules",
                 "--no-alerts",
                 "--no-diagnose",
+                "--otlp-metrics",
                 "--out",
                 "--prometheus",
             ),
@@ -346,6 +347,10 @@ def test_the_options_are_pinned() -> None:
         ],
         "export": ["--all", "--help", "--jobs", "--no-cache", "--output", "--step-ms", "-h", "-o"],
         "explain": ["--help", "--list", "-h"],
+        "mcp": ["--allow-verify", "--help", "--root", "-h"],
+        "serve": ["--help", "--port", "-h"],
+        "skill": ["--force", "--help", "--to", "-h"],
+        "runs": ["--format", "--help", "--in", "-h"],
         "compare": [
             *(
                 "--budget",
@@ -434,7 +439,7 @@ def test_the_options_are_pinned() -> None:
         ],
         "formats": ["--format", "--help", "-h"],
         "demo": ["--format", "--help", "--verbose", "-h", "-v"],
-        "watch": ["--help", "--once", "--prometheus", "--prometheus-host", "-h"],
+        "watch": ["--help", "--once", "--otlp-metrics", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
         "calibrate": [
             "--device",

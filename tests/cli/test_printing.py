@@ -118,6 +118,12 @@ COMMANDS: dict[str, list[str]] = {
     "a file of a format": ["formats", EVIL],
     "a folder of a run": ["verify", "--out", EVIL, "--steps", EVIL, "--", "true"],
     "a hardware file": ["diagnose", str(DEMO), "--hardware", EVIL],
+    "a tag that is none": ["runs", "tag", EVIL],
+    "a tag that is not there": ["runs", "untag", EVIL],
+    "a folder of runs": ["runs", "--in", EVIL],
+    "a folder to serve": ["serve", EVIL],
+    "a root of a server": ["mcp", "--root", EVIL],
+    "a folder of skills": ["skill", "--to", str(DEMO / EVIL)],
     "runs to compare": ["compare", EVIL, EVIL + "2"],
 }
 

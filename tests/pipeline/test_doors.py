@@ -95,6 +95,7 @@ def commands(path: Path, folder: Path) -> Iterator[list[str]]:
     text, other = str(path), str(folder / "other.json")
     Path(other).write_text(trace_text(step_events()))
     yield ["diagnose", text, "--no-cache", "--all", "--fail-if", "step_ms > 100"]
+    yield ["diagnose", text, "--no-cache", "--format", "brief"]
     yield ["diagnose", "--scaling", text, text, "--no-cache"]
     yield ["report", text, "--no-cache", "-o", str(folder / "report.html")]
     yield ["query", text, "select count(*) from kernels", "--no-cache"]
@@ -103,6 +104,7 @@ def commands(path: Path, folder: Path) -> Iterator[list[str]]:
     yield ["plan", "--from", text, "--nodes", "2,4", "--no-cache"]
     yield ["watch", "--once", text]
     yield ["formats", text]
+    yield ["runs", "--in", text]
 
 
 def written(sample: Sample, folder: Path) -> Path:

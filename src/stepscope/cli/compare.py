@@ -30,6 +30,7 @@ from stepscope.cli.options import (
     add_scaling,
     options_of,
     reading_of,
+    run_name,
     step_time,
 )
 from stepscope.cli.printing import print_document, say
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
+        type=run_name,
         metavar="RUN",
         help="run folder, traces, or a diagnosis as JSON; two or more",
     )

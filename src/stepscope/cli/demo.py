@@ -6,7 +6,7 @@ import argparse
 from importlib import resources
 
 from stepscope.cli.diagnose import print_diagnosis
-from stepscope.cli.options import add_format, add_verbose
+from stepscope.cli.options import FORMATS, add_format, add_verbose
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -14,7 +14,7 @@ STEP_MS = 65.48
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_format(parser)
+    add_format(parser, (*FORMATS, "brief"))
     add_verbose(parser)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
 from stepscope.cli.options import (
+    FORMATS,
     add_all_findings,
     add_format,
     add_hardware,
@@ -28,6 +29,7 @@ from stepscope.cli.options import (
     add_verbose,
     options_of,
     reading_of,
+    run_name,
     step_time,
 )
 from stepscope.cli.printing import print_document, put, say
@@ -41,9 +43,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="trace, folder of rank traces, or tar"
+        "paths",
+        nargs="+",
+        type=run_name,
+        metavar="PATH",
+        help="trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
     )
-    add_format(parser)
+    add_format(parser, (*FORMATS, "brief"))
     add_verbose(parser)
     parser.add_argument(
         "--step-ms",
@@ -159,8 +165,9 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
             "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling "
             "compares several runs: gate each of them by itself"
         )
-    if options.scaling and options.format == "markdown":
-        raise UsageError("--scaling has no Markdown: take --format text or json")
+    if options.scaling and options.format not in ("text", "json"):
+        what = "Markdown" if options.format == "markdown" else "brief form"
+        raise UsageError(f"--scaling has no {what}: take --format text or json")
     if not options.scaling and options.scaling_kind is not None:
         raise UsageError(
             "--scaling-kind says how several runs scale: give it together with --scaling"
@@ -184,6 +191,11 @@ def print_diagnosis(
             from stepscope.report.diagnosis.json import to_json
 
             put(to_json(diagnosis, gate) + "\n")
+            return
+        if style == "brief":
+            from stepscope.report.diagnosis.brief import brief
+
+            put(brief(diagnosis))
             return
         if style == "text" and again is not None:
             from stepscope.report.diagnosis.short import next_commands, short_document

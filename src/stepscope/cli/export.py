@@ -24,6 +24,7 @@ from stepscope.cli.options import (
     add_step_ms,
     options_of,
     reading_of,
+    run_name,
 )
 from stepscope.cli.printing import put
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
+        type=run_name,
         metavar="RUN",
         help="trace, folder of rank traces, tar, or the folder of a run",
     )

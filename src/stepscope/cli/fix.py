@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_format, add_hardware
+from stepscope.cli.options import add_format, add_hardware, run_path
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import RUNS, new_folder
@@ -46,7 +46,7 @@ INTERRUPTED_CODE = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_folder",
-        type=Path,
+        type=run_path,
         metavar="RUN",
         help="the folder of a run that `stepscope run` recorded",
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from stepscope.cli.options import add_format
+from stepscope.cli.options import add_format, run_path
 from stepscope.cli.printing import print_document, put
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file to look at")
+    parser.add_argument("files", nargs="*", type=run_path, metavar="FILE", help="a file to look at")
     add_format(parser)
 
 

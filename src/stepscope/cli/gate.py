@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.cli.options import run_name
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
     gate.add_argument(
         "--baseline",
+        type=run_name,
         metavar="PATH",
         help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
     )
@@ -185,13 +187,18 @@ def _kept_json(text: str) -> bytes | str | None:
 
 
 def _budget_baseline(baseline: str | None, path: Path) -> str | None:
-    """The budget's own baseline; a path in it is seen from the budget's folder."""
+    """The budget's own baseline: a path is seen from the budget's folder; else it may be a run's
+    name."""
     from stepscope.readers.remote import as_path
+    from stepscope.readers.run_folder.kept_runs import resolve
 
     if baseline is None:
         return None
     location = as_path(baseline)
-    return location if isinstance(location, str) else str(path.parent / location)
+    if isinstance(location, str):
+        return location
+    beside = path.parent / location
+    return str(beside) if beside.exists() else resolve(baseline, otherwise=str(beside))
 
 
 def _budget_checks(budget: Budget, where: str, names: frozenset[str]) -> Iterator[Check]:

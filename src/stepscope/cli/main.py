@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "Record a training run with nothing edited, then diagnose it.",
     "diagnose": "What limits a recorded run, measured from its traces.",
     "report": "The report as one HTML file that opens anywhere.",
+    "runs": "The runs that are kept here: their verdicts, names for them, and a clean-up.",
     "explain": "What a finding means, why it costs, and how to fix it.",
     "demo": "Diagnose a real trace that ships with stepscope: no GPU, no network, no files needed.",
     "query.command": "SQL over a run's events.",
@@ -30,6 +31,11 @@ COMMANDS = {
     "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
     "before it is named.",
     "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or put it back.",
+    "serve.command": "A page for this machine alone: its runs and recordings, their reports, two "
+    "compared, one live.",
+    "mcp.command": "Tools for an agent, over the Model Context Protocol on standard input and "
+    "output.",
+    "skill": "What teaches an agent to use stepscope: record, diagnose, change one thing, verify.",
     "formats": "What stepscope reads: each format, what it lets us judge, and how to record it.",
     "watch.command": "A running job, live: every rank's step, pace and memory, what limits it "
     "so far, and alerts.",

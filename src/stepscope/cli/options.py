@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -37,6 +38,25 @@ def reading_of(arguments: argparse.Namespace, step_ms: float | None = None) -> O
         hardware=given.get("hardware"),
         progress=progress_bar,
     )
+
+
+def run_name(text: str) -> str:
+    """As an option's type: a path as it is, or a run's name (`last`, `last~1`, a tag) as the path
+    of its folder."""
+    if os.path.lexists(text):
+        return text
+    from stepscope.errors import InputError
+    from stepscope.readers.run_folder.kept_runs import resolve
+
+    try:
+        return resolve(text)
+    except InputError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def run_path(text: str) -> Path:
+    """The same as a path."""
+    return Path(run_name(text))
 
 
 def add_format(parser: argparse.ArgumentParser, choices: Sequence[str] = FORMATS) -> None:

@@ -20,6 +20,7 @@ from stepscope.cli.options import (
     add_step_ms,
     options_of,
     reading_of,
+    run_name,
 )
 from stepscope.cli.printing import note, print_document, put
 from stepscope.protocol.untrusted import is_regular, read_regular
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
+        type=run_name,
         metavar="PATH",
         help="run, traces, other tools' recordings, or a diagnosis as JSON",
     )

@@ -23,11 +23,11 @@ from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
+from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-RUNS = "stepscope-runs"
 NO_SCRIPT = 2
 """What Python gives for a script that is not there."""
 PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})

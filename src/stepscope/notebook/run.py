@@ -21,6 +21,7 @@ from stepscope.notebook.run_tables import RunTables
 from stepscope.notebook.table import Table
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.recording import Recording
+from stepscope.readers.run_folder.kept_runs import resolve
 
 
 class ShownDiagnosis(Diagnosis, frozen=True, kw_only=True):
@@ -55,7 +56,8 @@ def load(
         hardware=None if hardware is None else Path(hardware),
         all_findings=all_findings,
     )
-    return Run(paths, options)
+    named = [resolve(each) if isinstance(each, str) else each for each in paths]
+    return Run(named, options)
 
 
 def diagnose(

@@ -13,12 +13,14 @@ from stepscope.analyses.host.host_flame import Stack, host_flame
 from stepscope.analyses.intervals import Intervals
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.curves import memory_curve, peak_memory, run_curves
+from stepscope.analyses.tables.views import profiler_views
 from stepscope.analyses.timeline.step import timeline_of
 from stepscope.core.curves import Curve
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
 from stepscope.core.hardware import DeviceRates
 from stepscope.core.timeline import Timeline
+from stepscope.core.views import ProfilerViews
 from stepscope.pipeline.recording import Recording, hardware_file
 from stepscope.readers.inputs import assign_ranks
 from stepscope.readers.source import Source
@@ -45,6 +47,8 @@ class Page:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     peak_memory_bytes: Mapping[int, float] = field(default_factory=dict)
     """By rank."""
+    views: ProfilerViews | None = None
+    """Of the median rank."""
     roofs: DeviceRates | None = None
     """The machine's, where they were measured."""
 
@@ -56,13 +60,14 @@ def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) ->
     curves = {} if run is None else run_curves(run)
     peaks = {} if run is None else peak_memory(run)
     timeline: Timeline | None = None
+    views: ProfilerViews | None = None
     others: tuple[Timeline, ...] = ()
     flame: tuple[Stack, ...] = ()
     facts = diagnosis.facts.median_rank if diagnosis.facts.ranks else None
     source = None if facts is None else _source_of(facts, recording.inputs.sources)
     if facts is not None and source is not None:
         context = recording.context(source)
-        trace = context.trace
+        trace, views = context.trace, profiler_views(context)
         is_split = facts.partition is not None and facts.partition.waits_split
         timeline = timeline_of(
             trace, facts, context=context, waiting=_waits(recording, facts) if is_split else None
@@ -79,6 +84,7 @@ def page_of_recording(recording: Recording, roofs: DeviceRates | None = None) ->
         host_flame=flame,
         curves=curves,
         peak_memory_bytes=peaks,
+        views=views,
         roofs=roofs or _named_roofs(diagnosis) or _calibrated_roofs(recording, diagnosis),
     )
 

@@ -35,6 +35,10 @@ from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import read_json_object
 
 SCHEMA = "stepscope.run/1"
+RUNS = "stepscope-runs"
+"""Where runs are kept, seen from where the job was started."""
+TAGS_FILE = "tags.json"
+"""In RUNS: names that a person gave to runs."""
 RUN_FILE = "run.json"
 RANK_FILE = "rank.json"
 STEPS_FILE = "steps.jsonl"

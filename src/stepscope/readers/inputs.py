@@ -30,6 +30,7 @@ from stepscope.protocol.run_folder import (
 )
 from stepscope.readers.detect import ARCHIVE_NAME, TRACE_NAME, detect
 from stepscope.readers.formats import BY_NAME, KINETO, NCCL, TRACE
+from stepscope.readers.log_dir import newest_recordings
 from stepscope.readers.remote import AnyPath, as_path, find_remote, open_bytes, shown, size_of
 from stepscope.readers.run_folder.folder import RunRecord, read_run, refuse_special_files
 from stepscope.readers.source import Source
@@ -182,7 +183,7 @@ def _in_folder(
     sources = []
     for source in (
         Source(path=path, label=str(path), named=False)
-        for path in _of_use(files)
+        for path in newest_recordings(folder, _of_use(files), _rank_by_name, notes)
         if path not in archives
     ):
         sources += _kept(_with_formats(source, notes), source.path.name)
@@ -388,6 +389,10 @@ def _with_rank(source: Source) -> Source:
         if len(ranks) == 1:
             return replace(source, rank=ranks.pop(), rank_source=what)
     return source
+
+
+def _rank_by_name(path: AnyPath) -> int | None:
+    return _with_rank(Source(path=path, label=str(path), named=False)).rank
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

@@ -87,27 +87,34 @@ def memory_curve(trace: Trace, facts: RankFacts) -> Curve | None:
     if memory is None or not windows or not facts.steps.windows:
         return None
     low, high = facts.steps.windows[windows[0]]
-    inside = (
-        (memory.time_ns >= low)
-        & (memory.time_ns < high)
-        & (memory.device_type == ON_CUDA)
-        & (memory.allocated_bytes >= 0)
-    )
+    told = (memory.time_ns >= low) & (memory.time_ns < high) & (memory.allocated_bytes >= 0)
+    on_device, on_host = told & (memory.device_type == ON_CUDA), told & (memory.device_type == 0)
+    inside = on_device if on_device.any() else on_host
     if not inside.any():
         return None
+    where = "Memory" if on_device.any() else "Host memory"
     devices, counts = np.unique(memory.device[inside], return_counts=True)
     mine = np.flatnonzero(inside & (memory.device == devices[np.argmax(counts)]))
     time_ms, allocated = (memory.time_ns[mine] - low) / 1e6, memory.allocated_bytes[mine]
     points = _peaks(list(zip(time_ms.tolist(), allocated.astype(float).tolist(), strict=True)))
-    words = f"at most {allocated.max() / 1e9:.2f} GB, at least {allocated.min() / 1e9:.2f} GB"
+    words = f"at most {_gigabytes(allocated.max())}, at least {_gigabytes(allocated.min())}"
+    reserved = memory.reserved_bytes[mine].astype(float)
+    more: tuple[Line, ...] = ()
+    if on_device.any() and len(reserved) and reserved.min() >= 0 and reserved.max() > 0:
+        points_above = _peaks(list(zip(time_ms.tolist(), reserved.tolist(), strict=True)))
+        more = (("reserved", tuple(points_above)),)
     return Curve(
-        title="Memory over one step",
+        title=f"{where} over one step",
         words=words,
         x="ms into the step",
         unit="B",
-        lines=(("allocated", tuple(points)),),
+        lines=(("allocated", tuple(points)), *more),
         steps=True,
     )
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e7 else f"{size / 1e6:.3g} MB"
 
 
 def _shown(ranks: Sequence[RankRecord]) -> list[RankRecord]:

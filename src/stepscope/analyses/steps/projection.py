@@ -160,7 +160,7 @@ def inclusive_rows(
     events, counts, totals = (np.concatenate(column) for column in zip(*inside, strict=True))
     chosen = ranges[events]
     # A range can stand inside another of its name: the work is its once.
-    chosen[chosen] = ~_is_inside_namesake(trace, links.parent, events[chosen], ranges)
+    chosen[chosen] = ~is_inside_namesake(trace, links.parent, events[chosen], ranges)
     rows = _sums_by_name(trace, trace.name[events[chosen]], counts[chosen], totals[chosen])
     return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in rows)
 
@@ -182,7 +182,7 @@ def _sums_inside(parent: Int64, start: Int64, dur: Int64) -> list[tuple[Int64, I
     return levels
 
 
-def _is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
+def is_inside_namesake(trace: Trace, parent: Int64, events: Int64, ranges: Bool) -> Bool:
     """Per event, whether one of `ranges` around it has the same name."""
     is_inside = np.zeros(len(events), np.bool_)
     pending, ancestor = np.arange(len(events)), parent[events]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import printing
-from stepscope.cli.options import add_no_cache, options_of
+from stepscope.cli.options import add_no_cache, options_of, run_name
 
 if TYPE_CHECKING:
     from stepscope.cli.plan.options import Output
@@ -109,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="from_run",
         nargs="+",
+        type=run_name,
         metavar="RUN",
         help="a run, traces or a folder of them, as `diagnose` reads",
     )

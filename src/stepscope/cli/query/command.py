@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_no_cache, options_of, reading_of
+from stepscope.cli.options import add_no_cache, options_of, reading_of, run_name
 from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
+        type=run_name,
         metavar="PATH",
         help="trace, folder of rank traces, run folder, or tar; then the SQL",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.cli.option_types import count, seconds
-from stepscope.cli.options import add_format
+from stepscope.cli.options import add_format, run_path
 from stepscope.cli.run import RUNS
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     knobs.add_argument(
         "--from",
         dest="started_by",
-        type=Path,
+        type=run_path,
         metavar="PATH",
         help="a run or a diagnosis in JSON: its fixes are tried first",
     )

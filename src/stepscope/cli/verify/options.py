@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import count, positive, seconds
-from stepscope.cli.options import add_format
+from stepscope.cli.options import add_format, run_path
 from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
 
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judged.add_argument(
         "--from",
         dest="predicted_by",
-        type=Path,
+        type=run_path,
         metavar="PATH",
         help="a diagnosis in JSON, or a run, that predicted it",
     )

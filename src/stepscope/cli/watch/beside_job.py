@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import say
-from stepscope.cli.watch import prometheus
+from stepscope.cli.watch import otlp, prometheus
 from stepscope.cli.watch.alerting import Sinks, webhook_url
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="report no slower steps, growing memory, silent ranks",
     )
     prometheus.add_arguments(parser)
+    otlp.add_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class Options:
     port: int | None = None
     """Where metrics are served; None for nowhere."""
     host: str = prometheus.LOOPBACK
+    otlp_metrics: str | None = None
+    """The collector that metrics are sent to; None for none."""
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -53,6 +56,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         webhook=arguments.webhook,
         port=arguments.prometheus,
         host=arguments.prometheus_host,
+        otlp_metrics=arguments.otlp_metrics,
     )
 
 
@@ -78,9 +82,12 @@ class Watching:
             metrics = prometheus.Metrics()
             if metrics.serve(options.host, options.port) is not None:
                 self._metrics = metrics
+        self._sender = (
+            None if options.otlp_metrics is None else otlp.OtlpMetrics(options.otlp_metrics)
+        )
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
-        self._is_on = self._alarms is not None or self._metrics is not None
+        self._is_on = any(part is not None for part in (self._alarms, self._metrics, self._sender))
 
     def look(self) -> None:
         if not self._is_on or self._now() < self._due:
@@ -98,6 +105,8 @@ class Watching:
             self._sinks.close()
         if self._metrics is not None:
             self._metrics.close()
+        if self._sender is not None:
+            self._sender.close()
 
     def _work(self) -> None:
         from stepscope.analyses.run.live import live_view
@@ -107,5 +116,6 @@ class Watching:
             alerts = self._alarms.look(tail)
             self._sinks.report(alerts)
             self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
-        if self._metrics is not None:
-            self._metrics.view = live_view(tail, self._alerts)
+        for taker in (self._metrics, self._sender):
+            if taker is not None:
+                taker.view = live_view(tail, self._alerts)

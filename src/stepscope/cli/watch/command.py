@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli.options import options_of, run_path
 from stepscope.cli.printing import print_document
-from stepscope.cli.watch import prometheus
+from stepscope.cli.watch import otlp, prometheus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.analyses.run.alerts import JobAlarms
     from stepscope.core.live import Alert, LiveView
     from stepscope.readers.run_folder.tail import Follower
@@ -27,10 +29,15 @@ REFRESH_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "path", nargs="?", type=Path, metavar="RUN", help="the run's folder (default: the newest)"
+        "path",
+        nargs="?",
+        type=run_path,
+        metavar="RUN",
+        help="the run's folder, or its name (default: the newest)",
     )
     parser.add_argument("--once", action="store_true", help="print how it stands and end")
     prometheus.add_arguments(parser)
+    otlp.add_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,44 +47,36 @@ class WatchOptions:
     prometheus: int | None
     """The port where metrics are served; None for nowhere."""
     prometheus_host: str
+    otlp_metrics: str | None
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.readers.run_folder.kept_runs import last_run
     from stepscope.readers.run_folder.tail import Follower
 
     options = options_of(WatchOptions, arguments)
-    follower, alarms = Follower(options.path or newest()), JobAlarms()
+    follower, alarms = Follower(options.path or last_run()), JobAlarms()
     metrics = None
     if options.prometheus is not None and not options.once:
         metrics = prometheus.Metrics()
         metrics.serve(options.prometheus_host, options.prometheus)
+    sender = None
+    if options.otlp_metrics is not None and not options.once:
+        sender = otlp.OtlpMetrics(options.otlp_metrics)
+    takers = [taker for taker in (metrics, sender) if taker is not None]
     try:
-        if options.once or (metrics is None and not sys.stdout.isatty()):
+        if options.once or (not takers and not sys.stdout.isatty()):
             _print_once(_view(follower, alarms, []))
         else:
-            _watch(follower, alarms, metrics)
+            _watch(follower, alarms, takers)
     except KeyboardInterrupt:
         # The way a view is left; the job is another process and goes on.
         return 0
     finally:
-        if metrics is not None:
-            metrics.close()
+        for taker in takers:
+            taker.close()
     return 0
-
-
-def newest() -> Path:
-    """The run begun last where `run` puts them."""
-    from stepscope.cli.run import RUNS
-    from stepscope.errors import UsageError
-    from stepscope.protocol.run_folder import RUN_FILE, is_run
-
-    runs = [path for path in Path(RUNS).glob("*") if is_run(path)]
-    if not runs:
-        raise UsageError(
-            f"which run? There is none in {RUNS}/ here: name its folder, stepscope watch RUN"
-        )
-    return max(runs, key=lambda path: ((path / RUN_FILE).stat().st_mtime_ns, path.name))
 
 
 def _print_once(view: LiveView) -> None:
@@ -86,7 +85,11 @@ def _print_once(view: LiveView) -> None:
     print_document(live_document(view))
 
 
-def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | None) -> None:
+def _watch(
+    follower: Follower,
+    alarms: JobAlarms,
+    takers: Sequence[prometheus.Metrics | otlp.OtlpMetrics],
+) -> None:
     """Frame after frame until the job has ended. Off a terminal only metrics are served, and the
     last frame printed."""
     from rich.console import Console
@@ -100,8 +103,8 @@ def _watch(follower: Follower, alarms: JobAlarms, metrics: prometheus.Metrics | 
     with Live(console=console, auto_refresh=False) as live:
         while True:
             view = _view(follower, alarms, alerts)
-            if metrics is not None:
-                metrics.view = view
+            for taker in takers:
+                taker.view = view
             live.update(frame(live_document(view), console), refresh=True)
             if view.exit_code is not None:
                 return

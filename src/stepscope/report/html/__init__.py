@@ -21,6 +21,7 @@ from stepscope.report.units import percent
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+NOTHING = "'none'"
 SCRIPTS = (
     "vendor/echarts.js",
     "timeline_data.js",
@@ -48,19 +49,21 @@ def render(
     style_names: Sequence[str],
     *,
     policy: Sequence[str] = (),
+    forms: str = "'none'",
     **more: Any,
 ) -> str:
-    """One of our pages as a file, under a policy that lets these scripts and styles alone run."""
+    """One of our pages as a file, under a policy that lets these scripts and styles alone run;
+    `forms` says where a form may be sent."""
     from markupsafe import Markup
 
     scripts, styles = ([_file(name) for name in names] for names in (script_names, style_names))
     rules = (
         "default-src 'none'",
-        f"script-src {' '.join(map(_hash, scripts))}",
+        f"script-src {' '.join(map(_hash, scripts)) or NOTHING}",
         f"style-src {' '.join(map(_hash, styles))}",
         *policy,
         "base-uri 'none'",
-        "form-action 'none'",
+        f"form-action {forms}",
     )
     return (
         environment()

@@ -25,6 +25,7 @@ from stepscope.report.html.flame import flame_section
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
+from stepscope.report.html.views import views_page
 from stepscope.report.html.whole_run import whole_run_page
 from stepscope.report.names import clean
 from stepscope.report.units import WIDE_RANGE, digits_after_point, number, plural
@@ -43,9 +44,10 @@ def page_of(recorded: Page) -> dict[str, Any]:
     page["title"] = _title(diagnosis)
     page["auxiliary"] = auxiliary_of(diagnosis)
     if rank is not None:
-        page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank)
-        page["ops"] = op_rows(rank)
+        page["kernels"], page["num_kernels_left_out"] = kernel_rows(rank, recorded.views)
+        page["ops"] = op_rows(rank, recorded.views)
         page["where"] = rank.steps.where
+        page["views"] = views_page(rank, recorded.views, diagnosis.facts.ranks)
         page["data"]["roofline"] = roofline_chart(rank, recorded.roofs)
         page["chips"] += _chips(rank)
     if diagnosis.facts.comms is not None:
@@ -110,6 +112,14 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "kernels": [],
         "num_kernels_left_out": 0,
         "ops": [],
+        "views": {
+            "steps": None,
+            "ranks": None,
+            "shapes": [],
+            "modules": [],
+            "memory": [],
+            "memory_device": None,
+        },
         "data": {
             "picture": _picture(contract, floor_ms),
             "ranks": None,

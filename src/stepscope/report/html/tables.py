@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.core.facts import RangeRow, RankFacts
+from stepscope.core.views import KernelView, OperatorView, ProfilerViews
 from stepscope.report.diagnosis.kernels import COLLECTIVE
+from stepscope.report.html.views import kernel_figures, operator_figures
 from stepscope.report.names import kernel_name
 
 MAX_KERNELS = 500
@@ -13,12 +15,15 @@ MAX_OPS = 300
 MAX_NAME = 400
 
 
-def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
+def kernel_rows(
+    rank: RankFacts, views: ProfilerViews | None = None
+) -> tuple[list[dict[str, Any]], int]:
     """The kernels that take most, a step, and how many more there are."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return [], 0
     compute = sum(rank.partition.parts["compute"]) if rank.partition is not None else 0
+    figures = kernel_figures(views)
     ordered = sorted(rank.kernels, key=lambda row: -row.total_ns)
     rows = [
         {
@@ -33,18 +38,31 @@ def kernel_rows(rank: RankFacts) -> tuple[list[dict[str, Any]], int]:
             if row.floor_ns is not None and row.total_ns
             else None,
             "precision": row.precision,
+            "mean_us": row.total_ns / row.count / 1e3 if row.count else None,
+            **_call_figures(figures.get((row.name, row.op))),
         }
         for row in ordered[:MAX_KERNELS]
     ]
     return rows, max(0, len(ordered) - MAX_KERNELS)
 
 
-def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
+def _call_figures(view: KernelView | None) -> dict[str, float | None]:
+    """Of its single calls; nothing where they are not at hand."""
+    return {
+        "min_us": None if view is None else view.min_ns / 1e3,
+        "max_us": None if view is None else view.max_ns / 1e3,
+        "occupancy": None if view is None else view.occupancy_pct,
+        "blocks_per_sm": None if view is None else view.blocks_per_sm,
+    }
+
+
+def op_rows(rank: RankFacts, views: ProfilerViews | None = None) -> list[dict[str, Any]]:
     """Operators, modules and marks by the device time launched inside them; without a device, by
     their own."""
     num_steps = len(rank.steps.windows)
     if not num_steps:
         return []
+    figures = operator_figures(views)
     kinds = (("operator", rank.ops), ("module", rank.modules or ()), ("mark", rank.marks))
     rows: list[dict[str, Any]] = [
         {
@@ -52,6 +70,7 @@ def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
             "kind": kind,
             "calls": row.count / num_steps,
             "ms": None if (ns := _spent_ns(rank, row)) is None else ns / num_steps / 1e6,
+            **_host_figures(figures.get(row.name) if kind == "operator" else None, num_steps),
         }
         for kind, ranges in kinds
         for row in ranges
@@ -61,3 +80,13 @@ def op_rows(rank: RankFacts) -> list[dict[str, Any]]:
 
 def _spent_ns(rank: RankFacts, row: RangeRow) -> int | None:
     return row.device_ns if rank.steps.where == "device" else row.host_ns
+
+
+def _host_figures(view: OperatorView | None, num_steps: int) -> dict[str, float | None]:
+    """Of an operator's own calls, a step; its backward is an operator by itself here."""
+    return {
+        "host_calls": None if view is None else view.count / num_steps,
+        "host_ms": None if view is None else view.host_ns / num_steps / 1e6,
+        "own_host_ms": None if view is None else view.own_host_ns / num_steps / 1e6,
+        "own_device_ms": None if view is None else view.own_device_ns / num_steps / 1e6,
+    }

@@ -1,0 +1,344 @@
+"""A rank's steps by operator, kernel, module and allocation: what the views of a profiler show."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from stepscope.analyses.grouping import sums
+from stepscope.analyses.host.nesting import ancestor_with
+from stepscope.analyses.rank_context import RankContext
+from stepscope.analyses.steps.projection import is_inside_namesake, module_ranges
+from stepscope.core.trace import NONE, Bool, Int64, Kind, Launch, MemoryEvents, OpInputs, Trace
+from stepscope.core.views import (
+    KernelView,
+    MemoryView,
+    ModuleView,
+    OperatorView,
+    ProfilerViews,
+    ShapeView,
+)
+
+MAX_ROWS = 300
+MAX_MODULE_CALLS = 200_000
+MODULE_PREFIX = "nn.Module: "
+ON_HOST, ON_CUDA = 0, 1
+"""The allocator's numbers for kinds of device."""
+
+
+def profiler_views(context: RankContext) -> ProfilerViews:
+    """Of the measured steps; nothing in them where the trace has no whole step."""
+    memory, where = memory_views(context)
+    return ProfilerViews(
+        num_steps=len(context.cut.steps.windows),
+        operators=operator_views(context)[:MAX_ROWS],
+        shapes=shape_views(context),
+        kernels=kernel_views(context),
+        modules=module_views(context),
+        memory=memory,
+        memory_device=where,
+    )
+
+
+def _in_window(trace: Trace, events: Int64, window: tuple[int, int]) -> Int64:
+    start = trace.start_ns[events]
+    chosen: Int64 = events[(start >= window[0]) & (start < window[1])]
+    return chosen
+
+
+def _inside(context: RankContext) -> Bool:
+    """Of the charged work, what begins in the measured windows."""
+    low, high = context.window
+    start = context.trace.start_ns[context.charges.work]
+    chosen: Bool = (start >= low) & (start < high)
+    return chosen
+
+
+class _Calls(Struct, frozen=True):
+    """The operators of the measured steps, and the work that each launched itself."""
+
+    ops: Int64
+    own_ns: Int64
+    """Of each, without the operators that it called."""
+    launcher: Int64
+    """Of each piece of work that an operator launched, that operator."""
+    work_ns: Int64
+
+
+def _calls(context: RankContext) -> _Calls:
+    trace, parent = context.trace, context.links.parent
+    is_op = trace.is_kind(Kind.OP)
+    ops = _in_window(trace, np.flatnonzero(is_op), context.cut.host_window)
+    above = ancestor_with(parent, parent[ops], is_op)
+    has_above = above != NONE
+    inner = sums(above[has_above], trace.dur_ns[ops[has_above]], len(trace))
+    inside = _inside(context) & (context.charges.op != NONE)
+    return _Calls(
+        ops,
+        np.maximum(trace.dur_ns[ops] - inner[ops], 0),
+        context.charges.op[inside],
+        trace.dur_ns[context.charges.work[inside]],
+    )
+
+
+def operator_views(context: RankContext) -> tuple[OperatorView, ...]:
+    """By what they take on the device, then on the host; both without the operators they call."""
+    trace, calls, num = context.trace, _calls(context), len(context.trace.names)
+    is_op = trace.is_kind(Kind.OP)
+    outer = calls.ops[~is_inside_namesake(trace, context.links.parent, calls.ops, is_op)]
+    counts = np.bincount(trace.name[calls.ops], minlength=num)
+    host = sums(trace.name[outer], trace.dur_ns[outer], num)
+    own_host = sums(trace.name[calls.ops], calls.own_ns, num)
+    device = sums(trace.name[calls.launcher], calls.work_ns, num)
+    # Work of the first step may have been launched before the host's window.
+    codes = np.flatnonzero((counts > 0) | (device > 0))
+    codes = codes[np.lexsort((-own_host[codes], -device[codes]))]
+    return tuple(
+        OperatorView(
+            name=trace.names[code],
+            count=int(counts[code]),
+            host_ns=int(host[code]),
+            own_host_ns=int(own_host[code]),
+            own_device_ns=int(device[code]),
+        )
+        for code in codes.tolist()
+    )
+
+
+def shape_views(context: RankContext) -> tuple[ShapeView, ...] | None:
+    """The same by the shapes of the operators' inputs; None where no shape was recorded."""
+    trace, calls = context.trace, _calls(context)
+    if not trace.meta.has_shapes:
+        return None
+    codes: dict[str, int] = {}
+    shape_of = np.zeros(len(trace.details) + 1, np.int64)
+    for detail, value in enumerate(trace.details):
+        dims = value.dims if isinstance(value, OpInputs) else None
+        shape_of[detail] = codes.setdefault(dims or "", len(codes))
+    shape_of[NONE] = codes.setdefault("", len(codes))
+
+    def keys(events: Int64) -> Int64:
+        made: Int64 = (
+            trace.name[events].astype(np.int64) * len(codes) + shape_of[trace.detail[events]]
+        )
+        return made
+
+    both = np.concatenate([keys(calls.ops), keys(calls.launcher)])
+    found, rows = np.unique(both, return_inverse=True)
+    of_ops, of_work = rows[: len(calls.ops)], rows[len(calls.ops) :]
+    counts = np.bincount(of_ops, minlength=len(found))
+    own_host = sums(of_ops, calls.own_ns, len(found))
+    device = sums(of_work, calls.work_ns, len(found))
+    order = np.lexsort((-own_host, -device))[:MAX_ROWS]
+    shapes = list(codes)
+    return tuple(
+        ShapeView(
+            name=trace.names[int(found[row]) // len(codes)],
+            dims=shapes[int(found[row]) % len(codes)] or None,
+            count=int(counts[row]),
+            own_host_ns=int(own_host[row]),
+            own_device_ns=int(device[row]),
+        )
+        for row in order.tolist()
+    )
+
+
+def kernel_views(context: RankContext) -> tuple[KernelView, ...]:
+    """By name and launching operator, as the table of kernels has them."""
+    trace = context.trace
+    inside = _inside(context) & (trace.kind[context.charges.work] == Kind.KERNEL)
+    kernels, op = context.charges.work[inside], context.charges.op[inside]
+    if not len(kernels):
+        return ()
+    op_name = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
+    key = trace.name[kernels].astype(np.int64) * (len(trace.names) + 1) + op_name + 1
+    _, first, rows = np.unique(key, return_index=True, return_inverse=True)
+    dur = trace.dur_ns[kernels]
+    low = np.full(len(first), np.iinfo(np.int64).max)
+    high = np.zeros(len(first), np.int64)
+    np.minimum.at(low, rows, dur)
+    np.maximum.at(high, rows, dur)
+    num_sms = None if context.device is None else context.device.num_sms
+    occupancy, blocks = _launch_figures(trace, kernels, num_sms)
+    means = [_weighted(rows, figure, dur, len(first)) for figure in (occupancy, blocks)]
+    return tuple(
+        KernelView(
+            name=trace.names[trace.name[kernels[first[row]]]],
+            op=None if op_name[first[row]] == NONE else trace.names[op_name[first[row]]],
+            min_ns=int(low[row]),
+            max_ns=int(high[row]),
+            occupancy_pct=means[0][row],
+            blocks_per_sm=means[1][row],
+        )
+        for row in range(len(first))
+    )
+
+
+def _launch_figures(
+    trace: Trace, kernels: Int64, num_sms: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Occupancy, and blocks a multiprocessor, of each kernel; NaN where it is not known."""
+    occupancy = np.full(len(trace.details) + 1, np.nan)
+    blocks = np.full(len(trace.details) + 1, np.nan)
+    for code in np.unique(trace.detail[kernels]).tolist():
+        launch = None if code == NONE else trace.details[code]
+        if not isinstance(launch, Launch):
+            continue
+        if launch.occupancy_pct is not None:
+            occupancy[code] = launch.occupancy_pct
+        if launch.grid is not None and num_sms:
+            blocks[code] = float(np.prod(np.array(launch.grid, np.float64))) / num_sms
+    codes = trace.detail[kernels]
+    return occupancy[codes], blocks[codes]
+
+
+def _weighted(
+    rows: Int64, figure: NDArray[np.float64], dur: Int64, num_rows: int
+) -> list[float | None]:
+    """The mean of each row by time; None where no kernel of it has the figure."""
+    known = ~np.isnan(figure)
+    weights = np.maximum(dur[known], 1).astype(np.float64)
+    total = np.bincount(rows[known], weights=weights * figure[known], minlength=num_rows)
+    weight = np.bincount(rows[known], weights=weights, minlength=num_rows)
+    return [float(total[row] / weight[row]) if weight[row] else None for row in range(num_rows)]
+
+
+def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
+    """The tree of modules, in the order in which they were first called."""
+    trace, parent = context.trace, context.links.parent
+    is_module = module_ranges(trace)
+    calls = _in_window(trace, np.flatnonzero(is_module), context.cut.host_window)
+    if not len(calls):
+        return None
+    calls = calls[:MAX_MODULE_CALLS]
+    above = ancestor_with(parent, parent[calls], is_module)
+    node_of: dict[int, int] = {}
+    nodes: dict[tuple[int, int], int] = {}
+    tree: list[tuple[int, int]] = []
+    for call, outer in zip(calls.tolist(), above.tolist(), strict=True):
+        place = (node_of.get(outer, NONE), int(trace.name[call]))
+        node_of[call] = nodes.setdefault(place, len(nodes))
+        if len(tree) < len(nodes):
+            tree.append(place)
+    rows = np.array([node_of[call] for call in calls.tolist()], np.int64)
+    counts = np.bincount(rows, minlength=len(tree))
+    host = sums(rows, trace.dur_ns[calls], len(tree))
+    device = _device_by_node(context, is_module, node_of, len(tree))
+    # A child's number is above its parent's: it was seen later.
+    for node in range(len(tree) - 1, -1, -1):
+        if tree[node][0] != NONE:
+            device[tree[node][0]] += device[node]
+    order = _tree_order([above for above, _ in tree])
+    return tuple(
+        ModuleView(
+            name=trace.names[tree[node][1]].removeprefix(MODULE_PREFIX),
+            depth=depth,
+            count=int(counts[node]),
+            host_ns=int(host[node]),
+            device_ns=int(device[node]),
+        )
+        for node, depth in order[:MAX_ROWS]
+    )
+
+
+def _device_by_node(
+    context: RankContext, is_module: Bool, node_of: dict[int, int], num: int
+) -> Int64:
+    """The time of the work launched in each node, and in no node below it."""
+    trace, links, inside = context.trace, context.links, _inside(context)
+    work, home = context.charges.work[inside], context.charges.home[inside]
+    start = np.where(home == NONE, links.launch[work], home)
+    module = ancestor_with(links.parent, start, is_module)
+    device = np.zeros(num, np.int64)
+    codes, rows = np.unique(module, return_inverse=True)
+    totals = sums(rows, trace.dur_ns[work], len(codes))
+    for code, total in zip(codes.tolist(), totals.tolist(), strict=True):
+        node = node_of.get(code)
+        if node is not None:
+            device[node] += total
+    return device
+
+
+def _tree_order(parents: list[int]) -> list[tuple[int, int]]:
+    """Each node with its depth, children right below their parent."""
+    children: dict[int, list[int]] = {}
+    for node, above in enumerate(parents):
+        children.setdefault(above, []).append(node)
+    order: list[tuple[int, int]] = []
+    pending = [(node, 0) for node in reversed(children.get(NONE, []))]
+    while pending:
+        node, depth = pending.pop()
+        order.append((node, depth))
+        pending += [(child, depth + 1) for child in reversed(children.get(node, []))]
+    return order
+
+
+def memory_views(
+    context: RankContext,
+) -> tuple[tuple[MemoryView, ...] | None, str | None]:
+    """Allocations by the operator that ran, and where that memory is: the device with most of the
+    events, else the host.
+
+    The recorder does not tell the thread: of the operators that run at that moment, the one that
+    began last is taken.
+    """
+    trace, (low, high) = context.trace, context.cut.host_window
+    memory = trace.memory
+    if memory is None or high <= low:
+        return None, None
+    inside = (memory.time_ns >= low) & (memory.time_ns < high)
+    for kind, where in ((ON_CUDA, "device"), (ON_HOST, "host")):
+        mine = np.flatnonzero(inside & (memory.device_type == kind))
+        if len(mine):
+            return _memory_rows(context, memory, mine), where
+    return None, None
+
+
+def _memory_rows(
+    context: RankContext, memory: MemoryEvents, events: Int64
+) -> tuple[MemoryView, ...]:
+    trace = context.trace
+    op = _running_op(context, memory.time_ns[events])
+    name = np.where(op == NONE, len(trace.names), trace.name[np.maximum(op, 0)]).astype(np.int64)
+    size = memory.size_bytes[events]
+    num = len(trace.names) + 1
+    counts = np.bincount(name[size > 0], minlength=num)
+    allocated = sums(name[size > 0], size[size > 0], num)
+    net = sums(name, size, num)
+    codes = np.flatnonzero((counts > 0) | (net != 0))
+    codes = codes[np.argsort(-allocated[codes], kind="stable")]
+    return tuple(
+        MemoryView(
+            op=None if code == len(trace.names) else trace.names[code],
+            count=int(counts[code]),
+            allocated_bytes=int(allocated[code]),
+            net_bytes=int(net[code]),
+        )
+        for code in codes.tolist()[:MAX_ROWS]
+    )
+
+
+def _running_op(context: RankContext, at_ns: Int64) -> Int64:
+    """For each moment, of the operators that run then the one that began last; NONE for none."""
+    trace, parent = context.trace, context.links.parent
+    is_op = trace.is_kind(Kind.OP)
+    ops = np.flatnonzero(is_op)
+    best = np.full(len(at_ns), NONE, np.int64)
+    for thread in np.unique(trace.thread[ops]).tolist():
+        mine = ops[trace.thread[ops] == thread]
+        index = np.searchsorted(trace.start_ns[mine], at_ns, side="right") - 1
+        current = np.where(index >= 0, mine[np.maximum(index, 0)], NONE)
+        pending = np.flatnonzero(current != NONE)
+        while len(pending):
+            event = current[pending]
+            is_over = trace.start_ns[event] + trace.dur_ns[event] <= at_ns[pending]
+            pending, event = pending[is_over], event[is_over]
+            current[pending] = ancestor_with(parent, parent[event], is_op)
+            pending = pending[current[pending] != NONE]
+        later = (current != NONE) & (
+            (best == NONE)
+            | (trace.start_ns[np.maximum(current, 0)] > trace.start_ns[np.maximum(best, 0)])
+        )
+        best[later] = current[later]
+    return best

@@ -1,0 +1,186 @@
+"""The runs that are kept here: their verdicts, names for them, and a clean-up.
+
+Without an action they are listed, the newest first. Every command that takes a run takes its name
+in place of a path: `last`, `last~1` for the one before it, a folder's own name, or a tag.
+
+    stepscope runs                                      what is kept in stepscope-runs/
+    stepscope runs tag main last                        call the last run `main`
+    stepscope diagnose last --baseline main --fail-if "step_ms > baseline * 1.05"
+    stepscope runs prune --keep 10                      what a clean-up would remove; --yes does it
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.option_types import count
+from stepscope.cli.options import add_format
+from stepscope.cli.printing import note, print_document, put
+from stepscope.protocol.run_folder import RUNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.contract.runs import RunEntry
+
+AGE = re.compile(r"(\d{1,6})([dhm])", re.ASCII)
+AGE_NS = {"d": 86_400 * 10**9, "h": 3_600 * 10**9, "m": 60 * 10**9}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--in",
+        dest="folder",
+        type=Path,
+        default=Path(RUNS),
+        metavar="DIR",
+        help=f"where the runs are kept (default: {RUNS})",
+    )
+    add_format(parser)
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION")
+    tag = actions.add_parser("tag", help="give a run a name that stays")
+    tag.add_argument("name", metavar="NAME", help="letters, digits, - _ .")
+    tag.add_argument(
+        "run_path",
+        nargs="?",
+        default="last",
+        metavar="RUN",
+        help="a run, its name, or a diagnosis as JSON (default: last)",
+    )
+    untag = actions.add_parser("untag", help="take the name away; the run stays")
+    untag.add_argument("name", metavar="NAME")
+    prune = actions.add_parser(
+        "prune", help="what a clean-up would remove; tagged and running ones stay"
+    )
+    prune.add_argument("--keep", type=count, metavar="N", help="all but the newest N")
+    prune.add_argument(
+        "--older-than", type=_age, metavar="AGE", help="those older than 30d, 12h, 90m"
+    )
+    prune.add_argument("--yes", action="store_true", help="remove them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.folder
+    if arguments.action == "tag":
+        return _tag(folder, arguments.name, arguments.run_path)
+    if arguments.action == "untag":
+        return _untag(folder, arguments.name)
+    if arguments.action == "prune":
+        return _prune(folder, arguments)
+    from stepscope.readers.run_folder.kept_runs import kept_runs
+    from stepscope.report.runs import runs_document, runs_json
+
+    now_ns = time.time_ns()
+    entries = kept_runs(folder, now_ns)
+    if arguments.format == "json":
+        put(runs_json(str(folder), entries) + "\n")
+    else:
+        print_document(runs_document(str(folder), entries, now_ns), arguments.format)
+    return 0
+
+
+def _tag(folder: Path, name: str, text: str) -> int:
+    from stepscope.errors import UsageError
+    from stepscope.readers.run_folder.kept_runs import LAST, NAME, read_tags, resolve, write_tags
+
+    if NAME.fullmatch(name) is None or LAST.fullmatch(name) is not None:
+        raise UsageError(
+            f"{name!r} cannot be a tag: take letters, digits, - _ . and not `last`, which is the "
+            "newest run"
+        )
+    if (folder / name).exists():
+        raise UsageError(f"{folder / name} is a run of that name already: take another tag")
+    path = Path(resolve(text, folder))
+    if not path.exists():
+        raise UsageError(f"there is no {path}: name a run, as `stepscope runs` lists them")
+    tags = read_tags(folder)
+    tags[name] = _seen_from(path, folder)
+    try:
+        write_tags(folder, tags)
+    except OSError as problem:
+        raise UsageError(f"the tag cannot be kept in {folder}: {problem.strerror}") from None
+    note(f"{name} is {path}")
+    return 0
+
+
+def _seen_from(path: Path, folder: Path) -> str:
+    """Its name where it lies in the folder, so that the folder may be moved; else all of its
+    path."""
+    whole = path.resolve()
+    return whole.name if whole.parent == folder.resolve() else str(whole)
+
+
+def _untag(folder: Path, name: str) -> int:
+    from stepscope.errors import UsageError
+    from stepscope.readers.run_folder.kept_runs import read_tags, write_tags
+
+    tags = read_tags(folder)
+    if name not in tags:
+        raise UsageError(f"there is no tag {name}; there is {', '.join(sorted(tags)) or 'none'}")
+    del tags[name]
+    write_tags(folder, tags)
+    note(f"{name} is no tag any more; its run stays")
+    return 0
+
+
+def _prune(folder: Path, arguments: argparse.Namespace) -> int:
+    from stepscope.errors import UsageError
+    from stepscope.readers.run_folder.kept_runs import kept_runs
+    from stepscope.report.runs import pruned_document, runs_json
+
+    if arguments.keep is None and arguments.older_than is None:
+        raise UsageError("which runs? Give --keep N, --older-than 30d, or both")
+    now_ns = time.time_ns()
+    entries = kept_runs(folder, now_ns)
+    chosen = prunable(entries, arguments.keep, arguments.older_than, now_ns)
+    if arguments.yes:
+        for entry in chosen:
+            _remove(folder, entry)
+    if arguments.format == "json":
+        put(runs_json(str(folder), entries, [entry.name for entry in chosen]) + "\n")
+        return 0
+    num_kept = len(entries) - len(chosen)
+    print_document(
+        pruned_document(str(folder), chosen, num_kept, now_ns, is_done=arguments.yes),
+        arguments.format,
+    )
+    return 0
+
+
+def prunable(
+    entries: Sequence[RunEntry], keep: int | None, older_ns: int | None, now_ns: int
+) -> list[RunEntry]:
+    """Those that both limits allow to go. A tag keeps a run, and so does a job that still writes to
+    it."""
+    chosen = []
+    for number, entry in enumerate(entries):
+        age_ns = now_ns - (entry.started_wall_ns or now_ns)
+        is_over = keep is None or number >= keep
+        is_old = older_ns is None or age_ns > older_ns
+        if is_over and is_old and not entry.tags and entry.state != "running":
+            chosen.append(entry)
+    return chosen
+
+
+def _remove(folder: Path, entry: RunEntry) -> None:
+    """A folder that lies in ours, by its name alone; rmtree follows no link."""
+    from stepscope.errors import UsageError
+
+    assert os.sep not in entry.name
+    try:
+        shutil.rmtree(folder / entry.name)
+    except OSError as problem:
+        raise UsageError(f"cannot remove {folder / entry.name}: {problem.strerror}") from None
+
+
+def _age(text: str) -> int:
+    match = AGE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: give 30d, 12h or 90m")
+    return int(match[1]) * AGE_NS[match[2]]

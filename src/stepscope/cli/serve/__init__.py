@@ -1,0 +1,1 @@
+"""`stepscope serve`: what a folder holds, as pages for this machine alone."""

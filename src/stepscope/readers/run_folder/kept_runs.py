@@ -1,0 +1,177 @@
+"""The runs that are kept in a folder, and the names they go by: `last`, `last~1`, a folder's own
+name, a tag."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+from stepscope.core.contract.codec import decode
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.contract.runs import RunEntry, RunKind, RunState
+from stepscope.errors import InputError, StepscopeError
+from stepscope.protocol.run_folder import (
+    DIAGNOSIS_FILE,
+    RUN_FILE,
+    RUNS,
+    TAGS_FILE,
+    is_run,
+    write_json,
+)
+from stepscope.protocol.untrusted import read_json_object, read_regular, whole
+
+LAST = re.compile(r"last(?:~(\d{1,6}))?", re.ASCII)
+"""`last`, and `last~1` for the one before it."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
+MAX_DIAGNOSIS_BYTES = 16 << 20
+MOST_NAMED = 5
+SILENT_NS = 600 * 10**9
+"""After this long without a file written, a run that has no end was broken off."""
+
+
+def resolve(text: str, folder: Path | None = None, otherwise: str | None = None) -> str:
+    """The path of the run that goes by this name. Where it is a path, or no name that is known
+    here: the text as it came, or `otherwise`."""
+    if os.path.lexists(text) or NAME.fullmatch(text.replace("~", "-")) is None:
+        return text if otherwise is None else otherwise
+    folder = Path(RUNS) if folder is None else folder
+    back = LAST.fullmatch(text)
+    if back is not None:
+        return str(last_run(folder, int(back[1] or 0)))
+    tagged = read_tags(folder).get(text)
+    if tagged is not None:
+        path = folder / tagged
+        if not path.exists():
+            raise InputError(
+                f"the tag {text} names {path}, which is no longer there. Tag another run: "
+                f"stepscope runs tag {text} RUN"
+            )
+        return str(path)
+    if kind_of(folder / text) is not None:
+        return str(folder / text)
+    return text if otherwise is None else otherwise
+
+
+def last_run(folder: Path = Path(RUNS), number: int = 0) -> Path:
+    """The run that began last, or so many before it."""
+    runs = sorted(run_folders(folder), key=begun_ns, reverse=True)
+    if not runs:
+        raise InputError(
+            f"which run? There is none in {folder}/ here. Record one: stepscope run -- COMMAND"
+        )
+    if number >= len(runs):
+        raise InputError(
+            f"there is no last~{number}: {folder}/ has {len(runs)} run(s), last to "
+            f"last~{len(runs) - 1}"
+        )
+    return runs[number]
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Recorded runs, in no order. Links are left out: what they lead to is kept elsewhere."""
+    return [path for path in _folders(folder) if is_run(path)]
+
+
+def begun_ns(run: Path) -> tuple[int, str]:
+    """When it began, as it says itself; else when its file was written. The name decides between
+    two that began at once."""
+    told = whole(read_json_object(run / RUN_FILE).get("started_wall_ns"), 0)
+    try:
+        return (told or (run / RUN_FILE).stat().st_mtime_ns, run.name)
+    except OSError:
+        return (0, run.name)
+
+
+def kind_of(path: Path) -> RunKind | None:
+    """Whether it is a run, a folder of runs, or none of ours."""
+    if not path.is_dir() or path.is_symlink():
+        return None
+    if is_run(path):
+        return "run"
+    inside = _folders(path)
+    deeper = (below for each in inside for below in _folders(each))
+    return "trials" if any(map(is_run, inside)) or any(map(is_run, deeper)) else None
+
+
+def kept_runs(folder: Path, now_ns: int | None = None) -> list[RunEntry]:
+    """All that is kept there, the newest first."""
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    tags: dict[Path, list[str]] = {}
+    for tag, target in sorted(read_tags(folder).items()):
+        tags.setdefault((folder / target).resolve(), []).append(tag)
+    entries = []
+    for path in _folders(folder):
+        kind = kind_of(path)
+        if kind is not None:
+            entries.append(_entry(path, kind, tuple(tags.get(path.resolve(), ())), now_ns))
+    return sorted(entries, key=lambda entry: (entry.started_wall_ns or 0, entry.name), reverse=True)
+
+
+def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> RunEntry:
+    size, newest_ns = _size(path)
+    metadata = read_json_object(path / RUN_FILE) if kind == "run" else {}
+    command = metadata.get("command")
+    diagnosis = _diagnosis(path / DIAGNOSIS_FILE)
+    has_ended = whole(metadata.get("ended_wall_ns"), 0) is not None
+    state: RunState = "ended" if has_ended or kind == "trials" else "broken off"
+    if not has_ended and now_ns - newest_ns < SILENT_NS:
+        state = "running"
+    return RunEntry(
+        name=path.name,
+        path=str(path),
+        kind=kind,
+        tags=tags,
+        state=state,
+        exit_code=whole(metadata.get("exit_code")),
+        command=tuple(map(str, command)) if isinstance(command, list) else (),
+        started_wall_ns=begun_ns(path)[0] if kind == "run" else newest_ns,
+        size_bytes=size,
+        bound=None if diagnosis is None else diagnosis.verdict.bound,
+        verdict=None if diagnosis is None else diagnosis.verdict.summary,
+        step_ms=None if diagnosis is None else diagnosis.step.ms,
+    )
+
+
+def _diagnosis(path: Path) -> DiagnosisContract | None:
+    try:
+        return decode(read_regular(path, MAX_DIAGNOSIS_BYTES), DiagnosisContract, str(path))
+    except (OSError, StepscopeError):
+        return None
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        return [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    """Bytes of its files, and when one of them was written last. Links count as links."""
+    size = newest_ns = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                state = os.lstat(os.path.join(where, name))
+            except OSError:
+                continue
+            size += state.st_size
+            newest_ns = max(newest_ns, state.st_mtime_ns)
+    return size, newest_ns
+
+
+def read_tags(folder: Path) -> dict[str, str]:
+    """Each tag, and the path of what it names, seen from the folder."""
+    return {
+        tag: target
+        for tag, target in read_json_object(folder / TAGS_FILE).items()
+        if isinstance(target, str) and NAME.fullmatch(tag)
+    }
+
+
+def write_tags(folder: Path, tags: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / TAGS_FILE, dict(sorted(tags.items())))

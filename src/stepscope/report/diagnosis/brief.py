@@ -1,0 +1,62 @@
+"""A diagnosis in under a kilobyte: the verdict and three findings, for a chat, a commit message or
+an agent."""
+
+from __future__ import annotations
+
+from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
+from stepscope.report.names import clean
+from stepscope.report.units import NBSP, gain_words, ms, plural
+
+MAX_BYTES = 1000
+MAX_FINDINGS = 3
+MAX_VERDICT = 240
+MAX_CODE = 40
+MAX_LINE = 60
+"""Bytes, of what a recording may make long."""
+
+
+def brief(diagnosis: Diagnosis) -> str:
+    """Lines of plain text, at most MAX_BYTES of UTF-8."""
+    verdict, step = diagnosis.verdict, diagnosis.step
+    head = [_short(verdict.summary.strip() or limit_words(verdict), MAX_VERDICT)]
+    if step.ms is not None:
+        head.append(f"step {ms(step.ms * 1e6)}, {SOURCE_WORDS.get(step.source, step.source)}")
+    shown = diagnosis.findings[:MAX_FINDINGS]
+    begins = [_begin(number, finding) for number, finding in enumerate(shown, start=1)]
+    rest = _rest(diagnosis, len(diagnosis.findings) - len(shown))
+    # What the actions may take: they are cut, and nothing else is.
+    taken = sum(len(line.encode()) + 1 for line in (*head, *begins, *rest))
+    room = (MAX_BYTES - taken) // max(len(shown), 1)
+    actions = [_short(finding.action, room) for finding in shown]
+    lines = [*head, *(begin + action for begin, action in zip(begins, actions, strict=True)), *rest]
+    return "\n".join(lines).replace(NBSP, " ") + "\n"
+
+
+def _begin(number: int, finding: Finding) -> str:
+    gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
+    where = ""
+    if finding.places:
+        location = finding.places[0]
+        where = f" at {_short(location.line or location.module or '', MAX_LINE)}"
+    return f"{number}. {_short(finding.code, MAX_CODE)} {gain}{where}: "
+
+
+def _rest(diagnosis: Diagnosis, num_more: int) -> list[str]:
+    """What is not among the lines above."""
+    words = [f"{plural(num_more, 'finding')} more"] if num_more > 0 else []
+    if not diagnosis.findings and diagnosis.replay is not None:
+        words.append("no fault we know would give 2 % or more")
+    num_notes = len(diagnosis.notes) + len(diagnosis.facts.notes)
+    if num_notes:
+        words.append(f"{plural(num_notes, 'note')} on what could not be judged")
+    return ["; ".join(words)] if words else []
+
+
+def _short(text: str, most_bytes: int) -> str:
+    """On one line, cut at a word."""
+    words = " ".join(clean(text).split())
+    data = words.encode("utf-8", "replace")
+    if len(data) <= most_bytes:
+        return words
+    return f"{data[: most_bytes - 3].decode('utf-8', 'ignore').rsplit(' ', 1)[0]}..."

@@ -1,0 +1,160 @@
+"""Metrics for an OpenTelemetry collector: what it gets, and what becomes of one that is away."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.analyses.run.live import live_view
+from stepscope.cli.main import main
+from stepscope.cli.watch.beside_job import Options, Watching
+from stepscope.cli.watch.otlp import OtlpMetrics, endpoint, headers_of
+from stepscope.core.live import LiveView
+from stepscope.readers.run_folder.tail import Follower
+from stepscope.report.live.otlp import name_and_unit, otlp_metrics
+from stepscope.report.live.prometheus import METRICS, exposition
+from tests.live_runs import WALL_NS, add_samples, add_steps, row, sample, write_rank, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = write_run(tmp_path / "run", exit_code=0)
+    for number in range(2):
+        rank = write_rank(folder, number)
+        add_steps(rank, [row(step) for step in range(30)])
+        add_samples(rank, [sample(1, 30)])
+    return folder
+
+
+@pytest.fixture
+def view(run: Path) -> LiveView:
+    return live_view(Follower(run).look(), [])
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[tuple[str, dict[str, str], Any]]]]:
+    """A collector, and what it got."""
+    got: list[tuple[str, dict[str, str], Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            got.append((self.path, dict(self.headers), body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", got
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def by_name(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (resource,) = body["resourceMetrics"]
+    (scope,) = resource["scopeMetrics"]
+    return {metric["name"]: metric for metric in scope["metrics"]}
+
+
+def test_it_says_what_prometheus_is_told(view: LiveView) -> None:
+    metrics = by_name(otlp_metrics(view, WALL_NS))
+    lines = {
+        line.partition("{")[0]
+        for line in exposition(view).splitlines()
+        if line and not line.startswith("#")
+    }
+    names = {line.split()[0] for line in lines}
+    assert {name_and_unit(name)[0] for name in names} == set(metrics)
+    step = metrics["stepscope.step"]
+    assert step["unit"] == "s"
+    points = step["gauge"]["dataPoints"]
+    assert [point["attributes"][0]["value"]["intValue"] for point in points] == ["0", "1"]
+    assert points[0]["asDouble"] == pytest.approx(0.01)
+    steps = metrics["stepscope.steps"]["sum"]
+    assert steps["isMonotonic"] is True
+    assert int(steps["dataPoints"][0]["startTimeUnixNano"]) <= WALL_NS
+
+
+def test_every_name_comes_back_as_prometheus_has_it() -> None:
+    endings = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "": ""}
+    for name, kind, *_ in METRICS:
+        told, unit = name_and_unit(name)
+        joined = told.replace(".", "_") + endings[unit] + ("_total" if kind == "counter" else "")
+        assert joined == name
+
+
+def test_the_protocols_own_parser_takes_it(view: LiveView) -> None:
+    service = pytest.importorskip(
+        "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
+        reason="opentelemetry-proto is not installed",
+    )
+    json_format = pytest.importorskip("google.protobuf.json_format", reason="no protobuf here")
+    request = service.ExportMetricsServiceRequest()
+    json_format.Parse(json.dumps(otlp_metrics(view, WALL_NS)), request)
+    (scope,) = request.resource_metrics[0].scope_metrics
+    step = next(metric for metric in scope.metrics if metric.name == "stepscope.step")
+    assert step.gauge.data_points[1].attributes[0].value.int_value == 1
+    steps = next(metric for metric in scope.metrics if metric.name == "stepscope.steps")
+    assert steps.sum.aggregation_temporality == 2
+
+
+def test_watch_sends_to_the_collector(
+    run: Path,
+    collector: tuple[str, list[tuple[str, dict[str, str], Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, got = collector
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, x-team = ml")
+    assert main(["watch", str(run), "--otlp-metrics", url]) == 0
+    path, headers, body = got[-1]
+    assert path == "/v1/metrics"
+    assert headers["Content-Type"] == "application/json"
+    sent = {name.lower(): value for name, value in headers.items()}
+    assert sent["api-key"] == "a b"
+    assert sent["x-team"] == "ml"
+    assert "stepscope.step" in by_name(body)
+
+
+def test_run_sends_beside_its_job(
+    run: Path, collector: tuple[str, list[tuple[str, dict[str, str], Any]]]
+) -> None:
+    url, got = collector
+    watching = Watching(run, Options(alerts=False, otlp_metrics=endpoint(url)))
+    watching.look()
+    watching.close()
+    assert "stepscope.step" in by_name(got[-1][2])
+
+
+def test_a_collector_that_is_away_is_said_once(
+    view: LiveView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sender = OtlpMetrics("http://127.0.0.1:9/v1/metrics?token=secret", every_s=0.01)
+    sender.view = view
+    sender._send()
+    sender._send()
+    sender.close()
+    err = capsys.readouterr().err
+    assert err.count("cannot be reached") == 1
+    assert "secret" not in err
+
+
+def test_addresses_and_headers() -> None:
+    assert endpoint("http://collector:4318") == "http://collector:4318/v1/metrics"
+    assert endpoint("https://host/otlp/v1/metrics") == "https://host/otlp/v1/metrics"
+    for text in ("collector:4318", "file:///etc/passwd", ""):
+        with pytest.raises(ArgumentTypeError):
+            endpoint(text)
+    assert headers_of({}) == {}
+    assert headers_of({"OTEL_EXPORTER_OTLP_HEADERS": "a=b%0d%0ac,=x,d"}) == {}

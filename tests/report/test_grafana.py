@@ -1,0 +1,78 @@
+"""The dashboard asks Prometheus for what we export, and for nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from stepscope.report.live.prometheus import METRICS
+
+BOARD: dict[str, Any] = json.loads(
+    (resources.files("stepscope") / "data" / "grafana.json").read_text(encoding="utf-8")
+)
+PANELS: list[dict[str, Any]] = BOARD["panels"]
+VARIABLES: list[dict[str, Any]] = BOARD["templating"]["list"]
+EXPORTED = {name for name, *_ in METRICS} | {"stepscope_alerts_total"}
+OURS = re.compile(r"\bstepscope_\w+")
+LABELS = {"job", "instance", "rank"}
+"""Prometheus' own two, and ours."""
+
+
+def expressions() -> list[str]:
+    queries = [each["query"]["query"] for each in VARIABLES if isinstance(each["query"], dict)]
+    return [target["expr"] for panel in PANELS for target in panel["targets"]] + queries
+
+
+def test_every_expression_names_metrics_that_are_exported() -> None:
+    for text in expressions():
+        names = set(OURS.findall(text))
+        assert names, text
+        assert names <= EXPORTED, text
+
+
+def test_every_label_is_one_that_metrics_have() -> None:
+    for text in expressions():
+        for matcher in re.findall(r"\{(.*?)\}", text):
+            assert set(re.findall(r"(\w+)=~", matcher)) <= LABELS, text
+    # Alerts are of the run: a choice of ranks would lose them.
+    for text in expressions():
+        if "stepscope_alerts_total" in text:
+            assert "rank" not in text
+
+
+def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
+    counters = {name for name, kind, *_ in METRICS if kind == "counter"}
+    for text in expressions():
+        for name in OURS.findall(text):
+            if name in counters:
+                assert f"rate({name}" in text, text
+            else:
+                assert f"rate({name}" not in text, text
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_is_whole(panel: dict[str, Any]) -> None:
+    assert panel["description"]
+    assert panel["type"] in ("stat", "timeseries")
+    assert panel["datasource"]["uid"] == "${datasource}"
+    assert [target["refId"] for target in panel["targets"]] == ["A", "B"][: len(panel["targets"])]
+    for target in panel["targets"]:
+        text = target["expr"]
+        assert text.count("(") == text.count(")")
+        assert text.count("{") == text.count("}")
+        for name in re.findall(r"\$(\w+)", text):
+            assert name in {each["name"] for each in VARIABLES}
+
+
+def test_panels_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for one, other in combinations([panel["gridPos"] for panel in PANELS], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or above
+        assert one["x"] + one["w"] <= 24
