@@ -77,7 +77,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             reason="operators were not recorded",
             needs="profile with ProfilerActivity.CPU",
         )
-    gaps = long_gaps(case, graph)
+    gaps = long_gaps(case)
     if len(gaps) == 0:
         return None
     pauses = pauses_of(case, graph)
