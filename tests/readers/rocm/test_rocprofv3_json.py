@@ -262,6 +262,29 @@ def test_pieces_of_any_size_give_the_same_trace(
         assert rows(read(tmp_path / "c.json", pretty)) == whole
 
 
+def test_a_list_that_ends_inside_a_piece_does_not_slow_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece that reaches into the next list does not decode; what follows it does again."""
+    data = small()
+    tool = data["rocprofiler-sdk-tool"][0]
+    tool["buffer_records"]["kernel_dispatch"] *= 400
+    tool["buffer_records"]["memory_copy"] *= 400
+    monkeypatch.setattr(rocprof_walk, "PIECE_BYTES", 4_000)
+    monkeypatch.setattr("stepscope.readers.stream.BLOCK_BYTES", 2_000)
+    one_by_one = []
+    skim = rocprof_walk.Walk._skim
+
+    def counted(walk: rocprof_walk.Walk, *, keep: int) -> bytes | None:
+        one_by_one.append(keep)
+        return skim(walk, keep=keep)
+
+    monkeypatch.setattr(rocprof_walk.Walk, "_skim", counted)
+    trace = read(tmp_path / "a.json", data)
+    assert len(trace) > 1_000
+    assert len(one_by_one) < 100
+
+
 def test_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
     text = json.dumps(small(), separators=(",", ":")).encode()
     counts = []
