@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -177,7 +178,7 @@ def rows(trace: Trace) -> list[tuple[Any, ...]]:
     not REAL.is_file(), reason="the shared recording of rocprofv3 is not beside this checkout"
 )
 def test_real_recording_has_the_figures_of_its_own_json() -> None:
-    tool = json.loads(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
+    tool = msgspec.json.decode(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
     dispatches = tool["buffer_records"]["kernel_dispatch"]
     names = {
         symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]
