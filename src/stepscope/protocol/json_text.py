@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from io import StringIO
 
 MOST_BITS = 8192
 """Of a whole number: Python refuses to write one of more than 4300 digits."""
@@ -26,11 +27,22 @@ def json_text(
     """The value as JSON; what is not finite in it is null."""
     encoder = _encoder(indent, separators, ensure_ascii)
     try:
-        text = encoder.encode(value)
+        text = _encoded(encoder, value)
     except ValueError:
-        text = encoder.encode(finite(value))
+        text = _encoded(encoder, finite(value))
     # DEL is the one control character that JSON lets stand as it is.
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
+
+
+def _encoded(encoder: json.JSONEncoder, value: object) -> str:
+    """Indented text comes in as many pieces as it has words, which `encode` keeps to the end: three
+    times the text."""
+    if encoder.indent is None:
+        return encoder.encode(value)
+    text = StringIO()
+    for piece in encoder.iterencode(value):
+        text.write(piece)
+    return text.getvalue()
 
 
 def finite(value: object) -> object:
