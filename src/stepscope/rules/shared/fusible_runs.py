@@ -202,14 +202,17 @@ def _bytes_of(tensor: Tensor) -> float:
 
 def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_backward: bool) -> int:
     """The latest open run that has written something the operator reads, or a new one."""
-    candidates = [index for index in reversed(opened) if runs[index].backward == is_backward]
-    for index in candidates:
-        if any(map(runs[index].live.get, traffic.reads)):
-            return index
+    for index in reversed(opened):
+        run = runs[index]
+        if run.backward == is_backward:
+            live = run.live
+            for tensor in traffic.reads:
+                if live.get(tensor):
+                    return index
     # A compiler also fuses operators that read the same tensors, which tensors of one size in
     # one run may be.
-    for index in candidates:
-        if not traffic.large.isdisjoint(runs[index].seen):
+    for index in reversed(opened) if traffic.large else ():
+        if runs[index].backward == is_backward and not traffic.large.isdisjoint(runs[index].seen):
             return index
     runs.append(FusibleRun(backward=is_backward))
     opened.append(len(runs) - 1)
@@ -218,17 +221,17 @@ def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_bac
 
 def _join(run: FusibleRun, traffic: Traffic) -> None:
     """Add the operator's traffic to the run's."""
-    new = [tensor for tensor in traffic.reads if tensor not in run.seen]
+    live, seen = run.live, run.seen
     for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
-        if run.live.get(tensor):
-            run.live[tensor] -= 1
-        elif tensor in new:
-            run.comes_in += size
-        else:
+        if live.get(tensor):
+            live[tensor] -= 1
+        elif tensor in seen:
             run.may_come_in += size
+        else:
+            run.comes_in += size
     if not run.ops:
         run.grad_in = max(traffic.read_bytes, default=0.0)
-    run.seen.update(new)
+    seen.update(traffic.reads)
     run.over_batches |= traffic.over_batches
     run.num_norms_backward += traffic.is_norm_backward
     run.copies |= traffic.name == COPY
