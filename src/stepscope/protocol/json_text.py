@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 
 MOST_BITS = 8192
@@ -26,19 +26,18 @@ def json_text(
 ) -> str:
     """The value as JSON; what is not finite in it is null."""
     encoder = _encoder(indent, separators, ensure_ascii)
+    encode = encoder.encode if indent is None else partial(_by_piece, encoder)
     try:
-        text = _encoded(encoder, value)
+        text = encode(value)
     except ValueError:
-        text = _encoded(encoder, finite(value))
+        text = encode(finite(value))
     # DEL is the one control character that JSON lets stand as it is.
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
 
 
-def _encoded(encoder: json.JSONEncoder, value: object) -> str:
+def _by_piece(encoder: json.JSONEncoder, value: object) -> str:
     """Indented text comes in as many pieces as it has words, which `encode` keeps to the end: three
     times the text."""
-    if encoder.indent is None:
-        return encoder.encode(value)
     text = StringIO()
     for piece in encoder.iterencode(value):
         text.write(piece)
