@@ -2,7 +2,7 @@
 TraceLens on the same file, in one run.
 
     python -m benchmarks.ingest --source TRACE [--stacks-source TRACE] [--peers-python PYTHON]
-        [--megabytes 520] [--repeat 3]
+        [--tracelens CHECKOUT] [--megabytes 520] [--repeat 3]
     python -m benchmarks.ingest --trace PATH [--trace PATH ...]
 
 The first makes a trace of many short steps and one of few long steps of TRACE's events, and the
@@ -27,15 +27,18 @@ Rows, each a fresh process with the file in the page cache:
   HTA finds ranks by a "rank" line and reads the whole file again to look for one; a trace without
   gets that line in a copy, so that HTA is not charged for it. On some traces its breakdown fails an
   assertion of its own, and the row says so: take a source on which it does not.
-- `TraceLens`: TreePerfAnalyzer.from_file(...) and its get_df_gpu_timeline().
+- `TraceLens`: its perf report (`TraceLens.Reporting.generate_perf_report_pytorch`) as CSV files,
+  with its default settings: GPU timeline, operators and kernels with FLOPs and bytes, no verdict.
 
 The others need an environment of their own, for their many dependencies (not torch); those that it
-lacks are named and left out. TraceLens is on no package index: its repository is AMD-AGI/TraceLens,
-and the `tracelens` of PyPI is something else.
+lacks are named and left out. TraceLens is on no package index (the `tracelens` of PyPI is something
+else) and is run from a checkout of AMD-AGI/TraceLens; what it needs beside for PyTorch's traces is
+in the second line, xprof and the rest of its list are for JAX and for storage elsewhere.
 
     python -m venv /tmp/peers
     /tmp/peers/bin/pip install traceinsight==0.6.1 orjson msgspec pysimdjson
-    python -m benchmarks.ingest --peers-python /tmp/peers/bin/python ...
+    /tmp/peers/bin/pip install pandas tqdm openpyxl tabulate orjson PyYAML matplotlib protobuf
+    python -m benchmarks.ingest --peers-python /tmp/peers/bin/python --tracelens TraceLens/ ...
 
 HTA looks every event up in a list of all ProfilerStep marks, so its load grows with events x steps:
 of two traces of 214 MB, the one with 48 steps cost it 1.7 times the one with 9. The table says how
@@ -98,17 +101,13 @@ import sys
 from hta.trace_analysis import TraceAnalysis
 print(TraceAnalysis(trace_dir=sys.argv[1]).get_temporal_breakdown(visualize=False).to_string())
 """
-TRACELENS = """
-import sys
-from TraceLens.TreePerf import TreePerfAnalyzer
-print(TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline().to_string())
-"""
+TRACELENS = "TraceLens, perf report"
+TRACELENS_MODULE = "TraceLens.Reporting.generate_perf_report_pytorch"
 PEERS = {
     "orjson": ("orjson", LOADS.format(module="orjson", function="loads")),
     "msgspec": ("msgspec", LOADS.format(module="msgspec.json", function="decode")),
     "simdjson": ("pysimdjson", LOADS.format(module="simdjson", function="loads")),
     "HTA, load + temporal breakdown": ("traceinsight", HTA),
-    "TraceLens, load + GPU timeline": ("TraceLens", TRACELENS),
 }
 """What a row is called, the distribution it needs, and what it runs."""
 RANK_LINE = b'\n    "distributedInfo": {"rank": 0, "world_size": 1},'
@@ -193,15 +192,21 @@ class Peers:
     python: Path | None
     versions: dict[str, str]
     missing: tuple[str, ...]
+    tracelens: Path | None = None
+    """A checkout of it."""
 
 
-def find_peers(python: Path | None) -> Peers:
+def find_peers(python: Path | None, tracelens: Path | None = None) -> Peers:
     versions: dict[str, str] = {}
     for name, (distribution, _) in PEERS.items():
         if python is not None and (version := version_of(python, distribution)):
             versions[name] = version
-    missing = tuple(name.partition(",")[0] for name in PEERS if name not in versions)
-    return Peers(python=python, versions=versions, missing=missing)
+    if python is None:
+        tracelens = None
+    absent = [name for name in PEERS if name not in versions]
+    absent += [TRACELENS] if tracelens is None else []
+    missing = tuple(name.partition(",")[0] for name in absent)
+    return Peers(python=python, versions=versions, missing=missing, tracelens=tracelens)
 
 
 def version_of(python: Path, distribution: str) -> str:
@@ -266,7 +271,24 @@ def trace_rows(trace: Path, scratch: Path, peers: Peers) -> list[Row]:
         command = [str(peers.python), "-c", code, str(target)]
         tool, comma, rest = name.partition(",")
         rows.append(Row(name=f"{tool} {version}{comma}{rest}", run=partial(measure, command)))
+    if peers.tracelens is not None:
+        report = scratch / "tracelens"
+        command = [str(peers.python), "-m", TRACELENS_MODULE, "--profile_json_path", str(trace)]
+        command += ["--output_csvs_dir", str(report)]
+        env = {"PYTHONPATH": str(peers.tracelens.resolve())}
+        rows.append(
+            Row(
+                name=TRACELENS,
+                run=partial(measure, command, env=env),
+                check=lambda done: done.failure or _no_report(report),
+            )
+        )
     return rows
+
+
+def _no_report(folder: Path) -> str | None:
+    """Why TraceLens' run does not count: a quick exit without tables must not look fast."""
+    return None if any(folder.glob("*.csv")) else "no tables were written"
 
 
 def measure_trace(trace: Path, *, peers: Peers, repeat: int) -> list[str]:
@@ -403,6 +425,9 @@ def main() -> None:
     parser.add_argument(
         "--peers-python", type=Path, help="the python of an environment with the other tools"
     )
+    parser.add_argument(
+        "--tracelens", type=Path, help="a checkout of TraceLens, run with --peers-python"
+    )
     parser.add_argument("--repeat", type=int, default=1, help="runs of each row (1)")
     args = parser.parse_args()
     if args.repeat < 1:
@@ -413,7 +438,11 @@ def main() -> None:
         parser.error(
             f"--peers-python: {args.peers_python} is not there; see --help for how to make it"
         )
-    peers = find_peers(args.peers_python)
+    if args.tracelens and not (args.peers_python and (args.tracelens / "TraceLens").is_dir()):
+        parser.error(
+            "--tracelens: a checkout with a folder TraceLens in it, and --peers-python to run it"
+        )
+    peers = find_peers(args.peers_python, args.tracelens)
     try:
         traces = args.trace or made_traces(args.source, args.stacks_source, args.megabytes)
         lines = [

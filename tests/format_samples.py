@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
+
 from stepscope.core.saved import save
 from stepscope.report.diagnosis.json import to_json
 from tests import scenarios
@@ -197,7 +199,7 @@ def _real() -> Iterator[tuple[str, str, bytes]]:
 
 @cache
 def trimmed(path: Path) -> bytes:
-    trace: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    trace: dict[str, Any] = msgspec.json.decode(gzip.decompress(path.read_bytes()))
     step = max(1, len(trace["traceEvents"]) // KEPT_EVENTS)
     trace["traceEvents"] = trace["traceEvents"][::step]
     return json.dumps(trace).encode()

@@ -145,26 +145,18 @@ train(30, at_step)
 
 
 def test_a_compiled_step_without_breaks_stays_one(tmp_path: Path) -> None:
+    """A hook of ours that the compiler cannot follow would end this job."""
     text = """
 @torch.compile(backend="eager", fullgraph=True)
-def step(x):
-    optimizer.step()
-    return x + 1
+def loss(x):
+    return model(x).square().mean()
 def at_step(s):
-    step(torch.ones(2))
+    loss(torch.ones(2, 32)).backward()
 train(20, at_step)
 print("compiled")
 """
-    path = script(tmp_path, text, before=WHOLE_LOOP)
-    plain = subprocess.run(
-        [sys.executable, str(path)],
-        capture_output=True,
-        timeout=120,
-        check=False,
-        env=environment(),
-    )
     ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
-    assert (ended.code, ended.out) == (plain.returncode, plain.stdout), ended.err
+    assert (ended.code, ended.out) == (0, b"compiled\n"), ended.err
 
 
 def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path: Path) -> None:

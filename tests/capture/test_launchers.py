@@ -302,7 +302,7 @@ def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(
 ) -> None:
     """On a machine whose cores other work takes, a replay may miss the step, and then nobody is
     named: another recording is made. The wrong one is never named."""
-    path = script(tmp_path, STRAGGLER, before=WHOLE_LOOP)
+    path = script(tmp_path, STRAGGLER)
     launcher = (
         sys.executable,
         "-m",

@@ -209,3 +209,12 @@ def test_what_a_file_says_is_harmless(
     assert out + err
     assert_harmless(out)
     assert_harmless(err)
+
+
+def test_a_long_text_is_made_harmless_to_its_end() -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    text = "x" * (printing.PIECE - 1) + "\x1b\u00e9" * 3 + "y" * printing.PIECE + "\x9b\n"
+    printing.put(text, out, errors="xmlcharrefreplace")
+    out.seek(0)
+    wanted = "x" * (printing.PIECE - 1) + "?&#233;" * 3 + "y" * printing.PIECE + "?\n"
+    assert out.read() == wanted

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
 from stepscope.core.contract.check import CheckContract
-from stepscope.core.contract.codec import Contract, decode, encode, schema_of
+from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.collective import CollectiveContract
 from stepscope.core.contract.comparison import ComparisonContract
 from stepscope.core.contract.diagnosis import DiagnosisContract
@@ -227,3 +228,22 @@ def test_a_number_out_of_range_is_refused_at_its_place() -> None:
     told["findings"][0]["predicted_low"] = 0.5
     with pytest.raises(FormatError, match=r"predicted_low"):
         decode(json.dumps(told), DiagnosisContract, "a.json")
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    share: float | None = None
+
+
+class Many(Contract, frozen=True, kw_only=True, tag="stepscope.many/1"):
+    items: tuple[Item, ...]
+    few: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize("num", [0, 1, MANY, MANY + 1, 100])
+def test_a_long_list_is_written_as_a_short_one_is(num: int) -> None:
+    items = tuple(Item(number=number, share=number / 3) for number in range(num))
+    many = Many(items=items, few=(1, 2))
+    assert encode(many) == json.dumps(plain(many), indent=2)
+    strange = Many(items=(*items, Item(number=1, share=float("inf"))))
+    assert json.loads(encode(strange))["items"][-1] == {"number": 1, "share": None}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stepscope.cli.options import add_format
 from stepscope.cli.printing import print_document
-from stepscope.cli.run import RUNS
+from stepscope.protocol.run_folder import RUNS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 from stepscope.cli.options import add_format, add_hardware, run_path
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.progress import progress_bar
-from stepscope.cli.run import RUNS, new_folder
+from stepscope.cli.run import new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
 from stepscope.cli.verify.options import Measuring, Proof, add_measuring, measuring_of
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
+from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,6 +13,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.options import options_of
-from stepscope.cli.printing import print_document
+from stepscope.cli.printing import print_document, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, new_folder
 from stepscope.protocol.options import Options as RecordingOptions
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 NUM_STEPS = 10
 RECORDING = RecordingOptions(start_step=5, sample_s=0.25)
 LOOK_S = 0.25
+SAY_S = 2.0
+"""Between two lines that say how far it is."""
 PATIENCE_STEPS = 10
 """Further steps in which a recording that has not come may still come."""
 CODES = {"ok": 0, "bad": 1, "not known": 2}
@@ -136,6 +139,9 @@ class _Progress:
 
         self._follower = Follower(folder)
         self.tail = self.look()
+        self._began_s = self._said_s = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        """Steps when the slowest rank had made one, and when that was."""
 
     def look(self) -> RunTail:
         self.tail = self._follower.look()
@@ -143,7 +149,27 @@ class _Progress:
 
     def is_wanted(self) -> bool:
         """Whether a rank has not yet what is needed."""
-        return not _is_enough(self.look())
+        is_wanted = not _is_enough(self.look())
+        if is_wanted and sys.stderr.isatty():
+            self._say_how_far()
+        return is_wanted
+
+    def _say_how_far(self) -> None:
+        """A line now and then, and no bar: the job writes to the same terminal."""
+        from stepscope.analyses.run.samples import last_step
+
+        done = min((last_step(rank) or 0 for rank in self.tail.ranks), default=0)
+        now_s = time.monotonic()
+        if done and self._first is None:
+            self._first = done, now_s
+        if now_s - self._said_s < SAY_S:
+            return
+        self._said_s = now_s
+        left = ""
+        if self._first is not None and done > self._first[0]:
+            pace_s = (now_s - self._first[1]) / (done - self._first[0])
+            left = f", about {max(NUM_STEPS - done, 0) * pace_s:.0f} s left"
+        say(f"{done} of {NUM_STEPS} steps after {now_s - self._began_s:.0f} s{left}")
 
 
 def _is_enough(tail: RunTail) -> bool:

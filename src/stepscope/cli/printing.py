@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from stepscope.report.document.blocks import Document
 
 __all__ = ["Parser", "harmless", "note", "print_document", "progress", "put", "say"]
+PIECE = 1 << 16
+"""Characters that are made harmless at once: each copy of them is memory."""
 CLEAR_LINE = "\r\033[K"
 
 
@@ -25,7 +27,9 @@ def put(text: str, stream: TextIO | None = None, *, errors: str = "replace") -> 
     of what its encoding lacks."""
     stream = sys.stdout if stream is None else stream
     encoding = stream.encoding or "utf-8"
-    stream.write(harmless(text).encode(encoding, errors).decode(encoding))
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        stream.write(harmless(piece).encode(encoding, errors).decode(encoding))
 
 
 def progress(words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ class Bars:
         finally:
             if task is not None:
                 self._remove(task)
+
+    def show(self, what: str, total: int, is_long: bool) -> AbstractContextManager[Advance]:
+        return self.reading(what, total) if is_long else self.loop(what, total)
 
     def _add(self, what: str, total: int) -> TaskID:
         if self._display is None:
@@ -111,7 +114,7 @@ def loops_shown() -> Iterator[None]:
         return
     from stepscope.core.progress import shown_by
 
-    with shown_by(BARS.loop):
+    with shown_by(BARS.show):
         yield
 
 

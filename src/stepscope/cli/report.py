@@ -74,6 +74,7 @@ class ReportOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from stepscope.core.progress import followed
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.system.measured_rates import read_roofs
@@ -87,7 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         rates = None if options.roofs is None else read_roofs(options.roofs)
         with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
-            page = page_of(page_of_recording(recording, rates))
+            _ = recording.diagnosis  # Reading and judging have bars of their own.
+            with followed("drawing", 3) as advance:
+                recorded = page_of_recording(recording, rates)
+                advance(2)
+                page = page_of(recorded)
+                advance(3)
     write(render_page(page), options.out)
     note(f"{page['headline']}\n{options.out}")
     return 0

@@ -10,8 +10,9 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Advance = Callable[[int], None]
 """Called with the number that is done."""
-Show = Callable[[str, int], AbstractContextManager[Advance]]
-"""Opened around a loop, with what it does in a word or two and how many times."""
+Show = Callable[[str, int, bool], AbstractContextManager[Advance]]
+"""Opened around a loop, with what it does in a word or two, how many times, and whether each of
+them is long, so that it is shown from the start."""
 
 _SHOW: ContextVar[Show | None] = ContextVar("progress", default=None)
 
@@ -26,13 +27,23 @@ def shown_by(show: Show) -> Iterator[None]:
         _SHOW.reset(token)
 
 
-def counted(what: str, items: Iterable[Item], num: int) -> Iterator[Item]:
-    """The items, of which there are `num`; each is done when the next is asked for."""
+@contextmanager
+def followed(what: str, num: int, *, is_long: bool = False) -> Iterator[Advance]:
+    """For what is no loop over items: to be called with how many of the `num` are done."""
     show = _SHOW.get()
     if show is None:
+        yield lambda _done: None
+        return
+    with show(what, num, is_long) as advance:
+        yield advance
+
+
+def counted(what: str, items: Iterable[Item], num: int) -> Iterator[Item]:
+    """The items, of which there are `num`; each is done when the next is asked for."""
+    if _SHOW.get() is None:
         yield from items
         return
-    with show(what, num) as advance:
+    with followed(what, num) as advance:
         for done, item in enumerate(items, 1):
             yield item
             advance(done)

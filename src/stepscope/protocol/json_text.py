@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
+from io import StringIO
 
 MOST_BITS = 8192
 """Of a whole number: Python refuses to write one of more than 4300 digits."""
@@ -25,12 +26,22 @@ def json_text(
 ) -> str:
     """The value as JSON; what is not finite in it is null."""
     encoder = _encoder(indent, separators, ensure_ascii)
+    encode = encoder.encode if indent is None else partial(_by_piece, encoder)
     try:
-        text = encoder.encode(value)
+        text = encode(value)
     except ValueError:
-        text = encoder.encode(finite(value))
+        text = encode(finite(value))
     # DEL is the one control character that JSON lets stand as it is.
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
+
+
+def _by_piece(encoder: json.JSONEncoder, value: object) -> str:
+    """Indented text comes in as many pieces as it has words, which `encode` keeps to the end: three
+    times the text."""
+    text = StringIO()
+    for piece in encoder.iterencode(value):
+        text.write(piece)
+    return text.getvalue()
 
 
 def finite(value: object) -> object:

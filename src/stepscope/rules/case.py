@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,6 +25,9 @@ from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
 from stepscope.rules.task_table import TaskTable, task_table
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 WAITING_SHARE = 0.05
 """Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
@@ -54,8 +59,7 @@ class Case:
     _replayed: list[Trace] = field(default_factory=list, repr=False, compare=False)
     _tables: list[TaskTable] = field(default_factory=list, repr=False, compare=False)
     _stacks: list[Stacks | None] = field(default_factory=list, repr=False, compare=False)
-    fusible: list[Any] = field(default_factory=list, repr=False, compare=False)
-    """What `shared.fusible_runs` found, once it was asked."""
+    _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def replayed(self) -> Trace:
@@ -85,6 +89,13 @@ class Case:
         """Whether stacks name the lines of what is found."""
         return self.stacks is not None and self.stacks.has_lines
 
+    def made_once(self, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
+        """What `make` gives, made when it is first asked for under this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
+
     def stalls(self, kind: str) -> Stalls | None:
         """What only some steps of the recorded run hold, of this kind."""
         return None if self.metadata is None else self.metadata.stalls.get(kind)
@@ -98,6 +109,19 @@ class Case:
             if is_input_kept:
                 after = max(after, self.step_interval_ns)
         return self.step_interval_ns / max(after, 1.0)
+
+
+def once_a_case(
+    make: Callable[Concatenate[Case, Given], Made],
+) -> Callable[Concatenate[Case, Given], Made]:
+    """Several rules ask for it, and it depends on the case, its graph and plain numbers alone."""
+
+    @wraps(make)
+    def asked(case: Case, /, *args: Given.args, **kwargs: Given.kwargs) -> Made:
+        key = (make, *args, *sorted(kwargs.items()))
+        return case.made_once(key, lambda: make(case, *args, **kwargs))
+
+    return asked
 
 
 def case_of(

@@ -4,11 +4,11 @@ public traces."""
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepscope.analyses.collectives.group_families import Families
@@ -39,7 +39,7 @@ def recorded(path: Path) -> CollectiveRecords:
 
 def raw_kernels(path: Path, elements: int) -> list[dict[str, Any]]:
     """NCCL kernels with so many elements, as the file has them, by time."""
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    events = msgspec.json.decode(gzip.decompress(path.read_bytes()))["traceEvents"]
     found = [
         e
         for e in events

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stepscope.analyses.run.curves import (
@@ -107,7 +107,7 @@ def test_memory_over_the_step_is_what_the_allocator_told() -> None:
     low, high = (
         trace.meta.base_ns + ns for ns in facts.steps.windows[facts.steps.median_windows[0]]
     )
-    raw = json.loads(gzip.decompress(WITH_MEMORY.read_bytes()))
+    raw = msgspec.json.decode(gzip.decompress(WITH_MEMORY.read_bytes()))
     base = raw.get("baseTimeNanoseconds", 0)
     told = [
         event

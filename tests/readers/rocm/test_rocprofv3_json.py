@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -177,7 +178,7 @@ def rows(trace: Trace) -> list[tuple[Any, ...]]:
     not REAL.is_file(), reason="the shared recording of rocprofv3 is not beside this checkout"
 )
 def test_real_recording_has_the_figures_of_its_own_json() -> None:
-    tool = json.loads(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
+    tool = msgspec.json.decode(gzip.decompress(REAL.read_bytes()))["rocprofiler-sdk-tool"][0]
     dispatches = tool["buffer_records"]["kernel_dispatch"]
     names = {
         symbol["kernel_id"]: symbol["formatted_kernel_name"] for symbol in tool["kernel_symbols"]
@@ -260,6 +261,29 @@ def test_pieces_of_any_size_give_the_same_trace(
         monkeypatch.setattr("stepscope.readers.stream.BLOCK_BYTES", size // 2 + 7)
         assert rows(read(tmp_path / "b.json", data)) == whole
         assert rows(read(tmp_path / "c.json", pretty)) == whole
+
+
+def test_a_list_that_ends_inside_a_piece_does_not_slow_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece that reaches into the next list does not decode; what follows it does again."""
+    data = small()
+    tool = data["rocprofiler-sdk-tool"][0]
+    tool["buffer_records"]["kernel_dispatch"] *= 400
+    tool["buffer_records"]["memory_copy"] *= 400
+    monkeypatch.setattr(rocprof_walk, "PIECE_BYTES", 4_000)
+    monkeypatch.setattr("stepscope.readers.stream.BLOCK_BYTES", 2_000)
+    one_by_one = []
+    skim = rocprof_walk.Walk._skim
+
+    def counted(walk: rocprof_walk.Walk, *, keep: int) -> bytes | None:
+        one_by_one.append(keep)
+        return skim(walk, keep=keep)
+
+    monkeypatch.setattr(rocprof_walk.Walk, "_skim", counted)
+    trace = read(tmp_path / "a.json", data)
+    assert len(trace) > 1_000
+    assert len(one_by_one) < 100
 
 
 def test_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:

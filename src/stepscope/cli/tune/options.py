@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepscope.cli.option_types import count, seconds
 from stepscope.cli.options import add_format, run_path
-from stepscope.cli.run import RUNS
+from stepscope.protocol.run_folder import RUNS
 
 CACHE_VARIABLE = "STEPSCOPE_TUNING_CACHE"
 

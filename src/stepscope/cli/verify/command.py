@@ -246,20 +246,23 @@ def checked_runs(runner: Runner, progress: Progress) -> tuple[list[Measured], Ba
     first that fails, or to where it was interrupted or the budget ended, and which of the two it
     was."""
     from stepscope.core.experiments.experiment import BASELINE, CANDIDATE
-    from stepscope.experiments.budget import SpentError
+    from stepscope.core.progress import followed
+    from stepscope.experiments.budget import CHECK_RUNS, SpentError
     from stepscope.experiments.verify.evidence import measured
 
     runs: list[Measured] = []
-    for side in (BASELINE, BASELINE, CANDIDATE):
-        try:
-            trial = runner.measure(side, with_numerics=True)
-        except (KeyboardInterrupt, SpentError) as stopped:
-            return runs, stopped
-        run = measured(side, trial)
-        runs.append(run)
-        progress.on_run(run, None)
-        if not trial.is_good:
-            break
+    with followed("runs that are checked", CHECK_RUNS, is_long=True) as advance:
+        for side in (BASELINE, BASELINE, CANDIDATE):
+            try:
+                trial = runner.measure(side, with_numerics=True)
+            except (KeyboardInterrupt, SpentError) as stopped:
+                return runs, stopped
+            run = measured(side, trial)
+            runs.append(run)
+            advance(len(runs))
+            progress.on_run(run, None)
+            if not trial.is_good:
+                break
     return runs, None
 
 

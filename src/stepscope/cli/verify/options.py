@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import count, positive, seconds
 from stepscope.cli.options import add_format, run_path
-from stepscope.cli.run import RUNS
 from stepscope.errors import UsageError
+from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.experiment import Side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -10,6 +11,9 @@ from stepscope.core.json_decode import convert_value
 from stepscope.errors import FormatError
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import parse_json
+
+MANY = 16
+"""Items of a list, from which they are written one by one."""
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
@@ -38,7 +42,31 @@ def plain(contract: Contract) -> dict[str, Any]:
 
 def encode(contract: Contract) -> str:
     """As indented text."""
-    return json_text(plain(contract), indent=2)
+    return json_text(plain_by_item(contract), indent=2)
+
+
+def plain_by_item(contract: Contract) -> dict[str, Any]:
+    """As `plain`, with the items of long lists made plain when they are written: of hundreds of
+    ranks, dicts and lists would be most of what a command holds."""
+    fields = zip(contract.__struct_fields__, contract.__struct_encode_fields__, strict=True)
+    long = {
+        name: (key, items)
+        for name, key in fields
+        if isinstance(items := getattr(contract, name), tuple) and len(items) > MANY
+    }
+    values = plain(
+        msgspec.structs.replace(contract, **{name: items[:1] for name, (_, items) in long.items()})
+    )
+    for key, items in long.values():
+        values[key] = _PlainItems(items)
+    return values
+
+
+class _PlainItems(list[Any]):
+    """Items of a contract, each made plain when it is asked for."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (msgspec.to_builtins(item, enc_hook=_builtin) for item in super().__iter__())
 
 
 def decode(text: str | bytes, shape: type[D], where: str, *, is_strict: bool = False) -> D:

@@ -25,6 +25,7 @@ from stepscope.core.experiments.tuning import (
     UNEQUAL,
     Tried,
 )
+from stepscope.core.progress import Advance, followed
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.budget import Division, divided, for_runs
 from stepscope.experiments.tune.batch import settled_space
@@ -90,8 +91,15 @@ class Search:
         """Measures the baseline, then searches. Ctrl-C ends it; what was measured stays."""
         if self.began is None:
             self.began = self.clock()
+        most = self.policy.num_trials
+        with followed(f"at most {most} trials", 1 + most, is_long=True) as advance:
+            self._run(starts, advance)
+        self.searched_s = self.spent_s
+
+    def _run(self, starts: Callable[[Trial], Sequence[Start]], advance: Advance) -> None:
         try:
             self._measure_baseline()
+            advance(1)
             assert self.given is not None
             self.space = settled_space(
                 self.space, self.given.setup, self.policy.free, self.policy.effective_batch
@@ -116,6 +124,7 @@ class Search:
             while self._is_wanted(self.study):
                 try:
                     self._make_trial(self.study)
+                    advance(1 + len(self.study.trials()))
                 except UsageError as problem:
                     # A disk that is full, a command that has gone: what was measured until then is
                     # shown.
@@ -128,7 +137,6 @@ class Search:
             raise InputError(
                 f"the storage {where} cannot be used any more: {why}. The runs until now are kept"
             ) from None
-        self.searched_s = self.spent_s
 
     @property
     def division(self) -> Division | None:

@@ -25,6 +25,7 @@ from stepscope.core.experiments.experiment import (
     Verified,
 )
 from stepscope.core.experiments.trials import Trial
+from stepscope.core.progress import Advance, followed
 from stepscope.errors import StepscopeError
 from stepscope.experiments.bootstrap import smallest_shown
 from stepscope.experiments.budget import SpentError
@@ -135,6 +136,8 @@ class _Experiment:
     steps."""
     is_interrupted: bool = False
     started: float = 0.0
+    advance: Advance = lambda _done: None
+    """Told how many runs were made."""
 
     @property
     def policy(self) -> VerifyPolicy:
@@ -209,12 +212,15 @@ class _Experiment:
 
     def _go_through(self) -> None:
         """Until there is a verdict, or the time is over."""
+        policy = self.policy
+        most = 2 * policy.num_rehearsals + RUNS_A_ROUND * policy.max_rounds
         try:
-            for run in self.runs:
-                self._judge(run.side, run.trial)
-            self._rehearse()
-            while self.verdict is None:
-                self._round()
+            with followed(f"at most {most} runs", most, is_long=True) as self.advance:
+                for run in self.runs:
+                    self._judge(run.side, run.trial)
+                self._rehearse()
+                while self.verdict is None:
+                    self._round()
         except SpentError as spent:
             if not self.runs:
                 raise
@@ -316,6 +322,7 @@ class _Experiment:
     def _run(self, side: Side, number: int | None) -> None:
         run = measured(side, self.measure(side), number)
         self.runs.append(run)
+        self.advance(len(self.runs))
         if self.on_run is not None:
             self.on_run(run, self.interval)
         self._judge(side, run.trial)

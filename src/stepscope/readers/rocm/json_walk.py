@@ -124,24 +124,26 @@ class Walk:
                 return
             while len(self._text) - self._at < PIECE_BYTES and self._more():
                 pass
-            end = self._last_cut() if self._dropped + self._at >= self._uncut else None
-            if end is not None and self.try_decode(path, b"[" + self._text[self._at : end] + b"]"):
-                self._at = end
-                continue
-            # What was searched, or did not decode, is taken one by one to its end and not searched
-            # again.
-            self._uncut = max(
-                self._uncut, self._dropped + (len(self._text) if end is None else end)
-            )
-            if not self._one_by_one(path):
+            # What was searched, or did not decode (the list may end in it), is taken one by one to
+            # its end and not searched again.
+            if self._dropped + self._at >= self._uncut:
+                end = self._last_cut()
+                upto = len(self._text) if end is None else end
+                text = b"" if end is None else self._text[self._at : end]
+                if text and self.try_decode(path, b"[" + text + b"]"):
+                    self._at = upto
+                    continue
+                self._uncut = self._dropped + upto
+            if not self._one_by_one(path, self._uncut):
                 return
 
-    def _one_by_one(self, path: Path) -> bool:
-        """Some megabytes of entries, each whole. False at the list's end."""
+    def _one_by_one(self, path: Path, upto: int) -> bool:
+        """Some megabytes of entries, each whole, up to this byte of the whole. False at the list's
+        end."""
         entries: list[bytes] = []
         size = 0
         try:
-            while size < PIECE_BYTES:
+            while size < PIECE_BYTES and self._dropped + self._at < upto:
                 if self._past_space() == b"]":
                     self._at += 1
                     return False

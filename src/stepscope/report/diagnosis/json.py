@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from stepscope.core.contract.codec import decode, plain
+from stepscope.core.contract.codec import decode, plain, plain_by_item
 from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
@@ -24,7 +24,7 @@ MOST_NAMED = 6
 
 def to_json(diagnosis: Diagnosis, gate: Gate | None = None) -> str:
     """As indented text. What was not measured is null, never 0; so is what is not finite."""
-    values = plain(_document(diagnosis, gate))
+    values = plain_by_item(_document(diagnosis, gate))
     lost = _lost(values)
     return json_text(_finite(values, lost) if lost else values, indent=2)
 

@@ -123,7 +123,7 @@ def _unexplained(case: Case, graph: Graph) -> Abstention | None:
     has_frames = case.context.trace.meta.has_stacks or case.context.trace.is_kind(Kind.PYTHON).any()
     if is_timed or has_frames:
         return None
-    gaps = long_gaps(case, graph)
+    gaps = long_gaps(case)
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
     if (
         len(quiet) == 0

@@ -71,12 +71,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     if graph is None or case.step_interval_ns is None:
         return None
-    mask = model_launches(case, graph)
+    mask = model_launches(case)
     if not mask.any() or case.speedup(_launched_at_once(graph, mask)) < POLICY.least_gain:
         return None
     steady, waits = _holds_still(case, graph), int((graph.call_wait != NONE).sum())
     captured, compiled = _captured(case, mask), compiled_work(case)
-    whole = launches_of_kernels(case, graph)
+    whole = launches_of_kernels(case)
     by_hand = case.speedup(_in_graphs(graph, whole))
     return Proposal(
         code=CODE,

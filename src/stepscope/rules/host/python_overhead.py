@@ -82,7 +82,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             needs="profile with ProfilerActivity.CPU",
         )
     work = float(graph.call_parts["work"].sum()) / graph.num_steps
-    pauses, every = pauses_of(case, graph), long_gaps(case, graph)
+    pauses, every = pauses_of(case, graph), long_gaps(case)
     long = every.only(every.own_ns >= POLICY.pause_ns)
     for gaps, least_share in ((every, POLICY.least_share), (long, POLICY.least_paused)):
         excess = subtract(ranges_of(case, gaps, whole=False), pauses)

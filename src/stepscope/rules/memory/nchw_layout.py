@@ -32,7 +32,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.convolutions import (
     image_and_weight,
@@ -137,6 +137,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
+@once_a_case
 def turned_by_compiler(case: Case) -> Change | None:
     """What torch.compile does to the convolutions themselves; None where it leaves their layout, or
     it is right already."""

@@ -35,14 +35,15 @@ from stepscope.rules.shared.compiled_host import (
     compiled_work,
     is_compiled,
     model_kernels,
+    num_left,
     without_checks,
 )
 from stepscope.rules.shared.fusible_runs import (
     FUSIBLE,
     fused_tasks,
-    num_compiled_kernels,
     of_several,
     runs_of,
+    tasks_in,
 )
 from stepscope.rules.task_table import per_step_ms
 
@@ -70,8 +71,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not worth:
         return None
     mask = np.zeros(len(graph), np.bool_)
-    for run in worth:
-        mask[run.tasks] = True
+    mask[tasks_in(worth)] = True
     spent_ms = per_step_ms(graph, mask)
     longest = max(worth, key=lambda run: run.now_ns)
     return Proposal(
@@ -101,9 +101,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def _launches(case: Case) -> str:
     assert case.graph is not None
-    kernels = model_kernels(case, case.graph)
-    now = int(kernels.sum()) / max(case.graph.num_steps, 1)
-    left = num_compiled_kernels(case, kernels)
+    now = int(model_kernels(case).sum()) / max(case.graph.num_steps, 1)
+    left = num_left(case)
     return f"the host launches {now:.0f} kernels a step for the model, {left:.0f} when compiled"
 
 

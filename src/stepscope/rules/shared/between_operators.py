@@ -12,7 +12,7 @@ from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import OPTIMIZER_RANGE
 from stepscope.core.trace import Bool, Float64, Int64, Kind
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.host_ranges import waiting_of
 
 USUAL_NS = 8_000
@@ -47,10 +47,12 @@ class HostGaps:
         return middle
 
 
-def long_gaps(case: Case, graph: Graph) -> HostGaps:
+@once_a_case
+def long_gaps(case: Case) -> HostGaps:
     """The gaps in which the host does something of its own, longer than it takes to go from one
     operator to the next."""
-    every = _gaps(case, graph)
+    assert case.graph is not None
+    every = _gaps(case, case.graph)
     short = every.usual_ns < SHORT_GAP_NS
     usual = np.where(
         short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns
@@ -78,6 +80,7 @@ def work_ns_in(case: Case, graph: Graph, ranges: Intervals) -> float:
     return float(work.sum()) / max(graph.num_steps, 1)
 
 
+@once_a_case
 def elsewhere(case: Case) -> Intervals:
     """When the host did what other rules judge."""
     trace, host = case.replayed, case.context.host

@@ -20,7 +20,7 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import Change, without_waits
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared import between_operators
 from stepscope.rules.shared.fusible_runs import num_compiled_kernels
 from stepscope.rules.shared.host_ranges import (
@@ -59,17 +59,22 @@ def is_compiled(case: Case) -> bool:
     return bool(matching(case.replayed, REGION).any())
 
 
-def model_launches(case: Case, graph: Graph) -> Bool:
+@once_a_case
+def model_launches(case: Case) -> Bool:
     """Calls that compiling reaches: launches of kernels outside the optimizer, the loader, saving
     and compiling; not copies from the host, not what is a CUDA graph already."""
+    assert case.graph is not None
+    graph = case.graph
     inside = calls_inside(graph, ranges_of(case, named_events(case, OPTIMIZER, Kind.MARK, Kind.OP)))
-    mask: Bool = launches_of_kernels(case, graph) & ~inside
+    mask: Bool = launches_of_kernels(case) & ~inside
     return mask
 
 
-def launches_of_kernels(case: Case, graph: Graph) -> Bool:
+@once_a_case
+def launches_of_kernels(case: Case) -> Bool:
     """The same, the optimizer's among them."""
-    context = case.context
+    assert case.graph is not None
+    context, graph = case.context, case.graph
     trace, host = context.trace, context.host
     count = np.diff(graph.call_first)
     outside = ~contains(join(host.input, host.io, host.compile), graph.call_start_ns)
@@ -80,20 +85,27 @@ def launches_of_kernels(case: Case, graph: Graph) -> Bool:
     return mask
 
 
-def model_kernels(case: Case, graph: Graph) -> Bool:
+@once_a_case
+def model_kernels(case: Case) -> Bool:
     """The kernels of the model's launches."""
-    kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
-    mask: Bool = kernels & tasks_of(graph, model_launches(case, graph))
+    assert case.graph is not None
+    kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
+    mask: Bool = kernels & tasks_of(case.graph, model_launches(case))
     return mask
+
+
+@once_a_case
+def num_left(case: Case) -> float:
+    """What is left of them when compiled, a step."""
+    return num_compiled_kernels(case, model_kernels(case))
 
 
 def compiled_work(case: Case, pace: float = 1.0) -> Change:
     """The host launches what is left of the kernels from compiled code, `pace` times as slowly."""
-    assert case.graph is not None
-    num_left = num_compiled_kernels(case, model_kernels(case, case.graph))
-    return with_launches(case, pace * POLICY.per_launch * num_left)
+    return with_launches(case, pace * POLICY.per_launch * num_left(case))
 
 
+@once_a_case
 def without_checks(case: Case) -> Change:
     """A model that looks at its mask before it begins (`if mask.all()`) waits for the device at the
     start of every step; transformers skips that when it is compiled."""
@@ -114,9 +126,12 @@ def captured_work(case: Case, pace: float = 1.0) -> Change:
     return with_launches(case, pace * (POLICY.entering_captured + per_parameter))
 
 
-def own_python(case: Case, graph: Graph) -> Float64:
+@once_a_case
+def own_python(case: Case) -> Float64:
     """Per call, the host's work in Python of the user's own, which no compiling takes away."""
-    gaps = between_operators.long_gaps(case, graph)
+    assert case.graph is not None
+    graph = case.graph
+    gaps = between_operators.long_gaps(case)
     excess = between_operators.ranges_of(case, gaps, whole=False)
     without = between_operators.without_work_in(case, graph, excess).call_parts["work"]
     own: Float64 = graph.call_parts["work"] - without
@@ -126,10 +141,8 @@ def own_python(case: Case, graph: Graph) -> Float64:
 def with_launches(case: Case, num_launches: float) -> Change:
     """The host spends as much on the model as so many of its launches a step take now."""
     assert case.graph is not None
-    graph = case.graph
-    mask = model_launches(case, graph)
-    own = own_python(case, graph)
-    now = int(model_kernels(case, graph).sum()) / max(graph.num_steps, 1)
+    mask, own = model_launches(case), own_python(case)
+    now = int(model_kernels(case).sum()) / max(case.graph.num_steps, 1)
     factor = num_launches / max(now, 1.0)
 
     def change(before: Graph) -> Graph:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.trace import NONE, Bool, Kind
+from stepscope.core.trace import NONE, Bool, Int64, Kind
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.inputs import integer_at
@@ -90,6 +91,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     moved: float
     instructions: float
     over_batches: bool
+    is_norm_backward: bool
+    name: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,19 +120,20 @@ class FusibleRun:
     """The largest tensor that the first operator reads."""
     over_batches: bool = False
     """It has a batch norm, whose library kernels are slow for reasons of their own."""
+    num_norms_backward: int = 0
+    copies: bool = False
+    sums: bool = False
     homes: set[int] = field(default_factory=set)
     """Places of the forward runs it is the backward of."""
 
 
+@once_a_case
 def runs_of(case: Case) -> list[FusibleRun]:
     """The runs of the replayed steps; none without shapes."""
     assert case.graph is not None
     if not case.context.trace.meta.has_shapes:
         return []
-    if not case.fusible:
-        case.fusible.append(find_runs(case.graph, case.table))
-    runs: list[FusibleRun] = case.fusible[0]
-    return runs
+    return find_runs(case.graph, case.table)
 
 
 def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
@@ -180,6 +184,11 @@ def of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
     return [run for run in runs if len(run.ops) > 1]
 
 
+def tasks_in(runs: list[FusibleRun]) -> Int64:
+    """All their tasks."""
+    return np.fromiter(chain.from_iterable(run.tasks for run in runs), np.int64)
+
+
 def _fits(table: TaskTable, op: int) -> bool:
     work = table.work(op)
     if work is None or work.bytes is None:
@@ -193,14 +202,17 @@ def _bytes_of(tensor: Tensor) -> float:
 
 def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_backward: bool) -> int:
     """The latest open run that has written something the operator reads, or a new one."""
-    candidates = [index for index in reversed(opened) if runs[index].backward == is_backward]
-    for index in candidates:
-        if any(map(runs[index].live.get, traffic.reads)):
-            return index
+    for index in reversed(opened):
+        run = runs[index]
+        if run.backward == is_backward:
+            live = run.live
+            for tensor in traffic.reads:
+                if live.get(tensor):
+                    return index
     # A compiler also fuses operators that read the same tensors, which tensors of one size in
     # one run may be.
-    for index in candidates:
-        if not traffic.large.isdisjoint(runs[index].seen):
+    for index in reversed(opened) if traffic.large else ():
+        if runs[index].backward == is_backward and not traffic.large.isdisjoint(runs[index].seen):
             return index
     runs.append(FusibleRun(backward=is_backward))
     opened.append(len(runs) - 1)
@@ -209,18 +221,21 @@ def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_bac
 
 def _join(run: FusibleRun, traffic: Traffic) -> None:
     """Add the operator's traffic to the run's."""
-    new = [tensor for tensor in traffic.reads if tensor not in run.seen]
+    live, seen = run.live, run.seen
     for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
-        if run.live.get(tensor):
-            run.live[tensor] -= 1
-        elif tensor in new:
-            run.comes_in += size
-        else:
+        if live.get(tensor):
+            live[tensor] -= 1
+        elif tensor in seen:
             run.may_come_in += size
+        else:
+            run.comes_in += size
     if not run.ops:
         run.grad_in = max(traffic.read_bytes, default=0.0)
-    run.seen.update(new)
+    seen.update(traffic.reads)
     run.over_batches |= traffic.over_batches
+    run.num_norms_backward += traffic.is_norm_backward
+    run.copies |= traffic.name == COPY
+    run.sums |= traffic.name == SUM
     run.instructions += traffic.instructions
     if traffic.writes is not None:
         run.live[traffic.writes] = run.live.get(traffic.writes, 0) + 1
@@ -256,7 +271,8 @@ def _traffic(table: TaskTable, op: int) -> Traffic:
     reads = tuple((tensor.numel, tensor.dtype) for tensor in tensors)
     sizes = tuple(_bytes_of((tensor.stored, tensor.dtype)) for tensor in tensors)
     name, num = table.op_name(op), max((numel for numel, _ in reads), default=0)
-    again = (read_bytes(*tensors[:2]) or 0.0) if name.endswith("norm_backward") else 0.0
+    is_norm_backward = name.endswith("norm_backward")
+    again = (read_bytes(*tensors[:2]) or 0.0) if is_norm_backward else 0.0
     if "batch_norm" in name:
         again = again or (read_bytes(*tensors[:1]) or 0.0)
     calls = _calls_a_function(table, op, len(reads))
@@ -275,6 +291,8 @@ def _traffic(table: TaskTable, op: int) -> Traffic:
         moved=(read_bytes(*tensors) or 0.0) + written + again,
         instructions=each * num,
         over_batches="batch_norm" in name,
+        is_norm_backward=is_norm_backward,
+        name=name,
     )
 
 
@@ -344,6 +362,7 @@ def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, share:
     return best
 
 
+@once_a_case
 def fused_tasks(case: Case, share: float) -> Change:
     """Each run that gains by it is one kernel, with this share of what may come in coming in; none
     where the device's rates are not known."""
@@ -375,22 +394,19 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     graph, table, runs = case.graph, case.table, runs_of(case)
     assert graph is not None
     left = of_model.copy()
-    for run in runs:
-        left[run.tasks] = False
+    left[tasks_in(runs)] = False
     left &= ~table.where(lambda op: JOINED.search(table.op_name(op)) is not None)
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
     kept = int((left & ~single).sum()) + len(np.unique(table.op[single]))
-    return (kept + sum(_num_kernels(table, run) for run in runs)) / max(graph.num_steps, 1)
+    return (kept + sum(map(_num_kernels, runs))) / max(graph.num_steps, 1)
 
 
-def _num_kernels(table: TaskTable, run: FusibleRun) -> int:
+def _num_kernels(run: FusibleRun) -> int:
     """Sums over rows take a pass of their own, in two stages; of operators that stand alone, as far
     as sizes tell, casts of weights and gradients do, the others mostly join a neighbour."""
-    names = [table.op_name(op) for op in run.ops]
     if run.over_batches:
         return 1 + POLICY.batch_norm_kernels
-    norms = sum(name.endswith("norm_backward") for name in names)
-    sums = run.backward and SUM in names
-    if len(names) == 1 and not norms and names[0] not in (COPY, SUM):
+    norms = run.num_norms_backward
+    if len(run.ops) == 1 and not (norms or run.copies or run.sums):
         return 0
-    return 1 + 2 * norms + int(sums)
+    return 1 + 2 * norms + int(run.backward and run.sums)
