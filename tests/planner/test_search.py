@@ -248,7 +248,7 @@ def test_the_best_is_the_fastest_that_fits(
 ) -> None:
     job, rows = tried
     found = search(job, Space(offload=OFFLOAD))
-    fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.memory_bytes]
+    fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.roomy_bytes]
     assert 0 < len(fit) < len(rows)
     assert found.num_layouts == len(rows)
     assert found.num_fit == len(fit)
@@ -271,7 +271,7 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
     )
     slow = search_module.SLOWEST * front[0].step_s
     for layout, step, memory in rows:
-        if memory <= job.cluster.memory_bytes and step <= slow:
+        if memory <= job.cluster.roomy_bytes and step <= slow:
             near = 1 + 2 * SAME
             beats_or_ties = any(
                 each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory
@@ -287,7 +287,7 @@ def test_a_rival_is_placed_among_all(
     fit = sorted(
         (step, str(layout), layout)
         for layout, step, memory in rows
-        if memory <= job.cluster.memory_bytes
+        if memory <= job.cluster.roomy_bytes
     )
     step, _, layout = fit[len(fit) // 2]
     rival = search(job, Space(offload=OFFLOAD), rivals=[layout]).rivals[0]

@@ -12,7 +12,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import Memory, memory
 from stepscope.planner.network import Network
-from stepscope.planner.parameters import parameters
+from stepscope.planner.parameters import can_run, parameters
 from stepscope.planner.rates import Floats, rates_of
 from stepscope.planner.step_time import Times, step_times
 
@@ -36,7 +36,8 @@ class Estimates:
 
     @property
     def fits(self) -> Floats:
-        return self.memory_bytes <= self.job.cluster.memory_bytes
+        holds = self.memory_bytes <= self.job.cluster.usable_bytes
+        return holds & can_run(self.job, self.layouts)
 
     @property
     def num_devices(self) -> Floats:

@@ -63,10 +63,21 @@ class Framework:
     whose outputs are then not kept."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
+    balances_even: bool = True
+    """Whether they do so too where layers divide evenly by stages."""
+    fills_stages: bool = False
+    """Whether stages are filled by what blocks cost, up to equal shares, so that some can be left
+    empty (nanotron's build_model)."""
+    keeps_gathered_stages: bool = False
+    """Whether, with several stages, weights that ZeRO-3 gathered stay whole until the last
+    micro-batch, and gradients beside them (torchtitan's reshard_after_forward)."""
     logit_bytes: float = 10.0
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
+    kept_logit_bytes: float = 0.0
+    """Per logit of the micro-batch before, which the loop still refers to while the next one
+    runs."""
     kept_gathered: float = 0.0
     """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
     else they are gathered again."""
@@ -78,6 +89,9 @@ class Framework:
     """Whether the vocabulary is filled up so that tensor ranks have equal, even parts."""
     drops_rest: bool = False
     """Whether tokens that do not come out even are left off instead, as code for measuring does."""
+    usual_recompute: str | None = None
+    """What a run recomputes that says nothing of it, where the framework's default is kept;
+    None where people choose by what fits."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """What data ranks can share; FSDP is 3."""
     has_context: bool = True
@@ -109,6 +123,7 @@ MEGATRON_CORE = Framework(
     overlaps_data=True,
     overlaps_tensor=True,
     balances_stages=True,
+    balances_even=False,
     pads_vocab=True,
     zero_stages=(0, 1, 3),
 )
@@ -131,8 +146,11 @@ NANOTRON = Framework(
     accumulates_fused=False,
     balances_stages=True,
     scatters_sends=False,
-    parallel_logit_bytes=15.0,
+    parallel_logit_bytes=10.5,
+    kept_logit_bytes=4.0,
+    fills_stages=True,
     pads_vocab=True,
+    usual_recompute="none",
     zero_stages=(0, 1),
 )
 TORCHTITAN = Framework(
@@ -142,6 +160,7 @@ TORCHTITAN = Framework(
     overlaps_pipeline=True,
     fuses=False,
     selective_is_ops=True,
+    keeps_gathered_stages=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
 )
@@ -151,13 +170,14 @@ FSDP = Framework(
     fuses=False,
     comm_grad_bytes=2.0,
     logit_bytes=8.0,
+    usual_recompute="none",
     zero_stages=(0, 3),
     has_context=False,
     has_sequence=False,
     has_stages=False,
     offloads=True,
 )
-COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0)
+COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0, logit_bytes=4.0)
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
 INTERNEVO = Framework(
@@ -183,6 +203,7 @@ DDP = Framework(
     grad_bytes=4.0,
     copy_bytes=0.0,
     extra_activation=4.0,
+    usual_recompute="none",
     zero_stages=(0, 1),
     has_context=False,
     has_sequence=False,

@@ -90,6 +90,11 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes),
         gathered,
     )
+    if framework.keeps_gathered_stages:
+        # Gradients are added up in fp32 before they are scattered.
+        stays = is_whole & (width > 1) & (layouts.pp > 1)
+        whole_bytes = local * (framework.weight_bytes + (0.0 if job.is_adapter else 4.0))
+        gathered = np.where(stays, np.maximum(gathered, whole_bytes), gathered)
     buffers = _buffers(job, layouts)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
     update_bytes = np.where(
@@ -218,6 +223,7 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
         + working
     )
     logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
+    logit_bytes = logit_bytes + np.where(num_micro > 1, framework.kept_logit_bytes, 0.0)
     logits = tokens * head_rows(job, layouts) * logit_bytes
     return first, last, logits
 

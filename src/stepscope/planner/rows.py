@@ -150,7 +150,8 @@ def _megatron(name: str, options: str) -> tuple[Framework, bool]:
         return MEGATRON, False
     if "overlap" in options:
         return MEGATRON_CORE, True
-    return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
+    plain = replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, fuses_experts=False)
+    return replace(plain, attention=2), True
 
 
 def _in_catalog(name: str) -> Model | None:
@@ -173,6 +174,8 @@ def model_of(row: dict[str, Any]) -> Model:
     if model is not None and (model.layers, model.hidden) == (layers, hidden):
         # What a row leaves out (norms on queries, sinks, biases) is in the catalog.
         return model
+    if model is not None and model.hidden == hidden and model.layers > layers:
+        return _cut_short(model, layers, stated)
     heads = int(stated.get("heads") or max(1, round(hidden / 128)))
     is_gated = bool(stated.get("gated_mlp", False))
     ffn = stated.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
@@ -197,6 +200,19 @@ def model_of(row: dict[str, Any]) -> Model:
         is_tied=bool(stated.get("tied_embeddings", not is_gated)),
         experts=experts,
     )
+
+
+def _cut_short(model: Model, layers: int, stated: dict[str, Any]) -> Model:
+    """A known model with fewer layers, as people run it on one node to measure it.
+
+    Of layers without a mixture it keeps as many as the row says, else its share and at least one.
+    """
+    experts = model.experts
+    if experts is not None and experts.num_dense_layers:
+        share = experts.num_dense_layers * layers / model.layers
+        num_dense = int(stated.get("dense_layers") or max(1, round(share)))
+        experts = replace(experts, num_dense_layers=min(num_dense, layers))
+    return replace(model, layers=layers, experts=experts, extra_layer_params=0)
 
 
 def cluster_of(row: dict[str, Any]) -> Cluster:
@@ -279,7 +295,7 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         accum = stated.get("grad_accum")
         num_micro = int(accum) if accum else max(1, batch // (dp * micro))
         for vpp in _virtual(stated, row, model, pp):
-            kind = _recompute(stated.get("recompute"))
+            kind = _recompute(stated.get("recompute")) or framework.usual_recompute
             if kind is None and framework.name == MEGATRON.name:
                 # Before 2022 there was all or nothing, and every published run used it.
                 kind = "full"
@@ -288,7 +304,11 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
                 Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute)
                 for recompute in kinds
             ]
-    is_stated = framework.name == MEGATRON.name or _recompute(stated.get("recompute")) is not None
+    is_stated = (
+        framework.name == MEGATRON.name
+        or framework.usual_recompute is not None
+        or _recompute(stated.get("recompute")) is not None
+    )
     return PublishedResult(
         id=str(row.get("id", "?")),
         job=job,
@@ -386,6 +406,12 @@ def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:
+    """Whether the layout meant fits, or any of those that it may have been."""
+    fits = np.broadcast_to(estimates.fits, len(estimates.layouts))
+    return bool(fits[index] if row.is_recompute_stated else fits.any())
+
+
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
@@ -420,5 +446,5 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
         "mfu": flops / peak,
         "hfu": flops * (1 + again) / peak,
         "memory_gb": float(estimates.memory.reserved[index]) / GIB,
-        "fits": bool(np.broadcast_to(estimates.fits, len(estimates.layouts))[index]),
+        "fits": _fits(result, estimates, index),
     }

@@ -18,7 +18,7 @@ from stepscope.planner.estimate import estimate
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import memory
-from stepscope.planner.parameters import Parameters, parameters
+from stepscope.planner.parameters import Parameters, can_run, parameters
 from stepscope.planner.rates import Floats
 from stepscope.planner.space import Grid, Space
 
@@ -91,12 +91,30 @@ def search(
     compared = choices_of(job, Layouts.of(rivals))
     bars = tuple(choice.step_s for choice in compared)
     num_kept = max(top * KEPT_PER_SHOWN, 200)
-    parts = [_Part.empty(len(bars))]
-    for part in _evaluated(grid, bars, num_kept, num_workers):
-        parts.append(part)
-        if len(parts) >= AT_ONCE:
-            parts = [_merged(parts, num_kept)]
-    return _result(job, grid, _merged(parts, num_kept), compared, top)
+    part = _Part.empty(len(bars))
+    # What is recommended leaves room; where nothing does, what just fits.
+    for limit in (job.cluster.roomy_bytes, job.cluster.usable_bytes):
+        asked = _Asked(bars=bars, num_kept=num_kept, limit_bytes=limit)
+        parts = [_Part.empty(len(bars))]
+        for piece in _evaluated(grid, asked, num_workers):
+            parts.append(piece)
+            if len(parts) >= AT_ONCE:
+                parts = [_merged(parts, num_kept)]
+        part = _merged(parts, num_kept)
+        if part.num_fit:
+            break
+    return _result(job, grid, part, compared, top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked of every piece."""
+
+    bars: tuple[float, ...]
+    """Steps of rivals: how many layouts are faster is counted."""
+    num_kept: int
+    limit_bytes: float
+    """Of a device that a layout may fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,21 +229,19 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
     )
 
 
-def _evaluated(
-    grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: int | None
-) -> Iterator[_Part]:
+def _evaluated(grid: Grid, asked: _Asked, num_workers: int | None) -> Iterator[_Part]:
     pieces = grid.pieces()
     if num_workers is None:
         num_workers = _num_cores() if len(grid) > MANY else 1
     if num_workers <= 1 or len(pieces) < 2:
         for bounds in counted("searching", pieces, len(pieces)):
-            yield _evaluate(grid, bounds, bars, num_kept)
+            yield _evaluate(grid, bounds, asked)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     context = multiprocessing.get_context("spawn")
-    start = (grid.job, grid.space, bars, num_kept)
+    start = (grid.job, grid.space, asked)
     with ProcessPoolExecutor(
         num_workers, mp_context=context, initializer=_start_worker, initargs=start
     ) as pool:
@@ -238,28 +254,26 @@ def _num_cores() -> int:
 
 
 # What a worker process was started with.
-_worker_arguments: list[tuple[Grid, tuple[float, ...], int]] = []
+_worker_arguments: list[tuple[Grid, _Asked]] = []
 
 
-def _start_worker(job: TrainingJob, space: Space, bars: tuple[float, ...], num_kept: int) -> None:
-    _worker_arguments.append((Grid(job, space), bars, num_kept))
+def _start_worker(job: TrainingJob, space: Space, asked: _Asked) -> None:
+    _worker_arguments.append((Grid(job, space), asked))
 
 
 def _evaluate_in_worker(bounds: tuple[int, int]) -> _Part:
-    grid, bars, num_kept = _worker_arguments[-1]
-    return _evaluate(grid, bounds, bars, num_kept)
+    grid, asked = _worker_arguments[-1]
+    return _evaluate(grid, bounds, asked)
 
 
-def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_kept: int) -> _Part:
+def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
     job, layouts = grid.job, grid.piece(*bounds)
     params = parameters(job, layouts)
     parts = memory(job, layouts, params)
     total = np.broadcast_to(parts.total, len(layouts))
-    too_large = total > job.cluster.memory_bytes
+    too_large = (total > asked.limit_bytes) | ~can_run(job, layouts)
     bursts_host = _bursts_host(job, layouts, params)
-    states = (
-        parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
-    )
+    states = parts.weights + parts.gradients + parts.optimizer + parts.context > asked.limit_bytes
     counts = {
         STATES: too_large & states,
         ACTIVATIONS: too_large & ~states,
@@ -277,7 +291,7 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
         num=len(layouts),
         num_fit=len(fitting),
         too_large={reason: int(mask.sum()) for reason, mask in counts.items()},
-        fastest=_first(rows, num_kept),
+        fastest=_first(rows, asked.num_kept),
         of_cuts=_of_cuts(rows),
         front=_front(rows),
         smallest=_Rows(
@@ -285,7 +299,7 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
             step_s=np.full(len(smallest), np.nan),
             memory_bytes=least[smallest],
         ),
-        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in bars),
+        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in asked.bars),
     )
 
 
@@ -374,7 +388,7 @@ def _result(
     rivals = [
         Rival(
             choice=replace(choice, why=why(choice, best[0]) if best else ""),
-            fits=choice.memory_bytes <= job.cluster.memory_bytes,
+            fits=choice.memory_bytes <= job.cluster.usable_bytes,
             num_faster=num,
             num_cuts_faster=int((of_cuts < choice.step_s * (1 - 1e-9)).sum()),
         )

@@ -12,7 +12,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import LayerTime, layer_time
 from stepscope.planner.layout import SCHEDULES, Layouts
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import Parameters, head_rows, shared_out
+from stepscope.planner.parameters import Parameters, head_rows, is_even, shared_out
 from stepscope.planner.rates import Floats, Rates
 
 FEW = 64
@@ -95,6 +95,8 @@ def step_times(
         data = _data_comms(job, layouts, network, parameters, hides)
         optimizer, accumulate = _optimizer(job, layouts, rates, parameters)
     offload = _offload(job, layouts, parameters, layers_there * num_micro)
+    # Stages may keep what they gathered, and scatter it once.
+    gathers = np.where((pp > 1) & job.framework.keeps_gathered_stages, 1.0, num_micro)
     times = Times(
         gemm=layers.gemm * share * num_micro,
         attention=layers.attention * share * num_micro,
@@ -105,7 +107,7 @@ def step_times(
         tensor_comms=layers.tensor_comms * share * num_micro,
         expert_comms=layers.expert_comms * share * num_micro,
         context_comms=layers.context_comms * share * num_micro,
-        shard_comms=layers.shard_comms * share * num_micro,
+        shard_comms=layers.shard_comms * share * gathers,
         pipeline_comms=np.where(pp > 1, sends * virtual * num_micro, 0.0),
         bubble=bubble,
         data_comms=data,
@@ -152,12 +154,13 @@ def _worst_stage(
         return np.maximum(end, most * per_layer), np.where(end >= most * per_layer, head, 0.0)
     # The last stage gives layers away until it is no slower than the others, or has none left.
     best, best_head = even, head
+    keeps = is_even(job, layouts)
     wanted = (num - (pp - 1) * head / per_layer) / pp
     for last in (np.floor(wanted), np.ceil(wanted)):
         num_last = np.clip(last, 0, most)
         others = np.ceil((num - num_last) / np.maximum(pp - 1, 1)) * per_layer
         end = num_last * per_layer + head
-        slowest = np.where(pp == 1, even, np.maximum(others, end))
+        slowest = np.where(keeps, even, np.maximum(others, end))
         is_better = slowest < best
         best, best_head = (
             np.where(is_better, slowest, best),

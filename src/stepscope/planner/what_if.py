@@ -30,7 +30,7 @@ SECONDS_PER_DAY = 86400.0
 def fitting(job: TrainingJob, space: Space | None = None) -> Least | None:
     """The least memory of the job, if that is no more than a device has."""
     least = least_memory(job, space)
-    return least if least is not None and least.memory_bytes <= job.cluster.memory_bytes else None
+    return least if least is not None and least.memory_bytes <= job.cluster.usable_bytes else None
 
 
 def fastest(job: TrainingJob, space: Space | None = None) -> Choice | None:

@@ -113,7 +113,7 @@ def account_of(job: TrainingJob, choice: Choice) -> Account:
         mfu=choice.mfu,
         hfu=choice.mfu * (1 + again),
         memory_bytes=choice.memory_bytes,
-        fits=choice.memory_bytes <= job.cluster.memory_bytes,
+        fits=choice.memory_bytes <= job.cluster.usable_bytes,
         memory=choice.memory,
         time=choice.times,
         why=choice.why,
