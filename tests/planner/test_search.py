@@ -18,7 +18,7 @@ from stepscope.planner.devices import make_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import MEGATRON, TORCHTITAN
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
 from stepscope.planner.model import Model
 from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
@@ -410,3 +410,28 @@ def test_every_choice_says_why_it_loses() -> None:
     worst = found.best[-1]
     part = max(worst.times, key=lambda name: worst.times[name] - found.best[0].times[name])
     assert worst.why.startswith((PART_WORDS[part], "as fast"))
+
+
+def test_what_is_alike_is_found_whatever_the_sizes() -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.choice([1, 3, 10**7], 500) for _ in range(4)]
+    first, index = alike(*columns)
+    for column in columns:
+        assert (column[first][index] == column).all()
+    assert len(first) == len({tuple(row) for row in np.stack(columns, axis=1).tolist()})
+
+
+def test_a_piece_is_estimated_as_each_of_its_layouts_alone() -> None:
+    job = TrainingJob(
+        model=find_model("deepseek-v3"), cluster=parse_cluster("8x8xH200"),
+        seq_len=4096, global_batch=64,
+    )  # fmt: skip
+    grid = Grid(job, open_space(job))
+    bounds = grid.pieces()
+    layouts = grid.piece(*bounds[len(bounds) // 2])
+    whole = estimate(job, layouts)
+    step, total = (np.broadcast_to(v, len(layouts)) for v in (whole.step_s, whole.memory_bytes))
+    for index in np.random.default_rng(1).choice(len(layouts), 60, replace=False):
+        alone = estimate(job, layouts.take(np.array([index])))
+        assert alone.step_s[0] == pytest.approx(step[index], rel=1e-12)
+        assert alone.memory_bytes[0] == pytest.approx(total[index], rel=1e-12)

@@ -30,6 +30,8 @@ class Tier:
     """Of one hop of a collective."""
     source: str = ""
     is_measured: bool = False
+    share: float | None = None
+    """Of the rate that collectives reach as bus bandwidth; None is what is usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,11 @@ class Constants:
     """B200, 1,000 W: 1,080 to 1,110 of 2,250 in the middle of 250 products of over a TFLOP each,
     run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json). Single ones reach 1,745
     (ml-engineering, MAMF) before the power limit bites."""
-    gemm_share_cdna3: float = 0.50
-    """MI300X: 668 of 1,307 with tuned kernels; MI325X, with 1,000 W: 785 (ml-engineering, MAMF)."""
+    gemm_share_cdna3: float = 0.52
+    """MI300X: 668 of 1,307 with tuned kernels (ml-engineering, MAMF), 724 to 765 (Primus,
+    node-smoke.md: the median of 6 nodes); MI325X, with 1,000 W: 785 (MAMF)."""
     gemm_share_cdna4: float = 0.55
-    """MI355X: 1,565 of 2,517 at best (the same); less a tenth for running on."""
+    """MI355X: 1,565 of 2,517 at best (the same); *assumed* a tenth less for running on."""
     gemm_share_fp8_cdna: float = 0.42
     """*Assumed*: no figure of products in a row is at hand. Products in 16 bits reach 0.5 to 0.55,
     and on Hopper and Blackwell 8 bits come to nine tenths of that share or less."""
@@ -77,7 +78,7 @@ class Constants:
     """B200, cuDNN: 0.50 to 0.60 at 32 and 131 thousand tokens, 0.48 to 0.55 at 4,096 with 64 heads
     and more (SimuMax, as above; causal pairs counted once)."""
     flash_share_cdna: float = 0.33
-    """MI300X: about 430 of 1,307 forward (AITER's, which lead Triton's by 18 to 62 %)."""
+    """*Assumed*: what FlashAttention 2 reaches of Hopper's peak. No published rate was at hand."""
     flash_backward: float = 0.82
     """Of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
     attention_half: float = 400.0

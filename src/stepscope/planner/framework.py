@@ -15,6 +15,9 @@ class Framework:
     name: str
     weight_bytes: float = 2.0
     """Of a weight that products use, kept by each data rank below ZeRO-3."""
+    cast_bytes: float = 0.0
+    """Of `weight_bytes` that autocast makes for the products: kept for backward, unless all of a
+    layer is recomputed."""
     grad_bytes: float = 4.0
     """Of a gradient kept between micro-batches."""
     extra_grad_bytes: float = 0.0
@@ -75,6 +78,9 @@ class Framework:
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
+    frees_grads: bool = False
+    """Whether gradients are let go after the update (set_to_none), so that a step of one
+    micro-batch has none while it holds its activations."""
     kept_logit_bytes: float = 0.0
     """Per logit of the micro-batch before, which the loop still refers to while the next one
     runs."""
@@ -99,9 +105,16 @@ class Framework:
     has_stages: bool = True
     offloads: bool = False
     """Whether it can keep states on the host. Any job may be asked what that would give."""
+    slack: float | None = None
+    """Of tensors that the allocator holds beyond them; None is what is usual."""
     extra_activation: float = 0.0
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
+
+EAGER_SLACK = 0.10
+"""PyTorch as it comes: 4, 8, 17 and 20 % on an H200 (docs/planner.md)."""
+EAGER_LOGIT_BYTES = 12.0
+"""Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
 
 MEGATRON = Framework(
     name="megatron",
@@ -155,6 +168,7 @@ NANOTRON = Framework(
 )
 TORCHTITAN = Framework(
     name="torchtitan",
+    logit_bytes=EAGER_LOGIT_BYTES,
     has_fused_update=True,
     overlaps_data=True,
     overlaps_pipeline=True,
@@ -169,7 +183,9 @@ FSDP = Framework(
     overlaps_data=True,
     fuses=False,
     comm_grad_bytes=2.0,
-    logit_bytes=8.0,
+    logit_bytes=EAGER_LOGIT_BYTES,
+    frees_grads=True,
+    slack=EAGER_SLACK,
     usual_recompute="none",
     zero_stages=(0, 3),
     has_context=False,
@@ -200,8 +216,12 @@ DDP = Framework(
     fuses=False,
     attention=3,
     weight_bytes=6.0,
+    cast_bytes=2.0,
+    slack=EAGER_SLACK,
     grad_bytes=4.0,
     copy_bytes=0.0,
+    logit_bytes=EAGER_LOGIT_BYTES,
+    frees_grads=True,
     extra_activation=4.0,
     usual_recompute="none",
     zero_stages=(0, 1),

@@ -15,6 +15,8 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 """With `vpp` over 1, 1f1b is interleaved."""
 OFFLOAD = ("none", "optimizer", "all")
+FEW = 64
+"""Layouts below which nothing is won by computing those once that are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +142,23 @@ class Layouts:
         return Layouts(
             **{name: np.array(column, dtype=np.int64) for name, column in columns.items()}
         )
+
+
+def alike(*columns: Ints) -> tuple[Ints, Ints]:
+    """The first of each combination of values, and for every row the index of its own."""
+    _, first, index = np.unique(mixed_key(*columns), return_index=True, return_inverse=True)
+    return first, index
+
+
+def mixed_key(*columns: Ints) -> Ints:
+    """One number for each combination of values."""
+    key: Ints = np.zeros(len(columns[0]), dtype=np.int64)
+    num_keys = 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        if num_keys * width >= 2**62:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            num_keys = len(key)
+        key = key * width + column
+        num_keys *= width
+    return key

@@ -14,9 +14,9 @@ import numpy as np
 
 from stepscope.core.progress import counted
 from stepscope.planner.choice import SAME, Choice, choices_of, why
-from stepscope.planner.estimate import estimate
+from stepscope.planner.estimate import timed, with_all_layers
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.layout import Layout, Layouts, mixed_key
 from stepscope.planner.memory import memory
 from stepscope.planner.parameters import Parameters, can_run, parameters
 from stepscope.planner.rates import Floats
@@ -285,7 +285,9 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
     fitting = layouts.take(fits)
     step = np.zeros(0)
     if len(fitting):
-        step = np.broadcast_to(estimate(job, fitting).step_s, len(fitting))
+        whole = with_all_layers(job)
+        times = timed(whole, fitting, parameters(whole, fitting))
+        step = np.broadcast_to(times.step, len(fitting))
     rows = _Rows(layouts=fitting, step_s=step, memory_bytes=total[fits])
     return _Part(
         num=len(layouts),
@@ -324,6 +326,8 @@ def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats
 
 
 def _bursts_host(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    if not layouts.offload.any():
+        return np.zeros(len(layouts), dtype=bool)
     return host_bytes(job, layouts, params) > job.cluster.host_memory_bytes
 
 
@@ -335,7 +339,9 @@ def _first(rows: _Rows, num: int) -> _Rows:
 
 def _cut_keys(layouts: Layouts) -> Floats:
     """One number for each cut of devices and batch."""
-    return _keys(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch)
+    return mixed_key(
+        layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch
+    )
 
 
 def _work_keys(layouts: Layouts) -> Floats:

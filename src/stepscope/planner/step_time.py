@@ -10,12 +10,11 @@ import numpy as np
 
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import LayerTime, layer_time
-from stepscope.planner.layout import SCHEDULES, Layouts
+from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import Parameters, head_rows, is_even, shared_out
 from stepscope.planner.rates import Floats, Rates
 
-FEW = 64
 HOST_ADAM_BYTES_PER_S = 60e9
 """That a node's processor reads and writes while it updates weights."""
 BUCKET_BYTES = 200e6
@@ -130,15 +129,15 @@ def _per_micro_batch(
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
     is_spread = layouts.zero_stage == 3
-    rare = np.where(is_spread, layouts.shard_width, 0) * 64 + is_spread * 32
-    rare = rare + layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash
-    codes = np.unique(rare, return_inverse=True)[1].astype(np.int64)
-    key = ((layouts.tp * 4096 + layouts.cp) * 4096 + layouts.ep) * 8192 + layouts.micro_batch
-    _, first, index = np.unique(key * 16384 + codes, return_index=True, return_inverse=True)
-    alike = layouts.take(first)
-    layers = _layers(job, alike, rates, network)
+    first, index = alike(
+        layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch,
+        np.where(is_spread, layouts.shard_width + 1, 0),
+        layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
+    )  # fmt: skip
+    some = layouts.take(first)
+    layers = _layers(job, some, rates, network)
     spread = {field.name: getattr(layers, field.name)[index] for field in fields(_Layers)}
-    return _Layers(**spread), _head(job, alike, rates)[index]
+    return _Layers(**spread), _head(job, some, rates)[index]
 
 
 def _worst_stage(
@@ -247,6 +246,42 @@ def _data_comms(
     last backward, weights behind the first forward, where the framework lets them.
     """
     framework = job.framework
+    out, back = _data_wire(job, layouts, network, parameters)
+    if framework.overlaps_data:
+        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
+        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
+        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
+        out, back = (
+            np.maximum(out - backward_s, out / buckets),
+            np.maximum(back - forward_s, back / buckets),
+        )
+    return np.asarray(out + back)
+
+
+def _data_wire(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters
+) -> tuple[Floats, Floats]:
+    """What goes out and comes back over the data ranks, nothing hidden; computed once for all
+    layouts that send alike."""
+    if len(layouts) <= FEW:
+        return _data_wire_each(job, layouts, network, parameters)
+    first, index = alike(
+        layouts.tp, layouts.cp, layouts.ep, layouts.pp, layouts.dp,
+        layouts.shard_width, layouts.zero_stage,
+        np.where(layouts.zero_stage == 2, layouts.num_micro, 1),
+    )  # fmt: skip
+    params = Parameters(
+        **{field.name: np.broadcast_to(getattr(parameters, field.name), len(layouts))[first]
+           for field in fields(Parameters)}
+    )  # fmt: skip
+    out, back = _data_wire_each(job, layouts.take(first), network, params)
+    return out[index], back[index]
+
+
+def _data_wire_each(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters
+) -> tuple[Floats, Floats]:
+    framework = job.framework
     copies = layouts.dp * layouts.cp
     out: Any = 0.0
     back: Any = 0.0
@@ -274,19 +309,10 @@ def _data_comms(
     between = between + network.reduce_s(
         copied, parameters.routed / spread * framework.comm_grad_bytes
     )
-    out, back = (
-        np.where(layouts.zero_stage == 3, between, out),
-        np.where(layouts.zero_stage == 3, 0.0, back),
+    return (
+        np.asarray(np.where(layouts.zero_stage == 3, between, out)),
+        np.asarray(np.where(layouts.zero_stage == 3, 0.0, back)),
     )
-    if framework.overlaps_data:
-        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
-        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
-        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out, back = (
-            np.maximum(out - backward_s, out / buckets),
-            np.maximum(back - forward_s, back / buckets),
-        )
-    return np.asarray(out + back)
 
 
 def _optimizer(
