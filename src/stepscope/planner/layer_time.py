@@ -15,6 +15,7 @@ from stepscope.planner.framework import Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
+from stepscope.planner.parameters import recomputed_share
 from stepscope.planner.rates import Floats, Rates
 
 DROPPED_PASSES = 2.5
@@ -221,6 +222,7 @@ def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
         part = 0.5 * forward.stream + np.where(layouts.is_flash == 1, 0.0, forward.attention)
     else:
         part = np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    whole = whole * recomputed_share(job, layouts)
     return np.where(layouts.recompute == 2, whole, np.where(layouts.recompute == 1, part, 0.0))
 
 

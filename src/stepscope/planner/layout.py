@@ -43,6 +43,8 @@ class Layout:
     """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
     is_sequence_parallel: bool = False
     recompute: str = "none"
+    recompute_layers: int = 0
+    """Layers of each stage that `full` recomputes; 0 is all of them."""
     schedule: str = "1f1b"
     offload: str = "none"
     is_flash: bool = True
@@ -72,7 +74,8 @@ class Layout:
         if self.is_sequence_parallel:
             words.append("sp")
         if self.recompute != "none":
-            words.append(self.recompute)
+            some = str(self.recompute_layers) if self.recompute_layers else ""
+            words.append(self.recompute + some)
         if self.schedule != "1f1b":
             words.append(self.schedule)
         if self.offload != "none":
@@ -101,6 +104,7 @@ class Layouts:
     shard: Ints
     is_sequence_parallel: Ints
     recompute: Ints
+    recompute_layers: Ints
     schedule: Ints
     offload: Ints
     is_flash: Ints
@@ -122,6 +126,11 @@ class Layouts:
         return Layouts(
             **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
         )
+
+    def changed(self, **columns: Ints) -> Layouts:
+        """The same with other columns."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Layouts(**(values | columns))
 
     def layout(self, index: int) -> Layout:
         values: dict[str, Any] = {}

@@ -9,7 +9,13 @@ import numpy as np
 
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
-from stepscope.planner.parameters import Parameters, fullest_stage, head_rows, shared_out
+from stepscope.planner.parameters import (
+    Parameters,
+    fullest_stage,
+    head_rows,
+    recomputed_share,
+    shared_out,
+)
 from stepscope.planner.rates import Floats
 
 
@@ -77,7 +83,9 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         grads = np.where(is_out, on_device, grads)
     if framework.cast_bytes and job.value_bytes < 4:
         weights = weights - np.where(
-            (layouts.recompute == 2) & ~is_whole, local * framework.cast_bytes, 0.0
+            (layouts.recompute == 2) & ~is_whole,
+            local * framework.cast_bytes * recomputed_share(job, layouts),
+            0.0,
         )
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
@@ -213,7 +221,8 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
         layer = np.where(layouts.recompute == 1, half, whole)
     else:
         layer = whole
-    layer = np.where(layouts.recompute == 2, checkpoint, layer)
+    share = recomputed_share(job, layouts)
+    layer = np.where(layouts.recompute == 2, share * checkpoint + (1 - share) * whole, layer)
     in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     base = np.minimum(pp, num_micro)

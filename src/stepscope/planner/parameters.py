@@ -64,6 +64,14 @@ def is_even(job: TrainingJob, layouts: Layouts) -> Floats:
     return np.asarray((layouts.pp == 1) | divides)
 
 
+def recomputed_share(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Of a stage's layers that full recomputation repeats."""
+    if not layouts.recompute_layers.any():
+        return np.ones(len(layouts))
+    some = np.minimum(layouts.recompute_layers / fullest_stage(job, layouts), 1.0)
+    return np.where(layouts.recompute_layers > 0, some, 1.0)
+
+
 def can_run(job: TrainingJob, layouts: Layouts) -> Floats:
     """Where every stage has something to do.
 

@@ -16,9 +16,10 @@ from stepscope.core.progress import counted
 from stepscope.planner.choice import SAME, Choice, choices_of, why
 from stepscope.planner.estimate import timed, with_all_layers
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout, Layouts, mixed_key
+from stepscope.planner.layout import RECOMPUTE, Layout, Layouts, mixed_key
 from stepscope.planner.memory import memory
 from stepscope.planner.parameters import Parameters, can_run, parameters
+from stepscope.planner.partial import partly_recomputed
 from stepscope.planner.rates import Floats
 from stepscope.planner.space import Grid, Space
 
@@ -102,8 +103,31 @@ def search(
                 parts = [_merged(parts, num_kept)]
         part = _merged(parts, num_kept)
         if part.num_fit:
+            if grid.space.is_recompute_free:
+                part = _with_partial(job, part, limit)
             break
     return _result(job, grid, part, compared, top)
+
+
+def _with_partial(job: TrainingJob, part: _Part, limit_bytes: float) -> _Part:
+    """The answer with layouts that recompute only as many layers as they must."""
+    job = with_all_layers(job)
+    layouts = partly_recomputed(job, part.recomputed.layouts, limit_bytes)
+    if not len(layouts):
+        return part
+    params = parameters(job, layouts)
+    rows = _Rows(
+        layouts=layouts,
+        step_s=np.broadcast_to(timed(job, layouts, params).step, len(layouts)),
+        memory_bytes=np.broadcast_to(memory(job, layouts, params).total, len(layouts)),
+    )
+    return replace(
+        part,
+        num=part.num + len(layouts),
+        num_fit=part.num_fit + len(layouts),
+        fastest=_Rows.joined([part.fastest, rows]),
+        front=_front(_Rows.joined([part.front, rows])),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +223,8 @@ class _Part:
     of_cuts: _Rows
     """The fastest of each cut."""
     front: _Rows
+    recomputed: _Rows
+    """The fastest of those that recompute every layer."""
     smallest: _Rows
     num_faster: tuple[int, ...]
 
@@ -206,7 +232,8 @@ class _Part:
     def empty(num_bars: int) -> _Part:
         none = _Rows(layouts=Layouts.of([]), step_s=np.zeros(0), memory_bytes=np.zeros(0))
         counts = dict.fromkeys((STATES, ACTIVATIONS, HOST), 0)
-        rows = {"fastest": none, "of_cuts": none, "front": none, "smallest": none}
+        names = ("fastest", "of_cuts", "front", "recomputed", "smallest")
+        rows = dict.fromkeys(names, none)
         return _Part(num=0, num_fit=0, too_large=counts, num_faster=(0,) * num_bars, **rows)
 
 
@@ -222,6 +249,7 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
         # No cut is in two pieces.
         of_cuts=_Rows.joined([part.of_cuts for part in parts]),
         front=_front(_Rows.joined([part.front for part in parts])),
+        recomputed=_first(_Rows.joined([part.recomputed for part in parts]), num_kept),
         smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
         num_faster=tuple(
             sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)
@@ -296,6 +324,7 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
         fastest=_first(rows, asked.num_kept),
         of_cuts=_of_cuts(rows),
         front=_front(rows),
+        recomputed=_first(rows.take(fitting.recompute == RECOMPUTE.index("full")), asked.num_kept),
         smallest=_Rows(
             layouts=layouts.take(smallest),
             step_s=np.full(len(smallest), np.nan),
@@ -472,6 +501,7 @@ def _plainness(layout: Layout) -> tuple[int, ...]:
         layout.zero_stage == 3,
         layout.shard > 0,
         layout.recompute != "none",
+        layout.recompute_layers > 0,
         layout.vpp,
         layout.zero_stage,
         not layout.is_sequence_parallel and layout.tp > 1,

@@ -133,6 +133,7 @@ def _per_micro_batch(
         layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch,
         np.where(is_spread, layouts.shard_width + 1, 0),
         layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
+        layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
     )  # fmt: skip
     some = layouts.take(first)
     layers = _layers(job, some, rates, network)

@@ -339,10 +339,11 @@ def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:
         return None
     layout = baseline.layout
     others = layout.tp * layout.pp * layout.cp
+    recompute = ("none", "full") if layout.recompute_layers else (layout.recompute,)
     pinned = Space(
         tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,),
         micro_batch=(layout.micro_batch,), zero_stage=(layout.zero_stage,), shard=(layout.shard,),
-        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=(layout.recompute,),
+        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=recompute,
         schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
         dp=(max(1, job.cluster.num_devices // others),), spans_nodes=True,
     )  # fmt: skip

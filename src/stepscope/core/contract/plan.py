@@ -89,6 +89,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     schedule: str
     offload: str
     is_flash: bool
+    recompute_layers: Count = 0
+    """Layers of each stage that a full recomputation repeats; 0 is all of them."""
 
 
 class Account(Struct, frozen=True, kw_only=True):

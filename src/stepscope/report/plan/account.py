@@ -105,7 +105,10 @@ class Plan:
 
 def account_of(job: TrainingJob, choice: Choice) -> Account:
     """A layout of a search, for the reports."""
-    again = FULL_RECOMPUTE if choice.layout.recompute == "full" else 0.0
+    layout = choice.layout
+    again = FULL_RECOMPUTE if layout.recompute == "full" else 0.0
+    if layout.recompute_layers:
+        again *= min(1.0, layout.recompute_layers * layout.pp / job.model.layers)
     return Account(
         layout=choice.layout,
         step_s=choice.step_s,
