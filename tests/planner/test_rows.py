@@ -14,7 +14,20 @@ from stepscope.errors import InputError
 from stepscope.planner.rows import framework_of, model_of, predict, read_rows
 
 ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
-KEYS = {"id", "step_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "memory_gb", "fits"}
+KEYS = {
+    "id",
+    "step_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "memory_gb",
+    "fits",
+    "step_s_low",
+    "step_s_high",
+    "memory_gb_low",
+    "memory_gb_high",
+}
 ROW: dict[str, Any] = {
     "id": "x-1",
     "source": "x",

@@ -34,6 +34,7 @@ from stepscope.planner.framework import (
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
+from stepscope.planner.ranges import ranges_of
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import open_regular, parse_json
 
@@ -412,6 +413,15 @@ def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:
     return bool(fits[index] if row.is_recompute_stated else fits.any())
 
 
+def _ranges(job: TrainingJob, step_s: float, memory_gb: float) -> dict[str, float]:
+    ranges = ranges_of(job)
+    step, memory = ranges.step.around(step_s), ranges.memory.around(memory_gb)
+    return {
+        "step_s_low": step[0], "step_s_high": step[1],
+        "memory_gb_low": memory[0], "memory_gb_high": memory[1],
+    }  # fmt: skip
+
+
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
@@ -438,13 +448,16 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     flops = rate * model_flops_per_token(job.model, job.seq_len)
     again = share / 3 if layout.recompute == "full" else 0.0
     peak = job.cluster.peak_flops[job.precision]
+    step_s = job.tokens / (rate * layout.num_devices)
+    memory_gb = float(estimates.memory.reserved[index]) / GIB
     return {
         "id": row.get("id"),
-        "step_s": job.tokens / (rate * layout.num_devices),
+        "step_s": step_s,
         "tokens_per_s_per_gpu": rate,
         "tflops_per_gpu": flops / 1e12,
         "mfu": flops / peak,
         "hfu": flops * (1 + again) / peak,
-        "memory_gb": float(estimates.memory.reserved[index]) / GIB,
+        "memory_gb": memory_gb,
         "fits": _fits(result, estimates, index),
+        **_ranges(job, step_s, memory_gb),
     }
