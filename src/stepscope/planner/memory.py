@@ -82,11 +82,10 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         on_device = np.where(stage >= 2, shard, local) * min(weight_bytes, grad_bytes)
         grads = np.where(is_out, on_device, grads)
     if framework.cast_bytes and job.value_bytes < 4:
-        weights = weights - np.where(
-            (layouts.recompute == 2) & ~is_whole,
-            local * framework.cast_bytes * recomputed_share(job, layouts),
-            0.0,
-        )
+        # A compiler makes them again in backward, as recomputation does.
+        share = np.where(layouts.recompute == 2, recomputed_share(job, layouts), 0.0)
+        gone = np.ones(len(layouts)) if framework.is_compiled else share
+        weights = weights - np.where(is_whole, 0.0, local * framework.cast_bytes * gone)
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
     is_last = last + logits > first
@@ -197,6 +196,9 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     layer = (
         np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)
     ) * job.value_bytes
+    if not framework.fuses and latent is None:
+        # One product makes queries, keys and values: what was rotated stays beside its result.
+        layer = layer + inner * (q + kv / 2) * job.value_bytes
     layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
         layer = layer + 2 * outer * model.hidden
