@@ -119,6 +119,8 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     )
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
+    loose = constants.fragmentation - 1 if framework.slack is None else framework.slack
+    in_stages = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
     return Memory(
         weights=weights,
         gradients=grads,
@@ -128,8 +130,7 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=allocated
-        * (constants.fragmentation - 1 if framework.slack is None else framework.slack),
+        slack=allocated * loose + in_stages,
         context=_context(job, layouts),
     )
 
