@@ -270,3 +270,23 @@ def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(
         layouts.pp > 1, 2 * activation, 0.0
     )
+
+
+def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    """What the devices of a node keep in its memory.
+
+    The optimizer's states, with gradients, and weights where all is there.
+    """
+    # Experts that are spread already have fewer ranks left to share them.
+    width = layouts.shard_width
+    shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
+    whole = params.dense + params.routed
+    trained = 0.0
+    if not job.is_adapter:
+        trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
+    states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
+    weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
+    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
+        layouts.offload == 2, weights, 0.0
+    )
+    return device_bytes * job.cluster.devices_per_node

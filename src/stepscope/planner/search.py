@@ -17,7 +17,7 @@ from stepscope.planner.choice import SAME, Choice, choices_of, why
 from stepscope.planner.estimate import timed, with_all_layers
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts, mixed_key
-from stepscope.planner.memory import memory
+from stepscope.planner.memory import host_bytes, memory
 from stepscope.planner.parameters import Parameters, can_run, parameters
 from stepscope.planner.partial import partly_recomputed
 from stepscope.planner.rates import Floats
@@ -332,26 +332,6 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
         ),
         num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in asked.bars),
     )
-
-
-def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
-    """What the devices of a node keep in its memory.
-
-    The optimizer's states, with gradients, and weights where all is there.
-    """
-    # Experts that are spread already have fewer ranks left to share them.
-    width = layouts.shard_width
-    shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
-    whole = params.dense + params.routed
-    trained = 0.0
-    if not job.is_adapter:
-        trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
-    states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
-    weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
-    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
-        layouts.offload == 2, weights, 0.0
-    )
-    return device_bytes * job.cluster.devices_per_node
 
 
 def _bursts_host(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:

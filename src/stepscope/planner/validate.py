@@ -12,8 +12,9 @@ from stepscope.planner.choice import choice_of
 from stepscope.planner.cluster import USABLE
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.memory import host_bytes
 from stepscope.planner.parameters import parameters
-from stepscope.planner.search import host_bytes, least_memory
+from stepscope.planner.search import least_memory
 from stepscope.planner.space import Grid, Space, divisors
 from stepscope.planner.what_if import fitting, smallest_cluster
 
