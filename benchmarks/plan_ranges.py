@@ -25,6 +25,7 @@ from stepscope.planner.rows import cluster_of, memory_kinds, model_of, predict, 
 
 WANTED = 0.80
 LEAST_ROWS = 5
+LEAST_SOURCES = 3
 Ratios = dict[str, list[float]]
 
 
@@ -52,6 +53,11 @@ def coverage(of_source: Ratios, tail: float) -> dict[str, float]:
 def calibrated(of_source: Ratios) -> tuple[float, float, float, dict[str, float]]:
     """The widest tails, in steps of a hundredth, that still cover as much as wanted."""
     best = 0.01
+    if len(of_source) < LEAST_SOURCES:
+        # Nobody is left to judge by: what covers as much of them as is wanted.
+        tail = (1 - WANTED) / 2
+        ratios = list(of_source.values())
+        return tail, quantile(ratios, tail), quantile(ratios, 1 - tail), {}
     for tail in np.arange(0.01, 0.20, 0.01):
         if np.mean(list(coverage(of_source, tail).values())) >= WANTED:
             best = float(tail)
@@ -91,10 +97,12 @@ def main() -> int:
         if not of_source:
             continue
         tail, low, high, covered = calibrated(of_source)
-        mean = np.mean(list(covered.values())) if covered else float("nan")
+        judged = "too few to leave one out"
+        if covered:
+            judged = f"left out in turn: {np.mean(list(covered.values())):.0%} covered"
         print(
             f"{figure}, {kind}: {low:.2f} to {high:.2f} x planned (tails of {tail:.2f}); "
-            f"{len(of_source)} sources, left out in turn: {mean:.0%} covered"
+            f"{len(of_source)} sources, {judged}"
         )
         for name, share in sorted(covered.items()):
             print(f"    {name}: {share:.0%} of {len(of_source[name])}")

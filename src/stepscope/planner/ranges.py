@@ -43,7 +43,7 @@ STEP_MIXTURE = Span(low=0.82, high=1.44)
 STEP_UNSEEN = Span(low=0.80, high=1.65)
 """What the last generation that no row was of came to: 43 steps of B200s were 0.88 to 1.66 times
 what its datasheet and Hopper's efficiencies gave."""
-MEMORY = Span(low=0.95, high=1.17)
+MEMORY = Span(low=0.92, high=1.16)
 """6 sources; with each left out in turn, 81 %."""
 
 
