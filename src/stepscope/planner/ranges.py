@@ -39,7 +39,7 @@ class Span:
 STEP_DENSE = Span(low=0.91, high=1.20)
 """15 sources; with each left out in turn, 81 % of it is covered in the mean."""
 STEP_MIXTURE = Span(low=0.82, high=1.44)
-"""80 % of two sources' mixtures (113 rows): too few to leave one out."""
+"""80 % of one source's 101 mixtures, and all 12 of the only other: too few to calibrate."""
 STEP_UNSEEN = Span(low=0.80, high=1.65)
 """What the last generation that no row was of came to: 43 steps of B200s were 0.88 to 1.66 times
 what its datasheet and Hopper's efficiencies gave."""
