@@ -72,6 +72,8 @@ def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
         if "nvidia-smi" in kind
         else "states and activations"
         if "analytic" in kind
+        else "allocated"
+        if "allocated" in kind
         else "reserved"
     )
     is_gb = "GB" in kind and "GiB" not in kind

@@ -44,6 +44,7 @@ TENSOR_PER_CLOCK = {
     "mi250-gcd": 1024,
     "mi300x": 2048,
     "mi325x": 2048,
+    "mi350x": 4096,
     "mi355x": 4096,
 }
 """Dense FP16 FLOPs, accumulated in FP32, of one SM or CU in one clock, from the architecture
@@ -83,6 +84,7 @@ MEMORY_BUS = {
     "mi250": (4096, 3.2),
     "mi300x": (8192, 5.2),
     "mi325x": (8192, 6),
+    "mi350x": (8192, 8),
     "mi355x": (8192, 8),
 }
 """Width in bits and Gb/s per pin, by the start of the key."""
@@ -183,6 +185,8 @@ def test_find_spec_knows_devices_of_real_traces(properties: DeviceProperties, ke
         ("AMD Instinct MI300X VF", 191.5, 304, "mi300x"),
         ("AMD Instinct MI325X", 255.7, 304, "mi325x"),
         ("AMD Instinct MI355X", 287.6, 256, "mi355x"),
+        ("AMD Instinct MI350X", 287.6, 256, "mi350x"),
+        ("NVIDIA B300", 268.0, 148, "b300"),
     ],
 )
 def test_find_spec_knows_the_drivers_names(
@@ -230,7 +234,6 @@ def test_find_spec_finds_every_device_from_the_names_it_is_listed_with(spec: Dev
         "GRID A100-40C",
         "AMD Instinct MI300A",
         "AMD Instinct MI308X",
-        "AMD Instinct MI350X",
         "AMD Instinct MI100",
         "AMD Radeon RX 7900 XTX",
         "Quadro RTX 4090",
@@ -306,7 +309,7 @@ def test_find_spec_by_key_ignores_case_and_knows_no_others() -> None:
 
 def test_keys_are_unique_and_lower_case() -> None:
     keys = [spec.key for spec in SPECS]
-    assert len(set(keys)) == len(keys) == 35
+    assert len(set(keys)) == len(keys) == 36
     assert all(key == key.casefold() for key in keys)
 
 
@@ -418,7 +421,7 @@ def test_peaks_often_quoted_wrong_are_pinned(key: str, precision: str, flops: fl
 def test_precisions_without_a_unit_are_absent() -> None:
     without = {
         "bf16": ("v100", "t4"),
-        "tf32": ("v100", "t4", "mi250", "mi355x"),
+        "tf32": ("v100", "t4", "mi250", "mi350x", "mi355x"),
         "fp8": ("v100", "t4", "a100", "a800", "a10", "a40", "rtx-3090", "rtx-a6000", "mi250"),
         "fp4": (
             *(
@@ -486,6 +489,7 @@ def test_bandwidth_is_what_the_memory_bus_carries(spec: DeviceSpec) -> None:
         ("mi250", {"pcie": PCIE_GEN_4}),
         ("mi300x", {"xgmi": 7 * 64e9, "pcie": PCIE_GEN_5}),
         ("mi325x", {"xgmi": 7 * 64e9, "pcie": PCIE_GEN_5}),
+        ("mi350x", {"xgmi": 7 * 76.8e9, "pcie": PCIE_GEN_5}),
         ("mi355x", {"xgmi": 7 * 76.8e9, "pcie": PCIE_GEN_5}),
     ],
 )

@@ -11,10 +11,24 @@ import pytest
 from benchmarks.planner import score
 from benchmarks.planner_sources import FACTS, with_source_facts
 from stepscope.errors import InputError
+from stepscope.planner.catalog import find_model
 from stepscope.planner.rows import framework_of, model_of, predict, read_rows
 
 ROWS = Path(__file__).parents[3] / "shared/planner/rows.jsonl"
-KEYS = {"id", "step_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "memory_gb", "fits"}
+KEYS = {
+    "id",
+    "step_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "memory_gb",
+    "fits",
+    "step_s_low",
+    "step_s_high",
+    "memory_gb_low",
+    "memory_gb_high",
+}
 ROW: dict[str, Any] = {
     "id": "x-1",
     "source": "x",
@@ -182,3 +196,29 @@ def test_the_product_knows_no_source() -> None:
     for source in FACTS:
         named = {**row, "source": source, "where": f"{source} VIA-Research/vTrain bigscience"}
         assert predict(named) == predict(row)
+
+
+def test_torchtitan_compiles_its_loss_from_2025_on() -> None:
+    row = ROW | {"framework": "torchtitan", "options": "compile"}
+    new = row | {"framework": "torchtitan 2025-06"}
+    assert framework_of(row)[0].logit_bytes == 12.0
+    assert framework_of(new)[0].logit_bytes == 4.0
+    assert framework_of(new | {"options": ""})[0].logit_bytes == 12.0
+    later = row | {"cluster": {"gpu": "H200", "num_gpus": 8}}
+    assert framework_of(later)[0].logit_bytes == 4.0
+    assert framework_of(later | {"framework": "torchtitan 2024-12"})[0].logit_bytes == 12.0
+    assert predict(new)["memory_gb"] < predict(row)["memory_gb"]
+
+
+def test_a_known_model_cut_short_keeps_its_attention_and_its_dense_layers() -> None:
+    stated = {"name": "deepseek-v3", "layers": 4, "hidden": 7168, "experts": 256, "topk": 8}
+    model, known = model_of(ROW | {"model": stated}), find_model("deepseek-v3")
+    assert model.layers == 4
+    assert model.latent == known.latent
+    assert model.experts is not None
+    assert known.experts is not None
+    assert model.experts.num_dense_layers == 1
+    assert model.expert_params == known.expert_params
+    two = model_of(ROW | {"model": stated | {"dense_layers": 2}})
+    assert two.experts is not None
+    assert two.experts.num_dense_layers == 2

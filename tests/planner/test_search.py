@@ -18,7 +18,8 @@ from stepscope.planner.devices import make_cluster
 from stepscope.planner.estimate import estimate, estimate_one
 from stepscope.planner.framework import MEGATRON, TORCHTITAN
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
+from stepscope.planner.layout_parse import parse_layout
 from stepscope.planner.model import Model
 from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
@@ -247,8 +248,8 @@ def test_the_best_is_the_fastest_that_fits(
     tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
 ) -> None:
     job, rows = tried
-    found = search(job, Space(offload=OFFLOAD))
-    fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.memory_bytes]
+    found = search(job, Space(offload=OFFLOAD, has_partial_recompute=False))
+    fit = [(layout, step) for layout, step, memory in rows if memory <= job.cluster.roomy_bytes]
     assert 0 < len(fit) < len(rows)
     assert found.num_layouts == len(rows)
     assert found.num_fit == len(fit)
@@ -264,14 +265,14 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
     tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
 ) -> None:
     job, rows = tried
-    front = search(job, Space(offload=OFFLOAD)).front
+    front = search(job, Space(offload=OFFLOAD, has_partial_recompute=False)).front
     assert [each.step_s for each in front] == sorted(each.step_s for each in front)
     assert [each.memory_bytes for each in front] == sorted(
         (each.memory_bytes for each in front), reverse=True
     )
     slow = search_module.SLOWEST * front[0].step_s
     for layout, step, memory in rows:
-        if memory <= job.cluster.memory_bytes and step <= slow:
+        if memory <= job.cluster.roomy_bytes and step <= slow:
             near = 1 + 2 * SAME
             beats_or_ties = any(
                 each.step_s <= step * near and each.memory_bytes * search_module.SAVED <= memory
@@ -287,10 +288,12 @@ def test_a_rival_is_placed_among_all(
     fit = sorted(
         (step, str(layout), layout)
         for layout, step, memory in rows
-        if memory <= job.cluster.memory_bytes
+        if memory <= job.cluster.roomy_bytes
     )
     step, _, layout = fit[len(fit) // 2]
-    rival = search(job, Space(offload=OFFLOAD), rivals=[layout]).rivals[0]
+    rival = search(
+        job, Space(offload=OFFLOAD, has_partial_recompute=False), rivals=[layout]
+    ).rivals[0]
     assert rival.choice.layout == layout
     assert rival.fits
     assert rival.num_faster == sum(other < step * (1 - 1e-9) for other, _, _ in fit)
@@ -307,7 +310,7 @@ def test_the_least_memory_is_the_least(
     job, rows = tried
     least = least_memory(job, Space(offload=OFFLOAD))
     assert least is not None
-    smallest = search(job, Space(offload=OFFLOAD)).smallest
+    smallest = search(job, Space(offload=OFFLOAD, has_partial_recompute=False)).smallest
     assert smallest is not None
     assert least.memory_bytes == pytest.approx(min(memory for _, _, memory in rows))
     assert smallest.memory_bytes == pytest.approx(least.memory_bytes)
@@ -410,3 +413,62 @@ def test_every_choice_says_why_it_loses() -> None:
     worst = found.best[-1]
     part = max(worst.times, key=lambda name: worst.times[name] - found.best[0].times[name])
     assert worst.why.startswith((PART_WORDS[part], "as fast"))
+
+
+def test_what_is_alike_is_found_whatever_the_sizes() -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.choice([1, 3, 10**7], 500) for _ in range(4)]
+    first, index = alike(*columns)
+    for column in columns:
+        assert (column[first][index] == column).all()
+    assert len(first) == len({tuple(row) for row in np.stack(columns, axis=1).tolist()})
+
+
+def test_a_piece_is_estimated_as_each_of_its_layouts_alone() -> None:
+    job = TrainingJob(
+        model=find_model("deepseek-v3"), cluster=parse_cluster("8x8xH200"),
+        seq_len=4096, global_batch=64,
+    )  # fmt: skip
+    grid = Grid(job, open_space(job))
+    bounds = grid.pieces()
+    layouts = grid.piece(*bounds[len(bounds) // 2])
+    whole = estimate(job, layouts)
+    step, total = (np.broadcast_to(v, len(layouts)) for v in (whole.step_s, whole.memory_bytes))
+    for index in np.random.default_rng(1).choice(len(layouts), 60, replace=False):
+        alone = estimate(job, layouts.take(np.array([index])))
+        assert alone.step_s[0] == pytest.approx(step[index], rel=1e-12)
+        assert alone.memory_bytes[0] == pytest.approx(total[index], rel=1e-12)
+
+
+def test_as_few_layers_are_recomputed_as_make_it_fit() -> None:
+    job = TrainingJob(
+        model=find_model("llama2-13b"), cluster=parse_cluster("1x8xA100-80GB"),
+        seq_len=4096, global_batch=16,
+    )  # fmt: skip
+    pinned = Space(
+        tp=(2,), cp=(1,), pp=(2,), vpp=(1,), dp=(2,), micro_batch=(4,), zero_stage=(1,),
+        schedule=("1f1b",), is_sequence_parallel=(True,), recompute=("none", "full"),
+    )  # fmt: skip
+    best = search(job, pinned).best[0]
+    layout = best.layout
+    assert layout.recompute == "full"
+    assert 0 < layout.recompute_layers < job.model.layers // 2
+    assert str(layout).endswith(f"-full{layout.recompute_layers}")
+    assert parse_layout(str(layout), job) == layout
+    limit = job.cluster.roomy_bytes
+    tried = {
+        num: estimate_one(job, replace(layout, recompute_layers=num))
+        for num in range(1, job.model.layers // 2 + 1)
+    }
+    fitting = {num: float(each.step_s[0]) for num, each in tried.items()
+               if each.memory_bytes[0] <= limit}  # fmt: skip
+    assert layout.recompute_layers == min(fitting)
+    assert best.step_s == pytest.approx(min(fitting.values()))
+    # All of a stage's layers is what `full` has always been.
+    whole = estimate_one(job, replace(layout, recompute_layers=0))
+    last = tried[job.model.layers // 2]
+    assert whole.memory_bytes[0] == pytest.approx(last.memory_bytes[0])
+    assert whole.step_s[0] == pytest.approx(last.step_s[0])
+    # Who pins it gets all.
+    for chosen in search(job, replace(pinned, recompute=("full",))).best:
+        assert chosen.layout.recompute_layers == 0

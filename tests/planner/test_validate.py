@@ -183,10 +183,10 @@ def test_a_layout_that_does_not_fit_gets_one_that_does() -> None:
     room = memory_fit(LLAMA, layout)
     alone = float(estimate_one(LLAMA, layout).memory_bytes[0])
     assert room.memory_bytes == alone
-    assert room.missing_bytes == alone - LLAMA.cluster.memory_bytes > 0
+    assert room.missing_bytes == alone - LLAMA.cluster.usable_bytes > 0
     assert room.nearest is not None
     check_layout(LLAMA, room.nearest)
-    assert estimate_one(LLAMA, room.nearest).memory_bytes[0] <= LLAMA.cluster.memory_bytes
+    assert estimate_one(LLAMA, room.nearest).memory_bytes[0] <= LLAMA.cluster.usable_bytes
     assert (room.nearest.tp, room.nearest.pp, room.nearest.dp) == (2, 1, 32)
     fits = memory_fit(LLAMA, parse_layout("tp8-pp8-mb1-z1-sp-full", LLAMA))
     assert (fits.missing_bytes, fits.nearest) == (0.0, None)
@@ -229,18 +229,18 @@ def test_a_cluster_that_is_too_small_says_by_how_much_and_what_helps() -> None:
     assert isinstance(found, Shortfall)
     least = least_memory(job)
     assert least is not None
-    assert found.missing_bytes == least.memory_bytes - job.cluster.memory_bytes > 0
+    assert found.missing_bytes == least.memory_bytes - job.cluster.usable_bytes > 0
     # 16 bytes a parameter do not go into 80 GiB.
     assert found.memory_bytes > 16 * job.model.num_params
     text = str(found)
-    assert "there are 80.0" in text
+    assert "there are 75.2 that a job can fill" in text
     for what in ("offload to the host", "adapters", "devices instead of 1"):
         assert what in text
     assert "recompute" not in text
     num = int(next(each for each in found.helps if "instead of 1" in each).split()[0])
     there = least_memory(replace(job, cluster=resized(job.cluster, num)))
     assert there is not None
-    assert there.memory_bytes <= job.cluster.memory_bytes
+    assert there.memory_bytes <= job.cluster.usable_bytes
 
 
 def test_what_was_ruled_out_is_what_helps_first() -> None:

@@ -22,6 +22,18 @@ class Constants:
     gemm_share_hopper: float = 0.70
     """Hopper and later run into their power limit first: products of random numbers, measured
     for a quarter of a second each on an H200, come to 650-685 of 989."""
+    gemm_share_blackwell: float = 0.49
+    """B200, 1,000 W: 1,080 to 1,110 of 2,250 in the middle of 250 products of over a TFLOP each,
+    run one after the other (SimuMax, configs/system/b200_bf16_ceperm.json). Single ones reach 1,745
+    (ml-engineering, MAMF) before the power limit bites."""
+    gemm_share_cdna3: float = 0.52
+    """MI300X: 668 of 1,307 with tuned kernels (ml-engineering, MAMF), 724 to 765 (Primus,
+    node-smoke.md: the median of 6 nodes); MI325X, with 1,000 W: 785 (MAMF)."""
+    gemm_share_cdna4: float = 0.55
+    """MI355X: 1,565 of 2,517 at best (the same); *assumed* a tenth less for running on."""
+    gemm_share_fp8_cdna: float = 0.42
+    """*Assumed*: no figure of products in a row is at hand. Products in 16 bits reach 0.5 to 0.55,
+    and on Hopper and Blackwell 8 bits come to nine tenths of that share or less."""
     gemm_share_fp8: float = 0.62
     """1,160 to 1,240 of 1,979, there too."""
     gemm_share_fp8_blackwell: float = 0.55
@@ -29,15 +41,17 @@ class Constants:
     four times the arithmetic for less than twice the power."""
     gemm_share_fp4: float = 0.30
     """*Fitted*: with the layers that stay in 8 or 16 bits and the scaling of blocks."""
-    grouped_share: float = 0.60
-    """*Fitted* likewise. Of a plain product's rate that experts' products reach, which run
-    together but are each small, where they are not fused."""
     half_k: float = 150.0
     """Inner size at which a product reaches half of that: its tiles need filling and draining
     (H200: 525 TFLOP/s at 512, 590 at 1,024, 645 at 2,048: 130 there; *fitted* a little higher)."""
     wave_tail: float = 0.5
     """Of the last wave's empty places that time is lost for;
     the rest is hidden by smaller tiles and split sums."""
+
+    power_exponent: float = 0.75
+    """Rates of products on devices that are bound by power go with their power to this: a third of
+    it is spent whatever the clock. *Fitted* on two pairs: GB300 against GB200, 1,400 against 1,200
+    W, 1.12 to 1.22 times as fast (Megatron-Bridge); H100 at 500 instead of 700 W (torchtitan)."""
 
     scalar_share: float = 0.45
     """Of the fp32 peak that batched products of 16 bits reach which go past the tensor cores.
@@ -47,6 +61,8 @@ class Constants:
     # Memory.
     stream_share: float = 0.80
     """Of the bandwidth that a kernel reaches which only reads and writes."""
+    stream_share_blackwell: float = 0.60
+    """B200: permutations reach 0.50 of the rate, the loss in one kernel 0.32 (SimuMax)."""
     unfused_passes: float = 1.8
     """Where norms, activations, dropout and residuals are kernels of their own: so many times
     what fused ones move, and norms and casts reach half the bandwidth of a copy (H200)."""
@@ -58,6 +74,11 @@ class Constants:
     """Up to Ampere: 190-200 of an A100's 312 TFLOP/s forward (Dao 2023)."""
     flash_share_hopper: float = 0.325
     fused_share_hopper: float = 0.59
+    fused_share_blackwell: float = 0.52
+    """B200, cuDNN: 0.50 to 0.60 at 32 and 131 thousand tokens, 0.48 to 0.55 at 4,096 with 64 heads
+    and more (SimuMax, as above; causal pairs counted once)."""
+    flash_share_cdna: float = 0.33
+    """*Assumed*: what FlashAttention 2 reaches of Hopper's peak. No published rate was at hand."""
     flash_backward: float = 0.82
     """Of the forward's rate: 0.88 on the H200, *fitted* a little lower."""
     attention_half: float = 400.0
@@ -110,6 +131,10 @@ class Constants:
     """NCCL's buffers for each kind of group, outside the allocator too: 1 to 2 GiB in all."""
     fragmentation: float = 1.04
     """Reserved over allocated, the mean of 344 ranks."""
+    pipeline_slack: float = 0.10
+    """Of activations, held beside them where stages receive and free micro-batches in turn:
+    reserved over allocated is 1.03 with one stage and 1.06 with two on B200s (SimuMax's llamas),
+    and nanotron's sweep has 0.1 to 0.3 of its activations, more with more micro-batches."""
 
 
 DEFAULT = Constants()

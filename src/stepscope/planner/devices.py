@@ -21,6 +21,8 @@ MAX_DEVICES = 10**7
 _NUM_NEAREST = 5
 # What pinned copies reach of the PCIe rate: about 25 of 32 GB/s, 52 of 64.
 _HOST_SHARE = 0.8
+# All-reduces of 64 MB over the 8 MI300X of a node come to 230 of 448 GB/s (Primus, node-smoke.md).
+_XGMI_SHARE = 0.51
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,7 @@ def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
         bytes_per_s=rate.value,
         latency_s=near.value,
         source=f"{rate.source}; {near.source}",
+        share=_XGMI_SHARE if kind == "xgmi" else None,
     )
     tiers = [inside]
     if links.rack is not None and links.rack.value > per_node:

@@ -12,7 +12,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout, Layouts
 from stepscope.planner.memory import Memory, memory
 from stepscope.planner.network import Network
-from stepscope.planner.parameters import parameters
+from stepscope.planner.parameters import Parameters, can_run, parameters
 from stepscope.planner.rates import Floats, rates_of
 from stepscope.planner.step_time import Times, step_times
 
@@ -36,7 +36,8 @@ class Estimates:
 
     @property
     def fits(self) -> Floats:
-        return self.memory_bytes <= self.job.cluster.memory_bytes
+        holds = self.memory_bytes <= self.job.cluster.usable_bytes
+        return holds & can_run(self.job, self.layouts)
 
     @property
     def num_devices(self) -> Floats:
@@ -69,11 +70,23 @@ def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
 
     They must divide what they cut: see `search` for those that do.
     """
-    if job.model.extra_layer_params:
-        # One more layer after the last, which predicts a further token.
-        job = replace(
-            job, model=replace(job.model, layers=job.model.layers + 1, extra_layer_params=0)
-        )
+    job = with_all_layers(job)
+    params = parameters(job, layouts)
+    times = timed(job, layouts, params)
+    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, params), times=times)
+
+
+def with_all_layers(job: TrainingJob) -> TrainingJob:
+    """The job with one more layer after the last, where the model has one that predicts a further
+    token."""
+    if not job.model.extra_layer_params:
+        return job
+    model = replace(job.model, layers=job.model.layers + 1, extra_layer_params=0)
+    return replace(job, model=model)
+
+
+def timed(job: TrainingJob, layouts: Layouts, params: Parameters) -> Times:
+    """Every layout's time alone."""
     rates = rates_of(
         job.cluster,
         job.precision,
@@ -87,11 +100,9 @@ def estimate(job: TrainingJob, layouts: Layouts) -> Estimates:
         raise UsageError(
             f"{job.cluster.device.name} has no unit for {job.precision}; it has {precisions}"
         )
-    params = parameters(job, layouts)
     network = Network(job.cluster, job.constants)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = step_times(job, layouts, rates, network, params)
-    return Estimates(job=job, layouts=layouts, memory=memory(job, layouts, params), times=times)
+        return step_times(job, layouts, rates, network, params)
 
 
 def estimate_one(job: TrainingJob, layout: Layout) -> Estimates:

@@ -15,6 +15,9 @@ class Framework:
     name: str
     weight_bytes: float = 2.0
     """Of a weight that products use, kept by each data rank below ZeRO-3."""
+    cast_bytes: float = 0.0
+    """Of `weight_bytes` that autocast makes for the products: kept for backward, unless all of a
+    layer is recomputed."""
     grad_bytes: float = 4.0
     """Of a gradient kept between micro-batches."""
     extra_grad_bytes: float = 0.0
@@ -63,10 +66,24 @@ class Framework:
     whose outputs are then not kept."""
     balances_stages: bool = False
     """Whether the stages with embedding and head get fewer layers."""
+    balances_even: bool = True
+    """Whether they do so too where layers divide evenly by stages."""
+    fills_stages: bool = False
+    """Whether stages are filled by what blocks cost, up to equal shares, so that some can be left
+    empty (nanotron's build_model)."""
+    keeps_gathered_stages: bool = False
+    """Whether, with several stages, weights that ZeRO-3 gathered stay whole until the last
+    micro-batch, and gradients beside them (torchtitan's reshard_after_forward)."""
     logit_bytes: float = 10.0
     """Per logit at the loss: the product's own, an fp32 copy, and its gradient."""
     parallel_logit_bytes: float = 14.0
     """The same where tensor ranks share the vocabulary: the softmax is kept in fp32 too."""
+    frees_grads: bool = False
+    """Whether gradients are let go after the update (set_to_none), so that a step of one
+    micro-batch has none while it holds its activations."""
+    kept_logit_bytes: float = 0.0
+    """Per logit of the micro-batch before, which the loop still refers to while the next one
+    runs."""
     kept_gathered: float = 0.0
     """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
     else they are gathered again."""
@@ -78,6 +95,9 @@ class Framework:
     """Whether the vocabulary is filled up so that tensor ranks have equal, even parts."""
     drops_rest: bool = False
     """Whether tokens that do not come out even are left off instead, as code for measuring does."""
+    usual_recompute: str | None = None
+    """What a run recomputes that says nothing of it, where the framework's default is kept;
+    None where people choose by what fits."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """What data ranks can share; FSDP is 3."""
     has_context: bool = True
@@ -85,9 +105,16 @@ class Framework:
     has_stages: bool = True
     offloads: bool = False
     """Whether it can keep states on the host. Any job may be asked what that would give."""
+    slack: float | None = None
+    """Of tensors that the allocator holds beyond them; None is what is usual."""
     extra_activation: float = 0.0
     """Kept per token and channel of each layer, in bytes, beyond what half precision needs."""
 
+
+EAGER_SLACK = 0.10
+"""PyTorch as it comes: 4, 8, 17 and 20 % on an H200 (docs/planner.md)."""
+EAGER_LOGIT_BYTES = 12.0
+"""Of PyTorch's own loss on logits in fp32: backward holds the saved softmax and two gradients."""
 
 MEGATRON = Framework(
     name="megatron",
@@ -109,6 +136,7 @@ MEGATRON_CORE = Framework(
     overlaps_data=True,
     overlaps_tensor=True,
     balances_stages=True,
+    balances_even=False,
     pads_vocab=True,
     zero_stages=(0, 1, 3),
 )
@@ -131,17 +159,22 @@ NANOTRON = Framework(
     accumulates_fused=False,
     balances_stages=True,
     scatters_sends=False,
-    parallel_logit_bytes=15.0,
+    parallel_logit_bytes=10.5,
+    kept_logit_bytes=4.0,
+    fills_stages=True,
     pads_vocab=True,
+    usual_recompute="none",
     zero_stages=(0, 1),
 )
 TORCHTITAN = Framework(
     name="torchtitan",
+    logit_bytes=EAGER_LOGIT_BYTES,
     has_fused_update=True,
     overlaps_data=True,
     overlaps_pipeline=True,
     fuses=False,
     selective_is_ops=True,
+    keeps_gathered_stages=True,
     schedules=("1f1b", "gpipe", "zb1p", "zbv"),
     zero_stages=(0, 3),
 )
@@ -150,14 +183,17 @@ FSDP = Framework(
     overlaps_data=True,
     fuses=False,
     comm_grad_bytes=2.0,
-    logit_bytes=8.0,
+    logit_bytes=EAGER_LOGIT_BYTES,
+    frees_grads=True,
+    slack=EAGER_SLACK,
+    usual_recompute="none",
     zero_stages=(0, 3),
     has_context=False,
     has_sequence=False,
     has_stages=False,
     offloads=True,
 )
-COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0)
+COMPOSER = replace(FSDP, name="composer", attention=1, logit_passes=12.0, logit_bytes=4.0)
 """Composer and LLM Foundry as of 2023: FSDP, a Triton kernel after FlashAttention 1, and the
 loss in one kernel that reads logits in half precision once each way."""
 INTERNEVO = Framework(
@@ -180,9 +216,14 @@ DDP = Framework(
     fuses=False,
     attention=3,
     weight_bytes=6.0,
+    cast_bytes=2.0,
+    slack=EAGER_SLACK,
     grad_bytes=4.0,
     copy_bytes=0.0,
+    logit_bytes=EAGER_LOGIT_BYTES,
+    frees_grads=True,
     extra_activation=4.0,
+    usual_recompute="none",
     zero_stages=(0, 1),
     has_context=False,
     has_sequence=False,

@@ -15,6 +15,7 @@ from stepscope.planner.framework import Framework
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
 from stepscope.planner.network import Group, Network
+from stepscope.planner.parameters import recomputed_share
 from stepscope.planner.rates import Floats, Rates
 
 DROPPED_PASSES = 2.5
@@ -127,15 +128,9 @@ def layer_time(
     tp, bytes_each = layouts.tp, job.value_bytes
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     is_fused = is_mixture and framework.fuses_experts and rates.is_blackwell
-    forward_gemm: Any = 0.0
-    backward_gemm: Any = 0.0
-    for num, m, n, k in products(job, layouts, is_mixture=is_mixture):
-        if not isinstance(num, int):
-            num = num / (1.0 if is_fused else constants.grouped_share)
-        forward_gemm = forward_gemm + num * rates.gemm_s(m, n, k)
-        backward_gemm = backward_gemm + num * rates.gemm_s(m, k, n)
-        if not job.is_adapter:
-            backward_gemm = backward_gemm + num * rates.gemm_s(k, n, m)
+    forward_gemm, backward_gemm = _products_s(
+        job, layouts, rates, is_mixture=is_mixture, is_fused=is_fused
+    )
     core_forward, core_backward = _attention(job, layouts, rates)
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / tp, tokens)
     q = model.heads * model.head_dim
@@ -196,6 +191,28 @@ def layer_time(
     )
 
 
+def _products_s(
+    job: TrainingJob, layouts: Layouts, rates: Rates, *, is_mixture: bool, is_fused: bool
+) -> tuple[Any, Any]:
+    """Seconds of the layer's matrix products, forward and backward."""
+    framework, in_bytes = job.framework, job.value_bytes
+    grad_bytes = 2 * framework.grad_bytes if framework.accumulates_fused else in_bytes
+    forward: Any = 0.0
+    backward: Any = 0.0
+    for num, m, n, k in products(job, layouts, is_mixture=is_mixture):
+        if isinstance(num, int):
+            forward = forward + num * rates.gemm_s(m, n, k)
+            backward = backward + num * rates.gemm_s(m, k, n)
+            weights_s = num * rates.gemm_s(k, n, m)
+        else:
+            forward = forward + rates.grouped_s(num, m, n, k, in_bytes, is_fused=is_fused)
+            backward = backward + rates.grouped_s(num, m, k, n, in_bytes, is_fused=is_fused)
+            weights_s = rates.grouped_s(num, k, n, m, grad_bytes, is_fused=is_fused)
+        if not job.is_adapter:
+            backward = backward + weights_s
+    return forward, backward
+
+
 def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
     """What recomputation repeats."""
     whole = forward.device + forward.comms + forward.unhidden_s(job.framework)
@@ -205,6 +222,7 @@ def _again(job: TrainingJob, layouts: Layouts, forward: Pass) -> Floats:
         part = 0.5 * forward.stream + np.where(layouts.is_flash == 1, 0.0, forward.attention)
     else:
         part = np.where(layouts.is_flash == 1, 0.0, forward.attention)
+    whole = whole * recomputed_share(job, layouts)
     return np.where(layouts.recompute == 2, whole, np.where(layouts.recompute == 1, part, 0.0))
 
 

@@ -15,6 +15,8 @@ RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p", "zbv")
 """With `vpp` over 1, 1f1b is interleaved."""
 OFFLOAD = ("none", "optimizer", "all")
+FEW = 64
+"""Layouts below which nothing is won by computing those once that are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Layout:
     """Ranks that share one copy of the weights (HSDP); 0 is all of them."""
     is_sequence_parallel: bool = False
     recompute: str = "none"
+    recompute_layers: int = 0
+    """Layers of each stage that `full` recomputes; 0 is all of them."""
     schedule: str = "1f1b"
     offload: str = "none"
     is_flash: bool = True
@@ -70,7 +74,8 @@ class Layout:
         if self.is_sequence_parallel:
             words.append("sp")
         if self.recompute != "none":
-            words.append(self.recompute)
+            some = str(self.recompute_layers) if self.recompute_layers else ""
+            words.append(self.recompute + some)
         if self.schedule != "1f1b":
             words.append(self.schedule)
         if self.offload != "none":
@@ -99,6 +104,7 @@ class Layouts:
     shard: Ints
     is_sequence_parallel: Ints
     recompute: Ints
+    recompute_layers: Ints
     schedule: Ints
     offload: Ints
     is_flash: Ints
@@ -121,6 +127,11 @@ class Layouts:
             **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
         )
 
+    def changed(self, **columns: Ints) -> Layouts:
+        """The same with other columns."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Layouts(**(values | columns))
+
     def layout(self, index: int) -> Layout:
         values: dict[str, Any] = {}
         for field in fields(self):
@@ -140,3 +151,23 @@ class Layouts:
         return Layouts(
             **{name: np.array(column, dtype=np.int64) for name, column in columns.items()}
         )
+
+
+def alike(*columns: Ints) -> tuple[Ints, Ints]:
+    """The first of each combination of values, and for every row the index of its own."""
+    _, first, index = np.unique(mixed_key(*columns), return_index=True, return_inverse=True)
+    return first, index
+
+
+def mixed_key(*columns: Ints) -> Ints:
+    """One number for each combination of values."""
+    key: Ints = np.zeros(len(columns[0]), dtype=np.int64)
+    num_keys = 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        if num_keys * width >= 2**62:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            num_keys = len(key)
+        key = key * width + column
+        num_keys *= width
+    return key

@@ -17,6 +17,7 @@ _NUMBERS = {
     "v": "vpp", "vpp": "vpp", "z": "zero_stage", "zero": "zero_stage",
 }  # fmt: skip
 _WORD = re.compile(r"([a-z]+?)(\d{1,9})(?:v(\d{1,9})|/(\d{1,9}))?")
+_SOME_LAYERS = re.compile(r"full([1-9]\d{0,4})")
 _FLAGS: dict[str, tuple[str, object]] = {
     "sp": ("is_sequence_parallel", True),
     "flash": ("is_flash", True),
@@ -56,6 +57,11 @@ def parse_layout(word: str, job: TrainingJob | None = None) -> Layout:
 def _meant(part: str, word: str) -> Iterator[tuple[str, object]]:
     if part in _FLAGS:
         yield _FLAGS[part]
+        return
+    some = _SOME_LAYERS.fullmatch(part)
+    if some is not None:
+        yield "recompute", "full"
+        yield "recompute_layers", int(some[1])
         return
     match = _WORD.fullmatch(part)
     name = None if match is None else _NUMBERS.get(match[1])

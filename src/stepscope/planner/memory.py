@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layouts
-from stepscope.planner.parameters import Parameters, fullest_stage, head_rows, shared_out
+from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
+from stepscope.planner.parameters import (
+    Parameters,
+    fullest_stage,
+    head_rows,
+    recomputed_share,
+    shared_out,
+)
 from stepscope.planner.rates import Floats
 
 
@@ -75,6 +81,11 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     if not job.is_adapter:
         on_device = np.where(stage >= 2, shard, local) * min(weight_bytes, grad_bytes)
         grads = np.where(is_out, on_device, grads)
+    if framework.cast_bytes and job.value_bytes < 4:
+        # A compiler makes them again in backward, as recomputation does.
+        share = np.where(layouts.recompute == 2, recomputed_share(job, layouts), 0.0)
+        gone = np.ones(len(layouts)) if framework.is_compiled else share
+        weights = weights - np.where(is_whole, 0.0, local * framework.cast_bytes * gone)
     weights = np.where(layouts.offload == 2, 0.0, weights)
     first, last, logits = _activations(job, layouts)
     is_last = last + logits > first
@@ -90,8 +101,17 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes),
         gathered,
     )
+    if framework.keeps_gathered_stages:
+        # Gradients are added up in fp32 before they are scattered.
+        stays = is_whole & (width > 1) & (layouts.pp > 1)
+        whole_bytes = local * (framework.weight_bytes + (0.0 if job.is_adapter else 4.0))
+        gathered = np.where(stays, np.maximum(gathered, whole_bytes), gathered)
     buffers = _buffers(job, layouts)
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
+    if framework.frees_grads:
+        # They come as activations go: what is there at the end beyond what was at the beginning.
+        late = np.maximum(grads - activations - logits, 0.0)
+        grads = np.where(layouts.num_micro == 1, late, grads)
     update_bytes = np.where(
         is_out,
         0.0,
@@ -99,6 +119,8 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     )
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
+    loose = constants.fragmentation - 1 if framework.slack is None else framework.slack
+    in_stages = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
     return Memory(
         weights=weights,
         gradients=grads,
@@ -108,7 +130,7 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         gathered=gathered,
         buffers=buffers,
         update=update,
-        slack=allocated * (constants.fragmentation - 1),
+        slack=allocated * loose + in_stages,
         context=_context(job, layouts),
     )
 
@@ -141,6 +163,14 @@ def _context(job: TrainingJob, layouts: Layouts) -> Floats:
 def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     """Kept of one micro-batch by one layer until its backward,
     nothing recomputed (Korthikanti et al. 2022, section 4)."""
+    if len(layouts) <= FEW:
+        return _layer_bytes(job, layouts)
+    methods = layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash
+    first, index = alike(layouts.tp, layouts.cp, layouts.micro_batch, methods)
+    return _layer_bytes(job, layouts.take(first))[index]
+
+
+def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
@@ -167,6 +197,9 @@ def layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     layer = (
         np.where(again, 2, 4) * outer * model.hidden + inner * (q + kv + out + middle)
     ) * job.value_bytes
+    if not framework.fuses and latent is None:
+        # One product makes queries, keys and values: what was rotated stays beside its result.
+        layer = layer + inner * (q + kv / 2) * job.value_bytes
     layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
         layer = layer + 2 * outer * model.hidden
@@ -184,29 +217,22 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
     outer = np.where(layouts.is_sequence_parallel == 1, tokens / layouts.tp, tokens)
     whole = layer_bytes(job, layouts)
-    checkpoint = outer * model.hidden * job.value_bytes
+    # Residuals in fp32 are kept as they are.
+    checkpoint = outer * model.hidden * max(job.value_bytes, framework.extra_activation)
     if framework.selective_is_ops:
-        half = checkpoint * 2 + whole * 0.35
-        layer = np.choose(layouts.recompute, (whole, half, checkpoint))
+        half = checkpoint + _every_other(job, outer, tokens / layouts.tp)
+        layer = np.where(layouts.recompute == 1, half, whole)
     else:
-        layer = np.choose(layouts.recompute, (whole, whole, checkpoint))
+        layer = whole
+    share = recomputed_share(job, layouts)
+    layer = np.where(layouts.recompute == 2, share * checkpoint + (1 - share) * whole, layer)
     in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
-    flight = np.where(
-        vpp > 1,
-        np.minimum(pp, num_micro) * (1 + (pp - 1) / (pp * np.maximum(vpp, 1))),
-        np.minimum(pp, num_micro),
-    )
-    flight = np.choose(
-        layouts.schedule,
-        (
-            flight,
-            num_micro,
-            np.minimum(pp, num_micro),
-            np.minimum(2 * pp, num_micro),
-            np.minimum(pp, num_micro),
-        ),
-    )
+    base = np.minimum(pp, num_micro)
+    flight = np.where(vpp > 1, base * (1 + (pp - 1) / (pp * vpp)), base)
+    flight = np.where(layouts.schedule == SCHEDULES.index("gpipe"), num_micro, flight)
+    twice = layouts.schedule == SCHEDULES.index("zb2p")
+    flight = np.where(twice, np.minimum(2 * pp, num_micro), flight)
     # The layer that runs backward just now is whole, however little is kept of it; and its
     # gradients beside it.
     working = np.where(layouts.recompute == 2, whole, 0.0)
@@ -215,11 +241,27 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
         layer
         * in_stage
         * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0))
-        + working
     )
     logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)
+    logit_bytes = logit_bytes + np.where(num_micro > 1, framework.kept_logit_bytes, 0.0)
     logits = tokens * head_rows(job, layouts) * logit_bytes
-    return first, last, logits
+    # The last layer runs backward when the logits have gone.
+    is_wider = working > logits
+    return first, np.where(is_wider, last + working, last), np.where(is_wider, 0.0, logits)
+
+
+def _every_other(job: TrainingJob, outer: Any, inner: Any) -> Any:
+    """Kept by a layer whose every other product is: half of what products give, and attention's
+    output."""
+    model = job.model
+    q, kv = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    middle: Any = (2 if model.is_gated else 1) * model.ffn_hidden
+    if model.experts is not None:
+        share = model.num_mixture_layers / model.layers
+        wide = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
+        middle = (1 - share) * middle + share * (2 if model.is_gated else 1) * wide
+    products = inner * (q + kv + middle) + 2 * outer * model.hidden
+    return (products / 2 + inner * q) * job.value_bytes
 
 
 def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -228,3 +270,23 @@ def _buffers(job: TrainingJob, layouts: Layouts) -> Floats:
     return np.where(layouts.tp > 1, 2 * activation, 0.0) + np.where(
         layouts.pp > 1, 2 * activation, 0.0
     )
+
+
+def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    """What the devices of a node keep in its memory.
+
+    The optimizer's states, with gradients, and weights where all is there.
+    """
+    # Experts that are spread already have fewer ranks left to share them.
+    width = layouts.shard_width
+    shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
+    whole = params.dense + params.routed
+    trained = 0.0
+    if not job.is_adapter:
+        trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
+    states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
+    weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
+    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
+        layouts.offload == 2, weights, 0.0
+    )
+    return device_bytes * job.cluster.devices_per_node

@@ -53,6 +53,7 @@ class Network:
         near, *far = merged(cluster.tiers)
         self._tiers = (near, *(_loaded(tier, constants) for tier in far))
         self._constants = constants
+        self._near_bytes_per_s = near.bytes_per_s * (near.share or constants.link_share)
         # A latency that was measured has the start in it.
         self._start_s = 0.0 if near.is_measured else constants.collective_s
 
@@ -61,8 +62,7 @@ class Network:
         the groups beside this one included."""
         size, stride = np.asarray(group.size), np.asarray(group.stride)
         constants = self._constants
-        near = self._tiers[0]
-        bus = np.full(np.broadcast(size, stride).shape, near.bytes_per_s * constants.link_share)
+        bus = np.full(np.broadcast(size, stride).shape, self._near_bytes_per_s)
         for nearer, tier in itertools.pairwise(self._tiers):
             # Members in one unit of the nearer tier share the links that leave it: each has its
             # own.
@@ -128,9 +128,7 @@ class Network:
         near, far = self._tiers[0], self._tiers[-1]
         _, units = self._units(group)
         ranks = size * (1 - (1 - 1 / size) ** num_copies) * (size - 1) / size
-        within = (
-            ranks * one_bytes / (near.bytes_per_s * self._constants.link_share) + near.latency_s
-        )
+        within = ranks * one_bytes / self._near_bytes_per_s + near.latency_s
         nodes = units * (1 - (1 - 1 / units) ** num_copies) * (units - 1) / units
         across = (
             nodes * one_bytes / (far.bytes_per_s * self._constants.network_share) + far.latency_s
@@ -142,7 +140,7 @@ class Network:
     def send_s(self, stride: Any, num: Any, sent_bytes: Any) -> Floats:
         """From a rank to the one `stride` further; of so many in a row, the farthest apart."""
         stride = np.asarray(stride)
-        rate: Any = np.full(stride.shape, self._tiers[0].bytes_per_s * self._constants.link_share)
+        rate: Any = np.full(stride.shape, self._near_bytes_per_s)
         latency: Any = np.full(stride.shape, self._tiers[0].latency_s)
         for nearer, tier in itertools.pairwise(self._tiers):
             is_out = stride * num > nearer.size

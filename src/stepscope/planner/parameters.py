@@ -54,17 +54,63 @@ def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
     model = job.model
     if not job.framework.balances_stages:
         return np.ceil(model.layers / layouts.pp)
+    balanced = np.ceil((model.layers + head_layers(job)) / layouts.pp - 1e-9)
+    return np.where(is_even(job, layouts), model.layers // layouts.pp, balanced)
+
+
+def is_even(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where every stage has as many layers, whatever else it has."""
+    divides = (job.model.layers % layouts.pp == 0) & (not job.framework.balances_even)
+    return np.asarray((layouts.pp == 1) | divides)
+
+
+def recomputed_share(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Of a stage's layers that full recomputation repeats."""
+    if not layouts.recompute_layers.any():
+        return np.ones(len(layouts))
+    some = np.minimum(layouts.recompute_layers / fullest_stage(job, layouts), 1.0)
+    return np.where(layouts.recompute_layers > 0, some, 1.0)
+
+
+def can_run(job: TrainingJob, layouts: Layouts) -> Floats:
+    """Where every stage has something to do.
+
+    Stages that are filled by cost leave the last ones empty where the head costs more than they
+    have room for: of `pp` equal shares it takes `pp` x head / all, and is one block; what follows
+    it (a cast, the loss) can start one stage more. An optimizer without parameters is an error.
+    """
+    model, pp = job.model, layouts.pp
+    has_layers = pp <= model.layers
+    if not job.framework.fills_stages:
+        return np.asarray(has_layers)
+    head = head_layers(job)
+    return np.asarray(has_layers & ((pp == 1) | (pp * head / (model.layers + head) < 3)))
+
+
+def head_layers(job: TrainingJob) -> float:
+    """What the head costs, in layers."""
+    model = job.model
     active = (model.active_params - model.embedding_params - model.head_params) / model.layers
-    head = model.vocab * model.hidden / active
-    return np.where(
-        layouts.pp == 1, model.layers, np.ceil((model.layers + head) / layouts.pp - 1e-9)
-    )
+    return model.vocab * model.hidden / active
+
+
+def _mixtures_in_stage(job: TrainingJob, layouts: Layouts, in_stage: Floats) -> Floats:
+    """Layers with experts in the stage that has most of them.
+
+    A few layers without come first, so that later stages have experts in every layer; where half of
+    all or more have none, they take turns.
+    """
+    model = job.model
+    even = in_stage * model.num_mixture_layers / model.layers
+    if 2 * model.num_mixture_layers <= model.layers:
+        return even
+    return np.where(layouts.pp > 1, np.minimum(in_stage, model.num_mixture_layers), even)
 
 
 def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
     model = job.model
     in_stage = fullest_stage(job, layouts)
-    mixtures = in_stage * model.num_mixture_layers / model.layers
+    mixtures = _mixtures_in_stage(job, layouts, in_stage)
     attention = model.attention_params + model.norm_params
     dense = (
         in_stage * attention

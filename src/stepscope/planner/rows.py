@@ -34,6 +34,7 @@ from stepscope.planner.framework import (
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
 from stepscope.planner.model import Experts, Model
+from stepscope.planner.ranges import ranges_of
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import open_regular, parse_json
 
@@ -43,6 +44,9 @@ USUAL_SEQ = 1024
 FUSED_EXPERTS = "26.06"
 """Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
 Blackwell (notes of 0.5.1)."""
+_NEW_DEVICES = re.compile(r"h200|b200|b300|mi3[0-9]{2}x")
+COMPILES_LOSS = 2025
+"""Of torchtitan, the year from which its compiler takes the loss in."""
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
@@ -119,7 +123,7 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
         is_new = any(word in gpu for word in ("h100", "h200", "b200", "b300"))
         return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
     if "torchtitan" in name:
-        return replace(TORCHTITAN, fuses="compile" in options), True
+        return _torchtitan(name, options, str((row.get("cluster") or {}).get("gpu", ""))), True
     named = next((framework for word, framework in NAMED if word in name), None)
     if named is not None:
         return named, True
@@ -130,6 +134,18 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
             replace(MEGATRON_DEEPSPEED, grad_bytes=4.0) if is_wide else MEGATRON_DEEPSPEED
         ), False
     return _megatron(name, options)
+
+
+def _torchtitan(name: str, options: str, gpu: str) -> Framework:
+    """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
+    precision, and so does their gradient. Where no year is said, devices tell: those that came in
+    2025 have a framework of that time."""
+    framework = replace(TORCHTITAN, fuses="compile" in options)
+    year = re.search(r"20[2-9]\d", f"{name} {options}")
+    is_new = int(year[0]) >= COMPILES_LOSS if year else _NEW_DEVICES.search(gpu.casefold())
+    if framework.fuses and is_new:
+        return replace(framework, logit_bytes=4.0, logit_passes=12.0)
+    return framework
 
 
 def _megatron(name: str, options: str) -> tuple[Framework, bool]:
@@ -150,7 +166,8 @@ def _megatron(name: str, options: str) -> tuple[Framework, bool]:
         return MEGATRON, False
     if "overlap" in options:
         return MEGATRON_CORE, True
-    return replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, attention=2), True
+    plain = replace(MEGATRON_CORE, overlaps_tensor=False, overlaps_data=False, fuses_experts=False)
+    return replace(plain, attention=2), True
 
 
 def _in_catalog(name: str) -> Model | None:
@@ -173,6 +190,8 @@ def model_of(row: dict[str, Any]) -> Model:
     if model is not None and (model.layers, model.hidden) == (layers, hidden):
         # What a row leaves out (norms on queries, sinks, biases) is in the catalog.
         return model
+    if model is not None and model.hidden == hidden and model.layers > layers:
+        return _cut_short(model, layers, stated)
     heads = int(stated.get("heads") or max(1, round(hidden / 128)))
     is_gated = bool(stated.get("gated_mlp", False))
     ffn = stated.get("ffn_hidden") or (-(-8 * hidden // 3 // 256) * 256 if is_gated else 4 * hidden)
@@ -197,6 +216,19 @@ def model_of(row: dict[str, Any]) -> Model:
         is_tied=bool(stated.get("tied_embeddings", not is_gated)),
         experts=experts,
     )
+
+
+def _cut_short(model: Model, layers: int, stated: dict[str, Any]) -> Model:
+    """A known model with fewer layers, as people run it on one node to measure it.
+
+    Of layers without a mixture it keeps as many as the row says, else its share and at least one.
+    """
+    experts = model.experts
+    if experts is not None and experts.num_dense_layers:
+        share = experts.num_dense_layers * layers / model.layers
+        num_dense = int(stated.get("dense_layers") or max(1, round(share)))
+        experts = replace(experts, num_dense_layers=min(num_dense, layers))
+    return replace(model, layers=layers, experts=experts, extra_layer_params=0)
 
 
 def cluster_of(row: dict[str, Any]) -> Cluster:
@@ -279,7 +311,7 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
         accum = stated.get("grad_accum")
         num_micro = int(accum) if accum else max(1, batch // (dp * micro))
         for vpp in _virtual(stated, row, model, pp):
-            kind = _recompute(stated.get("recompute"))
+            kind = _recompute(stated.get("recompute")) or framework.usual_recompute
             if kind is None and framework.name == MEGATRON.name:
                 # Before 2022 there was all or nothing, and every published run used it.
                 kind = "full"
@@ -288,7 +320,11 @@ def published_result(row: dict[str, Any]) -> PublishedResult:
                 Layout(**base, micro_batch=micro, num_micro=num_micro, vpp=vpp, recompute=recompute)
                 for recompute in kinds
             ]
-    is_stated = framework.name == MEGATRON.name or _recompute(stated.get("recompute")) is not None
+    is_stated = (
+        framework.name == MEGATRON.name
+        or framework.usual_recompute is not None
+        or _recompute(stated.get("recompute")) is not None
+    )
     return PublishedResult(
         id=str(row.get("id", "?")),
         job=job,
@@ -386,6 +422,21 @@ def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def _fits(row: PublishedResult, estimates: Estimates, index: int) -> bool:
+    """Whether the layout meant fits, or any of those that it may have been."""
+    fits = np.broadcast_to(estimates.fits, len(estimates.layouts))
+    return bool(fits[index] if row.is_recompute_stated else fits.any())
+
+
+def _ranges(job: TrainingJob, step_s: float, memory_gb: float) -> dict[str, float]:
+    ranges = ranges_of(job)
+    step, memory = ranges.step.around(step_s), ranges.memory.around(memory_gb)
+    return {
+        "step_s_low": step[0], "step_s_high": step[1],
+        "memory_gb_low": memory[0], "memory_gb_high": memory[1],
+    }  # fmt: skip
+
+
 def predict(row: dict[str, Any]) -> dict[str, Any]:
     """One line of `stepscope plan --rows`."""
     try:
@@ -412,13 +463,16 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     flops = rate * model_flops_per_token(job.model, job.seq_len)
     again = share / 3 if layout.recompute == "full" else 0.0
     peak = job.cluster.peak_flops[job.precision]
+    step_s = job.tokens / (rate * layout.num_devices)
+    memory_gb = float(estimates.memory.reserved[index]) / GIB
     return {
         "id": row.get("id"),
-        "step_s": job.tokens / (rate * layout.num_devices),
+        "step_s": step_s,
         "tokens_per_s_per_gpu": rate,
         "tflops_per_gpu": flops / 1e12,
         "mfu": flops / peak,
         "hfu": flops * (1 + again) / peak,
-        "memory_gb": float(estimates.memory.reserved[index]) / GIB,
-        "fits": bool(np.broadcast_to(estimates.fits, len(estimates.layouts))[index]),
+        "memory_gb": memory_gb,
+        "fits": _fits(result, estimates, index),
+        **_ranges(job, step_s, memory_gb),
     }

@@ -14,11 +14,12 @@ import numpy as np
 
 from stepscope.core.progress import counted
 from stepscope.planner.choice import SAME, Choice, choices_of, why
-from stepscope.planner.estimate import estimate
+from stepscope.planner.estimate import timed, with_all_layers
 from stepscope.planner.job import TrainingJob
-from stepscope.planner.layout import Layout, Layouts
-from stepscope.planner.memory import memory
-from stepscope.planner.parameters import Parameters, parameters
+from stepscope.planner.layout import RECOMPUTE, Layout, Layouts, mixed_key
+from stepscope.planner.memory import host_bytes, memory
+from stepscope.planner.parameters import Parameters, can_run, parameters
+from stepscope.planner.partial import partly_recomputed
 from stepscope.planner.rates import Floats
 from stepscope.planner.space import Grid, Space
 
@@ -91,12 +92,53 @@ def search(
     compared = choices_of(job, Layouts.of(rivals))
     bars = tuple(choice.step_s for choice in compared)
     num_kept = max(top * KEPT_PER_SHOWN, 200)
-    parts = [_Part.empty(len(bars))]
-    for part in _evaluated(grid, bars, num_kept, num_workers):
-        parts.append(part)
-        if len(parts) >= AT_ONCE:
-            parts = [_merged(parts, num_kept)]
-    return _result(job, grid, _merged(parts, num_kept), compared, top)
+    part = _Part.empty(len(bars))
+    # What is recommended leaves room; where nothing does, what just fits.
+    for limit in (job.cluster.roomy_bytes, job.cluster.usable_bytes):
+        asked = _Asked(bars=bars, num_kept=num_kept, limit_bytes=limit)
+        parts = [_Part.empty(len(bars))]
+        for piece in _evaluated(grid, asked, num_workers):
+            parts.append(piece)
+            if len(parts) >= AT_ONCE:
+                parts = [_merged(parts, num_kept)]
+        part = _merged(parts, num_kept)
+        if part.num_fit:
+            if grid.space.is_recompute_free:
+                part = _with_partial(job, part, limit)
+            break
+    return _result(job, grid, part, compared, top)
+
+
+def _with_partial(job: TrainingJob, part: _Part, limit_bytes: float) -> _Part:
+    """The answer with layouts that recompute only as many layers as they must."""
+    job = with_all_layers(job)
+    layouts = partly_recomputed(job, part.recomputed.layouts, limit_bytes)
+    if not len(layouts):
+        return part
+    params = parameters(job, layouts)
+    rows = _Rows(
+        layouts=layouts,
+        step_s=np.broadcast_to(timed(job, layouts, params).step, len(layouts)),
+        memory_bytes=np.broadcast_to(memory(job, layouts, params).total, len(layouts)),
+    )
+    return replace(
+        part,
+        num=part.num + len(layouts),
+        num_fit=part.num_fit + len(layouts),
+        fastest=_Rows.joined([part.fastest, rows]),
+        front=_front(_Rows.joined([part.front, rows])),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked of every piece."""
+
+    bars: tuple[float, ...]
+    """Steps of rivals: how many layouts are faster is counted."""
+    num_kept: int
+    limit_bytes: float
+    """Of a device that a layout may fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +223,8 @@ class _Part:
     of_cuts: _Rows
     """The fastest of each cut."""
     front: _Rows
+    recomputed: _Rows
+    """The fastest of those that recompute every layer."""
     smallest: _Rows
     num_faster: tuple[int, ...]
 
@@ -188,7 +232,8 @@ class _Part:
     def empty(num_bars: int) -> _Part:
         none = _Rows(layouts=Layouts.of([]), step_s=np.zeros(0), memory_bytes=np.zeros(0))
         counts = dict.fromkeys((STATES, ACTIVATIONS, HOST), 0)
-        rows = {"fastest": none, "of_cuts": none, "front": none, "smallest": none}
+        names = ("fastest", "of_cuts", "front", "recomputed", "smallest")
+        rows = dict.fromkeys(names, none)
         return _Part(num=0, num_fit=0, too_large=counts, num_faster=(0,) * num_bars, **rows)
 
 
@@ -204,6 +249,7 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
         # No cut is in two pieces.
         of_cuts=_Rows.joined([part.of_cuts for part in parts]),
         front=_front(_Rows.joined([part.front for part in parts])),
+        recomputed=_first(_Rows.joined([part.recomputed for part in parts]), num_kept),
         smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
         num_faster=tuple(
             sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)
@@ -211,21 +257,19 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
     )
 
 
-def _evaluated(
-    grid: Grid, bars: tuple[float, ...], num_kept: int, num_workers: int | None
-) -> Iterator[_Part]:
+def _evaluated(grid: Grid, asked: _Asked, num_workers: int | None) -> Iterator[_Part]:
     pieces = grid.pieces()
     if num_workers is None:
         num_workers = _num_cores() if len(grid) > MANY else 1
     if num_workers <= 1 or len(pieces) < 2:
         for bounds in counted("searching", pieces, len(pieces)):
-            yield _evaluate(grid, bounds, bars, num_kept)
+            yield _evaluate(grid, bounds, asked)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
     context = multiprocessing.get_context("spawn")
-    start = (grid.job, grid.space, bars, num_kept)
+    start = (grid.job, grid.space, asked)
     with ProcessPoolExecutor(
         num_workers, mp_context=context, initializer=_start_worker, initargs=start
     ) as pool:
@@ -238,28 +282,26 @@ def _num_cores() -> int:
 
 
 # What a worker process was started with.
-_worker_arguments: list[tuple[Grid, tuple[float, ...], int]] = []
+_worker_arguments: list[tuple[Grid, _Asked]] = []
 
 
-def _start_worker(job: TrainingJob, space: Space, bars: tuple[float, ...], num_kept: int) -> None:
-    _worker_arguments.append((Grid(job, space), bars, num_kept))
+def _start_worker(job: TrainingJob, space: Space, asked: _Asked) -> None:
+    _worker_arguments.append((Grid(job, space), asked))
 
 
 def _evaluate_in_worker(bounds: tuple[int, int]) -> _Part:
-    grid, bars, num_kept = _worker_arguments[-1]
-    return _evaluate(grid, bounds, bars, num_kept)
+    grid, asked = _worker_arguments[-1]
+    return _evaluate(grid, bounds, asked)
 
 
-def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_kept: int) -> _Part:
+def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
     job, layouts = grid.job, grid.piece(*bounds)
     params = parameters(job, layouts)
     parts = memory(job, layouts, params)
     total = np.broadcast_to(parts.total, len(layouts))
-    too_large = total > job.cluster.memory_bytes
+    too_large = (total > asked.limit_bytes) | ~can_run(job, layouts)
     bursts_host = _bursts_host(job, layouts, params)
-    states = (
-        parts.weights + parts.gradients + parts.optimizer + parts.context > job.cluster.memory_bytes
-    )
+    states = parts.weights + parts.gradients + parts.optimizer + parts.context > asked.limit_bytes
     counts = {
         STATES: too_large & states,
         ACTIVATIONS: too_large & ~states,
@@ -271,45 +313,30 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], bars: tuple[float, ...], num_
     fitting = layouts.take(fits)
     step = np.zeros(0)
     if len(fitting):
-        step = np.broadcast_to(estimate(job, fitting).step_s, len(fitting))
+        whole = with_all_layers(job)
+        times = timed(whole, fitting, parameters(whole, fitting))
+        step = np.broadcast_to(times.step, len(fitting))
     rows = _Rows(layouts=fitting, step_s=step, memory_bytes=total[fits])
     return _Part(
         num=len(layouts),
         num_fit=len(fitting),
         too_large={reason: int(mask.sum()) for reason, mask in counts.items()},
-        fastest=_first(rows, num_kept),
+        fastest=_first(rows, asked.num_kept),
         of_cuts=_of_cuts(rows),
         front=_front(rows),
+        recomputed=_first(rows.take(fitting.recompute == RECOMPUTE.index("full")), asked.num_kept),
         smallest=_Rows(
             layouts=layouts.take(smallest),
             step_s=np.full(len(smallest), np.nan),
             memory_bytes=least[smallest],
         ),
-        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in bars),
+        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in asked.bars),
     )
-
-
-def host_bytes(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
-    """What the devices of a node keep in its memory.
-
-    The optimizer's states, with gradients, and weights where all is there.
-    """
-    # Experts that are spread already have fewer ranks left to share them.
-    width = layouts.shard_width
-    shared = params.dense / width + params.routed / np.maximum(width // layouts.ep, 1)
-    whole = params.dense + params.routed
-    trained = 0.0
-    if not job.is_adapter:
-        trained = job.framework.copy_bytes + job.optimizer.moment_bytes + job.framework.grad_bytes
-    states = np.where(layouts.zero_stage >= 1, shared, whole) * trained
-    weights = np.where(layouts.zero_stage == 3, shared, whole) * job.framework.weight_bytes
-    device_bytes = np.where(layouts.offload >= 1, states, 0.0) + np.where(
-        layouts.offload == 2, weights, 0.0
-    )
-    return device_bytes * job.cluster.devices_per_node
 
 
 def _bursts_host(job: TrainingJob, layouts: Layouts, params: Parameters) -> Floats:
+    if not layouts.offload.any():
+        return np.zeros(len(layouts), dtype=bool)
     return host_bytes(job, layouts, params) > job.cluster.host_memory_bytes
 
 
@@ -321,7 +348,9 @@ def _first(rows: _Rows, num: int) -> _Rows:
 
 def _cut_keys(layouts: Layouts) -> Floats:
     """One number for each cut of devices and batch."""
-    return _keys(layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch)
+    return mixed_key(
+        layouts.tp, layouts.pp, layouts.cp, layouts.ep, layouts.dp, layouts.micro_batch
+    )
 
 
 def _work_keys(layouts: Layouts) -> Floats:
@@ -374,7 +403,7 @@ def _result(
     rivals = [
         Rival(
             choice=replace(choice, why=why(choice, best[0]) if best else ""),
-            fits=choice.memory_bytes <= job.cluster.memory_bytes,
+            fits=choice.memory_bytes <= job.cluster.usable_bytes,
             num_faster=num,
             num_cuts_faster=int((of_cuts < choice.step_s * (1 - 1e-9)).sum()),
         )
@@ -452,6 +481,7 @@ def _plainness(layout: Layout) -> tuple[int, ...]:
         layout.zero_stage == 3,
         layout.shard > 0,
         layout.recompute != "none",
+        layout.recompute_layers > 0,
         layout.vpp,
         layout.zero_stage,
         not layout.is_sequence_parallel and layout.tp > 1,

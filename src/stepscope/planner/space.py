@@ -44,6 +44,9 @@ class Space:
     """0 is all data ranks. None is all of them or, under ZeRO-3, those of a node."""
     is_sequence_parallel: tuple[bool, ...] | None = None
     recompute: tuple[str, ...] = RECOMPUTE
+    has_partial_recompute: bool = True
+    """Whether, where nothing and `full` may be chosen, it may be of as few layers as make the
+    layout fit."""
     schedule: tuple[str, ...] | None = None
     """None: those that the framework has."""
     offload: tuple[str, ...] = ("none",)
@@ -54,6 +57,11 @@ class Space:
     """Whether layouts may use fewer devices than there are."""
     has_uneven_stages: bool | None = None
     """Whether stages may differ by a layer; None leaves it to the framework."""
+
+    @property
+    def is_recompute_free(self) -> bool:
+        """Whether some of the layers may be recomputed: who pins `full` gets all of them."""
+        return self.has_partial_recompute and {"none", "full"} <= set(self.recompute)
 
 
 def open_space(job: TrainingJob) -> Space:
@@ -172,6 +180,7 @@ class Grid:
         columns = {name: column[start:stop][cut] for name, column in self.cuts.items()}
         for table, indices in ((self._pipes, pipe), (self._shards, shard), (self._methods, method)):
             columns |= {name: column[indices] for name, column in table.items()}
+        columns["recompute_layers"] = np.zeros(len(cut), dtype=np.int64)
         columns["shard"] = np.where(
             columns["shard"] == A_NODE, self._in_node(columns["tp"]), columns["shard"]
         )

@@ -10,12 +10,11 @@ import numpy as np
 
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layer_time import LayerTime, layer_time
-from stepscope.planner.layout import SCHEDULES, Layouts
+from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.network import Group, Network
-from stepscope.planner.parameters import Parameters, head_rows, shared_out
+from stepscope.planner.parameters import Parameters, head_rows, is_even, shared_out
 from stepscope.planner.rates import Floats, Rates
 
-FEW = 64
 HOST_ADAM_BYTES_PER_S = 60e9
 """That a node's processor reads and writes while it updates weights."""
 BUCKET_BYTES = 200e6
@@ -95,6 +94,8 @@ def step_times(
         data = _data_comms(job, layouts, network, parameters, hides)
         optimizer, accumulate = _optimizer(job, layouts, rates, parameters)
     offload = _offload(job, layouts, parameters, layers_there * num_micro)
+    # Stages may keep what they gathered, and scatter it once.
+    gathers = np.where((pp > 1) & job.framework.keeps_gathered_stages, 1.0, num_micro)
     times = Times(
         gemm=layers.gemm * share * num_micro,
         attention=layers.attention * share * num_micro,
@@ -105,7 +106,7 @@ def step_times(
         tensor_comms=layers.tensor_comms * share * num_micro,
         expert_comms=layers.expert_comms * share * num_micro,
         context_comms=layers.context_comms * share * num_micro,
-        shard_comms=layers.shard_comms * share * num_micro,
+        shard_comms=layers.shard_comms * share * gathers,
         pipeline_comms=np.where(pp > 1, sends * virtual * num_micro, 0.0),
         bubble=bubble,
         data_comms=data,
@@ -128,15 +129,16 @@ def _per_micro_batch(
     if len(layouts) <= FEW:
         return _layers(job, layouts, rates, network), _head(job, layouts, rates)
     is_spread = layouts.zero_stage == 3
-    rare = np.where(is_spread, layouts.shard_width, 0) * 64 + is_spread * 32
-    rare = rare + layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash
-    codes = np.unique(rare, return_inverse=True)[1].astype(np.int64)
-    key = ((layouts.tp * 4096 + layouts.cp) * 4096 + layouts.ep) * 8192 + layouts.micro_batch
-    _, first, index = np.unique(key * 16384 + codes, return_index=True, return_inverse=True)
-    alike = layouts.take(first)
-    layers = _layers(job, alike, rates, network)
+    first, index = alike(
+        layouts.tp, layouts.cp, layouts.ep, layouts.micro_batch,
+        np.where(is_spread, layouts.shard_width + 1, 0),
+        layouts.recompute * 4 + layouts.is_sequence_parallel * 2 + layouts.is_flash,
+        layouts.recompute_layers, np.where(layouts.recompute_layers > 0, layouts.pp, 0),
+    )  # fmt: skip
+    some = layouts.take(first)
+    layers = _layers(job, some, rates, network)
     spread = {field.name: getattr(layers, field.name)[index] for field in fields(_Layers)}
-    return _Layers(**spread), _head(job, alike, rates)[index]
+    return _Layers(**spread), _head(job, some, rates)[index]
 
 
 def _worst_stage(
@@ -152,12 +154,13 @@ def _worst_stage(
         return np.maximum(end, most * per_layer), np.where(end >= most * per_layer, head, 0.0)
     # The last stage gives layers away until it is no slower than the others, or has none left.
     best, best_head = even, head
+    keeps = is_even(job, layouts)
     wanted = (num - (pp - 1) * head / per_layer) / pp
     for last in (np.floor(wanted), np.ceil(wanted)):
         num_last = np.clip(last, 0, most)
         others = np.ceil((num - num_last) / np.maximum(pp - 1, 1)) * per_layer
         end = num_last * per_layer + head
-        slowest = np.where(pp == 1, even, np.maximum(others, end))
+        slowest = np.where(keeps, even, np.maximum(others, end))
         is_better = slowest < best
         best, best_head = (
             np.where(is_better, slowest, best),
@@ -244,6 +247,42 @@ def _data_comms(
     last backward, weights behind the first forward, where the framework lets them.
     """
     framework = job.framework
+    out, back = _data_wire(job, layouts, network, parameters)
+    if framework.overlaps_data:
+        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
+        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
+        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
+        out, back = (
+            np.maximum(out - backward_s, out / buckets),
+            np.maximum(back - forward_s, back / buckets),
+        )
+    return np.asarray(out + back)
+
+
+def _data_wire(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters
+) -> tuple[Floats, Floats]:
+    """What goes out and comes back over the data ranks, nothing hidden; computed once for all
+    layouts that send alike."""
+    if len(layouts) <= FEW:
+        return _data_wire_each(job, layouts, network, parameters)
+    first, index = alike(
+        layouts.tp, layouts.cp, layouts.ep, layouts.pp, layouts.dp,
+        layouts.shard_width, layouts.zero_stage,
+        np.where(layouts.zero_stage == 2, layouts.num_micro, 1),
+    )  # fmt: skip
+    params = Parameters(
+        **{field.name: np.broadcast_to(getattr(parameters, field.name), len(layouts))[first]
+           for field in fields(Parameters)}
+    )  # fmt: skip
+    out, back = _data_wire_each(job, layouts.take(first), network, params)
+    return out[index], back[index]
+
+
+def _data_wire_each(
+    job: TrainingJob, layouts: Layouts, network: Network, parameters: Parameters
+) -> tuple[Floats, Floats]:
+    framework = job.framework
     copies = layouts.dp * layouts.cp
     out: Any = 0.0
     back: Any = 0.0
@@ -271,19 +310,10 @@ def _data_comms(
     between = between + network.reduce_s(
         copied, parameters.routed / spread * framework.comm_grad_bytes
     )
-    out, back = (
-        np.where(layouts.zero_stage == 3, between, out),
-        np.where(layouts.zero_stage == 3, 0.0, back),
+    return (
+        np.asarray(np.where(layouts.zero_stage == 3, between, out)),
+        np.asarray(np.where(layouts.zero_stage == 3, 0.0, back)),
     )
-    if framework.overlaps_data:
-        buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
-        forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
-        backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out, back = (
-            np.maximum(out - backward_s, out / buckets),
-            np.maximum(back - forward_s, back / buckets),
-        )
-    return np.asarray(out + back)
 
 
 def _optimizer(

@@ -9,16 +9,18 @@ import numpy as np
 
 from stepscope.errors import UsageError
 from stepscope.planner.choice import choice_of
+from stepscope.planner.cluster import USABLE
 from stepscope.planner.job import PRECISIONS, TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts
+from stepscope.planner.memory import host_bytes
 from stepscope.planner.parameters import parameters
-from stepscope.planner.search import host_bytes, least_memory
+from stepscope.planner.search import least_memory
 from stepscope.planner.space import Grid, Space, divisors
 from stepscope.planner.what_if import fitting, smallest_cluster
 
 GIB = 2**30
 _MOST_TRIES = 200
-TIGHT = 0.95
+TIGHT = 0.88
 """Of a device's memory."""
 
 
@@ -195,7 +197,7 @@ def warnings(job: TrainingJob, layout: Layout) -> list[str]:
             "ZeRO-2 under a pipeline reduces gradients after each micro-batch; ZeRO-1 does it once"
         )
     share = choice_of(job, layout).memory_bytes / job.cluster.memory_bytes
-    if TIGHT < share <= 1:
+    if TIGHT < share <= USABLE:
         texts.append(
             f"{share:.0%} of the memory is taken and such estimates are off by some 10 %: try it "
             "before you count on it"
@@ -235,7 +237,7 @@ def memory_fit(job: TrainingJob, layout: Layout) -> MemoryFit:
         float(np.max(host_bytes(job, columns, parameters(job, columns))))
         - job.cluster.host_memory_bytes
     )
-    missing = max(0.0, choice.memory_bytes - job.cluster.memory_bytes)
+    missing = max(0.0, choice.memory_bytes - job.cluster.usable_bytes)
     return MemoryFit(
         memory_bytes=choice.memory_bytes,
         missing_bytes=missing,
@@ -268,7 +270,7 @@ def _nearest_fitting(job: TrainingJob, layout: Layout) -> Layout | None:
         tried = replace(tried, num_micro=max(1, job.global_batch // (tried.dp * tried.micro_batch)))
         columns = Layouts.of([tried])
         on_host = float(np.max(host_bytes(job, columns, parameters(job, columns))))
-        fits = choice_of(job, tried).memory_bytes <= job.cluster.memory_bytes
+        fits = choice_of(job, tried).memory_bytes <= job.cluster.usable_bytes
         if (
             tried != layout
             and fits
@@ -397,7 +399,7 @@ class Shortfall:
         )
         return (
             f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are "
-            f"{has:.1f}; {helps}"
+            f"{has:.1f} that a job can fill; {helps}"
         )
 
 
@@ -405,7 +407,7 @@ def shortfall(job: TrainingJob, space: Space | None = None) -> Shortfall | None:
     """None where some layout fits, or none divides the job (see `check_job`)."""
     space = space or Space()
     least = least_memory(job, space)
-    has = job.cluster.memory_bytes
+    has = job.cluster.usable_bytes
     if least is None or least.memory_bytes <= has:
         return None
     return Shortfall(

@@ -30,7 +30,7 @@ SECONDS_PER_DAY = 86400.0
 def fitting(job: TrainingJob, space: Space | None = None) -> Least | None:
     """The least memory of the job, if that is no more than a device has."""
     least = least_memory(job, space)
-    return least if least is not None and least.memory_bytes <= job.cluster.memory_bytes else None
+    return least if least is not None and least.memory_bytes <= job.cluster.usable_bytes else None
 
 
 def fastest(job: TrainingJob, space: Space | None = None) -> Choice | None:
@@ -341,10 +341,11 @@ def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:
         return None
     layout = baseline.layout
     others = layout.tp * layout.pp * layout.cp
+    recompute = ("none", "full") if layout.recompute_layers else (layout.recompute,)
     pinned = Space(
         tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,),
         micro_batch=(layout.micro_batch,), zero_stage=(layout.zero_stage,), shard=(layout.shard,),
-        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=(layout.recompute,),
+        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=recompute,
         schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
         dp=(max(1, job.cluster.num_devices // others),), spans_nodes=True,
     )  # fmt: skip

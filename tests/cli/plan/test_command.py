@@ -444,6 +444,10 @@ def test_rows_are_predicted_in_order_and_never_by_what_was_measured(
         "mfu",
         "hfu",
         "memory_gb",
+        "memory_gb_low",
+        "memory_gb_high",
+        "step_s_low",
+        "step_s_high",
         "fits",
     }
     path.write_text(

@@ -68,8 +68,9 @@ def test_the_plan_of_the_labs_model_is_near_what_was_recorded(
     in_block = 12 * 1024**2 + 9 * 1024
     num_params = (2 * 32000 + 1024 + 2) * 1024 + 6 * in_block
     assert rows["optimizer"]["planned_bytes"] == pytest.approx(8 * num_params, rel=1e-3)
-    for part in ("gradients", "optimizer"):
-        assert rows[part]["ratio"] == pytest.approx(1, abs=0.01)
+    assert rows["optimizer"]["ratio"] == pytest.approx(1, abs=0.01)
+    # Let go after each update: a step of one micro-batch has none of them at its peak.
+    assert rows["gradients"]["planned_bytes"] == 0
     # Four bytes of a weight are recorded, six are planned: autocast's copy is one of the forward
     # pass's tensors.
     assert rows["weights"]["ratio"] == pytest.approx(1.5, abs=0.02)

@@ -168,7 +168,7 @@ def notes_of(
     gradients = next(row for row in rows if row.part == "gradients")
     if gradients.most_bytes and (gradients.at_peak_bytes or 0) < LATE * gradients.most_bytes:
         notes.append(
-            "the recorded peak was before the backward pass had made the gradients; the plan adds "
-            "all parts up"
+            "the recorded peak was before the backward pass had made the gradients; "
+            + ("the plan adds all parts up" if gradients.planned_bytes else "so is the plan's")
         )
     return notes

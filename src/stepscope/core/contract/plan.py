@@ -89,6 +89,8 @@ class Layout(Struct, frozen=True, kw_only=True):
     schedule: str
     offload: str
     is_flash: bool
+    recompute_layers: Count = 0
+    """Layers of each stage that a full recomputation repeats; 0 is all of them."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -112,6 +114,9 @@ class Account(Struct, frozen=True, kw_only=True):
     """They add up to step_s."""
     why: str | None
     """Why it loses against the best."""
+    ranges: Mapping[str, tuple[float, float]] | UnsetType = UNSET
+    """By figure, from where to where 80 % of what others measured lies around such plans; left out
+    where a file of an older version has none."""
 
 
 class Variant(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from stepscope.planner.choice import Choice
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
+from stepscope.planner.ranges import ranges_of
 from stepscope.planner.what_if import Budget
 
 MEMORY_WORDS = {
@@ -63,6 +64,8 @@ class Account:
     """Seconds by part; they add up to `step_s`."""
     why: str = ""
     """Why it loses against the best; empty for the best."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By figure, from where to where 80 % of what was measured lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,10 @@ class Plan:
 
 def account_of(job: TrainingJob, choice: Choice) -> Account:
     """A layout of a search, for the reports."""
-    again = FULL_RECOMPUTE if choice.layout.recompute == "full" else 0.0
+    layout = choice.layout
+    again = FULL_RECOMPUTE if layout.recompute == "full" else 0.0
+    if layout.recompute_layers:
+        again *= min(1.0, layout.recompute_layers * layout.pp / job.model.layers)
     return Account(
         layout=choice.layout,
         step_s=choice.step_s,
@@ -113,8 +119,18 @@ def account_of(job: TrainingJob, choice: Choice) -> Account:
         mfu=choice.mfu,
         hfu=choice.mfu * (1 + again),
         memory_bytes=choice.memory_bytes,
-        fits=choice.memory_bytes <= job.cluster.memory_bytes,
+        fits=choice.memory_bytes <= job.cluster.usable_bytes,
         memory=choice.memory,
         time=choice.times,
         why=choice.why,
+        ranges=ranges_of(job).of(
+            step_s=choice.step_s,
+            memory_bytes=choice.memory_bytes,
+            rates={
+                "tokens_per_s": choice.tokens_per_s,
+                "tokens_per_s_per_device": choice.tokens_per_s_per_device,
+                "mfu": choice.mfu,
+                "hfu": choice.mfu * (1 + again),
+            },
+        ),
     )

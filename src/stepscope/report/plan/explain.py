@@ -99,6 +99,15 @@ class _Made:
         )
         yield Part(word="parameters here", value=short_count(self.local), share="", formula=stage)
 
+    def _again_words(self) -> str:
+        layout = self.layout
+        if layout.recompute_layers:
+            num = f"{layout.recompute_layers} of {self.layers:g}"
+            return f"{num} layers of a stage run forward once more"
+        if layout.recompute == "full":
+            return "layers run forward once more"
+        return "the cheap part of layers run once more"
+
     # Memory.
 
     def memory_words(self, name: str, value: float) -> str:
@@ -112,6 +121,8 @@ class _Made:
                 "selective": "attention's inside is made again",
                 "full": "each layer's input, and all of the layer at work",
             }
+            if layout.recompute_layers:
+                kept["full"] = f"{layout.recompute_layers} of {self.layers:g} layers: their input"
             flight = f"{fixed(self.tokens, 0)} tokens of a micro-batch here, with those in flight"
             return (
                 f"{self.layers:g} layers x {flight}: {fixed(each, 0)} bytes a token and layer "
@@ -242,9 +253,7 @@ class _Made:
             cut = f"{layout.pp} stages, {layout.num_micro} micro-batches, {layout.schedule}"
             return f"{cut}: 1F1B's would be {percent(ideal)} of the work"
         words = {
-            "recompute": "layers run forward once more"
-            if layout.recompute == "full"
-            else "the cheap part of layers run once more",
+            "recompute": self._again_words(),
             "head": (
                 f"the products with {fixed(self.job.model.vocab, 0)} words, the loss and the "
                 "embedding, both ways"

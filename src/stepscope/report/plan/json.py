@@ -113,6 +113,7 @@ def _account(account: Account) -> document.Account:
         memory_parts_bytes=account.memory,
         time_parts_s=account.time,
         why=account.why or None,
+        ranges=account.ranges or UNSET,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.ranges import ranges_of
 from stepscope.report.plan.account import Account, Plan
 from stepscope.report.units import NBSP, fixed, number, percent, plural
 
@@ -65,10 +66,18 @@ def verdict_words(plan: Plan) -> str:
     best = plan.best
     share = f"{gib(best.memory_bytes)} of each device's {gib(job.cluster.memory_bytes)}"
     pace = (
-        f"{seconds(best.step_s)} a step, {number(best.tokens_per_s)} tokens/s, "
+        f"{seconds(best.step_s)} a step{range_words(best)}, {number(best.tokens_per_s)} tokens/s, "
         f"{percent(best.mfu)} MFU"
     )
     return f"{best.layout}: {pace}, {share}."
+
+
+def range_words(account: Account) -> str:
+    """From where to where a step of such a plan lies in four cases of five."""
+    if "step_s" not in account.ranges:
+        return ""
+    low, high = account.ranges["step_s"]
+    return f" ({seconds(low)} to {seconds(high)})"
 
 
 def asked_words(account: Account) -> str:
@@ -112,4 +121,4 @@ def trust_words(plan: Plan) -> list[str]:
         )
         first = f"{usual}; `stepscope calibrate` measures yours."
     mfu = "MFU counts every pair of tokens in attention and nothing that is recomputed."
-    return [first, mfu, "How far such predictions were off on published results: docs/planner.md."]
+    return [first, mfu, f"{ranges_of(plan.job).words}: docs/planner.md."]

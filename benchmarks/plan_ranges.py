@@ -1,0 +1,114 @@
+"""Which ranges cover 80 % of what was measured, each source judged by the others.
+
+    PYTHONPATH=src python -m benchmarks.plan_ranges ROWS.jsonl...
+
+For dense models and for mixtures: measured / predicted of every row, each source with the weight of
+one. A range is from one quantile to the opposite one of all; how much it covers is counted on each
+source with the range of the others (leave one source out), and the mean of that is told. The
+quantiles that bring it to 80 % are those of `planner/ranges.py`, with the devices that rows are of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.planner import GIB, measured_memory_gib, measured_step_s
+from benchmarks.planner_sources import with_source_facts
+from stepscope.planner.rows import cluster_of, memory_kinds, model_of, predict, read_rows
+
+WANTED = 0.80
+LEAST_ROWS = 5
+LEAST_SOURCES = 3
+Ratios = dict[str, list[float]]
+
+
+def quantile(ratios: Sequence[list[float]], share: float) -> float:
+    """Of all, each source's rows together with the weight of one."""
+    values = np.concatenate([np.log(each) for each in ratios])
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in ratios])
+    order = np.argsort(values)
+    heights = np.cumsum(weights[order]) / weights.sum()
+    index = min(int(np.searchsorted(heights, share)), len(values) - 1)
+    return float(np.exp(values[order][index]))
+
+
+def coverage(of_source: Ratios, tail: float) -> dict[str, float]:
+    """How much of each source lies in the range of the others."""
+    covered = {}
+    for source, own in of_source.items():
+        others = [ratios for name, ratios in of_source.items() if name != source]
+        if others:
+            low, high = quantile(others, tail), quantile(others, 1 - tail)
+            covered[source] = float(np.mean([low <= ratio <= high for ratio in own]))
+    return covered
+
+
+def calibrated(of_source: Ratios) -> tuple[float, float, float, dict[str, float]]:
+    """The widest tails, in steps of a hundredth, that still cover as much as wanted."""
+    best = 0.01
+    if len(of_source) < LEAST_SOURCES:
+        # Nobody is left to judge by: what covers as much of them as is wanted.
+        tail = (1 - WANTED) / 2
+        ratios = list(of_source.values())
+        return tail, quantile(ratios, tail), quantile(ratios, 1 - tail), {}
+    for tail in np.arange(0.01, 0.20, 0.01):
+        if np.mean(list(coverage(of_source, tail).values())) >= WANTED:
+            best = float(tail)
+    ratios = list(of_source.values())
+    return best, quantile(ratios, best), quantile(ratios, 1 - best), coverage(of_source, best)
+
+
+def ratios_of(rows: list[dict[str, Any]]) -> tuple[dict[tuple[str, str], Ratios], Counter[str]]:
+    """Measured / predicted by figure and kind of model, and rows of each device."""
+    made: dict[tuple[str, str], Ratios] = defaultdict(lambda: defaultdict(list))
+    devices: Counter[str] = Counter()
+    for row in map(with_source_facts, rows):
+        blind = {key: value for key, value in row.items() if key != "measured"}
+        told = predict(blind)
+        if "unsupported" in told or row["measured"].get("oom_or_crash"):
+            continue
+        kind = "dense" if model_of(row).experts is None else "mixture"
+        step, memory = measured_step_s(row), measured_memory_gib(row)
+        if step:
+            made["step", kind][row["source"]].append(step / told["step_s"])
+            devices[cluster_of(row).device.key] += 1
+        if memory is not None:
+            planned = memory_kinds(blind)[memory[1]] / GIB
+            made["memory", kind][row["source"]].append(memory[0] / planned)
+    return made, devices
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path, nargs="+")
+    rows = [row for path in parser.parse_args().rows for row in read_rows(path)]
+    made, devices = ratios_of(rows)
+    for (figure, kind), every in sorted(made.items()):
+        of_source = {name: each for name, each in every.items() if len(each) >= LEAST_ROWS}
+        if not of_source:
+            continue
+        tail, low, high, covered = calibrated(of_source)
+        judged = "too few to leave one out"
+        if covered:
+            judged = f"left out in turn: {np.mean(list(covered.values())):.0%} covered"
+        print(
+            f"{figure}, {kind}: {low:.2f} to {high:.2f} x planned (tails of {tail:.2f}); "
+            f"{len(of_source)} sources, {judged}"
+        )
+        for name, share in sorted(covered.items()):
+            print(f"    {name}: {share:.0%} of {len(of_source[name])}")
+    print("rows of devices:", dict(devices.most_common()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

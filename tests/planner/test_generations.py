@@ -1,0 +1,151 @@
+"""What products, attention and experts reach, by the generation of the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.constants import DEFAULT
+from stepscope.planner.devices import make_cluster
+from stepscope.planner.estimate import estimate_one
+from stepscope.planner.framework import MEGATRON_CORE, NANOTRON, TORCHTITAN
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout import Layout, Layouts
+from stepscope.planner.parameters import can_run, fullest_stage, parameters
+from stepscope.planner.rates import Rates, rates_of
+
+TERA = 1e12
+
+
+def rates(device: str, precision: str = "bf16", **options: int) -> Rates:
+    made = rates_of(make_cluster(device, 8), precision, DEFAULT, 2, **options)
+    assert made is not None
+    return made
+
+
+def rate_of(device: str, m: int, n: int, k: int) -> float:
+    return 2 * m * n * k / float(rates(device).gemm_s(m, n, k)) / TERA
+
+
+@pytest.mark.parametrize(
+    ("device", "sizes", "measured"),
+    [
+        # SimuMax, configs/system: large products one after the other.
+        ("b200", (4096, 16384, 16384), 1159),
+        ("b200", (16384, 28672, 8192), 1087),
+        ("b200", (32768, 8192, 16384), 1133),
+        # docs/planner.md: an H200.
+        ("h200", (8192, 8192, 8192), 660),
+    ],
+)
+def test_large_products_run_at_the_rate_they_keep_up(
+    device: str, sizes: tuple[int, int, int], measured: float
+) -> None:
+    assert rate_of(device, *sizes) == pytest.approx(measured, rel=0.08)
+
+
+def test_boards_with_more_power_clock_higher() -> None:
+    b200, gb200, gb300 = (rates(name).gemm for name in ("b200", "gb200", "gb300"))
+    assert b200 < gb200 < gb300
+    slow = parse_cluster("1x8xH100-96GB-500W")
+    limited = rates_of(slow, "bf16", DEFAULT, 2)
+    assert limited is not None
+    assert limited.gemm < 0.85 * rates("h100").gemm
+
+
+def test_attention_on_blackwell_is_the_one_kernel_that_runs_there() -> None:
+    old, new = (rates("b200", attention_generation=number).attention for number in (2, 3))
+    assert old == new
+    assert rates("h100", attention_generation=2).attention < 0.6 * rates("h100").peak
+
+
+@pytest.mark.parametrize(
+    ("num", "m", "n", "k", "out_bytes", "measured"),
+    [
+        # SimuMax, configs/system/b200_bf16_ceperm.json: forward, and weights' gradients in fp32.
+        (40, 616, 3072, 5120, 2.0, 1039),
+        (20, 1232, 3072, 5120, 2.0, 1155),
+        (256, 7168, 4096, 128, 8.0, 174),
+        (64, 7168, 4096, 512, 8.0, 493),
+    ],
+)
+def test_experts_products_are_bound_by_their_weights_where_tokens_are_few(
+    num: int, m: int, n: int, k: int, out_bytes: float, measured: float
+) -> None:
+    took = float(rates("b200").grouped_s(num, m, n, k, out_bytes))
+    assert 2 * num * m * n * k / took / TERA == pytest.approx(measured, rel=0.25)
+
+
+def test_amd_devices_are_planned_below_what_their_datasheet_would_give() -> None:
+    for name in ("mi300x", "mi325x", "mi350x", "mi355x"):
+        made = rates(name)
+        assert 0.4 < made.gemm / made.peak < 0.6
+        assert not made.is_blackwell
+
+
+def job_of(framework: object, model: str = "llama3-405b", cluster: str = "8x8xH100") -> TrainingJob:
+    return TrainingJob(
+        model=find_model(model),
+        cluster=parse_cluster(cluster),
+        seq_len=4096,
+        global_batch=64,
+        framework=framework,  # type: ignore[arg-type]
+    )
+
+
+def test_stages_that_keep_what_they_gathered_hold_whole_weights_and_gradients() -> None:
+    layout = Layout(tp=8, pp=2, dp=4, micro_batch=1, num_micro=16, zero_stage=3)
+    job = job_of(TORCHTITAN, "llama3-70b")
+    kept = estimate_one(job, layout)
+    let_go = estimate_one(
+        replace(job, framework=replace(TORCHTITAN, keeps_gathered_stages=False)), layout
+    )
+    params = parameters(job, Layouts.of([layout]))
+    assert kept.memory.gathered[0] == pytest.approx((params.dense * 6)[0])
+    assert kept.memory.gathered[0] > 2 * let_go.memory.gathered[0]
+    assert kept.times.shard_comms[0] <= let_go.times.shard_comms[0]
+    alone = replace(layout, pp=1, dp=8, num_micro=8)
+    assert (
+        estimate_one(job, alone).memory.gathered[0]
+        == estimate_one(
+            replace(job, framework=replace(TORCHTITAN, keeps_gathered_stages=False)), alone
+        ).memory.gathered[0]
+    )
+
+
+def test_megatron_leaves_stages_even_where_they_divide() -> None:
+    layouts = Layouts.of([Layout(pp=2, dp=32), Layout(pp=4, dp=16), Layout(pp=32, dp=2)])
+    even = fullest_stage(job_of(MEGATRON_CORE, "llama3-70b"), layouts)
+    assert even.tolist()[:2] == [40, 20]
+    by_cost = fullest_stage(job_of(NANOTRON, "llama3-70b"), layouts)
+    assert (by_cost >= even).all()
+
+
+def test_a_mixtures_fullest_stage_has_experts_in_every_layer() -> None:
+    job = job_of(MEGATRON_CORE, "deepseek-v3")
+    model = job.model
+    assert model.experts is not None
+    params = parameters(job, Layouts.of([Layout(pp=4, dp=16, ep=8)]))
+    layers = np.ceil(fullest_stage(job, Layouts.of([Layout(pp=4, dp=16, ep=8)])))
+    assert params.routed[0] == pytest.approx(
+        float(layers[0]) * model.experts.num * model.expert_params / 8
+    )
+
+
+def test_stages_filled_by_cost_cannot_be_more_than_the_head_leaves() -> None:
+    # nanotron's build_model: a head worth 4 of 16 layers leaves the last of 16 stages empty.
+    small = replace(
+        job_of(NANOTRON, "llama2-7b"),
+        model=replace(
+            find_model("llama2-7b"), layers=16, hidden=2048, ffn_hidden=8192, vocab=131072,
+            heads=32, kv_heads=32, head_dim=64, is_tied=True,
+        ),
+    )  # fmt: skip
+    layouts = Layouts.of([Layout(pp=number) for number in (1, 2, 4, 8, 16)])
+    assert can_run(small, layouts).tolist() == [True, True, True, True, False]
+    assert can_run(replace(small, framework=MEGATRON_CORE), layouts).all()
+    assert not can_run(small, Layouts.of([Layout(pp=32)]))[0]

@@ -1,0 +1,84 @@
+"""How wide plans are, and what that rests on."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.plan_ranges import WANTED, calibrated, coverage, quantile
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.devices import find_device
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.ranges import (
+    MEMORY,
+    STEP_DENSE,
+    STEP_MIXTURE,
+    STEP_UNSEEN,
+    VALIDATED,
+    ranges_of,
+)
+from stepscope.planner.rows import predict
+
+
+def job_of(model: str, cluster: str) -> TrainingJob:
+    return TrainingJob(
+        model=find_model(model), cluster=parse_cluster(cluster), seq_len=4096, global_batch=64
+    )
+
+
+def test_a_device_that_no_row_is_of_has_a_wide_range_and_says_so() -> None:
+    for device in ("MI300X", "MI325X", "MI350X", "MI355X", "V100"):
+        ranges = ranges_of(job_of("llama3-8b", f"1x8x{device}"))
+        assert ranges.step == STEP_UNSEEN
+        assert ranges.words.startswith("No published step of")
+    assert STEP_UNSEEN.high / STEP_UNSEEN.low > STEP_DENSE.high / STEP_DENSE.low
+
+
+def test_validated_devices_are_devices() -> None:
+    assert {find_device(key).spec.key for key in VALIDATED} == VALIDATED
+    assert ranges_of(job_of("llama3-8b", "1x8xB200")).step == STEP_DENSE
+
+
+def test_mixtures_are_less_sure_than_dense_models() -> None:
+    mixture = ranges_of(job_of("deepseek-v3", "32x8xH100"))
+    assert mixture.step == STEP_MIXTURE
+    assert "mixtures" in mixture.words
+
+
+def test_rates_are_low_where_steps_are_long() -> None:
+    made = ranges_of(job_of("llama3-8b", "1x8xH100")).of(
+        step_s=2.0, memory_bytes=100.0, rates={"mfu": 0.5}
+    )
+    assert made["step_s"] == (2.0 * STEP_DENSE.low, 2.0 * STEP_DENSE.high)
+    assert made["mfu"] == (0.5 / STEP_DENSE.high, 0.5 / STEP_DENSE.low)
+    assert made["memory_bytes"] == (100.0 * MEMORY.low, 100.0 * MEMORY.high)
+
+
+def test_a_row_gets_its_range() -> None:
+    row = {
+        "id": "one", "model": {"name": "llama3-8b"}, "seq_len": 4096, "global_batch": 64,
+        "cluster": {"gpu": "H100", "num_gpus": 8}, "layout": {"tp": 1, "pp": 1, "micro_batch": 1},
+    }  # fmt: skip
+    told = predict(row)
+    assert told["step_s_low"] < told["step_s"] < told["step_s_high"]
+    assert told["memory_gb_low"] < told["memory_gb"] < told["memory_gb_high"]
+
+
+def test_sources_count_alike_however_many_rows_they_have() -> None:
+    assert quantile([[1.0] * 99, [2.0]], 0.75) == pytest.approx(2.0)
+
+
+def test_a_source_is_judged_by_the_range_of_the_others() -> None:
+    of_source = {"near": [1.0, 1.1], "same": [1.0, 1.1], "far": [2.0, 2.1]}
+    covered = coverage(of_source, 0.01)
+    assert covered["far"] == 0.0
+    assert covered["near"] == covered["same"] == 1.0
+
+
+def test_the_range_covers_as_much_as_wanted_where_sources_agree() -> None:
+    spread = [0.9 + 0.01 * index for index in range(30)]
+    of_source = {f"source {index}": spread for index in range(6)}
+    tail, low, high, covered = calibrated(of_source)
+    assert all(share >= WANTED for share in covered.values())
+    assert 0.05 <= tail <= 0.15
+    assert 0.9 <= low < 1.0 < high <= 1.2
