@@ -17,7 +17,8 @@ from torch import nn
 
 from stepscope.capture.guard import Guard
 from stepscope.capture.trial import losses as losses_module
-from stepscope.capture.trial.losses import Losses, remember_unscaled
+from stepscope.capture.losses import remember_unscaled
+from stepscope.capture.trial.losses import Losses
 from stepscope.protocol.run_folder import LOSSES_FILE
 
 

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import say
 from stepscope.protocol.json_text import json_text
@@ -35,38 +35,13 @@ def webhook_url(text: str) -> str:
     return text
 
 
-def plain(alert: Alert) -> dict[str, Any]:
-    """The line of RUN/alerts.jsonl, and what a webhook gets."""
-    return {
-        "kind": alert.kind,
-        "ranks": list(alert.ranks),
-        "step": alert.step,
-        "words": alert.words,
-        "at_wall_ns": alert.at_wall_ns,
-    }
-
-
 def read_alerts(run: Path) -> tuple[Alert, ...]:
     """The last of RUN/alerts.jsonl."""
-    from stepscope.core.live import Alert
     from stepscope.readers.run_folder.line_tail import read_lines
+    from stepscope.report.live.alert_json import alert_of
 
-    alerts = []
-    for line in read_lines(run / ALERTS_FILE):
-        step, wall_ns, ranks = line.get("step"), line.get("at_wall_ns"), line.get("ranks")
-        if isinstance(wall_ns, int) and isinstance(ranks, list):
-            numbers = tuple(rank for rank in ranks if isinstance(rank, int))
-            words, kind = str(line.get("words", "")), str(line.get("kind", ""))
-            alerts.append(
-                Alert(
-                    kind=kind,
-                    ranks=numbers,
-                    step=step if isinstance(step, int) else None,
-                    words=words,
-                    at_wall_ns=wall_ns,
-                )
-            )
-    return tuple(alerts)
+    alerts = (alert_of(line) for line in read_lines(run / ALERTS_FILE))
+    return tuple(alert for alert in alerts if alert is not None)
 
 
 class Sinks:
@@ -78,9 +53,10 @@ class Sinks:
         self._num_kept = 0
 
     def report(self, alerts: Sequence[Alert]) -> None:
+        from stepscope.report.live.alert_json import alert_line
+
         for alert in alerts:
-            step = "" if alert.step is None else f" at step {alert.step}"
-            say(f"{alert.kind}{step}: {alert.words}")
+            say(alert_line(alert))
             self._keep(alert)
             if self._webhook is not None:
                 self._webhook.send(alert)
@@ -92,10 +68,12 @@ class Sinks:
     def _keep(self, alert: Alert) -> None:
         if self._num_kept >= MOST_KEPT:
             return
+        from stepscope.report.live.alert_json import alert_json
+
         self._num_kept += 1
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json_text(plain(alert)) + "\n")
+                file.write(json_text(alert_json(alert)) + "\n")
         except OSError as problem:
             self._num_kept = MOST_KEPT
             say(f"alerts cannot be kept in {self._path}: {problem.strerror}")
@@ -128,14 +106,10 @@ class Webhook:
 
     def _work(self) -> None:
         from stepscope.cli.watch.webhook import post
+        from stepscope.report.live.alert_json import alert_json
 
         while (alert := self._waiting.get()) is not None:
-            body = {
-                **plain(alert),
-                "run": self._run,
-                "text": f"stepscope: {alert.kind}: {alert.words}",
-            }
-            problem = post(self._url, body, POST_S)
+            problem = post(self._url, alert_json(alert, self._run), POST_S)
             if problem is not None:
                 self._complain(problem)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.printing import say
 from stepscope.cli.watch import prometheus
 from stepscope.cli.watch.alerting import Sinks, webhook_url
+from stepscope.cli.watch.evidence import MOST_RECORDINGS, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="report no slower steps, growing memory, silent ranks",
     )
+    parser.add_argument(
+        "--evidence",
+        type=_count,
+        default=MOST_RECORDINGS,
+        metavar="N",
+        help="recordings that alerts may ask for by themselves (default: 2; 0 for none)",
+    )
     prometheus.add_arguments(parser)
 
 
@@ -42,6 +50,7 @@ class Options:
 
     alerts: bool = True
     webhook: str | None = None
+    evidence: int = MOST_RECORDINGS
     port: int | None = None
     """Where metrics are served; None for nowhere."""
     host: str = prometheus.LOOPBACK
@@ -51,6 +60,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
         alerts=not arguments.no_alerts,
         webhook=arguments.webhook,
+        evidence=arguments.evidence,
         port=arguments.prometheus,
         host=arguments.prometheus_host,
     )
@@ -67,12 +77,13 @@ class Watching:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        from stepscope.analyses.run.alerts import JobAlarms
+        from stepscope.analyses.live.alarms import JobAlarms
         from stepscope.readers.run_folder.tail import Follower
 
         self._follower = Follower(run)
         self._alarms = JobAlarms() if options.alerts else None
         self._sinks = Sinks(run, options.webhook) if options.alerts else None
+        self._evidence = Evidence(run, options.evidence if options.alerts else 0)
         self._metrics: prometheus.Metrics | None = None
         if options.port is not None:
             metrics = prometheus.Metrics()
@@ -105,7 +116,14 @@ class Watching:
         tail = self._follower.look()
         if self._alarms is not None and self._sinks is not None:
             alerts = self._alarms.look(tail)
+            alerts += self._evidence.look(alerts, tail)
             self._sinks.report(alerts)
             self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
         if self._metrics is not None:
             self._metrics.view = live_view(tail, self._alerts)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of recordings; give 0 to 1000")
+    return int(text)

@@ -18,7 +18,7 @@ from stepscope.cli.printing import print_document
 from stepscope.cli.watch import prometheus
 
 if TYPE_CHECKING:
-    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.analyses.live.alarms import JobAlarms
     from stepscope.core.live import Alert, LiveView
     from stepscope.readers.run_folder.tail import Follower
 
@@ -43,7 +43,7 @@ class WatchOptions:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.analyses.live.alarms import JobAlarms
     from stepscope.readers.run_folder.tail import Follower
 
     options = options_of(WatchOptions, arguments)
