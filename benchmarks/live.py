@@ -185,13 +185,13 @@ def even_seconds(folder: Path, truth: Sequence[tuple[str, float, float]]) -> flo
     note = json.loads((rank / "rank.json").read_text())
     rows = [line for line in lines(rank / "steps.jsonl") if isinstance(line, list)]
     ends = [(row[1] - note["perf_ns"] + note["wall_ns"]) / 1e9 for row in rows]
-    faulty = [(begin, end + BETWEEN_S / 2) for _, begin, end in truth]
+    faulty: list[tuple[float, float]] = [(begin, end + BETWEEN_S / 2) for _, begin, end in truth]
     even = [
         after - before
         for before, after in itertools.pairwise(ends)
         if not any(begin <= after <= end for begin, end in faulty)
     ]
-    return sum(even)
+    return float(sum(even))
 
 
 def lines(path: Path) -> Iterator[Any]:

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.trial import losses as losses_module
 from stepscope.capture.losses import remember_unscaled
+from stepscope.capture.trial import losses as losses_module
 from stepscope.capture.trial.losses import Losses
 from stepscope.protocol.run_folder import LOSSES_FILE
 

@@ -11,12 +11,12 @@ from stepscope.analyses.live.clock import RankClock
 from stepscope.analyses.live.episode import Trouble, over
 from stepscope.analyses.live.episodes import Episodes
 from stepscope.analyses.live.level import Level
-from stepscope.analyses.live.loss import RankLoss, losses_of
+from stepscope.analyses.live.loss import LossSpikes, RankLoss, losses_of
 from stepscope.analyses.live.memory import RankMemory
 from stepscope.analyses.live.slow import SlowSteps
 from stepscope.analyses.live.steps import StepTable, wall_s
 from stepscope.analyses.run.liveness import liveness
-from stepscope.analyses.run.samples import device_bytes, gpu_util, rss_bytes
+from stepscope.analyses.run.samples import device_bytes, gpu_util, last_step, rss_bytes
 from stepscope.analyses.run.trend import Trend, TrendDetector
 from stepscope.core.live import RUNS, SILENT, STALLED, SWITCHED_OFF, Alert
 from stepscope.readers.run_folder.tail import RankTail, RunTail
@@ -35,6 +35,7 @@ class JobAlarms:
         self._ranks: dict[int, tuple[object, _RankAlarms]] = {}
         """With the number of the process: a restarted rank begins anew."""
         self._table, self._slow = StepTable(), SlowSteps()
+        self._spikes = LossSpikes()
         self._episodes = Episodes()
 
     def look(self, run: RunTail) -> tuple[Alert, ...]:
@@ -52,7 +53,13 @@ class JobAlarms:
             if tail.problem is None:
                 live.append(tail)
         troubles += self._slow.add(self._table.add(live))
+        troubles += self._spiked(run)
         return self._episodes.add(troubles, run.wall_ns / 1e9)
+
+    def _spiked(self, run: RunTail) -> list[Trouble]:
+        losses = [self._ranks[tail.rank][1].loss for tail in run.ranks]
+        steps = [last for tail in run.ranks if (last := last_step(tail)) is not None]
+        return self._spikes.look(losses, run.wall_ns / 1e9, max(steps, default=None))
 
     def _alarms_of(self, tail: RankTail) -> _RankAlarms:
         pid, alarms = self._ranks.get(tail.rank, (None, None))
@@ -69,7 +76,7 @@ class _RankAlarms:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._loss, self._memory, self._clock = RankLoss(rank), RankMemory(rank), RankClock(rank)
+        self.loss, self._memory, self._clock = RankLoss(rank), RankMemory(rank), RankClock(rank)
         self._idle = Level(lambda _: IDLER, lasts_s=IDLER_S)
         self._trends = {"host-memory": TrendDetector(), "device-memory": TrendDetector()}
         self._told: dict[str, Trouble] = {}
@@ -91,7 +98,7 @@ class _RankAlarms:
         troubles: list[Trouble] = []
         for at_s, sample in samples:
             step = sample.get("step") if isinstance(sample.get("step"), int) else None
-            troubles += self._loss.add(sample["losses"], step)
+            troubles += self.loss.add(sample["losses"], step)
             troubles += self._memory.add(at_s, sample)
             troubles += self._clock.add(at_s, sample)
             troubles += self._idler(at_s, sample)

@@ -60,6 +60,10 @@ class _Change:
         """The exchange left out, in which all that wait for a rank seem slower."""
         return self.own - self.parts["exchange"]
 
+    @property
+    def is_outside(self) -> bool:
+        return self.outside >= MOST_OF * self.own
+
 
 def host_use(at_s: float, sample: Mapping[str, Any]) -> HostUse:
     used = [finite(sample.get(name)) for name in ("cpu_user_cores", "cpu_sys_cores")]
@@ -97,8 +101,12 @@ def slow_trouble(
         # The rank waits less for others, and the job is as fast as it was.
         return None
     late = ranks
-    if is_coupled and len(ranks) == len(everyone):
-        late = _stand_out(changes) or ranks
+    if is_coupled:
+        # What the exchange takes longer all ranks share: no rank is late by it.
+        outside = (rank for rank in ranks if changes[rank].is_outside)
+        late = tuple(outside) or _stand_out(changes) or everyone
+        if len(ranks) == len(everyone):
+            late = _stand_out(changes) or late
     most = max(late, key=lambda rank: changes[rank].own)
     change = changes[most]
     if is_coupled and change.own < LATER * length_after / 2:
@@ -106,7 +114,7 @@ def slow_trouble(
         return None
     is_job = len(late) == len(everyone)
     kind, words = _cause(change, is_job=is_job, is_coupled=is_coupled, num=len(late))
-    if is_job and kind != "bandwidth" and length_after < (1 + SLOWER) * length_before:
+    if is_job and length_after < (1 + SLOWER) * length_before:
         return None
     words += f"; steps take {length_after / 1e6:.3g} ms, {length_before / 1e6:.3g} before"
     if kind in ("late-rank", "slow-group") and is_coupled:

@@ -12,9 +12,9 @@ from stepscope.core.numbers import number_ranges
 
 SAME_S = 10.0
 """Ranks whose troubles of one kind begin so close together have one fault."""
-HELD_S = {"loss-nan": 1.5, "loss-spike": 3.5, "host-memory": 1.5, "device-memory": 1.5}
+HELD_S = {"loss-nan": 1.5, "host-memory": 1.5, "device-memory": 1.5}
 """Ranks write once a second, each at its own time: so long the others may still come, and the one
-that was first is named first. A spike stands out of each rank's noise at another time."""
+that was first is named first."""
 QUIET_S, MOST_QUIET_S = 30.0, 3600.0
 """Between two faults of a kind on the same ranks that are told; doubled with each, so that a job
 that keeps changing does not fill a log."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from stepscope.analyses.live.episode import Trouble, over
-from stepscope.analyses.live.level import Level
+from stepscope.analyses.live.level import LEAST_VALUES, Level
 from stepscope.protocol.untrusted import finite
 
 NUM_NOT_FINITE = 2
@@ -18,66 +20,96 @@ spread, which level.py asks for."""
 LASTS_S = 3.0
 """A rise of single steps is a batch. Losses spread as wide as 1.6 to 1 around their middle rise for
 three seconds by chance in less than one hour of four; as wide as 2 to 1, in one of two."""
+PATIENCE_S = 2.0
+"""From the first rank's rise on: single batches hide that of others for a while."""
+NUM_RECENT = 64
 
 
 class RankLoss:
-    """Takes the losses of one rank."""
+    """The losses of one rank."""
 
     def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._step: int | None = None
-        self._level = Level(_least, lasts_s=LASTS_S)
+        self.rank = rank
+        self.level = Level(_least, lasts_s=LASTS_S)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=NUM_RECENT)
         self._bad: list[float] = []
-        self._bad_told: Trouble | None = None
-        self._spike_told: Trouble | None = None
+        self._told: Trouble | None = None
 
-    def add(self, losses: Sequence[tuple[float, float]], step: int | None = None) -> list[Trouble]:
-        self._step = step
+    def add(self, losses: Sequence[tuple[float, float]], step: int | None) -> list[Trouble]:
+        """Whether it is no number, or one again."""
         troubles: list[Trouble] = []
         for at_s, loss in losses:
-            if math.isfinite(loss):
-                troubles += self._number(loss, at_s)
-            else:
-                troubles += self._no_number(loss, at_s)
+            if not math.isfinite(loss):
+                troubles += self._no_number(loss, at_s, step)
+                continue
+            self._bad = []
+            self._recent.append((at_s, loss))
+            self.level.add(loss, at_s)
+            if self._told is not None:
+                troubles.append(over(self._told, at_s))
+                self._told = None
         return troubles
 
-    def _no_number(self, loss: float, at_s: float) -> list[Trouble]:
+    @property
+    def recent(self) -> float | None:
+        """The middle of the last seconds' losses; None where there are too few."""
+        latest = [loss for at_s, loss in self._recent if at_s >= self._recent[-1][0] - LASTS_S]
+        return median(latest) if len(latest) >= LEAST_VALUES else None
+
+    @property
+    def is_high(self) -> bool:
+        middle, recent = self.level.middle, self.recent
+        is_higher = middle is not None and recent is not None
+        return is_higher and (recent or 0.0) >= (middle or 0.0) + _least(middle or 0.0)
+
+    def _no_number(self, loss: float, at_s: float, step: int | None) -> list[Trouble]:
         self._bad.append(at_s)
-        if len(self._bad) != NUM_NOT_FINITE or self._bad_told is not None:
+        if len(self._bad) != NUM_NOT_FINITE or self._told is not None:
             return []
-        self._bad_told = Trouble(
+        self._told = Trouble(
             kind="loss-nan",
-            ranks=(self._rank,),
+            ranks=(self.rank,),
             words=f"the loss is {loss}",
             since_s=self._bad[0],
-            step=self._step,
-            before=self._level.middle,
+            step=step,
+            before=self.level.middle,
             unit="",
         )
-        return [self._bad_told]
+        return [self._told]
 
-    def _number(self, loss: float, at_s: float) -> list[Trouble]:
-        self._bad = []
-        if self._bad_told is not None:
-            told, self._bad_told = self._bad_told, None
-            return [over(told, at_s)]
-        if not self._level.add(loss, at_s):
+
+class LossSpikes:
+    """The ranks whose losses have risen, together: they train one model."""
+
+    def __init__(self) -> None:
+        self._told: Trouble | None = None
+
+    def look(self, ranks: Sequence[RankLoss], now_s: float, step: int | None) -> list[Trouble]:
+        risen = [rank for rank in ranks if rank.level.rise is not None]
+        if self._told is not None:
+            if risen:
+                return []
+            told, self._told = self._told, None
+            return [over(told, now_s)]
+        rises = [(rank.level.rise, rank) for rank in risen if rank.level.rise is not None]
+        if not rises:
             return []
-        rise = self._level.rise
-        if rise is None:
-            spike, self._spike_told = self._spike_told, None
-            return [] if spike is None else [over(spike, at_s)]
-        self._spike_told = Trouble(
+        first, rank = min(rises, key=lambda pair: pair[0].since_s)
+        if len(risen) < len(ranks) and now_s - first.since_s < LASTS_S + PATIENCE_S:
+            return []
+        members = tuple(rank.rank for rank in ranks if rank in risen or rank.is_high)
+        name = "" if len(members) == 1 else f" on rank {rank.rank}, where it began"
+        self._told = Trouble(
             kind="loss-spike",
-            ranks=(self._rank,),
-            words=f"the loss is {rise.after:.3g}, {rise.before:.3g} before",
-            since_s=rise.since_s,
-            step=self._step,
-            before=rise.before,
-            after=rise.after,
+            ranks=members,
+            words=f"the loss is {rank.recent or first.after:.3g}, {first.before:.3g} before{name}",
+            since_s=first.since_s,
+            step=step,
+            before=first.before,
+            after=rank.recent or first.after,
             unit="",
         )
-        return [self._spike_told]
+        return [self._told]
 
 
 def losses_of(sample: dict[str, Any]) -> list[tuple[int, float]]:
@@ -86,9 +118,7 @@ def losses_of(sample: dict[str, Any]) -> list[tuple[int, float]]:
     losses = []
     for pair in pairs if isinstance(pairs, list) else ():
         if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int):
-            value = math.nan if pair[1] == "nan" else finite(pair[1])
-            if isinstance(pair[1], str) and pair[1].lstrip("-") == "inf":
-                value = float(pair[1])
+            value = float(pair[1]) if pair[1] in ("nan", "inf", "-inf") else finite(pair[1])
             if value is not None:
                 losses.append((pair[0], value))
     return losses
