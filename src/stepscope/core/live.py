@@ -89,7 +89,8 @@ class RankLive:
     loss: float | None = None
     """The last one; NaN and infinity too."""
     forward_ns: float | None = None
-    """Of the last steps, on the host: the forward pass and whatever else the loop does."""
+    """Of the last steps, on the device's clock where it is read: the forward pass and whatever else
+    the loop does."""
     backward_ns: float | None = None
     """Without the waits for other ranks."""
     optimizer_ns: float | None = None

@@ -135,8 +135,12 @@ class _Growth:
 
     def __init__(self) -> None:
         self._sizes: deque[tuple[float, int]] = deque(maxlen=NUM_SAMPLES)
+        self._peak_bytes = 0
+        """Of all that came before these."""
 
     def add(self, at_s: float, size: int) -> None:
+        if len(self._sizes) == NUM_SAMPLES:
+            self._peak_bytes = max(self._peak_bytes, self._sizes[0][1])
         self._sizes.append((at_s, size))
 
     @property
@@ -152,8 +156,9 @@ class _Growth:
         return sizes[-1] > median(sizes[: len(sizes) // 2])
 
     def bytes_per_s(self) -> float | None:
-        """None where it does not grow steadily."""
-        if len(self._sizes) < NUM_SAMPLES:
+        """None where it does not grow steadily, beyond what it ever was: what is allocated and
+        freed in turns rises too."""
+        if len(self._sizes) < NUM_SAMPLES or self._sizes[-1][1] <= self._peak_bytes:
             return None
         sizes = [float(size) for _, size in self._sizes]
         grown, middle = sizes[-1] - sizes[0], sizes[NUM_SAMPLES // 2] - sizes[0]

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import say
 from stepscope.cli.watch import prometheus
-from stepscope.cli.watch.alerting import Sinks, webhook_url
+from stepscope.cli.watch.alerting import Sinks
 from stepscope.cli.watch.evidence import MOST_RECORDINGS, Evidence
+from stepscope.cli.watch.otlp import Otlp
+from stepscope.cli.watch.poster import http_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +29,13 @@ MOST_ALERTS = 1_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `run` that are about the time while the job runs."""
     parser.add_argument(
-        "--webhook", type=webhook_url, metavar="URL", help="post alerts there, as JSON"
+        "--webhook", type=http_url, metavar="URL", help="post alerts there, as JSON"
+    )
+    parser.add_argument(
+        "--otlp",
+        type=http_url,
+        metavar="URL",
+        help="send alerts and numbers to an OpenTelemetry collector, such as http://host:4318",
     )
     parser.add_argument(
         "--no-alerts",
@@ -50,6 +58,7 @@ class Options:
 
     alerts: bool = True
     webhook: str | None = None
+    otlp: str | None = None
     evidence: int = MOST_RECORDINGS
     port: int | None = None
     """Where metrics are served; None for nowhere."""
@@ -60,6 +69,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
         alerts=not arguments.no_alerts,
         webhook=arguments.webhook,
+        otlp=arguments.otlp,
         evidence=arguments.evidence,
         port=arguments.prometheus,
         host=arguments.prometheus_host,
@@ -82,7 +92,8 @@ class Watching:
 
         self._follower = Follower(run)
         self._alarms = JobAlarms() if options.alerts else None
-        self._sinks = Sinks(run, options.webhook) if options.alerts else None
+        self._otlp = None if options.otlp is None else Otlp(options.otlp, run)
+        self._sinks = Sinks(run, options.webhook, self._otlp) if options.alerts else None
         self._evidence = Evidence(run, options.evidence if options.alerts else 0)
         self._metrics: prometheus.Metrics | None = None
         if options.port is not None:
@@ -91,7 +102,8 @@ class Watching:
                 self._metrics = metrics
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
-        self._is_on = self._alarms is not None or self._metrics is not None
+        outputs = self._alarms, self._metrics, self._otlp
+        self._is_on = any(output is not None for output in outputs)
 
     def look(self) -> None:
         if not self._is_on or self._now() < self._due:
@@ -109,6 +121,8 @@ class Watching:
             self._sinks.close()
         if self._metrics is not None:
             self._metrics.close()
+        if self._otlp is not None:
+            self._otlp.close()
 
     def _work(self) -> None:
         from stepscope.analyses.run.live import live_view
@@ -121,6 +135,8 @@ class Watching:
             self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
         if self._metrics is not None:
             self._metrics.view = live_view(tail, self._alerts)
+        if self._otlp is not None:
+            self._otlp.measured(lambda: live_view(tail, self._alerts))
 
 
 def _count(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from stepscope.core.contract.alert import AlertContract, Measured
 from stepscope.core.contract.codec import plain
 from stepscope.core.json_decode import convert_value
 from stepscope.core.live import Alert
+
+PLAIN = re.compile(r"[a-z][a-z-]{0,40}")
+"""Of a kind, which a later version may have more of: it becomes a label of metrics."""
 
 
 def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:
@@ -42,6 +46,8 @@ def alert_of(line: Mapping[str, Any]) -> Alert | None:
     try:
         contract = convert_value({"schema": "stepscope.alert/1", **line}, AlertContract)
     except ValueError:
+        return None
+    if not PLAIN.fullmatch(contract.kind):
         return None
     measured = contract.measured
     return Alert(
