@@ -23,6 +23,8 @@ LATER = 0.15
 with, and what the others then wait."""
 SLOWER = 0.25
 """Where all ranks rise: a smaller jump is plain in `compare`, and no reason to call somebody."""
+BEFORE_S = 30.0
+"""Of steps that a rise is compared with: a level may have drifted before."""
 MOST_OF = 0.5
 """Of what a step takes more: the part that has so much of it is what is wrong."""
 PARTS = {
@@ -84,7 +86,8 @@ def slow_trouble(
     hosts: Mapping[int, str],
 ) -> Trouble | None:
     """None where it is too little to tell somebody."""
-    before = [step for step in steps if step.at_s < since_s]
+    before = [step for step in steps if since_s - BEFORE_S <= step.at_s < since_s]
+    before = before or [step for step in steps if step.at_s < since_s]
     since = [step for step in steps if step.at_s >= since_s]
     if not before or not since:
         return None
@@ -104,9 +107,9 @@ def slow_trouble(
     if is_coupled:
         # What the exchange takes longer all ranks share: no rank is late by it.
         outside = (rank for rank in ranks if changes[rank].is_outside)
-        late = tuple(outside) or _stand_out(changes) or everyone
+        late = tuple(outside) or _stand_out(changes, LATER * length_before) or everyone
         if len(ranks) == len(everyone):
-            late = _stand_out(changes) or late
+            late = _stand_out(changes, LATER * length_before) or late
     most = max(late, key=lambda rank: changes[rank].own)
     change = changes[most]
     if is_coupled and change.own < LATER * length_after / 2:
@@ -169,9 +172,9 @@ def _cause(change: _Change, *, is_job: bool, is_coupled: bool, num: int) -> tupl
     return ("late-rank" if num == 1 else "slow-group"), f"{more}, most of it {PARTS[part]}"
 
 
-def _stand_out(changes: Mapping[int, _Change]) -> tuple[int, ...]:
+def _stand_out(changes: Mapping[int, _Change], least_ns: float) -> tuple[int, ...]:
     """Where all ranks seem slower: those that are so outside the exchange too, or compute longer,
-    or have no core, as no others do."""
+    or have no core, by as much as a late rank must be, and as no others do."""
 
     def outside(change: _Change) -> float:
         return change.outside
@@ -185,8 +188,9 @@ def _stand_out(changes: Mapping[int, _Change]) -> tuple[int, ...]:
     for more in (outside, computed, queued):
         values = {rank: more(change) for rank, change in changes.items()}
         rise = median(change.own for change in changes.values())
-        high = tuple(rank for rank, value in values.items() if value >= MOST_OF * rise)
-        low = [rank for rank, value in values.items() if value < MOST_OF * rise / 2]
+        enough = max(MOST_OF * rise, least_ns)
+        high = tuple(rank for rank, value in values.items() if value >= enough)
+        low = [rank for rank, value in values.items() if value < enough / 2]
         if high and len(high) + len(low) == len(changes) and low:
             return high
     return ()

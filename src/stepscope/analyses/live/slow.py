@@ -97,7 +97,14 @@ class SlowSteps:
                 ended.append(over(trouble, self._steps[-1].at_s))
                 for rank in risen:
                     self._levels[rank].forget()
+                self._drop(trouble.since_s or 0.0)
         return ended
+
+    def _drop(self, since_s: float) -> None:
+        """Steps of a trouble that is over are not what the next one is compared with; those that
+        showed its end are few."""
+        kept = [step for step in self._steps if step.at_s < since_s]
+        self._steps = deque([*kept, self._steps[-1]], maxlen=NUM_KEPT)
 
     def _compared(self) -> list[Trouble]:
         """A rank that is late from the start has no better past: its peers are its measure, once
