@@ -62,9 +62,8 @@ class _Change:
         """The exchange left out, in which all that wait for a rank seem slower."""
         return self.own - self.parts["exchange"]
 
-    @property
-    def is_outside(self) -> bool:
-        return self.outside >= MOST_OF * self.own
+    def is_outside(self, least_ns: float) -> bool:
+        return self.outside >= max(MOST_OF * self.own, least_ns)
 
 
 def host_use(at_s: float, sample: Mapping[str, Any]) -> HostUse:
@@ -106,10 +105,11 @@ def slow_trouble(
     late = ranks
     if is_coupled:
         # What the exchange takes longer all ranks share: no rank is late by it.
-        outside = (rank for rank in ranks if changes[rank].is_outside)
-        late = tuple(outside) or _stand_out(changes, LATER * length_before) or everyone
+        least_ns = LATER * length_before
+        outside = (rank for rank in ranks if changes[rank].is_outside(least_ns))
+        late = tuple(outside) or _stand_out(changes, least_ns) or everyone
         if len(ranks) == len(everyone):
-            late = _stand_out(changes, LATER * length_before) or late
+            late = _stand_out(changes, least_ns) or late
     most = max(late, key=lambda rank: changes[rank].own)
     change = changes[most]
     if is_coupled and change.own < LATER * length_after / 2:
