@@ -32,8 +32,10 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 def memory_group(root: Path = Path("/")) -> tuple[int, Path, Path] | None:
     """The tightest limit in bytes, with the files that tell what is used and of which kind; None
     where there is no limit."""
-    names = (("", "memory.max", "memory.current"),)
-    names += (("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),)
+    names = (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    )
     limits = [
         (int(word), folder / used, folder / "memory.stat")
         for controller, limit, used in names
