@@ -239,12 +239,14 @@ def test_the_options_are_pinned() -> None:
         "run": [
             *(
                 "--every",
+                "--evidence",
                 "--hardware",
                 "--help",
                 "--memory",
                 "--modules",
                 "--no-alerts",
                 "--no-diagnose",
+                "--otlp",
                 "--out",
                 "--prometheus",
             ),

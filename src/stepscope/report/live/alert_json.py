@@ -19,10 +19,14 @@ PLAIN = re.compile(r"[a-z][a-z-]{0,40}")
 
 def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:
     """With the run folder, as a webhook gets it."""
+    return plain(alert_contract(alert, run))
+
+
+def alert_contract(alert: Alert, run: str | None = None) -> AlertContract:
     measured = None
     if alert.unit is not None:
         measured = Measured(before=alert.before, after=alert.after, unit=alert.unit)
-    contract = AlertContract(
+    return AlertContract(
         number=alert.number,
         state=alert.state,
         kind=alert.kind,
@@ -38,7 +42,6 @@ def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:
         run=UNSET if run is None else run,
         text=UNSET if run is None else f"stepscope: {alert_line(alert)}",
     )
-    return plain(contract)
 
 
 def alert_of(line: Mapping[str, Any]) -> Alert | None:
