@@ -88,7 +88,7 @@ class LossSampler:
             if device != loss.device:
                 self._event = None
         if self._pinned is None:
-            self._pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
+            self._pinned = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
         if self._event is None:
             self._event = torch.cuda.Event()
         self._pinned.copy_(loss, non_blocking=True)

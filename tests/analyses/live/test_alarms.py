@@ -165,3 +165,13 @@ def test_a_restarted_rank_begins_anew(tmp_path: Path) -> None:
     job.step = 0
     assert job.go(15, dur_ms=30) == [], "another process has another baseline"
     assert [alert.kind for alert in job.go(20, dur_ms=60)] == ["step-time"]
+
+
+def test_what_was_wrong_before_a_restart_is_over_with_it(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.go(30)
+    (alert,) = job.go(20, dur_ms=30)
+    write_json(job.ranks[0] / "rank.json", {"pid": 2, "perf_ns": 0, "wall_ns": wall(0)})
+    (over,) = job.go(1, dur_ms=30)
+    assert (over.number, over.state) == (alert.number, OVER)
+    assert job.go(20, dur_ms=30) == []

@@ -42,6 +42,13 @@ class JobAlarms:
         has_ended = isinstance(run.metadata.get("exit_code"), int)
         troubles: list[Trouble] = []
         live: list[RankTail] = []
+        now_s = run.wall_ns / 1e9
+        is_restarted = any(
+            tail.rank in self._ranks and self._ranks[tail.rank][0] != pid
+            for tail in run.ranks
+            if isinstance(pid := tail.metadata.get("pid"), int)
+        )
+        ended = self._begin_anew(now_s) if is_restarted else ()
         for tail in run.ranks:
             alarms = self._alarms_of(tail)
             samples = alarms.new_samples(tail)
@@ -54,7 +61,12 @@ class JobAlarms:
                 live.append(tail)
         troubles += self._slow.add(self._table.add(live))
         troubles += self._spiked(run)
-        return self._episodes.add(troubles, run.wall_ns / 1e9)
+        return (*ended, *self._episodes.add(troubles, now_s))
+
+    def _begin_anew(self, now_s: float) -> tuple[Alert, ...]:
+        self._table, self._slow, self._spikes = StepTable(), SlowSteps(), LossSpikes()
+        self._ranks = {}
+        return self._episodes.end_all(now_s)
 
     def _spiked(self, run: RunTail) -> list[Trouble]:
         losses = [self._ranks[tail.rank][1].loss for tail in run.ranks]
@@ -62,13 +74,9 @@ class JobAlarms:
         return self._spikes.look(losses, run.wall_ns / 1e9, max(steps, default=None))
 
     def _alarms_of(self, tail: RankTail) -> _RankAlarms:
-        pid, alarms = self._ranks.get(tail.rank, (None, None))
-        if alarms is None or pid != tail.metadata.get("pid"):
-            if alarms is not None:
-                self._table, self._slow = StepTable(), SlowSteps()
-            alarms = _RankAlarms(tail.rank)
-            self._ranks[tail.rank] = tail.metadata.get("pid"), alarms
-        return alarms
+        if tail.rank not in self._ranks:
+            self._ranks[tail.rank] = tail.metadata.get("pid"), _RankAlarms(tail.rank)
+        return self._ranks[tail.rank][1]
 
 
 class _RankAlarms:

@@ -93,6 +93,12 @@ class Episodes:
         episode.number = self._num_told
         return [_alert(episode, RAISED, now_s)]
 
+    def end_all(self, now_s: float) -> tuple[Alert, ...]:
+        """The job begins anew, with other processes."""
+        told = [episode for episode in self._active if episode.number]
+        self._active = []
+        return tuple(_alert(episode, OVER, now_s, now_s) for episode in told)
+
     def _end(self, trouble: Trouble, now_s: float) -> list[Alert]:
         alerts = []
         for episode in list(self._active):

@@ -50,20 +50,27 @@ class SlowSteps:
             self._hosts[rank] = host
 
     def add(self, steps: Sequence[JobStep]) -> list[Trouble]:
+        ended: list[Trouble] = []
         for step in steps:
             apart_s = max(APART_S, APART_PER_RANK_S * len(step.ranks))
             if self._steps and step.at_s - self._steps[-1].at_s < apart_s:
                 continue
             if self._levels and step.ranks.keys() != self._levels.keys():
                 # A rank came or went: the job is another.
-                self.__init__()  # type: ignore[misc]
+                ended += [over(trouble, step.at_s) for trouble, _ in self._told]
+                self._begin_anew()
             self._steps.append(step)
             self._num_coupled += step.is_coupled
             for rank, part in step.ranks.items():
                 self._levels.setdefault(rank, Level(_least)).add(part.own, step.at_s)
         if not steps:
             return []
-        return [*self._ended(), *self._began(), *self._compared()]
+        return [*ended, *self._ended(), *self._began(), *self._compared()]
+
+    def _begin_anew(self) -> None:
+        self._levels, self._told = {}, []
+        self._steps.clear()
+        self._num_coupled, self._from_start, self._has_compared = 0, None, False
 
     def _began(self) -> list[Trouble]:
         known = {rank for _, risen in self._told for rank in risen}

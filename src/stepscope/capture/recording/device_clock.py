@@ -75,7 +75,9 @@ class DeviceClock:
         while self._pending and self._pending[0][1].query():
             step, event, backward = self._pending.popleft()
             if step == self._last_step + 1:
-                since = None if backward is None else round(backward.elapsed_time(event) * 1e6)
+                # On another stream than the step's end it may not be passed yet.
+                is_there = backward is not None and backward.query()
+                since = round(backward.elapsed_time(event) * 1e6) if is_there else None
                 over.append((step, round(self._last.elapsed_time(event) * 1e6), since))
             self._spare += [spare for spare in (self._last, backward) if spare is not None]
             self._last, self._last_step = event, step
