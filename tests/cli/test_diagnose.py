@@ -301,13 +301,14 @@ def test_the_options_are_pinned() -> None:
         "run": [
             *(
                 "--every",
+                "--evidence",
                 "--hardware",
                 "--help",
                 "--memory",
                 "--modules",
                 "--no-alerts",
                 "--no-diagnose",
-                "--otlp-metrics",
+                "--otlp",
                 "--out",
                 "--prometheus",
             ),
@@ -439,7 +440,7 @@ def test_the_options_are_pinned() -> None:
         ],
         "formats": ["--format", "--help", "-h"],
         "demo": ["--format", "--help", "--verbose", "-h", "-v"],
-        "watch": ["--help", "--once", "--otlp-metrics", "--prometheus", "--prometheus-host", "-h"],
+        "watch": ["--help", "--once", "--otlp", "--prometheus", "--prometheus-host", "-h"],
         "health": ["--help", "--out", "--timeout", "-h"],
         "calibrate": [
             "--device",

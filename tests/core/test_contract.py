@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
+from stepscope.core.contract.alert import AlertContract
 from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import MANY, Contract, decode, encode, plain, schema_of
 from stepscope.core.contract.collective import CollectiveContract
@@ -40,12 +41,14 @@ from stepscope.core.experiments.experiment import (
 from stepscope.core.experiments.fixed import Attempt, Fixed
 from stepscope.core.experiments.trials import Change
 from stepscope.core.experiments.tuning import KnobShown, Tried, Tuning, Winner
+from stepscope.core.live import Alert
 from stepscope.errors import FormatError
 from stepscope.experiments.compare.comparison import compare
 from stepscope.experiments.compare.saved import side_of_json
 from stepscope.report.comparison.json import comparisons_json
 from stepscope.report.diagnosis.json import to_json
 from stepscope.report.fix.json import fixed_json
+from stepscope.report.live.alert_json import alert_contract
 from stepscope.report.scaling.json import scaling_json
 from stepscope.report.triage import to_json as triage_json
 from stepscope.report.tune.json import tuning_json
@@ -56,6 +59,9 @@ from tests.scenarios import SCENARIOS, kept_diagnosis
 from tests.shared_data import DEMO, ROOT
 from tests.triage_cases import device, host, rank, seen, worker
 
+ALERT = Alert(
+    kind="late-rank", ranks=(1,), step=9, words="late", at_wall_ns=5, number=1, after=2.5, unit="ms"
+)
 GAP = Gap(num=3, largest=math.inf, at_step=1, first_step=1)
 SIDE = SideSummary(num_runs=4, step_ns=2e6, run_spread=0.01, mean_ns=2.1e6)
 VERIFIED = Verified(
@@ -119,6 +125,7 @@ def _comparison() -> str:
 MADE: dict[type[Contract], Callable[[], str]] = {
     ComparisonContract: _comparison,
     DiagnosisContract: lambda: to_json(SCENARIOS["lone_rank_with_collectives"]()),
+    AlertContract: lambda: encode(alert_contract(ALERT, "runs/a")),
     FixContract: lambda: fixed_json(FIXED),
     ScalingContract: lambda: scaling_json(next(iter(SERIES.values()))),
     TriageContract: lambda: triage_json(judge(seen(device(), host(rank(), worker())))),

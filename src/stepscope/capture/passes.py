@@ -30,6 +30,11 @@ class Passes:
             self._passes = []
         return self._folded_ns, self._num_folded
 
+    def drop_since(self, begun: int) -> None:
+        """Those that began later are inside another kind of call, which has their time."""
+        while self._passes and self._passes[-1][0] >= begun:
+            self._passes.pop()
+
     def clear(self) -> None:
         self._folded_ns = self._num_folded = 0
         if self._passes:

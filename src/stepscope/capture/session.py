@@ -17,14 +17,17 @@ from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.epochs import Epochs
 from stepscope.capture.guard import Guard, at_process_end
 from stepscope.capture.hooks.step_boundary import Anchor
+from stepscope.capture.losses import LossSampler
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
+from stepscope.capture.recording.marks import Marks
 from stepscope.capture.recording.modules import ModuleMarks
 from stepscope.capture.recording.schedule import Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
 from stepscope.capture.tape import (
     COLLECTED,
+    EXCHANGED,
     MOST_TAPED,
     NOTED_NS,
     PASSED,
@@ -39,13 +42,9 @@ from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
 LEAST_INSTEAD = 200
-ALL_MARKED, MARKED = 500, 10
-"""Steps measured on the device's clock: the first ones all, then so many of every SELDOM."""
 PATIENCE_NS, PATIENT_STEPS = 2_000_000_000, 10
 """Backward passes or replays, and time, without any optimizer step, from which these are taken
 for steps: more than a step accumulates, and longer than it takes."""
-SELDOM = 400
-"""Steps from one such burst to the next."""
 NOTHING_DUE = 1_000
 """Steps until the training thread looks again where nothing is due,
 whatever the writer's thread does meanwhile."""
@@ -68,18 +67,21 @@ class Session:
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
         *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_wait_cpu_ns"),
         *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
-        *("nests", "rows", "schedule", "step", "tape", "window", "writer"),
+        *("losses", "marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
 
     def __init__(self, run: Path, options: Options, guard: Guard) -> None:
         self.run, self.options, self.guard = run, options, guard
-        # The hooks know these two: a forked child, which begins anew, goes on with them.
+        # The hooks know these three: a forked child, which begins anew, goes on with them.
         self.tape: Tape = getattr(self, "tape", deque(maxlen=MOST_TAPED))
         self.free_steps: list[None] = getattr(self, "free_steps", [])
         """One for each optimizer step to come that needs no look: it is only recorded on the
         tape."""
+        self.losses: LossSampler = getattr(self, "losses", LossSampler())
         self.tape.clear()
         self.free_steps.clear()
+        self.losses.begin_anew()
+        self.marks = Marks()
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held by the thread that looks at a step: several may train."""
@@ -119,7 +121,7 @@ class Session:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._num_evals = 0
         self._wait_cpu_ns: int | None = 0
-        self._passes = Passes()
+        self._passes, self._comms = Passes(), Passes()
         self._epochs = Epochs()
         self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
@@ -133,6 +135,12 @@ class Session:
         window = self.window
         if window is not None and not self.is_in_backward():
             window.between(time.perf_counter_ns())
+
+    def before_backward(self) -> None:
+        """In a step that is looked at: on the device too, this is where its last pass begins."""
+        clock = self.device_clock
+        if clock is not None and self.marks.holds(self.step) and not self.is_in_backward():
+            clock.begin_backward()
 
     def after_backward(self, ended: int) -> None:
         """A backward pass is over: optimizers stepped inside it, or none has stepped for long."""
@@ -256,6 +264,8 @@ class Session:
             kind, begun, ended, who = take()
             if kind == PASSED:
                 self._passes.add(begun, ended)
+                if self._comms:
+                    self._comms.drop_since(begun)
             elif kind == WAITED:
                 self._wait_ns += ended - begun
                 if self._epochs.is_pending:
@@ -286,6 +296,8 @@ class Session:
                 self._gc_ns += ended - begun
                 if ended - begun >= NOTED_NS:
                     self._add_event("gc", begun, ended, line=who)
+            elif kind == EXCHANGED:
+                self._comms.add(begun, ended)
             else:
                 self._num_evals += 1
                 if who is not None:
@@ -312,20 +324,18 @@ class Session:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
         self._num_evals = self._wait_cpu_ns = 0
         self._passes.clear()
+        self._comms.clear()
 
     def _next_due(self) -> int:
         """The step before which a step's end is nothing but a row; 0 when it may be more."""
-        is_asked = self.device_clock is not None and (
-            self._is_marked() or self.device_clock.is_behind
-        )
+        clock = self.device_clock
+        is_asked = clock is not None and (self.marks.holds(self.step) or clock.is_behind)
         usual = (
             not is_asked and not self._after and self.step > FIRST_STEPS and self._anchor.is_only
         )
         if self.is_by_hand or self._is_instead or self.nests or not usual:
             return 0
-        look = self.step - self.step % SELDOM + SELDOM
-        if self.device_clock is None:
-            look = self.step + NOTHING_DUE
+        look = self.step + NOTHING_DUE if clock is None else self.marks.next_look(self.step)
         wanted = self.schedule.wanted_step
         return look if wanted is None else min(look, wanted - 1)
 
@@ -401,19 +411,15 @@ class Session:
         step = self.step
         if self.device_clock is None:
             self.device_clock = device_clock(sys.modules["torch"])
-        clock, is_marked = self.device_clock, self._is_marked()
+        clock, is_marked = self.device_clock, self.marks.holds(step)
         if clock is not None and is_marked:
             # Before its row is there: the writer takes rows beyond this one for such as will not be
             # measured.
             clock.last = step
         self._add_row(now, self._state())
         if clock is not None:
-            for earlier, device_ns in clock.mark(step) if is_marked else clock.read():
-                self._measured(earlier, device_ns)
-
-    def _is_marked(self) -> bool:
-        """Whether the step that ends now, or next, is measured on the device's clock, if any."""
-        return self.step < ALL_MARKED or self.step % SELDOM < MARKED
+            for measured in clock.mark(step) if is_marked else clock.read():
+                self._measured(*measured)
 
     def _add_row(self, now: int, state: int) -> None:
         # Threads that step the same optimizer may be read in another order than they stepped in.
@@ -421,18 +427,18 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
-        rest = state, self._num_evals, self._wait_cpu_ns
+        rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0]
         self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
         self.step = step + 1
 
-    def _measured(self, step: int, device_ns: int) -> None:
+    def _measured(self, step: int, device_ns: int, backward_ns: int | None) -> None:
         """Writes the device's time of an earlier step into its row, where that has not left yet."""
         # By index from the end, for the writer takes rows off the other end meanwhile.
         index = step - self.step
         with suppress(IndexError):
             row = self.rows[index]
             if row[0] == step:
-                row[3] = device_ns
+                row[3], row[14] = device_ns, backward_ns
 
     def ready_rows(self, *, every: bool = False) -> list[Row]:
         """Rows that will not change any more; all of them at the end."""
@@ -468,14 +474,7 @@ class Session:
 
     def _recorded(self, window: Window) -> None:
         assert self.writer is not None
-        self.writer.event(
-            "window",
-            time.perf_counter_ns(),
-            first_step=window.first_step,
-            name=window.path.name,
-            saved_ns=window.saved_ns,
-            problem=window.problem,
-        )
+        self.writer.event("window", time.perf_counter_ns(), **window.told())
 
     def _record(self, now: int) -> None:
         """Opens a window before the next step, where nothing is in its way."""

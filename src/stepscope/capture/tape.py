@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-WAITED, PASSED, STEPPED, SAVED, COLLECTED, EVALUATED = range(6)
+WAITED, PASSED, STEPPED, SAVED, COLLECTED, EVALUATED, EXCHANGED = range(7)
 Tape = deque[tuple[int, int, int, Any]]
 """What it was, when it began and ended, and whose it was; of a wait for a batch how long its
 thread ran meanwhile (-1: not measured; None: the epoch was over), of a save, a collection and an

@@ -16,12 +16,16 @@ from stepscope.capture.counters.samples import Sampler
 from stepscope.capture.counters.torch_devices import DynamoCounters
 from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
+from stepscope.capture.live import LiveFile
+from stepscope.capture.losses import LossSampler
+from stepscope.capture.recording.marks import Marks
 from stepscope.capture.slow_step import SlowStep
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import Options
 from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
+    LIVE_FILE,
     RANK_FILE,
     SAMPLES_FILE,
     STEP_COLUMNS,
@@ -55,6 +59,8 @@ class Steps(Protocol):
     options: Options
     guard: Guard
     loader: Any
+    losses: LossSampler
+    marks: Marks
     rows: deque[Row]
     step: int
 
@@ -81,6 +87,9 @@ class Writer:
         """Of the stretch's steps, without their saves."""
         self._notes: dict[str, Any] = {}
         self._sampler: Sampler | None = None
+        self._live = LiveFile(folder / LIVE_FILE)
+        self._last_turn = 0, 0
+        """When the last turn was, and at which step."""
         self._control_ns = 0
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -159,19 +168,33 @@ class Writer:
             self._drain(every=False)
             self._look_at_slow()
         self._session.notice_device()
+        self._pace()
         self._sample()
+        self._live.write()
         self._obey()
+
+    def _pace(self) -> None:
+        """How many steps a second."""
+        now, step = time.perf_counter_ns(), self._session.step
+        (before, from_step), self._last_turn = self._last_turn, (now, step)
+        if before and now > before:
+            steps_per_s = (step - from_step) * 1e9 / (now - before)
+            self._live.steps_per_s = steps_per_s
+            if step > from_step:
+                self._session.marks.pace(steps_per_s)
 
     def _sample(self) -> None:
         self._num_samples += 1
-        if self._sampler is not None and (
-            self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0
-        ):
-            sample = self._sampler.take()
-            self._append(
-                SAMPLES_FILE,
-                json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample}),
-            )
+        if self._sampler is None:
+            return
+        sample = self._sampler.take()
+        if losses := self._session.losses.taken():
+            sample["losses"] = losses
+        line = json_text({"at_ns": time.perf_counter_ns(), "step": self._session.step, **sample})
+        if self._num_samples <= THIN_AFTER or self._num_samples % 10 == 0:
+            self._append(SAMPLES_FILE, line)
+        else:
+            self._live.add(line)
 
     def _look_at_slow(self) -> None:
         rows, step = self._session.rows, self._session.step
@@ -190,8 +213,10 @@ class Writer:
         if changed == self._control_ns:
             return
         self._control_ns = changed
-        wanted = read_json_object(path).get("record_from")
-        if isinstance(wanted, int):
+        asked = read_json_object(path)
+        wanted, ranks = asked.get("record_from"), asked.get("ranks")
+        is_meant = not isinstance(ranks, list) or self._notes.get("rank") in ranks
+        if isinstance(wanted, int) and is_meant:
             self._session.ask(wanted)
 
     def _drain(self, *, every: bool) -> None:
@@ -203,6 +228,8 @@ class Writer:
         for row in rows[keep:]:
             self._recent.append(row)
             self._add(row)
+            if self._live.wants(row[0]):
+                self._live.add(json_text(row))
         self._num_rows += keep
         if keep:
             self._append(STEPS_FILE, row_lines(rows[:keep]))

@@ -12,16 +12,53 @@ RUNS, SILENT, STALLED, SWITCHED_OFF = "runs", "silent", "stalled", "switched off
 the capture in it gave up."""
 
 
+KINDS = (
+    "late-rank",
+    "slow-group",
+    "step-time",
+    "busy-machine",
+    "loader",
+    "bandwidth",
+    "clock",
+    "utilisation",
+    "loss-nan",
+    "loss-spike",
+    "host-memory",
+    "device-memory",
+    "silent",
+    "stalled",
+)
+RAISED, RECORDED, OVER = "raised", "recorded", "over"
+"""Of an alert: something is wrong; what was recorded of it is there; it is over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that changed for the worse, reported once per episode."""
+    """Something that changed for the worse: once when it is seen, and once when it is over."""
 
     kind: str
-    """step-time, utilisation, host-memory, device-memory, silent or stalled."""
+    """One of KINDS."""
     ranks: tuple[int, ...]
     step: int | None
+    """The first one concerned, where that is known."""
     words: str
     at_wall_ns: int
+    """When it was told."""
+    number: int = 0
+    """The same in all that is told of one fault, from 1 on."""
+    state: str = RAISED
+    began_wall_ns: int | None = None
+    """When it began, as far as the numbers say."""
+    ended_wall_ns: int | None = None
+    """When it was over."""
+    before: float | None = None
+    after: float | None = None
+    """What was measured, in `unit`."""
+    unit: str | None = None
+    action: str = ""
+    """What to do."""
+    evidence: tuple[str, ...] = ()
+    """Files of the run folder that show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +86,16 @@ class RankLive:
     device_bytes: int | None = None
     device_total_bytes: int | None = None
     rss_bytes: int | None = None
+    loss: float | None = None
+    """The last one; NaN and infinity too."""
+    forward_ns: float | None = None
+    """Of the last steps, on the device's clock where it is read: the forward pass and whatever else
+    the loop does."""
+    backward_ns: float | None = None
+    """Without the waits for other ranks."""
+    optimizer_ns: float | None = None
+    others_ns: float | None = None
+    """Waiting for other ranks; None where that cannot be told."""
 
     @property
     def steps_per_s(self) -> float | None:
@@ -82,6 +129,16 @@ class LiveView:
     bound: str
     """What limits the run, as far as can be said by now, in words."""
     alerts: tuple[Alert, ...] = ()
+
+    @property
+    def active(self) -> tuple[Alert, ...]:
+        """The alerts of what is still wrong."""
+        over = {alert.number for alert in self.alerts if alert.state == OVER and alert.number}
+        return tuple(
+            alert
+            for alert in self.alerts
+            if alert.state == RAISED and alert.number and alert.number not in over
+        )
 
     @property
     def step_ns(self) -> float | None:

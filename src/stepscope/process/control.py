@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def _tail(path: Path) -> list[tuple[int, int]]:
     return [(at_ns, step) for at_ns, step in samples if at_ns is not None and step is not None]
 
 
-def ask_recording(run: Path) -> int | None:
-    """Asks every rank to record from one step on, a little ahead of the furthest; returns it.
+def ask_recording(run: Path, only: Sequence[int] | None = None) -> int | None:
+    """Asks every rank, or those alone, to record from one step on, a little ahead of the furthest;
+    returns it.
 
     None when no rank steps yet.
     """
@@ -73,7 +75,10 @@ def ask_recording(run: Path) -> int | None:
         rank.step + (rank.steps_per_s or 0.0) * max(0.0, (now - rank.at_ns) / 1e9) for rank in ranks
     )
     step = int(furthest + fastest * AHEAD_S) + 2
-    write_json(run / CONTROL_FILE, {"record_from": step})
+    asked: dict[str, object] = {"record_from": step}
+    if only is not None:
+        asked["ranks"] = list(only)
+    write_json(run / CONTROL_FILE, asked)
     return step
 
 

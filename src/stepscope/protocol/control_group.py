@@ -25,10 +25,25 @@ def cpu_quota(root: Path = Path("/"), process: str = "self") -> float | None:
 
 def memory_limit(root: Path = Path("/")) -> int | None:
     """Bytes that the control group grants; None where there is no limit."""
-    files = [folder / "memory.max" for folder in _groups(root, "")]
-    files += [folder / "memory.limit_in_bytes" for folder in _groups(root, "memory")]
-    limits = [int(word) for file in files for word in _words(file)[:1] if word.isdecimal()]
-    return min((limit for limit in limits if limit < NO_LIMIT_BYTES), default=None)
+    tightest = memory_group(root)
+    return None if tightest is None else tightest[0]
+
+
+def memory_group(root: Path = Path("/")) -> tuple[int, Path, Path] | None:
+    """The tightest limit in bytes, with the files that tell what is used and of which kind; None
+    where there is no limit."""
+    names = (
+        ("", "memory.max", "memory.current"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    )
+    limits = [
+        (int(word), folder / used, folder / "memory.stat")
+        for controller, limit, used in names
+        for folder in _groups(root, controller)
+        for word in _words(folder / limit)[:1]
+        if word.isdecimal() and int(word) < NO_LIMIT_BYTES
+    ]
+    return min(limits, default=None)
 
 
 def throttle_file(root: Path = Path("/"), process: str = "self") -> Path | None:

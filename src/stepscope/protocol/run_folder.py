@@ -10,6 +10,8 @@
     RUN/rank-3/step_summary.jsonl       a header, an array per ten seconds of a long run
                                         (STEP_SUMMARY_COLUMNS); pace.jsonl up to version 0.1.0
     RUN/rank-3/samples.jsonl            a line per second: the device's counters, memory, the host
+    RUN/rank-3/live.jsonl               of a long run: the last steps and samples that the two files
+                                        above are too full for; begun anew when it is large
     RUN/rank-3/events.jsonl             a line per save, compilation, collection, epoch, recording
     RUN/rank-3/window-20.pt.trace.json  what the profiler saw from step 20 on
     RUN/rank-3/problem.txt              why the capture switched itself off, where it did
@@ -46,6 +48,7 @@ STEP_SUMMARY_FILE = "step_summary.jsonl"
 OLD_STEP_SUMMARY_FILE = "pace.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 EVENTS_FILE = "events.jsonl"
+LIVE_FILE = "live.jsonl"
 PROBLEM_FILE = "problem.txt"
 CONTROL_FILE = "control.json"
 ALERTS_FILE = "alerts.jsonl"
@@ -81,13 +84,17 @@ STEP_COLUMNS = (
     "state",
     "num_evals",
     "wait_cpu_ns",
+    "device_backward_ns",
+    "comm_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
 `device_ns` is the same distance on the device's own clock, null when it was not measured. `wait_ns`
 is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` in optimizer steps,
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
-module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core.
+module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core. `device_backward_ns`
+is what of `device_ns` lies after the start of the last backward pass, `comm_ns` is spent in
+functions of torch.distributed, on the host.
 """
 MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
 """Of a recording whose operators with such names are marks of modules."""

@@ -16,8 +16,10 @@ import torch
 from torch import nn
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.losses import loss_of as real_loss_of
+from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.trial import losses as losses_module
-from stepscope.capture.trial.losses import Losses, remember_unscaled
+from stepscope.capture.trial.losses import Losses
 from stepscope.protocol.run_folder import LOSSES_FILE
 
 
@@ -113,7 +115,7 @@ def test_many_passes_are_thinned_and_keep_their_order(
 def test_what_a_strange_tensor_raises_costs_one_number_alone(
     losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was, strange = losses_module.loss_of, [True]
+    was, strange = real_loss_of, [True]
 
     def loss_of(given: Any, roots: Any) -> Any:
         if strange.pop() if strange else False:

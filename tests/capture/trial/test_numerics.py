@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.trial.losses import remember_unscaled
+from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.trial.numerics import Numerics, digest, total_norm
 from stepscope.capture.trial.same_start import add_digest
 from stepscope.experiments.trials.record import _numerics

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ import pytest
 from stepscope.analyses.run.live import live_view
 from stepscope.cli.main import main
 from stepscope.cli.watch.beside_job import Options, Watching
-from stepscope.cli.watch.otlp import OtlpMetrics, endpoint, headers_of
+from stepscope.cli.watch.otlp import Otlp
 from stepscope.core.live import LiveView
 from stepscope.readers.run_folder.tail import Follower
-from stepscope.report.live.otlp import name_and_unit, otlp_metrics
+from stepscope.report.live.otlp import metrics as otlp_metrics
+from stepscope.report.live.otlp import name_and_unit
 from stepscope.report.live.prometheus import METRICS, exposition
 from tests.live_runs import WALL_NS, add_samples, add_steps, row, sample, write_rank, write_run
 
@@ -117,7 +117,7 @@ def test_watch_sends_to_the_collector(
 ) -> None:
     url, got = collector
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, x-team = ml")
-    assert main(["watch", str(run), "--otlp-metrics", url]) == 0
+    assert main(["watch", str(run), "--otlp", url]) == 0
     path, headers, body = got[-1]
     assert path == "/v1/metrics"
     assert headers["Content-Type"] == "application/json"
@@ -131,30 +131,19 @@ def test_run_sends_beside_its_job(
     run: Path, collector: tuple[str, list[tuple[str, dict[str, str], Any]]]
 ) -> None:
     url, got = collector
-    watching = Watching(run, Options(alerts=False, otlp_metrics=endpoint(url)))
+    watching = Watching(run, Options(alerts=False, otlp=url))
     watching.look()
     watching.close()
     assert "stepscope.step" in by_name(got[-1][2])
 
 
 def test_a_collector_that_is_away_is_said_once(
-    view: LiveView, capsys: pytest.CaptureFixture[str]
+    run: Path, view: LiveView, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sender = OtlpMetrics("http://127.0.0.1:9/v1/metrics?token=secret", every_s=0.01)
-    sender.view = view
-    sender._send()
-    sender._send()
-    sender.close()
+    collector = Otlp("http://127.0.0.1:9/secret", run, now=iter(range(0, 1000, 20)).__next__)
+    collector.measured(view)
+    collector.measured(view)
+    collector.close()
     err = capsys.readouterr().err
     assert err.count("cannot be reached") == 1
     assert "secret" not in err
-
-
-def test_addresses_and_headers() -> None:
-    assert endpoint("http://collector:4318") == "http://collector:4318/v1/metrics"
-    assert endpoint("https://host/otlp/v1/metrics") == "https://host/otlp/v1/metrics"
-    for text in ("collector:4318", "file:///etc/passwd", ""):
-        with pytest.raises(ArgumentTypeError):
-            endpoint(text)
-    assert headers_of({}) == {}
-    assert headers_of({"OTEL_EXPORTER_OTLP_HEADERS": "a=b%0d%0ac,=x,d"}) == {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
+from stepscope.analyses.live.loss import losses_of
+from stepscope.analyses.live.steps import StepTable
 from stepscope.analyses.run.liveness import liveness
 from stepscope.analyses.run.samples import (
     device_bytes,
@@ -41,7 +44,8 @@ or the share of it spent waiting, stand out."""
 
 
 def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
-    ranks = tuple(_rank(tail, run) for tail in run.ranks)
+    parts = step_parts(run.ranks)
+    ranks = tuple(_rank(tail, run, parts.get(tail.rank)) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
     command, code = run.metadata.get("command"), whole(run.metadata.get("exit_code"))
     begun, ended = (
@@ -69,7 +73,32 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     )
 
 
-def _rank(tail: RankTail, run: RunTail) -> RankLive:
+def step_parts(tails: Sequence[RankTail]) -> dict[int, dict[str, float]]:
+    """By rank, the medians of what the last steps that all ranks made consist of; empty where they
+    are too few. `others` is only there where ranks wait for one another."""
+    steps = StepTable().add([replace(tail, new_rows=tail.rows) for tail in tails])[-NUM_NOW:]
+    parts = {}
+    for rank in steps[-1].ranks if steps else ():
+        mine = [step.ranks[rank] for step in steps]
+        names = {"forward": "rest", "backward": "exchange", "optimizer": "optimizer"}
+        if steps[-1].is_coupled:
+            names["others"] = "waited"
+        parts[rank] = {
+            name: float(median(getattr(part, field) for part in mine))
+            for name, field in names.items()
+        }
+    return parts
+
+
+def _last_loss(tail: RankTail) -> float | None:
+    for sample in reversed(tail.samples):
+        if losses := losses_of(sample):
+            return losses[-1][1]
+    return None
+
+
+def _rank(tail: RankTail, run: RunTail, parts: dict[str, float] | None) -> RankLive:
+    parts = parts or {}
     state, quiet_s = liveness(tail, run.wall_ns, STILL_S)
     if isinstance(run.metadata.get("exit_code"), int):
         state, quiet_s = RUNS, None
@@ -96,6 +125,11 @@ def _rank(tail: RankTail, run: RunTail) -> RankLive:
         device_bytes=device_bytes(last),
         device_total_bytes=device_total_bytes(last),
         rss_bytes=rss_bytes(last),
+        loss=_last_loss(tail),
+        forward_ns=parts.get("forward"),
+        backward_ns=parts.get("backward"),
+        optimizer_ns=parts.get("optimizer"),
+        others_ns=parts.get("others"),
     )
 
 

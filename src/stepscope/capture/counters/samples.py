@@ -17,6 +17,7 @@ from stepscope.capture.counters.host import (
     ThreadCounters,
     ThrottleCounters,
 )
+from stepscope.capture.counters.memory_left import MemoryLeft
 from stepscope.capture.counters.torch_devices import (
     AllocatorCounters,
     DeviceCounters,
@@ -42,6 +43,7 @@ SOURCES: tuple[Callable[[], Source], ...] = (
     MachineCounters,
     NetworkCounters,
     ThrottleCounters,
+    MemoryLeft,
     FabricCounters,
     AllocatorCounters,
     DeviceCounters,

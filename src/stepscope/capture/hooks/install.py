@@ -8,14 +8,17 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.patches import replace, timed
+from stepscope.capture.hooks.collectives import hook_collectives
+from stepscope.capture.hooks.patches import compiling_asker, replace, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
@@ -68,7 +71,19 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
         replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
     hook_stalls(guard, torch, session)
+    hook_collectives(guard, torch, session)
+    _hook_losses(guard, torch, session)
     give_way(guard, session)
+
+
+def _hook_losses(guard: Guard, torch: Any, session: Session) -> None:
+    """A trial has every loss already."""
+    losses, is_compiling, clock = session.losses, compiling_asker(), time.perf_counter_ns
+    guard.at_end(losses.off)
+    if session.options.is_trial:
+        losses.off()
+    else:
+        remember_unscaled(guard, torch, lambda: not is_compiling() and clock() >= losses.due_ns)
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:

@@ -64,18 +64,23 @@ def hooked_backward(session: Session, guard: Guard) -> Callable[[Any], Any]:
         PASSED,
     )
     is_compiling, look = compiling_asker(), guard.watch(session.after_backward)
+    before, losses, nothing = guard.watch(session.before_backward), session.losses, ()
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(*args, **kwargs)
+            if not free_steps:
+                before()
             begun = clock()
             try:
                 return original(*args, **kwargs)
             finally:
                 ended = clock()
                 record((kind, begun, ended, 0))
+                if ended >= losses.due_ns:
+                    losses.take(args[0] if args else kwargs.get("tensors", nothing), ended)
                 if not free_steps:
                     look(ended)
 

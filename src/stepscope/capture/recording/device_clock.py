@@ -18,8 +18,10 @@ class DeviceClock:
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
-        self._pending: deque[tuple[int, Any]] = deque()
+        self._pending: deque[tuple[int, Any, Any]] = deque()
         self._spare: list[Any] = []
+        self._backward: Any = None
+        """Recorded where the last backward pass of the running step begins."""
         self._last: Any = None
         self._last_step = -2
         self._device: int | None = None
@@ -28,10 +30,17 @@ class DeviceClock:
         self.settled = -1
         """The last step of which nothing more will be reported."""
 
-    def mark(self, step: int) -> list[tuple[int, int]]:
+    def begin_backward(self) -> None:
+        """A backward pass begins; of a step that has several, the last one counts."""
+        if not self.is_capturing() and self._cuda.current_device() == self._device:
+            self._backward = self._backward or self._event()
+            self._backward.record()
+
+    def mark(self, step: int) -> list[tuple[int, int, int | None]]:
         """Marks the end of a step.
 
-        Returns (step, nanoseconds) of earlier ones that are over by now.
+        Returns (step, nanoseconds, those of them since its backward pass began) of earlier ones
+        that are over by now.
         """
         if self.is_capturing():
             return []
@@ -40,11 +49,16 @@ class DeviceClock:
             self._device, self._last, self._last_step = device, None, -2
             self._pending.clear()
             self._spare.clear()
+            self._backward = None
         if len(self._pending) < MOST_PENDING:
-            event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
+            event = self._event()
             event.record()
-            self._pending.append((step, event))
+            self._pending.append((step, event, self._backward))
+            self._backward = None
         return self.read()
+
+    def _event(self) -> Any:
+        return self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
 
     @property
     def is_behind(self) -> bool:
@@ -55,15 +69,17 @@ class DeviceClock:
         """Whether what runs now becomes part of a CUDA graph."""
         return bool(self._cuda.is_current_stream_capturing())
 
-    def read(self) -> list[tuple[int, int]]:
+    def read(self) -> list[tuple[int, int, int | None]]:
         """The marks that the device has passed since."""
         over = []
         while self._pending and self._pending[0][1].query():
-            step, event = self._pending.popleft()
+            step, event, backward = self._pending.popleft()
             if step == self._last_step + 1:
-                over.append((step, round(self._last.elapsed_time(event) * 1e6)))
-            if self._last is not None:
-                self._spare.append(self._last)
+                # On another stream than the step's end it may not be passed yet.
+                is_there = backward is not None and backward.query()
+                since = round(backward.elapsed_time(event) * 1e6) if is_there else None
+                over.append((step, round(self._last.elapsed_time(event) * 1e6), since))
+            self._spare += [spare for spare in (self._last, backward) if spare is not None]
             self._last, self._last_step = event, step
             self.settled = step
         return over

@@ -130,6 +130,15 @@ class Window:
         hold = getattr(_held, "hold", None)
         return hold is not None and hold.window is self
 
+    def told(self) -> dict[str, Any]:
+        """What RUN/rank-N/events.jsonl has of it."""
+        return {
+            "first_step": self.first_step,
+            "name": self.path.name,
+            "saved_ns": self.saved_ns,
+            "problem": self.problem,
+        }
+
     def open(self) -> None:
         """Attaches the profiler, to this thread."""
         if self._has_device:

@@ -8,15 +8,14 @@ look for it.
 from __future__ import annotations
 
 import functools
-import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import compiling_asker, replace
+from stepscope.capture.losses import json_number, loss_of
 from stepscope.capture.recording.window import backward_asker
 from stepscope.protocol.run_folder import LOSSES_FILE, write_json
 
@@ -116,45 +115,3 @@ class Losses:
         fetched = iter([value for folded in self._folded for value in folded.tolist()])
         self._folded = []
         self._values = [next(fetched) if value is None else value for value in self._values]
-
-
-def loss_of(torch: Any, roots: Any) -> Any:
-    """The loss that a backward pass starts from: its root, where that is one number; before a
-    GradScaler's scale. Of a sharded tensor, this rank's part: no collective is started for it."""
-    several = (roots,) if isinstance(roots, torch.Tensor) else roots or ()
-    root = next(iter(several), None)
-    if root is None or root.numel() != 1:
-        return None
-    loss = getattr(root, "_stepscope_loss", root).detach()
-    local = getattr(loss, "_local_tensor", None)
-    return (loss if local is None else local).reshape(())
-
-
-def remember_unscaled(guard: Guard, torch: Any) -> None:
-    """A GradScaler's scaled loss remembers what it was before.
-
-    Its scale changes from step to step, and the loss does not.
-    """
-    for holder in (
-        getattr(torch.amp, "grad_scaler", None),
-        getattr(torch.cuda.amp, "grad_scaler", None),
-    ):
-        kind = getattr(holder, "GradScaler", None)
-        if kind is not None and "scale" in kind.__dict__:
-            replace(guard, kind, "scale", _remembering)
-
-
-def _remembering(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wrapper(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
-        if hasattr(scaled, "backward") and scaled is not outputs:
-            scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
-        return scaled
-
-    return wrapper
-
-
-def json_number(value: float | None) -> float | str | None:
-    """A number for JSON, which has neither NaN nor infinity: those become text."""
-    return value if value is None or math.isfinite(value) else str(value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import sys
 
+from stepscope.capture.losses import remember_unscaled
 from stepscope.capture.session import Session
 from stepscope.capture.trial.apply import apply
-from stepscope.capture.trial.losses import Losses, remember_unscaled
+from stepscope.capture.trial.losses import Losses
 from stepscope.capture.trial.numerics import Numerics
 from stepscope.capture.trial.same_start import SameStart
 from stepscope.capture.trial.session import TrialSession

@@ -121,8 +121,8 @@ class TrialSession(Session):
         clock = self.device_clock
         if clock is not None:
             torch.cuda.synchronize()
-            for step, device_ns in clock.read():
-                self._measured(step, device_ns)
+            for measured in clock.read():
+                self._measured(*measured)
 
     def _wait_for_others(self, torch: Any) -> None:
         numbers = rank_numbers(torch)

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import say
-from stepscope.cli.watch import otlp, prometheus
-from stepscope.cli.watch.alerting import Sinks, webhook_url
+from stepscope.cli.watch import prometheus
+from stepscope.cli.watch.alerting import Sinks
+from stepscope.cli.watch.evidence import MOST_RECORDINGS, Evidence
+from stepscope.cli.watch.otlp import Otlp, add_otlp
+from stepscope.cli.watch.poster import http_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,15 +29,22 @@ MOST_ALERTS = 1_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `run` that are about the time while the job runs."""
     parser.add_argument(
-        "--webhook", type=webhook_url, metavar="URL", help="post alerts there, as JSON"
+        "--webhook", type=http_url, metavar="URL", help="post alerts there, as JSON"
     )
+    add_otlp(parser)
     parser.add_argument(
         "--no-alerts",
         action="store_true",
         help="report no slower steps, growing memory, silent ranks",
     )
+    parser.add_argument(
+        "--evidence",
+        type=_count,
+        default=MOST_RECORDINGS,
+        metavar="N",
+        help="recordings that alerts may ask for by themselves (default: 2; 0 for none)",
+    )
     prometheus.add_arguments(parser)
-    otlp.add_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +53,21 @@ class Options:
 
     alerts: bool = True
     webhook: str | None = None
+    otlp: str | None = None
+    evidence: int = MOST_RECORDINGS
     port: int | None = None
     """Where metrics are served; None for nowhere."""
     host: str = prometheus.LOOPBACK
-    otlp_metrics: str | None = None
-    """The collector that metrics are sent to; None for none."""
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
     return Options(
         alerts=not arguments.no_alerts,
         webhook=arguments.webhook,
+        otlp=arguments.otlp,
+        evidence=arguments.evidence,
         port=arguments.prometheus,
         host=arguments.prometheus_host,
-        otlp_metrics=arguments.otlp_metrics,
     )
 
 
@@ -71,23 +82,23 @@ class Watching:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        from stepscope.analyses.run.alerts import JobAlarms
+        from stepscope.analyses.live.alarms import JobAlarms
         from stepscope.readers.run_folder.tail import Follower
 
         self._follower = Follower(run)
         self._alarms = JobAlarms() if options.alerts else None
-        self._sinks = Sinks(run, options.webhook) if options.alerts else None
+        self._otlp = None if options.otlp is None else Otlp(options.otlp, run)
+        self._sinks = Sinks(run, options.webhook, self._otlp) if options.alerts else None
+        self._evidence = Evidence(run, options.evidence if options.alerts else 0)
         self._metrics: prometheus.Metrics | None = None
         if options.port is not None:
             metrics = prometheus.Metrics()
             if metrics.serve(options.host, options.port) is not None:
                 self._metrics = metrics
-        self._sender = (
-            None if options.otlp_metrics is None else otlp.OtlpMetrics(options.otlp_metrics)
-        )
         self._alerts: list[Alert] = []
         self._now, self._due = now, 0.0
-        self._is_on = any(part is not None for part in (self._alarms, self._metrics, self._sender))
+        outputs = self._alarms, self._metrics, self._otlp
+        self._is_on = any(output is not None for output in outputs)
 
     def look(self) -> None:
         if not self._is_on or self._now() < self._due:
@@ -105,8 +116,8 @@ class Watching:
             self._sinks.close()
         if self._metrics is not None:
             self._metrics.close()
-        if self._sender is not None:
-            self._sender.close()
+        if self._otlp is not None:
+            self._otlp.close()
 
     def _work(self) -> None:
         from stepscope.analyses.run.live import live_view
@@ -114,8 +125,18 @@ class Watching:
         tail = self._follower.look()
         if self._alarms is not None and self._sinks is not None:
             alerts = self._alarms.look(tail)
+            alerts += self._evidence.look(alerts, tail)
             self._sinks.report(alerts)
             self._alerts = [*self._alerts, *alerts][-MOST_ALERTS:]
-        for taker in (self._metrics, self._sender):
-            if taker is not None:
-                taker.view = live_view(tail, self._alerts)
+        if self._metrics is not None or self._otlp is not None:
+            view = live_view(tail, self._alerts)
+            if self._metrics is not None:
+                self._metrics.view = view
+            if self._otlp is not None:
+                self._otlp.measured(view)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of recordings; give 0 to 1000")
+    return int(text)

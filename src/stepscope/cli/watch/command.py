@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.options import options_of, run_path
 from stepscope.cli.printing import print_document
-from stepscope.cli.watch import otlp, prometheus
+from stepscope.cli.watch import prometheus
+from stepscope.cli.watch.otlp import Otlp, add_otlp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.analyses.live.alarms import JobAlarms
     from stepscope.core.live import Alert, LiveView
     from stepscope.readers.run_folder.tail import Follower
 
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="print how it stands and end")
     prometheus.add_arguments(parser)
-    otlp.add_arguments(parser)
+    add_otlp(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +46,12 @@ class WatchOptions:
     prometheus: int | None
     """The port where metrics are served; None for nowhere."""
     prometheus_host: str
-    otlp_metrics: str | None
+    otlp: str | None
+    """The collector that metrics are sent to; None for none."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.analyses.run.alerts import JobAlarms
+    from stepscope.analyses.live.alarms import JobAlarms
     from stepscope.readers.run_folder.kept_runs import last_run
     from stepscope.readers.run_folder.tail import Follower
 
@@ -61,21 +61,23 @@ def run(arguments: argparse.Namespace) -> int:
     if options.prometheus is not None and not options.once:
         metrics = prometheus.Metrics()
         metrics.serve(options.prometheus_host, options.prometheus)
-    sender = None
-    if options.otlp_metrics is not None and not options.once:
-        sender = otlp.OtlpMetrics(options.otlp_metrics)
-    takers = [taker for taker in (metrics, sender) if taker is not None]
+    collector = None
+    if options.otlp is not None and not options.once:
+        collector = Otlp(options.otlp, follower.path)
+    is_sent = metrics is not None or collector is not None
     try:
-        if options.once or (not takers and not sys.stdout.isatty()):
+        if options.once or (not is_sent and not sys.stdout.isatty()):
             _print_once(_view(follower, alarms, []))
         else:
-            _watch(follower, alarms, takers)
+            _watch(follower, alarms, metrics, collector)
     except KeyboardInterrupt:
         # The way a view is left; the job is another process and goes on.
         return 0
     finally:
-        for taker in takers:
-            taker.close()
+        if metrics is not None:
+            metrics.close()
+        if collector is not None:
+            collector.close()
     return 0
 
 
@@ -88,7 +90,8 @@ def _print_once(view: LiveView) -> None:
 def _watch(
     follower: Follower,
     alarms: JobAlarms,
-    takers: Sequence[prometheus.Metrics | otlp.OtlpMetrics],
+    metrics: prometheus.Metrics | None,
+    collector: Otlp | None,
 ) -> None:
     """Frame after frame until the job has ended. Off a terminal only metrics are served, and the
     last frame printed."""
@@ -103,8 +106,10 @@ def _watch(
     with Live(console=console, auto_refresh=False) as live:
         while True:
             view = _view(follower, alarms, alerts)
-            for taker in takers:
-                taker.view = view
+            if metrics is not None:
+                metrics.view = view
+            if collector is not None:
+                collector.measured(view)
             live.update(frame(live_document(view), console), refresh=True)
             if view.exit_code is not None:
                 return

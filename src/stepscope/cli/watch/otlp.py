@@ -1,92 +1,68 @@
-"""Sends a run's metrics to an OpenTelemetry collector, from a thread of the launcher; the job has
-no part in it."""
+"""Sends alerts and the run's numbers to an OpenTelemetry collector: OTLP over HTTP, as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import threading
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from stepscope.cli.printing import say
-from stepscope.cli.watch.alerting import webhook_url
+from stepscope.cli.watch.poster import Poster, http_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from stepscope.core.live import LiveView
+    from stepscope.core.live import Alert, LiveView
 
 EVERY_S = 10.0
-POST_S = 3.0
-"""What a collector may take to answer."""
-PATH = "/v1/metrics"
-HEADERS_VARIABLE = "OTEL_EXPORTER_OTLP_HEADERS"
-"""OpenTelemetry's own: key=value pairs, a token among them; never on the command line, where others
-read it."""
+"""Between two looks at the numbers; alerts go at once."""
+HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
+"""Of the environment, as OpenTelemetry defines it: name=value,name=value."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_otlp(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--otlp-metrics",
-        type=endpoint,
+        "--otlp",
+        type=http_url,
         metavar="URL",
-        help=f"send metrics to an OpenTelemetry collector (OTLP over HTTP) every {EVERY_S:.0f} s",
+        help="send metrics, and alerts where they are raised, to an OpenTelemetry collector",
     )
 
 
-def endpoint(text: str) -> str:
-    """As an option's type: http or https; a bare address gets the protocol's path."""
-    url = webhook_url(text)
-    return url if urlsplit(url).path.strip("/") else url.rstrip("/") + PATH
+class Otlp:
+    """`endpoint` is the collector's address; /v1/logs and /v1/metrics are added to it."""
 
+    def __init__(self, endpoint: str, run: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint, self._run, self._now = endpoint.rstrip("/"), str(run), now
+        self._headers = headers_of(os.environ.get(HEADERS, ""))
+        self._poster = Poster("OTLP collector", "The job goes on, and alerts are said here")
+        self._due_s = 0.0
 
-def headers_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """`key=value,key2=value2`, values percent-encoded, as OpenTelemetry defines it."""
-    pairs = (each.partition("=") for each in environment.get(HEADERS_VARIABLE, "").split(","))
-    return {
-        key.strip(): unquote(value.strip())
-        for key, sign, value in pairs
-        if sign and key.strip() and not set(unquote(key + value)) & set("\r\n")
-    }
+    def report(self, alerts: Sequence[Alert]) -> None:
+        from stepscope.report.live.otlp import logs
 
+        if alerts:
+            self._poster.send(f"{self._endpoint}/v1/logs", logs(alerts, self._run), self._headers)
 
-class OtlpMetrics:
-    """Sends the last look at the run now and then. A collector that cannot be reached is named
-    once, and tried again."""
+    def measured(self, view: LiveView) -> None:
+        """Sends the numbers where it is time to."""
+        from stepscope.report.live.otlp import metrics
 
-    def __init__(self, url: str, *, every_s: float = EVERY_S) -> None:
-        self.view: LiveView | None = None
-        self._url, self._every_s = url, every_s
-        self._has_failed = False
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="stepscope-otlp", daemon=True)
-        self._thread.start()
+        if self._now() >= self._due_s:
+            self._due_s = self._now() + EVERY_S
+            body = metrics(view, time.time_ns())
+            self._poster.send(f"{self._endpoint}/v1/metrics", body, self._headers)
 
     def close(self) -> None:
-        """The last look is sent too; that may take as long as one answer."""
-        self._end.set()
-        self._thread.join(2 * POST_S + 1)
+        self._poster.close()
 
-    def _work(self) -> None:
-        while not self._end.wait(self._every_s):
-            self._send()
-        self._send()
 
-    def _send(self) -> None:
-        from stepscope.cli.watch.webhook import post
-        from stepscope.report.live.otlp import otlp_metrics
-
-        view = self.view
-        if view is None:
-            return
-        body = otlp_metrics(view, time.time_ns())
-        problem = post(self._url, body, POST_S, headers_of(os.environ))
-        if problem is not None and not self._has_failed:
-            self._has_failed = True
-            # The address itself may hold a token.
-            say(
-                f"the collector at {urlsplit(self._url).hostname} cannot be reached: {problem}. "
-                "It is tried again; all else goes on"
-            )
+def headers_of(text: str) -> dict[str, str]:
+    """`a=b,c=d%20e` -> {"a": "b", "c": "d e"}; what is none is passed over."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    return {
+        name.strip(): unquote(value.strip())
+        for name, equals, value in pairs
+        if equals and name.strip() and value.isprintable() and "\n" not in unquote(value)
+    }

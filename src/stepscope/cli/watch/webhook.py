@@ -14,9 +14,8 @@ from stepscope.protocol.json_text import json_text
 def post(
     url: str, body: dict[str, Any], timeout_s: float, more: Mapping[str, str] | None = None
 ) -> str | None:
-    """Sends it to an http or https address, with `more` headers; returns what went wrong, if
-    anything did."""
-    headers = {**(more or {}), "Content-Type": "application/json", "User-Agent": "stepscope"}
+    """Sends it to an http or https address; returns what went wrong, if anything did."""
+    headers = {"Content-Type": "application/json", "User-Agent": "stepscope", **(more or {})}
     try:
         request = urllib.request.Request(url, json_text(body).encode(), headers, method="POST")  # noqa: S310 - see _opener
         with _opener().open(request, timeout=timeout_s):

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.inspect import DataclassType, StructType, Type, type_info
 
+from stepscope.core.contract.alert import AlertContract
 from stepscope.core.contract.check import CheckContract
 from stepscope.core.contract.codec import Contract, schema_of
 from stepscope.core.contract.collective import CollectiveContract
@@ -32,6 +33,7 @@ from stepscope.core.contract.tuning import TuningContract
 from stepscope.core.contract.verification import VerificationContract
 
 DOCUMENTS: tuple[type[Contract], ...] = (
+    AlertContract,
     CheckContract,
     CollectiveContract,
     ComparisonContract,

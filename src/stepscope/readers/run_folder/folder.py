@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
+    ALERTS_FILE,
     ENTERED_FILE,
     EVENTS_FILE,
     OLD_STEP_SUMMARY_FILE,
@@ -37,6 +38,7 @@ from stepscope.protocol.untrusted import (
     parse_json_lines,
     read_json_object,
 )
+from stepscope.readers.run_folder.line_tail import read_lines
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
@@ -79,10 +81,15 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     ranks: tuple[RankRecord, ...]
     notes: tuple[str, ...]
+    of_alerts: frozenset[int] = frozenset()
+    """First steps of the recordings that alerts asked for."""
 
     def chosen_windows(self) -> dict[int, Path]:
         """One recording per rank: the one that most ranks made, the latest of those."""
         begun = Counter(step for rank in self.ranks for step in rank.windows)
+        # Those that an alert asked for show the fault, and not the run.
+        usual = Counter({step: num for step, num in begun.items() if step not in self.of_alerts})
+        begun = usual or begun
         if not begun:
             return {}
         most = max(begun.values())
@@ -128,7 +135,22 @@ def read_run(path: Path) -> RunRecord:
             "out, as do launchers that clear"
             " the environment or start the job in a container"
         )
-    return RunRecord(path=path, metadata=metadata, ranks=tuple(ranks), notes=tuple(notes))
+    return RunRecord(
+        path=path,
+        metadata=metadata,
+        ranks=tuple(ranks),
+        notes=tuple(notes),
+        of_alerts=frozenset(_asked_by_alerts(path)),
+    )
+
+
+def _asked_by_alerts(path: Path) -> Iterator[int]:
+    for line in read_lines(path / ALERTS_FILE):
+        files = line.get("evidence")
+        for file in files if isinstance(files, list) else ():
+            match = WINDOW_NAME.match(str(file).rpartition("/")[2])
+            if match:
+                yield int(match[1])
 
 
 def problem_of(path: Path) -> str | None:

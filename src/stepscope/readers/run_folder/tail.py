@@ -15,6 +15,7 @@ from msgspec import Struct
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
+    LIVE_FILE,
     PROBLEM_FILE,
     RANK_FILE,
     RANK_FOLDER,
@@ -128,12 +129,14 @@ class _RankFollower:
         self._row_lines = Lines(folder / STEPS_FILE)
         self._stretch_lines = Lines(step_summary_path(folder))
         self._sample_lines = Lines(folder / SAMPLES_FILE)
+        self._live_lines = Lines(folder / LIVE_FILE)
         self._last_step: Any = None
         self._sign_ns: int | None = None
         self._step_ns: int | None = None
 
     def changed_ns(self) -> int:
-        return max(_changed_ns(self.folder / SAMPLES_FILE), _changed_ns(self.folder / STEPS_FILE))
+        names = SAMPLES_FILE, STEPS_FILE, LIVE_FILE
+        return max(_changed_ns(self.folder / name) for name in names)
 
     def look(self) -> RankTail:
         self._read_metadata()
@@ -141,9 +144,11 @@ class _RankFollower:
             self._head = tuple(_timed(_rows(head_lines(self.folder / STEPS_FILE), STEP_COLUMNS)))[
                 :NUM_HEAD
             ]
-        rows = _rows(self._row_lines.new(), STEP_COLUMNS)
+        # Of a long run: what the other two files are too full for.
+        live = self._live_lines.new()
+        rows = _rows([*self._row_lines.new(), *live], STEP_COLUMNS)
         stretches = _rows(self._stretch_lines.new(), STEP_SUMMARY_COLUMNS)
-        samples = sound_objects(self._sample_lines.new())
+        samples = sound_objects([*self._sample_lines.new(), *live])
         self._rows.extend(rows)
         self._stretches.extend(stretches)
         self._samples.extend(samples)

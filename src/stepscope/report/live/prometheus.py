@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
-from stepscope.core.live import RUNS, LiveView, RankLive
+from stepscope.core.live import RAISED, RUNS, LiveView, RankLive
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,6 +34,31 @@ METRICS: tuple[tuple[str, str, str, Callable[[RankLive], float | None]], ...] = 
         "Wait for the DataLoader in a step.",
         lambda r: _seconds(r.wait_ns),
     ),
+    (
+        "stepscope_forward_seconds",
+        "gauge",
+        "Forward pass and the rest of the loop in a step.",
+        lambda r: _seconds(r.forward_ns),
+    ),
+    (
+        "stepscope_backward_seconds",
+        "gauge",
+        "Backward pass in a step, without waits for other ranks.",
+        lambda r: _seconds(r.backward_ns),
+    ),
+    (
+        "stepscope_optimizer_seconds",
+        "gauge",
+        "Optimizer in a step.",
+        lambda r: _seconds(r.optimizer_ns),
+    ),
+    (
+        "stepscope_wait_for_ranks_seconds",
+        "gauge",
+        "Wait for other ranks in a step.",
+        lambda r: _seconds(r.others_ns),
+    ),
+    ("stepscope_loss", "gauge", "The loss last seen.", lambda r: r.loss),
     (
         "stepscope_samples_per_second",
         "gauge",
@@ -86,7 +112,21 @@ def _lines(view: LiveView) -> Iterator[str]:
         if values:
             yield f"# HELP {name} {text}"
             yield f"# TYPE {name} {kind}"
-            yield from (f'{name}{{rank="{rank}"}} {value!r}' for rank, value in values)
+            yield from (f'{name}{{rank="{rank}"}} {_number(value)}' for rank, value in values)
+    active = sorted({(alert.kind, rank) for alert in view.active for rank in alert.ranks})
+    if active:
+        yield "# HELP stepscope_alert_active 1 while this is wrong on the rank."
+        yield "# TYPE stepscope_alert_active gauge"
+        yield from (
+            f'stepscope_alert_active{{kind="{kind}",rank="{rank}"}} 1' for kind, rank in active
+        )
     yield "# HELP stepscope_alerts_total Alerts raised so far."
     yield "# TYPE stepscope_alerts_total counter"
-    yield f"stepscope_alerts_total {len(view.alerts)}"
+    yield f"stepscope_alerts_total {sum(1 for alert in view.alerts if alert.state == RAISED)}"
+
+
+def _number(value: float) -> str:
+    """As the format has it, which knows NaN and infinities by other names than Python."""
+    if math.isnan(value):
+        return "NaN"
+    return repr(value) if math.isfinite(value) else ("+Inf" if value > 0 else "-Inf")

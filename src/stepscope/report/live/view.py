@@ -36,8 +36,12 @@ def _blocks(view: LiveView) -> Iterator[Block]:
     yield Facts((("bound so far", view.bound),))
     if view.ranks:
         yield _ranks_section(view)
+        if any(rank.forward_ns is not None for rank in view.ranks):
+            yield _parts_section(view)
     if view.alerts:
         num = len(view.alerts)
+        if view.active:
+            yield Section(title="Wrong just now", blocks=(Facts(tuple(map(_active, view.active))),))
         yield Section(
             title="Alerts",
             aside=f"the last {MAX_ALERTS} of {num}" if num > MAX_ALERTS else "",
@@ -91,6 +95,31 @@ def _ranks_section(view: LiveView) -> Section:
     return Section(title="Ranks", aside=aside, blocks=(table, *states, *rest))
 
 
+def _parts_section(view: LiveView) -> Section:
+    """Where the last steps went, without a trace."""
+    has_loss = any(rank.loss is not None for rank in view.ranks)
+    titles = ("loader", "forward", "backward", "optimizer", "for others")
+    table = Table(
+        columns=(
+            Column(title="rank", fit="shorten"),
+            *numbers(*titles, *(("loss",) if has_loss else ())),
+        ),
+        rows=tuple(_parts_row(group, has_loss) for group in view.groups),
+    )
+    return Section(title="Where a step goes", aside="ms, no profiler", blocks=(table,))
+
+
+def _parts_row(group: RankGroup, has_loss: bool) -> tuple[str | Cell, ...]:
+    rank, many = group.typical, len(group.ranks) > 1
+    parts = rank.wait_ns, rank.forward_ns, rank.backward_ns, rank.optimizer_ns, rank.others_ns
+    loss = () if not has_loss else ("-" if rank.loss is None else f"{rank.loss:.4g}",)
+    return (
+        f"{len(group.ranks)} alike" if many else str(rank.rank),
+        *("-" if ns is None else f"{ns / 1e6:.1f}" for ns in parts),
+        *loss,
+    )
+
+
 def _row(group: RankGroup, has_device: bool) -> tuple[str | Cell, ...]:
     rank, many = group.typical, len(group.ranks) > 1
     name = f"{len(group.ranks)} alike" if many else str(rank.rank)
@@ -130,6 +159,10 @@ def _alert(alert: Alert) -> tuple[str, str]:
     at = datetime.fromtimestamp(alert.at_wall_ns / 1e9).astimezone()
     step = "" if alert.step is None else f"step {alert.step}, "
     return f"{at:%H:%M:%S}", f"{step}{alert.words}"
+
+
+def _active(alert: Alert) -> tuple[str, str]:
+    return alert.kind, f"{alert.words}. {alert.action}"
 
 
 def _percent(share: float | None) -> str:

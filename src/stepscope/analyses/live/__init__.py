@@ -1,0 +1,1 @@
+"""What is worth a warning while a job runs, from the numbers its ranks write every second."""

@@ -1,0 +1,140 @@
+"""The loss, now and then, for who watches the run: the number that a backward pass starts from.
+
+A number on the host is read. One on a device is copied to pinned memory behind the device's other
+work, and read by a later pass once an event says that it is there: nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.patches import replace
+
+EVERY_NS = 100_000_000
+"""Between two losses: 2 us a look on the host and some 20 on a device are then less than 0.02 % of
+the time, however short a step is."""
+NEVER = 1 << 62
+MOST_KEPT = 256
+"""Until the writer takes them, once a second."""
+MOST_FAILURES = 3
+"""Looks that may fail before no more are taken: it is the loss that is not measured then, and
+nothing else."""
+
+
+class LossSampler:
+    """Asked at the end of each backward pass whose time has come."""
+
+    __slots__ = ("_event", "_num_failed", "_pending", "_pinned", "_thread", "due_ns", "values")
+
+    def __init__(self) -> None:
+        self.due_ns = 0
+        self.values: deque[tuple[int, float]] = deque(maxlen=MOST_KEPT)
+        """When its pass ended, and the loss."""
+        self._num_failed = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """In a forked child nothing of the parent's device may be touched."""
+        self.values.clear()
+        self._pinned: Any = None
+        self._event: Any = None
+        self._pending: tuple[int, Any] | None = None
+        self._thread = 0
+
+    def off(self) -> None:
+        self.due_ns = NEVER
+
+    def take(self, roots: Any, now: int) -> None:
+        """Never raises: a stranger's tensor may do anything."""
+        self.due_ns = now + EVERY_NS
+        try:
+            self._take(roots, now)
+        except Exception:  # noqa: BLE001 - part of the boundary: only the loss is given up for it
+            self._num_failed += 1
+            if self._num_failed >= MOST_FAILURES:
+                self.off()
+
+    def taken(self) -> list[list[Any]]:
+        """What was read since the last call, as JSON has it; in the writer's thread."""
+        values = [self.values.popleft() for _ in range(len(self.values))]
+        return [[at_ns, json_number(float(f"{value:.7g}"))] for at_ns, value in values]
+
+    def _take(self, roots: Any, now: int) -> None:
+        torch = sys.modules["torch"]
+        loss = loss_of(torch, roots)
+        # One thread's alone: a second model that another thread trains has another loss.
+        self._thread = self._thread or threading.get_ident()
+        if loss is None or self._thread != threading.get_ident():
+            return
+        if loss.device.type == "cpu":
+            self.values.append((now, float(loss)))
+        elif loss.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            self._copy(torch, loss, now)
+
+    def _copy(self, torch: Any, loss: Any, now: int) -> None:
+        if self._pending is not None:
+            at_ns, device = self._pending
+            if not self._event.query():
+                return
+            self.values.append((at_ns, float(self._pinned)))
+            self._pending = None
+            if device != loss.device:
+                self._event = None
+        if self._pinned is None:
+            self._pinned = torch.empty((), dtype=torch.float32, device="cpu", pin_memory=True)
+        if self._event is None:
+            self._event = torch.cuda.Event()
+        self._pinned.copy_(loss, non_blocking=True)
+        self._event.record(torch.cuda.current_stream(loss.device))
+        self._pending = now, loss.device
+
+
+def loss_of(torch: Any, roots: Any) -> Any:
+    """The loss that a backward pass starts from: its root, where that is one number; before a
+    GradScaler's scale. Of a sharded tensor, this rank's part: no collective is started for it."""
+    several = (roots,) if isinstance(roots, torch.Tensor) else roots or ()
+    root = next(iter(several), None)
+    if root is None or root.numel() != 1:
+        return None
+    loss = getattr(root, "_stepscope_loss", root).detach()
+    local = getattr(loss, "_local_tensor", None)
+    return (loss if local is None else local).reshape(())
+
+
+def remember_unscaled(
+    guard: Guard, torch: Any, is_wanted: Callable[[], bool] = lambda: True
+) -> None:
+    """A GradScaler's scaled loss remembers what it was before.
+
+    Its scale changes from step to step, and the loss does not.
+    """
+    for holder in (
+        getattr(torch.amp, "grad_scaler", None),
+        getattr(torch.cuda.amp, "grad_scaler", None),
+    ):
+        kind = getattr(holder, "GradScaler", None)
+        if kind is not None and "scale" in kind.__dict__:
+            replace(guard, kind, "scale", functools.partial(_remembering, is_wanted))
+
+
+def _remembering(is_wanted: Callable[[], bool], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        if is_wanted() and hasattr(scaled, "backward") and scaled is not outputs:
+            scaled._stepscope_loss = outputs.detach()  # noqa: SLF001
+        return scaled
+
+    return wrapper
+
+
+def json_number(value: float | None) -> float | str | None:
+    """A number for JSON, which has neither NaN nor infinity: those become text."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,0 +1,79 @@
+"""An alert as JSON, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from stepscope.core.contract.alert import AlertContract, Measured
+from stepscope.core.contract.codec import plain
+from stepscope.core.json_decode import convert_value
+from stepscope.core.live import Alert
+
+PLAIN = re.compile(r"[a-z][a-z-]{0,40}")
+"""Of a kind, which a later version may have more of: it becomes a label of metrics."""
+
+
+def alert_json(alert: Alert, run: str | None = None) -> dict[str, Any]:
+    """With the run folder, as a webhook gets it."""
+    return plain(alert_contract(alert, run))
+
+
+def alert_contract(alert: Alert, run: str | None = None) -> AlertContract:
+    measured = None
+    if alert.unit is not None:
+        measured = Measured(before=alert.before, after=alert.after, unit=alert.unit)
+    return AlertContract(
+        number=alert.number,
+        state=alert.state,
+        kind=alert.kind,
+        ranks=alert.ranks,
+        step=alert.step,
+        words=alert.words,
+        action=alert.action,
+        measured=measured,
+        evidence=alert.evidence,
+        began_wall_ns=alert.began_wall_ns,
+        at_wall_ns=alert.at_wall_ns,
+        ended_wall_ns=alert.ended_wall_ns,
+        run=UNSET if run is None else run,
+        text=UNSET if run is None else f"stepscope: {alert_line(alert)}",
+    )
+
+
+def alert_of(line: Mapping[str, Any]) -> Alert | None:
+    """None where the line is none."""
+    try:
+        contract = convert_value({"schema": "stepscope.alert/1", **line}, AlertContract)
+    except ValueError:
+        return None
+    if not PLAIN.fullmatch(contract.kind):
+        return None
+    measured = contract.measured
+    return Alert(
+        number=contract.number,
+        state=contract.state,
+        kind=contract.kind,
+        ranks=contract.ranks,
+        step=contract.step,
+        words=contract.words,
+        action=contract.action,
+        before=None if measured is None else measured.before,
+        after=None if measured is None else measured.after,
+        unit=None if measured is None else measured.unit,
+        evidence=contract.evidence,
+        began_wall_ns=contract.began_wall_ns,
+        at_wall_ns=contract.at_wall_ns,
+        ended_wall_ns=contract.ended_wall_ns,
+    )
+
+
+def alert_line(alert: Alert) -> str:
+    """`late-rank at step 7: rank 3: ...`."""
+    step = "" if alert.step is None else f" at step {alert.step}"
+    action = f" {alert.action}" if alert.action else ""
+    end = "" if not action or alert.words.endswith(".") else "."
+    return f"{alert.kind}{step}: {alert.words}{end}{action}"
