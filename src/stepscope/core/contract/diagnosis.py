@@ -16,6 +16,7 @@ from stepscope.core.contract.nccl import Nccl
 from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
+from stepscope.core.memory import MemoryUse
 from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
@@ -129,6 +130,9 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     """There only for a run folder."""
     whole_run: WholeRun | UnsetType = UNSET
     """There only for a run folder with enough timed steps."""
+    memory: tuple[MemoryUse, ...] | UnsetType = UNSET
+    """Where the peak of device memory goes: of each rank whose trace has the allocator's events,
+    then of each recording of memory. There only when there are such."""
     nccl: Nccl | UnsetType = UNSET
     """There only when a log of NCCL or RCCL was given."""
     comms: CommsFacts | UnsetType = UNSET

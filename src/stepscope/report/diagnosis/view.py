@@ -13,6 +13,7 @@ from stepscope.report.diagnosis.auxiliary import auxiliary_sections
 from stepscope.report.diagnosis.comms import comms_sections, late_ranks
 from stepscope.report.diagnosis.host import host_sections
 from stepscope.report.diagnosis.kernels import kernel_sections
+from stepscope.report.diagnosis.memory import memory_sections
 from stepscope.report.diagnosis.nccl import nccl_section
 from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
@@ -87,6 +88,7 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
         yield from _rank_blocks(diagnosis)
     else:
         yield from peak_sections(facts.peak_waterfall)
+    yield from memory_sections(facts.memory)
     if facts.run is not None:
         yield run_section(facts.run)
     if facts.nccl is not None:

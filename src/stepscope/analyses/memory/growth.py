@@ -1,0 +1,129 @@
+"""What grows with the batch, and what does not.
+
+Weights, their gradients and the optimizer's states do not; nor does a copy of a weight in another
+precision (autocast keeps them from forward to backward), or a gradient on its way. All else that
+forward and backward make does.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.memory.kinds import CODE, Kinds
+from stepscope.analyses.memory.lifetimes import NEVER, DeviceEvents, Lifetimes
+from stepscope.analyses.memory.phases import BACKWARD, FORWARD
+from stepscope.analyses.naming import matching
+from stepscope.analyses.rank_context import RankContext
+from stepscope.core.recordings.memory import ACTIVATIONS, GRADIENTS, INPUTS, TEMPORARY
+from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.workload.model import parse_inputs
+from stepscope.workload.operands import operand, read_bytes
+
+ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
+CASTS = re.compile(r"^aten::(_to_copy|to|copy_|clone)$")
+BLOCK = 512
+"""Bytes that the allocator rounds sizes up to (c10/cuda/CUDACachingAllocator.cpp)."""
+BATCHES = tuple(np.geomspace(1 / 16, 256, 61).tolist())
+"""Times today's, for which the peak is looked up: an eighth more from one to the next."""
+GROWING = (ACTIVATIONS, TEMPORARY, INPUTS)
+
+
+class Trained(Struct, frozen=True, kw_only=True):
+    """The weights that a backward pass makes gradients of."""
+
+    shapes: frozenset[tuple[int, ...]]
+    size_bytes: int
+
+
+def trained_weights(context: RankContext) -> Trained | None:
+    """From the gradients that autograd accumulates, in the step with most; None where shapes do
+    not tell."""
+    trace = context.trace
+    nodes = np.flatnonzero(matching(trace, ACCUMULATE) & trace.is_kind(Kind.OP))
+    if not trace.meta.has_shapes or len(nodes) == 0:
+        return None
+    step = np.searchsorted(context.cut.host_start, trace.start_ns[nodes], side="right")
+    sizes: dict[int, int] = {}
+    shapes: set[tuple[int, ...]] = set()
+    parsed: dict[int, tuple[tuple[int, ...], int] | None] = {}
+    for node, number in zip(nodes.tolist(), step.tolist(), strict=True):
+        detail = int(trace.detail[node])
+        if detail not in parsed:
+            parsed[detail] = _first_tensor(trace, node)
+        gradient = parsed[detail]
+        if gradient is not None:
+            shapes.add(gradient[0])
+            sizes[number] = sizes.get(number, 0) + gradient[1]
+    if not sizes:
+        return None
+    return Trained(shapes=frozenset(shapes), size_bytes=max(sizes.values()))
+
+
+def batch_lines(
+    context: RankContext,
+    events: DeviceEvents,
+    spans: Lifetimes,
+    kinds: Kinds,
+    operator: Int64,
+    trained: Trained | None,
+) -> list[tuple[int, int]]:
+    """Fixed and growing bytes of the moments that are the peak of some batch, as few as that
+    takes; none where it is not known which copies are of weights."""
+    if trained is None:
+        return []
+    grows = np.isin(kinds.kind, [CODE[name] for name in GROWING])
+    grows &= np.isin(kinds.phase, (FORWARD, BACKWARD))
+    grows &= ~_of_weights(context.trace, operator, trained) & ~_on_its_way(spans, kinds)
+    # What is gone when the recording begins is of a step that is not whole.
+    size = np.where(grows, spans.size, 0)
+    times = np.concatenate([spans.start_ns[grows], spans.end_ns[grows]])
+    change = np.concatenate([size[grows], -size[grows]])
+    order = np.lexsort((change, times))
+    total = np.concatenate([[0], np.cumsum(change[order])])
+    growing = total[np.searchsorted(times[order], events.time_ns, side="right")]
+    return _envelope(np.maximum(events.allocated - growing, 0), np.maximum(growing, 0))
+
+
+def _envelope(fixed: Int64, growing: Int64) -> list[tuple[int, int]]:
+    """The moments that are the highest for a batch of some size."""
+    highest = {int((fixed + times * growing).argmax()) for times in BATCHES}
+    lines = {(int(fixed[index]), int(growing[index])) for index in highest}
+    return sorted(lines, key=lambda line: line[1])
+
+
+def _of_weights(trace: Trace, operator: Int64, trained: Trained) -> Bool:
+    """Made by a copy of what has a weight's shape."""
+    is_cast = matching(trace, CASTS)
+    result = np.zeros(len(operator), np.bool_)
+    known: dict[int, bool] = {}
+    for index in np.flatnonzero(operator != NONE).tolist():
+        op = int(operator[index])
+        if not is_cast[op]:
+            continue
+        detail = int(trace.detail[op])
+        if detail not in known:
+            tensor = _first_tensor(trace, op)
+            known[detail] = tensor is not None and tensor[0] in trained.shapes
+        result[index] = known[detail]
+    return result
+
+
+def _on_its_way(spans: Lifetimes, kinds: Kinds) -> Bool:
+    """Made in backward and as large as a gradient: parts of one that are added up or cast."""
+    sizes = np.unique(spans.size[(kinds.kind == CODE[GRADIENTS]) & (spans.end_ns != NEVER)])
+    on_way: Bool = (kinds.phase == BACKWARD) & (kinds.kind == CODE[TEMPORARY])
+    return on_way & np.isin(spans.size, sizes)
+
+
+def _first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:
+    """Shape and bytes, in the allocator's blocks, of an operator's first input."""
+    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
+    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    tensor = None if inputs is None else operand(inputs, 0)
+    if tensor is None:
+        return None
+    size = read_bytes(tensor)
+    return None if size is None else (tuple(tensor.dims), -(-int(size) // BLOCK) * BLOCK)
