@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from stepscope.analyses.rank_context import RankContext
 from stepscope.pipeline.contexts import context_of
@@ -14,7 +15,11 @@ MB = 1 << 20
 WEIGHTS, BASE = 64 * MB, 200 * MB
 """A weight of 4096 x 4096 floats; with two states of AdamW and 8 MiB of others."""
 ACTIVATION, TEMPORARY, CAST, LOGITS = 96 * MB, 16 * MB, 32 * MB, 48 * MB
-SHAPES = {"Input Dims": [[4096, 4096]], "Input type": ["float"], "Input Strides": [[4096, 1]]}
+SHAPES: dict[str, Any] = {
+    "Input Dims": [[4096, 4096]],
+    "Input type": ["float"],
+    "Input Strides": [[4096, 1]],
+}
 
 
 @dataclass

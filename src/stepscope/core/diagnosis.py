@@ -90,6 +90,14 @@ class Alternative(Struct, frozen=True, kw_only=True):
     changes_numerics: bool = False
 
 
+class MemoryChange(Struct, frozen=True, kw_only=True):
+    """The peak of a device's memory, before a fix and after it."""
+
+    before_bytes: Count
+    after_bytes: Count
+    """Predicted."""
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One fault, what it costs and how to fix it."""
 
@@ -115,6 +123,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
     alternatives: tuple[Alternative, ...] = ()
     """Other fixes for the same cost, the largest gain first."""
+    memory: MemoryChange | None = None
+    """Of a fix that takes or frees memory, where that is known; null of all others."""
     excludes: tuple[Code, ...] = ()
     """Findings of this diagnosis whose fixes cannot be applied with this one: their gains are
     never combined."""

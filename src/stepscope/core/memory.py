@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import Count, keys_of, one_of
+from stepscope.core.constraints import AboveZero, Count, keys_of, one_of
 from stepscope.core.recordings.memory import CATEGORIES, MemoryRecord
 
 FORWARD, BACKWARD, UPDATE, BEFORE = "forward", "backward", "optimizer", "before"
@@ -57,6 +57,16 @@ class BatchLine(Struct, frozen=True, kw_only=True):
     growing_bytes: Count
 
 
+class BatchSize(Struct, frozen=True, kw_only=True):
+    """A batch so many times as large."""
+
+    times: AboveZero
+    peak_bytes: Count
+    """That tensors hold."""
+    reserved_bytes: Count | None
+    """That the allocator needs for it, played again; null where that does not fit."""
+
+
 class MemoryUse(Struct, frozen=True, kw_only=True):
     """The peak of one device's memory, broken down four ways. null is 'not recorded'."""
 
@@ -84,21 +94,17 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
     """The moments that are the peak for some batch: peak(k) is the most of them. Empty where it is
     not known what grows with the batch."""
 
+    batches: tuple[BatchSize, ...] = ()
+    """Larger batches; empty where it is not known what grows, or how large the device is."""
+    largest_times: AboveZero | None = None
+    """Times today's batch, the largest that fits: the allocator's blocks played again within the
+    device's memory. null where that is not known."""
+
     def peak_at(self, times: float) -> int | None:
         """The peak with a batch so many times as large; None where that is not known."""
         if not self.batch:
             return None
         return max(round(line.fixed_bytes + times * line.growing_bytes) for line in self.batch)
-
-    def largest_batch(self, room_bytes: float) -> float | None:
-        """How many times as large a batch may be to fit; None where that is not known, or nothing
-        grows."""
-        ratios = [
-            (room_bytes - line.fixed_bytes) / line.growing_bytes
-            for line in self.batch
-            if line.growing_bytes
-        ]
-        return max(min(ratios), 0.0) if ratios else None
 
     @property
     def by_size(self) -> tuple[tuple[str, int], ...]:

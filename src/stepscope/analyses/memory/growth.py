@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.memory.kinds import CODE, Kinds
-from stepscope.analyses.memory.lifetimes import NEVER, DeviceEvents, Lifetimes
+from stepscope.analyses.memory.lifetimes import DeviceEvents, Lifetimes
 from stepscope.analyses.memory.phases import BACKWARD, FORWARD
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
@@ -24,6 +24,15 @@ from stepscope.workload.operands import operand, read_bytes
 
 ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
 CASTS = re.compile(r"^aten::(_to_copy|to|copy_|clone)$")
+PRODUCTS = ("aten::mm", "aten::addmm")
+MAKERS = (
+    "aten::convolution_backward",
+    "aten::embedding_dense_backward",
+    "aten::native_layer_norm_backward",
+    "aten::cudnn_batch_norm_backward",
+    "aten::native_batch_norm_backward",
+)
+"""Operators of the backward pass that make gradients of weights beside those of activations."""
 BLOCK = 512
 """Bytes that the allocator rounds sizes up to (c10/cuda/CUDACachingAllocator.cpp)."""
 BATCHES = tuple(np.geomspace(1 / 16, 256, 61).tolist())
@@ -62,25 +71,22 @@ def trained_weights(context: RankContext) -> Trained | None:
     return Trained(shapes=frozenset(shapes), size_bytes=max(sizes.values()))
 
 
-def batch_lines(
-    context: RankContext,
-    events: DeviceEvents,
-    spans: Lifetimes,
-    kinds: Kinds,
-    operator: Int64,
-    trained: Trained | None,
-) -> list[tuple[int, int]]:
-    """Fixed and growing bytes of the moments that are the peak of some batch, as few as that
-    takes; none where it is not known which copies are of weights."""
-    if trained is None:
-        return []
-    grows = np.isin(kinds.kind, [CODE[name] for name in GROWING])
+def growing_mask(
+    context: RankContext, spans: Lifetimes, kinds: Kinds, operator: Int64, trained: Trained
+) -> Bool:
+    """Allocations that are larger with a larger batch."""
+    grows: Bool = np.isin(kinds.kind, [CODE[name] for name in GROWING])
     grows &= np.isin(kinds.phase, (FORWARD, BACKWARD))
-    grows &= ~_of_weights(context.trace, operator, trained) & ~_on_its_way(spans, kinds)
-    # What is gone when the recording begins is of a step that is not whole.
-    size = np.where(grows, spans.size, 0)
+    grows &= ~_of_weights(context.trace, operator, trained)
+    return grows & ~_on_its_way(context.trace, operator, spans, kinds, trained)
+
+
+def batch_lines(events: DeviceEvents, spans: Lifetimes, grows: Bool) -> list[tuple[int, int]]:
+    """Fixed and growing bytes of the moments that are the peak of some batch, as few as that
+    takes."""
+    size = spans.size[grows]
     times = np.concatenate([spans.start_ns[grows], spans.end_ns[grows]])
-    change = np.concatenate([size[grows], -size[grows]])
+    change = np.concatenate([size, -size])
     order = np.lexsort((change, times))
     total = np.concatenate([[0], np.cumsum(change[order])])
     growing = total[np.searchsorted(times[order], events.time_ns, side="right")]
@@ -111,11 +117,36 @@ def _of_weights(trace: Trace, operator: Int64, trained: Trained) -> Bool:
     return result
 
 
-def _on_its_way(spans: Lifetimes, kinds: Kinds) -> Bool:
-    """Made in backward and as large as a gradient: parts of one that are added up or cast."""
-    sizes = np.unique(spans.size[(kinds.kind == CODE[GRADIENTS]) & (spans.end_ns != NEVER)])
+def _on_its_way(
+    trace: Trace, operator: Int64, spans: Lifetimes, kinds: Kinds, trained: Trained
+) -> Bool:
+    """Made in backward and no larger with the batch: gradients of weights that are summed up, or
+    are cast to the weights' precision."""
+    sizes = set(np.unique(spans.size[kinds.kind == CODE[GRADIENTS]]).tolist())
     on_way: Bool = (kinds.phase == BACKWARD) & (kinds.kind == CODE[TEMPORARY])
-    return on_way & np.isin(spans.size, sizes)
+    for index in np.flatnonzero(on_way & (operator != NONE)).tolist():
+        op, size = int(operator[index]), int(spans.size[index])
+        name = trace.names[trace.name[op]]
+        if name in PRODUCTS:
+            shape = _product_shape(trace, op)
+            on_way[index] = shape in trained.shapes or shape[::-1] in trained.shapes
+        elif name in MAKERS:
+            on_way[index] = size in sizes or 2 * size in sizes
+        else:
+            tensor = _first_tensor(trace, op)
+            on_way[index] = tensor is not None and tensor[0] in trained.shapes
+    known: Bool = operator != NONE
+    return on_way & known
+
+
+def _product_shape(trace: Trace, op: int) -> tuple[int, ...]:
+    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
+    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    if inputs is None:
+        return ()
+    tensors = [operand(inputs, index) for index in range(len(inputs.dims))]
+    shapes = [tensor.dims for tensor in tensors if tensor is not None and len(tensor.dims) == 2]
+    return (shapes[-2][0], shapes[-1][1]) if len(shapes) > 1 else ()
 
 
 def _first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:

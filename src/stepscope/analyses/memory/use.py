@@ -7,10 +7,12 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.host.source_locations import Stacks, module_paths, origins, stacks_of
-from stepscope.analyses.memory.growth import batch_lines, trained_weights
+from stepscope.analyses.memory.batch_fit import BatchFit
+from stepscope.analyses.memory.growth import batch_lines, growing_mask, trained_weights
 from stepscope.analyses.memory.kinds import (
     CODE,
     STEP_OF,
@@ -37,6 +39,7 @@ from stepscope.core.memory import (
     BEFORE,
     PHASES,
     BatchLine,
+    BatchSize,
     MemoryHolder,
     MemoryUse,
     PeakMoment,
@@ -49,6 +52,12 @@ ALLOCATES = re.compile(r"^aten::(new_)?(empty|zeros|ones|full|resize_|clone$|con
 """Operators that are asked for memory by those that need it."""
 GATHER = re.compile(r"^FSDP::all_gather|^FSDP::pre_(forward|backward)|_all_gather_base")
 MOST_ROWS = 40
+TIMES = (2, 4, 8, 16)
+CONTEXT_BYTES = 1 << 30
+"""Of the device, for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's (H200,
+torch 2.11)."""
+MOST_CHANGES = 200_000
+"""Allocations and frees that are played again for a larger batch: a second for each size."""
 
 
 class _Made(Struct, frozen=True, kw_only=True):
@@ -60,9 +69,14 @@ class _Made(Struct, frozen=True, kw_only=True):
 
 def memory_use(context: RankContext) -> MemoryUse | None:
     """None where the allocator's events were not recorded, or are not of a device."""
+    return memory_of(context)[0]
+
+
+def memory_of(context: RankContext) -> tuple[MemoryUse | None, BatchFit | None]:
+    """The same, and what says which batch fits under any limit, where that is known."""
     events = device_events(context)
     if events is None:
-        return None
+        return None, None
     trace = context.trace
     peak = int(events.allocated.argmax())
     use = MemoryUse(
@@ -75,12 +89,12 @@ def memory_use(context: RankContext) -> MemoryUse | None:
         moment=PeakMoment(ms=float(events.time_ns[peak] - events.time_ns[0]) / 1e6),
     )
     runs = phase_runs(context)
-    return use if runs is None else _broken_down(context, events, runs, use, peak)
+    return (use, None) if runs is None else _broken_down(context, events, runs, use, peak)
 
 
 def _broken_down(
     context: RankContext, events: DeviceEvents, runs: PhaseRuns, use: MemoryUse, peak: int
-) -> MemoryUse:
+) -> tuple[MemoryUse, BatchFit | None]:
     trace, spans = context.trace, lifetimes(events)
     made = _makers(context, np.where(spans.is_made, spans.start_ns, NONE))
     is_rerun = is_within(
@@ -102,8 +116,12 @@ def _broken_down(
     stacks = stacks_of(trace, context.links)
     module = _modules(stacks, made)
     at = _at(context, made, module, spans, moment, runs)
-    growing = batch_lines(context, events, spans, kinds, made.operator, trained)
-    return MemoryUse(
+    growing, fits = list[tuple[int, int]](), None
+    if trained is not None:
+        grows = growing_mask(context, spans, kinds, made.operator, trained)
+        growing = batch_lines(events, spans, grows)
+        fits = BatchFit(events, spans, grows)
+    use = MemoryUse(
         source=use.source,
         label=use.label,
         peak_bytes=use.peak_bytes,
@@ -120,6 +138,22 @@ def _broken_down(
         operators=_holders(_operator_names(trace, made), spans, kinds, alive),
         batch=tuple(BatchLine(fixed_bytes=fixed, growing_bytes=grows) for fixed, grows in growing),
     )
+    return (use if fits is None else _with_batches(use, fits)), fits
+
+
+def _with_batches(use: MemoryUse, fits: BatchFit) -> MemoryUse:
+    if not use.capacity_bytes or fits.num_changes > MOST_CHANGES:
+        return use
+    room = max(use.capacity_bytes - CONTEXT_BYTES, 0)
+    batches = [
+        BatchSize(
+            times=times,
+            peak_bytes=use.peak_at(times) or 0,
+            reserved_bytes=fits.reserved_bytes(times, room),
+        )
+        for times in TIMES
+    ]
+    return replace(use, batches=tuple(batches), largest_times=fits.largest(room))
 
 
 def _makers(context: RankContext, moments: Int64) -> _Made:
@@ -199,9 +233,13 @@ def _phases(
     peak_bytes: int,
 ) -> tuple[PhaseMemory, ...]:
     at = runs.phase[runs.run_at(events.time_ns)]
+    # What is held when a phase begins is held in it.
+    earlier = np.concatenate([events.allocated[:1], events.allocated[:-1]])
+    earlier[0] = events.base_bytes
+    most_held = np.maximum(events.allocated, earlier)
     rows, left = [], peak_bytes
     for code, phase in enumerate(PHASES):
-        inside = events.allocated[at == code]
+        inside = most_held[at == code]
         size = min(int(spans.size[alive & (kinds.phase == code)].sum()), left)
         left -= size
         most = int(inside.max()) if len(inside) else None
