@@ -16,6 +16,7 @@ from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import Count
 from stepscope.core.memory import MemoryUse, use_of
 from stepscope.core.numbers import number_ranges
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
@@ -358,6 +359,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What the ranks' collectives tell; None when none was recorded."""
     beside: Auxiliary | None = None
     """What other tools recorded of the run; None when nothing was given."""
+    out_of_memory: tuple[OutOfMemoryReport, ...] = ()
+    """Every time memory ran out, where that was recorded."""
     peak_waterfall: PeakWaterfall | None = None
     """Of all ranks, or of a log; None where no step on a device was measured."""
 

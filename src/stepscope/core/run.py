@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from stepscope.core.out_of_memory import RecordedFailure
+
 RUN_PARTS = (
     "start_up",
     "first_batch",
@@ -279,6 +281,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     """None while it runs, or where nobody saw its end."""
     ranks: tuple[RankMetadata, ...]
+    failures: tuple[RecordedFailure, ...] = ()
+    """Processes that died of memory that ran out."""
 
     @property
     def step_ns(self) -> int | None:

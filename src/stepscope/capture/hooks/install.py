@@ -16,6 +16,7 @@ from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
+from stepscope.capture.out_of_memory import hook_failures
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
@@ -69,6 +70,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
         replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
     hook_stalls(guard, torch, session)
     give_way(guard, session)
+    hook_failures(guard, session)
 
 
 def _hook_optimizers(guard: Guard, torch: Any, session: Session) -> None:

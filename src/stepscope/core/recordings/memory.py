@@ -128,6 +128,11 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     """What was asked for in vain, the last time."""
     oom_free_bytes: int | None = None
     """Reserved and in no tensor when that happened."""
+    oom_frame: str | None = None
+    """Who asked for it: a line outside of torch, or autograd's node."""
+    oom_phase: str | None = None
+    oom_held: Mapping[str, int] | None = None
+    """Bytes by category when that happened."""
     expandable: bool | None = None
     """Whether expandable segments are on."""
     curve: tuple[tuple[float, int, int | None], ...] = ()

@@ -6,7 +6,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from stepscope.readers.memory.events import Event
+from stepscope.readers.memory.events import OOM, Event
+from stepscope.readers.memory.frames import origin
 from stepscope.readers.memory.phases import Passes
 from stepscope.readers.memory.replay import BEFORE, Allocation, Replay
 
@@ -22,6 +23,31 @@ class AtPeak:
     ms: float | None = None
     frame: str | None = None
     phases: tuple[tuple[str, int | None, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The last time memory ran out."""
+
+    frame: str | None = None
+    phase: str | None = None
+    held: dict[str, int] | None = None
+
+
+def failed(replay: Replay, passes: Passes, events: list[Event]) -> Failed:
+    """Who asked in vain, in which phase, and what tensors were held for."""
+    index = next(
+        (number for number in reversed(range(len(events))) if events[number].action == OOM), None
+    )
+    if index is None:
+        return Failed()
+    made_by = origin(events[index].frames)
+    held: dict[str, int] = {}
+    for allocation in replay.allocations:
+        if allocation.start < index and (allocation.end is None or allocation.end > index):
+            held[allocation.category] = held.get(allocation.category, 0) + allocation.size
+    phase = _Phases(passes).at(index)
+    return Failed(frame=made_by.label, phase=BACKWARD if made_by.in_backward else phase, held=held)
 
 
 def at_peak(

@@ -13,6 +13,7 @@ from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
     ENTERED_FILE,
     EVENTS_FILE,
+    FAILURE_NAME,
     OLD_STEP_SUMMARY_FILE,
     PROBLEM_FILE,
     RANK_FILE,
@@ -39,6 +40,7 @@ from stepscope.protocol.untrusted import (
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
+MAX_FAILURES = 1_000
 RANK_FILES = (
     RANK_FILE,
     STEPS_FILE,
@@ -75,6 +77,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     ranks: tuple[RankRecord, ...]
     notes: tuple[str, ...]
+    failures: tuple[dict[str, Any], ...] = ()
+    """What processes wrote that died of memory that ran out."""
 
     def chosen_windows(self) -> dict[int, Path]:
         """One recording per rank: the one that most ranks made, the latest of those."""
@@ -124,7 +128,18 @@ def read_run(path: Path) -> RunRecord:
             "out, as do launchers that clear"
             " the environment or start the job in a container"
         )
-    return RunRecord(path=path, metadata=metadata, ranks=tuple(ranks), notes=tuple(notes))
+    return RunRecord(
+        path=path,
+        metadata=metadata,
+        ranks=tuple(ranks),
+        notes=tuple(notes),
+        failures=_failures(path),
+    )
+
+
+def _failures(run: Path) -> tuple[dict[str, Any], ...]:
+    files = sorted(run.glob(FAILURE_NAME.format(pid="*")))[:MAX_FAILURES]
+    return tuple(read_json_object(file) for file in files if is_regular(file))
 
 
 def refuse_special_files(run: Path) -> None:

@@ -15,6 +15,7 @@ from stepscope.report.diagnosis.host import host_sections
 from stepscope.report.diagnosis.kernels import kernel_sections
 from stepscope.report.diagnosis.memory import memory_sections
 from stepscope.report.diagnosis.nccl import nccl_section
+from stepscope.report.diagnosis.out_of_memory import out_of_memory_sections
 from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
@@ -82,6 +83,7 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     yield Prose(_time_words(diagnosis.step))
     if gate is not None:
         yield gate_section(gate)
+    yield from out_of_memory_sections(facts.out_of_memory)
     if facts.whole_run is not None:
         yield whole_run_section(facts.whole_run)
     if facts.ranks:

@@ -18,6 +18,13 @@ from stepscope.report.diagnosis.memory import (
     fullest,
     peak_words,
 )
+from stepscope.report.diagnosis.out_of_memory import (
+    MOST_REPORTS,
+    by_detail,
+    failure_words,
+    held_words,
+    way_cells,
+)
 
 MOST_ROWS = 12
 COLOURS = {
@@ -58,6 +65,22 @@ def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
         "operators": _holders(use.operators, use),
         "operator_title": "operator" if use.source == "trace" else "line or autograd node",
     }
+
+
+def out_of_memory_page(contract: DiagnosisContract) -> list[dict[str, Any]]:
+    """Each time that memory ran out; empty where it never did."""
+    if isinstance(contract.out_of_memory, UnsetType):
+        return []
+    return [
+        {
+            "words": failure_words(report),
+            "held": held_words(report),
+            "holders": list(report.holders),
+            "ways": [way_cells(way) for way in report.ways],
+            "label": report.label,
+        }
+        for report in by_detail(contract.out_of_memory)[:MOST_REPORTS]
+    ]
 
 
 def _kinds(use: MemoryUse) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from stepscope.report.diagnosis.step import part_words
 from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
-from stepscope.report.html.memory import memory_page
+from stepscope.report.html.memory import memory_page, out_of_memory_page
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
@@ -100,6 +100,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
         "memory": memory_page(contract),
+        "out_of_memory": out_of_memory_page(contract),
         "ranks": [_rank(rank) for rank in contract.ranks],
         "notes": list(contract.notes),
         "unknown_events": contract.unknown_events,
