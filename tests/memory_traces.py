@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyses.rank_context import RankContext
-from stepscope.pipeline.contexts import context_of
+from stepscope.analyses.rank_context import RankContext, build_context
+from stepscope.hardware.lookup import find_spec_by_key
 from tests.builders import Event, event, kernel, read, trace_text
 
 MB = 1 << 20
@@ -30,6 +30,11 @@ class MemoryTrace:
     address: int = 1
     open: dict[str, tuple[int, int]] = field(default_factory=dict)
     launched: int = 0
+    busy_until: float = 0.0
+    """The device; the host runs ahead of it."""
+    update_us: float = 2.0
+    """Of the optimizer's kernel."""
+    optimizer: str = "AdamW"
 
     def alloc(self, name: str, size: int) -> None:
         self.address += 1
@@ -64,8 +69,16 @@ class MemoryTrace:
             }
         )
 
-    def op(self, name: str, *, cat: str = "cpu_op", launches: bool = True, **args: object) -> Op:
-        return Op(self, name, cat, launches, args)
+    def op(
+        self,
+        name: str,
+        *,
+        cat: str = "cpu_op",
+        launches: bool = True,
+        kernel_us: float = 2.0,
+        **args: object,
+    ) -> Op:
+        return Op(self, name, cat, launches, args, kernel_us)
 
     def step(self, number: int) -> None:
         with self.op(f"ProfilerStep#{number}", cat="user_annotation", launches=False):
@@ -86,8 +99,9 @@ class MemoryTrace:
                 self.free("grad_logits")
                 self.free("activation")
                 self.free("cast")
-            with self.op("Optimizer.step#AdamW.step", cat="user_annotation", launches=False):
-                with self.op("aten::_foreach_add_"):
+            name = f"Optimizer.step#{self.optimizer}.step"
+            with self.op(name, cat="user_annotation", launches=False):
+                with self.op("aten::_foreach_add_", kernel_us=self.update_us):
                     self.alloc("update", TEMPORARY)
                 self.free("update")
             with self.op("Optimizer.zero_grad#AdamW.zero_grad", cat="user_annotation"):
@@ -96,7 +110,8 @@ class MemoryTrace:
 
     def context(self, folder: Path) -> RankContext:
         text = trace_text(sorted(self.events, key=lambda entry: entry["ts"]))
-        return context_of(read(folder / "memory.pt.trace.json", text), None)
+        trace = read(folder / "memory.pt.trace.json", text)
+        return build_context(trace, find_spec_by_key("h100-sxm"))
 
 
 @dataclass
@@ -106,6 +121,7 @@ class Op:
     cat: str
     launches: bool
     args: dict[str, object]
+    kernel_us: float = 2.0
     began: float = 0.0
 
     def __enter__(self) -> None:
@@ -121,7 +137,9 @@ class Op:
             trace.events.append(
                 event(cat="cuda_runtime", name="cudaLaunchKernel", ts=trace.now, dur=1, args=args)
             )
-            trace.events.append(kernel(trace.launched, trace.now + 2, 2))
+            start = max(trace.now + 2, trace.busy_until)
+            trace.events.append(kernel(trace.launched, start, self.kernel_us))
+            trace.busy_until = start + self.kernel_us + 1
             trace.now += 4
         trace.now += 1
         trace.events.append(

@@ -84,6 +84,7 @@ from stepscope.rules.memory import (
     unfused_attention,
     unfused_pointwise,
     wide_logits,
+    wide_optimizer_state,
 )
 from stepscope.rules.transfer import (
     host_offload,
@@ -129,6 +130,7 @@ RULES: tuple[ModuleType, ...] = (
     activation_casts,
     layout_copies,
     wide_logits,
+    wide_optimizer_state,
     misaligned_shapes,
     untuned_convolution,
     throttled_gpu,

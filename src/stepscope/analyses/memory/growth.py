@@ -8,6 +8,7 @@ forward and backward make does.
 from __future__ import annotations
 
 import re
+from math import prod
 
 import numpy as np
 from msgspec import Struct
@@ -45,6 +46,7 @@ class Trained(Struct, frozen=True, kw_only=True):
 
     shapes: frozenset[tuple[int, ...]]
     size_bytes: int
+    num_elements: int
 
 
 def trained_weights(context: RankContext) -> Trained | None:
@@ -56,6 +58,7 @@ def trained_weights(context: RankContext) -> Trained | None:
         return None
     step = np.searchsorted(context.cut.host_start, trace.start_ns[nodes], side="right")
     sizes: dict[int, int] = {}
+    elements: dict[int, int] = {}
     shapes: set[tuple[int, ...]] = set()
     parsed: dict[int, tuple[tuple[int, ...], int] | None] = {}
     for node, number in zip(nodes.tolist(), step.tolist(), strict=True):
@@ -66,9 +69,14 @@ def trained_weights(context: RankContext) -> Trained | None:
         if gradient is not None:
             shapes.add(gradient[0])
             sizes[number] = sizes.get(number, 0) + gradient[1]
+            elements[number] = elements.get(number, 0) + prod(gradient[0])
     if not sizes:
         return None
-    return Trained(shapes=frozenset(shapes), size_bytes=max(sizes.values()))
+    return Trained(
+        shapes=frozenset(shapes),
+        size_bytes=max(sizes.values()),
+        num_elements=max(elements.values()),
+    )
 
 
 def growing_mask(

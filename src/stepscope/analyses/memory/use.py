@@ -109,7 +109,7 @@ def _broken_down(
         max(events.base_bytes - before_freed, 0),
         None if trained is None else trained.size_bytes,
         seen,
-        _optimizer(trace),
+        optimizer_of(trace),
     )
     alive = spans.alive_at(moment)
     held = _held(kinds, spans, alive, base, use.peak_bytes)
@@ -184,7 +184,7 @@ def _gathered(context: RankContext, made: _Made) -> Bool:
     return is_within(trace, context.links.parent, made.range, matching(trace, GATHER))
 
 
-def _optimizer(trace: Trace) -> str | None:
+def optimizer_of(trace: Trace) -> str | None:
     """The class of the optimizer, where there is one."""
     names = {match[1] for name in trace.names if (match := STEP_OF.match(name))}
     return names.pop() if len(names) == 1 else None
