@@ -51,7 +51,11 @@ def recorded(folder: Path, name: str) -> Recorded:
             for row in truth["timed"]
         },
         fits=tuple(
-            (truth["batch"] * (fit.largest(row["limit"]) or 0), row["largest"])
+            (
+                truth["batch"]
+                * (fit.largest(row["limit"], use.largest_batch(row["limit"]) or 1.0) or 0),
+                row["largest"],
+            )
             for row in truth["fits"]
         ),
     )
@@ -67,7 +71,7 @@ def main() -> None:
         row = recorded(FOLDER, name)
         kinds = " | ".join(_error(row.kinds[kind]) for kind in row.kinds)
         worst = max(row.batches.values(), key=lambda pair: abs(pair[0] / pair[1] - 1))
-        fits = ", ".join(f"{int(said)} ({real:.0f})" for said, real in row.fits)
+        fits = ", ".join(f"{said:.1f} ({real:.0f})" for said, real in row.fits)
         print(f"| {name} | {kinds} | {_error(worst)} | {fits} |")
 
 

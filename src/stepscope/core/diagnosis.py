@@ -9,7 +9,16 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AtLeastZero, Count, Gain, Share, keys_of, like, one_of
+from stepscope.core.constraints import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Gain,
+    Share,
+    keys_of,
+    like,
+    one_of,
+)
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice
 
@@ -116,7 +125,10 @@ class Finding(Struct, frozen=True, kw_only=True):
     predicted_low: Gain
     predicted_high: Gain
     predicted_step_ms: AtLeastZero
-    """The step after the fix."""
+    """The step after the fix, for as many samples as today's has."""
+    samples_times: AboveZero = 1.0
+    """Samples of a step after the fix, over today's: where they are more, the gain is of samples a
+    second, and a step takes that many times predicted_step_ms."""
     changes_numerics: bool = False
     """Whether results may change in their last digits or more."""
     places: tuple[SourceLocation, ...] = ()

@@ -106,6 +106,16 @@ class MemoryUse(Struct, frozen=True, kw_only=True):
             return None
         return max(round(line.fixed_bytes + times * line.growing_bytes) for line in self.batch)
 
+    def largest_batch(self, room_bytes: float) -> float | None:
+        """Times the batch whose tensors alone fill so much; None where that is not known, or
+        nothing grows."""
+        ratios = [
+            (room_bytes - line.fixed_bytes) / line.growing_bytes
+            for line in self.batch
+            if line.growing_bytes
+        ]
+        return max(min(ratios), 0.0) or None if ratios else None
+
     @property
     def by_size(self) -> tuple[tuple[str, int], ...]:
         kinds = self.kinds or {}

@@ -105,6 +105,7 @@ class JobProposal(Struct, frozen=True, kw_only=True):
     """As of a Proposal; of the rank that loses most."""
     source_locations: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
+    samples_times: float = 1.0
     memory: MemoryChange | None = None
     """As of a Proposal."""
     lacks_stacks: bool = False

@@ -110,6 +110,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         changes_numerics=proposal.changes_numerics,
         places=proposal.source_locations,
         memory=proposal.memory,
+        samples_times=proposal.samples_times,
     )
 
 
@@ -195,6 +196,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,
+        samples_times=proposal.samples_times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
 

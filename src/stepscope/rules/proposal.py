@@ -50,6 +50,8 @@ class Proposal(Struct, frozen=True, kw_only=True):
     rare_ns: float = 0.0
     """A step, over all of them, that the fix saves of what only some steps hold, and that the
     replayed ones do not have."""
+    samples_times: float = 1.0
+    """Samples of a step after the fix, over today's; the change is of the step per sample then."""
     memory: MemoryChange | None = None
     """What the fix does to the peak, where that is known."""
     locations: tuple[SourceLocation, ...] = ()

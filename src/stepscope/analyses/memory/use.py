@@ -56,8 +56,12 @@ TIMES = (2, 4, 8, 16)
 CONTEXT_BYTES = 1 << 30
 """Of the device, for its context and the libraries' own: 0.6 GiB to 0.8 GiB beside torch's (H200,
 torch 2.11)."""
-MOST_CHANGES = 200_000
-"""Allocations and frees that are played again for a larger batch: a second for each size."""
+NUM_STEPS = 2
+"""That are played again for a larger batch."""
+MOST_CHANGES = 100_000
+"""Allocations and frees of these, beyond which they are not."""
+MUCH_MORE = 1.5
+"""Times the peak, that allocations alive at it may sum to: more contradicts it."""
 
 
 class _Made(Struct, frozen=True, kw_only=True):
@@ -112,6 +116,8 @@ def _broken_down(
         optimizer_of(trace),
     )
     alive = spans.alive_at(moment)
+    if spans.size[alive].astype(np.float64).sum() > MUCH_MORE * use.peak_bytes:
+        return use, None
     held = _held(kinds, spans, alive, base, use.peak_bytes)
     stacks = stacks_of(trace, context.links)
     module = _modules(stacks, made)
@@ -120,7 +126,7 @@ def _broken_down(
     if trained is not None:
         grows = growing_mask(context, spans, kinds, made.operator, trained)
         growing = batch_lines(events, spans, grows)
-        fits = BatchFit(events, spans, grows)
+        fits = BatchFit(events, spans, grows, _end_of_steps(context))
     use = MemoryUse(
         source=use.source,
         label=use.label,
@@ -153,7 +159,15 @@ def _with_batches(use: MemoryUse, fits: BatchFit) -> MemoryUse:
         )
         for times in TIMES
     ]
-    return replace(use, batches=tuple(batches), largest_times=fits.largest(room))
+    most = use.largest_batch(room)
+    largest = None if most is None else fits.largest(room, most)
+    return replace(use, batches=tuple(batches), largest_times=largest)
+
+
+def _end_of_steps(context: RankContext) -> int:
+    """When the host had done so many steps; the end where there are fewer."""
+    starts = context.cut.host_start
+    return int(starts[NUM_STEPS]) if len(starts) > NUM_STEPS else NEVER
 
 
 def _makers(context: RankContext, moments: Int64) -> _Made:

@@ -42,6 +42,8 @@ def memory_sections(uses: Sequence[MemoryUse]) -> Iterator[Section]:
     if use is None:
         return
     blocks: list[Block] = [Prose(peak_words(use))]
+    if use.largest_times is not None:
+        blocks.append(Prose(batch_words(use)))
     if use.source == "trace":
         # Of a recording of memory these stand with it.
         blocks.append(kinds_table(use))
@@ -82,6 +84,15 @@ def peak_words(use: MemoryUse) -> str:
     if use.cache_bytes is not None:
         words += f"; {size_words(use.cache_bytes)} more in the allocator's cache"
     return f"{words}."
+
+
+def batch_words(use: MemoryUse) -> str:
+    """`A batch 42 times as large is the most that fits; x2 peaks at 8.71 GB, x4 at 15.6 GB.`"""
+    fits = [batch for batch in use.batches if batch.reserved_bytes is not None]
+    peaks = ", ".join(f"x{batch.times:.0f} at {size_words(batch.peak_bytes)}" for batch in fits)
+    assert use.largest_times is not None
+    words = f"A batch {use.largest_times:.3g} times as large is the most that fits"
+    return f"{words}; tensors peak {peaks}." if peaks else f"{words}."
 
 
 def kinds_table(use: MemoryUse) -> Table:

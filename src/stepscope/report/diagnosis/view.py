@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime, Verdict
+from stepscope.core.diagnosis import (
+    Alternative,
+    Diagnosis,
+    Finding,
+    MemoryChange,
+    StepTime,
+    Verdict,
+)
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
-from stepscope.core.numbers import number_ranges
+from stepscope.core.numbers import number_ranges, size_words
 from stepscope.report.diagnosis.auxiliary import auxiliary_sections
 from stepscope.report.diagnosis.comms import comms_sections, late_ranks
 from stepscope.report.diagnosis.host import host_sections
@@ -207,8 +214,10 @@ def _findings(diagnosis: Diagnosis) -> Iterator[Section]:
 def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
-    after = f"{ms(finding.predicted_step_ms * 1e6)} a step"
+    after = _after_words(finding)
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
+    if finding.memory is not None:
+        blocks.append(Prose(memory_words(finding.memory)))
     if finding.changes_numerics:
         blocks.append(
             Prose("It can change the numbers: compare the loss before and after.", "warn")
@@ -222,6 +231,20 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     return Card(
         number=number, code=finding.code, title=f"{gain}, {after}{ranks}", blocks=tuple(blocks)
     )
+
+
+def _after_words(finding: Finding) -> str:
+    """`31.2 ms a step`, with how many samples where they are more than today."""
+    step_ns = finding.predicted_step_ms * finding.samples_times * 1e6
+    if finding.samples_times == 1:
+        return f"{ms(step_ns)} a step"
+    return f"{ms(step_ns)} a step of {finding.samples_times:.0f} times the samples"
+
+
+def memory_words(change: MemoryChange) -> str:
+    """`Memory's peak: 5.26 GB today, 15.6 GB after.`"""
+    before, after = size_words(change.before_bytes), size_words(change.after_bytes)
+    return f"Memory's peak: {before} today, {after} after."
 
 
 def _alternative_words(each: Alternative) -> str:

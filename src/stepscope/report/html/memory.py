@@ -15,6 +15,7 @@ from stepscope.report.diagnosis.memory import (
     LEAST_SHARE,
     PHASE_WORDS,
     TITLE,
+    batch_words,
     fullest,
     peak_words,
 )
@@ -51,6 +52,7 @@ def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
     return {
         "title": TITLE,
         "words": peak_words(use),
+        "batch": "" if use.largest_times is None else batch_words(use),
         "of": "" if len(contract.memory) == 1 else f"The fullest of {len(contract.memory)}.",
         "kinds": _kinds(use),
         "phases": [

@@ -117,7 +117,8 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         code=CODE,
         bound=BOUND,
         summary=f"A batch {best.times} times as large takes {best.times / best.gain:.1f} times as "
-        "long: it does not fill the device.",
+        f"long. Samples a second: {', '.join(f'x{each.times} {each.gain:.2f}' for each in tried)} "
+        "times today's.",
         action=f"A batch {best.times} times as large, and the learning rate that goes with it"
         + ("" if knows_room else "; whether memory has room for it is not known"),
         evidence=(*(_price(case, each) for each in tried), _room_words(memory)),
@@ -126,6 +127,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
         alternative_to=() if knows_room else INSTEAD_OF,
+        samples_times=float(best.times),
         memory=None
         if before is None or best.memory_bytes is None
         else MemoryChange(before_bytes=before, after_bytes=best.memory_bytes),
