@@ -140,8 +140,12 @@ def _recomputations(case: Case, graph: Graph) -> Recomputations:
     inside = matching(trace, BACKWARD_RANGE)
     node = ancestor_with(links.parent, ops, inside)
     nodes, which = np.unique(node, return_inverse=True)
-    start, end = np.full(len(nodes), np.iinfo(np.int64).max), np.zeros(len(nodes), np.int64)
-    np.minimum.at(start, which, trace.start_ns[ops])
+    # A node begins with asking for what it saved: all up to the first operator that runs again is
+    # checkpointing's own.
+    first = np.full(len(nodes), np.iinfo(np.int64).max)
+    np.minimum.at(first, which, trace.start_ns[ops])
+    start = np.where(nodes == NONE, first, trace.start_ns[nodes])
+    end = np.zeros(len(nodes), np.int64)
     np.maximum.at(end, which, trace.end_ns[ops])
     launch = links.launch[graph.task_event]
     task_node = ancestor_with(links.parent, launch, inside)
