@@ -27,8 +27,10 @@ THREADS_PER_SM = 2048
 Programming Guide, table of compute capabilities)."""
 DATA_SIZED = re.compile(r"^aten::(nonzero|masked_select|_unique2|unique_dim|repeat_interleave)$")
 """Operators whose output is as large as the data say: how such a step grows is not known."""
-WITH_SAMPLES = ("input", "transfer")
-"""Parts of the host's time that grow with the samples."""
+WITH_SAMPLES = ("input", "transfer", "compile", "io", "gc")
+"""Parts of the host's time that are taken to grow with the samples: loading and copying do; what
+compiles, saves or collects in each step has a fault of its own, which a larger batch is not to
+hide."""
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
