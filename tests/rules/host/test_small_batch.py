@@ -169,6 +169,13 @@ def test_without_memory_a_larger_batch_is_an_alternative_to_what_helps_the_host(
     assert said.memory is None
 
 
+def test_without_memory_a_device_that_limits_the_step_is_left_alone() -> None:
+    """Its kernels fill a tenth of the device: with room for it, a larger batch would be worth."""
+    case = accumulating(rounds=1, kernel_us=300, blocks=10)
+    assert small_batch.propose(case) is None
+    assert isinstance(small_batch.propose(roomy(case)), Proposal)
+
+
 def test_steps_as_large_as_the_data_say_are_not_judged() -> None:
     case = accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, operator="aten::nonzero")
     assert small_batch.propose(roomy(case)) is None

@@ -106,7 +106,10 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
     """A larger batch in place of this one, where steps do not accumulate gradients."""
     if is_data_sized(case) or int(micro.max(initial=NONE)) > 0:
         return None
-    memory = case.facts.memory
+    memory, replayed = case.facts.memory, case.facts.replayed
+    host_share = 0.0 if replayed is None else replayed.shares.get(BOUND, 0.0)
+    if has_room(memory, SIZES.factors[0]) is None and host_share < SIZES.unknown_host:
+        return None
     tried = batches(case, memory)
     if not tried:
         return None

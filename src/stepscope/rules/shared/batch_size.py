@@ -49,6 +49,9 @@ class Sizes(Struct, frozen=True, kw_only=True):
     """The most that is proposed where memory is not known."""
     worth: float = 1.1
     """Times the samples a second that twice the batch must give, to go on doubling."""
+    unknown_host: float = 0.3
+    """Of the step, that the host must be worth where memory is not known: how kernels grow alone
+    is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
     """The same where memory is not known: only of a step that hardly grows with the batch."""
 
