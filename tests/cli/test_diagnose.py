@@ -32,6 +32,8 @@ TOP_KEYS = {
     "unknown_events",
 }
 FINDING_KEYS = {
+    "memory",
+    "samples_times",
     "code", "bound", "summary", "action", "evidence", "ranks", "changes_numerics",
     "predicted_speedup", "predicted_low", "predicted_high", "predicted_step_ms", "places",
     "alternatives", "excludes",

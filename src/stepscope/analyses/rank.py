@@ -17,6 +17,7 @@ from stepscope.analyses.kernels.roofline import roofline
 from stepscope.analyses.kernels.tables import category_rows, kernel_rows
 from stepscope.analyses.known_bugs import bug_notes
 from stepscope.analyses.links import Links
+from stepscope.analyses.memory.use import memory_use
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.steps.partition import partition
 from stepscope.analyses.steps.projection import (
@@ -75,6 +76,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         busy_ns=_in_windows(steps, context.sets.busy),
         comms_hidden_ns=_in_windows(steps, intersect(context.sets.comms, context.sets.compute)),
         compute_split=compute_split(context),
+        memory=memory_use(context),
         has_marks=bool(trace.is_kind(Kind.MARK).any()),
         unknown=trace.unknown,
         notes=trace.notes

@@ -9,7 +9,16 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from stepscope.core.constraints import AtLeastZero, Count, Gain, Share, keys_of, like, one_of
+from stepscope.core.constraints import (
+    AboveZero,
+    AtLeastZero,
+    Count,
+    Gain,
+    Share,
+    keys_of,
+    like,
+    one_of,
+)
 from stepscope.core.facts import Facts
 from stepscope.core.recordings.auxiliary import Advice
 
@@ -90,6 +99,14 @@ class Alternative(Struct, frozen=True, kw_only=True):
     changes_numerics: bool = False
 
 
+class MemoryChange(Struct, frozen=True, kw_only=True):
+    """The peak of a device's memory, before a fix and after it."""
+
+    before_bytes: Count
+    after_bytes: Count
+    """Predicted."""
+
+
 class Finding(Struct, frozen=True, kw_only=True):
     """One fault, what it costs and how to fix it."""
 
@@ -108,13 +125,18 @@ class Finding(Struct, frozen=True, kw_only=True):
     predicted_low: Gain
     predicted_high: Gain
     predicted_step_ms: AtLeastZero
-    """The step after the fix."""
+    """The step after the fix, for as many samples as today's has."""
+    samples_times: AboveZero = 1.0
+    """Samples of a step after the fix, over today's: where they are more, the gain is of samples a
+    second, and a step takes that many times predicted_step_ms."""
     changes_numerics: bool = False
     """Whether results may change in their last digits or more."""
     places: tuple[SourceLocation, ...] = ()
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
     alternatives: tuple[Alternative, ...] = ()
     """Other fixes for the same cost, the largest gain first."""
+    memory: MemoryChange | None = None
+    """Of a fix that takes or frees memory, where that is known; null of all others."""
     excludes: tuple[Code, ...] = ()
     """Findings of this diagnosis whose fixes cannot be applied with this one: their gains are
     never combined."""

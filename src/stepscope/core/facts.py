@@ -10,10 +10,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.core.comms_facts import CommsFacts
 from stepscope.core.constraints import Count
+from stepscope.core.memory import MemoryUse, use_of
 from stepscope.core.numbers import number_ranges
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
@@ -310,6 +313,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     """None without a device or a whole step."""
     peak_waterfall: PeakWaterfall | None = None
     """None for the same reasons."""
+    memory: MemoryUse | None = None
+    """Of its device; None where the allocator's events were not recorded."""
     unknown: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -330,6 +335,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
             assert self.partition.totals == self.steps.step_intervals
         if self.peak_waterfall is not None:
             self.peak_waterfall.self_check()
+        if self.memory is not None:
+            self.memory.self_check()
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -352,6 +359,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What the ranks' collectives tell; None when none was recorded."""
     beside: Auxiliary | None = None
     """What other tools recorded of the run; None when nothing was given."""
+    out_of_memory: tuple[OutOfMemoryReport, ...] = ()
+    """Every time memory ran out, where that was recorded."""
     peak_waterfall: PeakWaterfall | None = None
     """Of all ranks, or of a log; None where no step on a device was measured."""
 
@@ -367,6 +376,17 @@ class Facts(Struct, frozen=True, kw_only=True):
             note if len(where) == everywhere else f"{note} (rank {number_ranges(where)})"
             for note, where in of_rank.items()
         )
+
+    @property
+    def memory(self) -> tuple[MemoryUse, ...]:
+        """Of each rank whose trace has it, then of each recording of memory."""
+        ranks = (
+            replace(rank.memory, rank=rank.rank) for rank in self.ranks if rank.memory is not None
+        )
+        report = None if self.beside is None else self.beside.memory
+        if report is None or self.beside is None:
+            return tuple(ranks)
+        return (*ranks, *map(use_of, report.sized(self.beside.system).records))
 
     @property
     def unknown_note(self) -> str | None:

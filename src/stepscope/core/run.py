@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from stepscope.core.out_of_memory import RecordedFailure
 from stepscope.core.recordings.system import PortSeries
 
 RUN_PARTS = (
@@ -283,6 +284,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     ranks: tuple[RankMetadata, ...]
     ports: tuple[PortSeries, ...] = ()
     """InfiniBand's and RoCE's of its machines; empty where there are none."""
+    failures: tuple[RecordedFailure, ...] = ()
+    """Processes that died of memory that ran out."""
 
     @property
     def step_ns(self) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from stepscope.analyses.collectives.hang import find_hang
+from stepscope.analyses.memory.ways_out import out_of_memory
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.metadata import run_facts
 from stepscope.analyses.run.whole_run import whole_run
@@ -146,6 +147,11 @@ class Recording:
     def diagnosis(self) -> Diagnosis:
         """What limits the run; from traces where there are any, else from whatever was recorded."""
         judged = self._judged()
+        failures = out_of_memory(judged.facts)
+        if failures:
+            judged = structs.replace(
+                judged, facts=structs.replace(judged.facts, out_of_memory=failures)
+            )
         if self.inputs.run is None or self.run is None:
             return judged
         return with_whole_run(judged, whole_run(self.inputs.run, self.run))

@@ -20,6 +20,7 @@
     RUN/rank-3/equal.json               of a trial: the seed, and a digest of the first batches
     RUN/rank-3/losses.json              of a trial: the loss of each backward pass, and when
     RUN/rank-3/numerics.jsonl           of a trial: what each step computed (NUMERIC_COLUMNS)
+    RUN/out-of-memory-4711.json         of a process that died of it: who asked, what was held
     RUN/stdout.txt, RUN/stderr.txt      of a trial: what the job printed
     RUN/diagnosis.json, RUN/report.html what stepscope says of the run
 
@@ -61,6 +62,7 @@ LOSSES_FILE = "losses.json"
 NUMERICS_FILE = "numerics.jsonl"
 STDOUT_FILE = "stdout.txt"
 STDERR_FILE = "stderr.txt"
+FAILURE_NAME = "out-of-memory-{pid}.json"
 SITE_FOLDER = "site"
 ENTERED_FILE = "entered"
 """In the site folder, from when the capture first got into a process that imports torch."""

@@ -12,7 +12,7 @@ from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.waits import with_waits
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
-from stepscope.core.diagnosis import SourceLocation
+from stepscope.core.diagnosis import MemoryChange, SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import without_tasks
@@ -105,6 +105,9 @@ class JobProposal(Struct, frozen=True, kw_only=True):
     """As of a Proposal; of the rank that loses most."""
     source_locations: tuple[SourceLocation, ...] = ()
     """The lines that most of it comes from."""
+    samples_times: float = 1.0
+    memory: MemoryChange | None = None
+    """As of a Proposal."""
     lacks_stacks: bool = False
     """Stacks would name those lines, and none were recorded."""
     alternative_to: tuple[str, ...] = ()

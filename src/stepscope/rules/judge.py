@@ -109,6 +109,8 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         predicted_step_ms=job.step_interval_ns / step_gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
         places=proposal.source_locations,
+        memory=proposal.memory,
+        samples_times=proposal.samples_times,
     )
 
 
@@ -193,6 +195,8 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         alternative_to=proposal.alternative_to,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
+        memory=proposal.memory,
+        samples_times=proposal.samples_times,
         lacks_stacks=proposal.events is not None and not case.has_lines and not locations,
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.host.source_locations import source_locations_of
-from stepscope.core.diagnosis import SourceLocation
+from stepscope.core.diagnosis import MemoryChange, SourceLocation
 from stepscope.core.trace import Float64, Int64
 from stepscope.replay.changes import Change
 from stepscope.rules.case import Case
@@ -50,6 +50,10 @@ class Proposal(Struct, frozen=True, kw_only=True):
     rare_ns: float = 0.0
     """A step, over all of them, that the fix saves of what only some steps hold, and that the
     replayed ones do not have."""
+    samples_times: float = 1.0
+    """Samples of a step after the fix, over today's; the change is of the step per sample then."""
+    memory: MemoryChange | None = None
+    """What the fix does to the peak, where that is known."""
     locations: tuple[SourceLocation, ...] = ()
     """The lines that it comes from, where they are known without stacks."""
 

@@ -88,6 +88,7 @@ from stepscope.rules.memory import (
     unfused_attention,
     unfused_pointwise,
     wide_logits,
+    wide_optimizer_state,
 )
 from stepscope.rules.transfer import (
     host_offload,
@@ -133,6 +134,7 @@ RULES: tuple[ModuleType, ...] = (
     activation_casts,
     layout_copies,
     wide_logits,
+    wide_optimizer_state,
     misaligned_shapes,
     untuned_convolution,
     throttled_gpu,

@@ -189,6 +189,38 @@ def test_memory_in_pieces_and_of_others_is_told_apart(tmp_path: Path) -> None:
     assert (pieces.ranks, others.ranks) == ((2,), (5,))
 
 
+TRACED = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/home/me/job/train.py", line 40, in <module>
+[rank1]:     main()
+[rank0]:   File "/home/me/job/train.py", line 41, in other
+[rank1]:   File "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1790, in call
+[rank1]:     return forward_call(*args, **kwargs)
+[rank1]:   File "/home/me/job/model.py", line 154, in forward
+[rank1]:     out = self.conv3(out)
+[rank1]:   File "/venv/lib/python3.12/site-packages/torch/nn/modules/conv.py", line 548, in forward
+[rank1]:     return F.conv2d(
+"""
+LIMITED = (
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 98.00 MiB. GPU 0 has a "
+    "total capacity of 139.80 GiB of which 135.13 GiB is free. Including non-PyTorch memory, this "
+    "process has 4.66 GiB memory in use. 3.99 GiB allowed; Of the allocated memory 3.90 GiB is "
+    "allocated by PyTorch, and 5.48 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def test_the_traceback_above_says_who_asked(tmp_path: Path) -> None:
+    (failure,) = output_of(tmp_path, TRACED + LIMITED).failures
+    assert (failure.frame, failure.phase) == ("forward (job/model.py:154)", "forward")
+    assert failure.ranks == (1,)
+
+
+def test_a_process_that_limits_itself_has_no_more_room_than_that(tmp_path: Path) -> None:
+    (failure,) = output_of(tmp_path, LIMITED).failures
+    assert failure.room_bytes == pytest.approx(0.09 * GIB - 5.48 * MIB, abs=4)
+    assert not failure.is_in_pieces
+    assert failure.frame is None
+
+
 def test_the_rank_that_did_not_come_is_named(tmp_path: Path) -> None:
     text = "".join(HUNG.format(rank=rank) + DETECTED.format(rank=rank) for rank in (0, 1, 3))
     (hang,) = output_of(

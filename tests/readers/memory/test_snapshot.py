@@ -216,6 +216,22 @@ def test_running_out_tells_the_devices_size(tmp_path: Path) -> None:
     assert record.oom_free_bytes == reserved - 300 * MB
 
 
+def test_running_out_tells_what_was_held(tmp_path: Path) -> None:
+    story = training(1)
+    story.alloc(100 * MB, FORWARD, story.segment(100 * MB))
+    story.oom(2000 * MB, device_free=500 * MB)
+    record = record_of(tmp_path, story.snapshot())
+    assert record.oom_held is not None
+    assert sum(record.oom_held.values()) == record.held_bytes
+    assert record.oom_phase == "forward"
+    assert [phase for phase, _, _ in record.phases] == [
+        "forward",
+        "backward",
+        "optimizer",
+        "before",
+    ]
+
+
 def test_a_retry_is_told_from_empty_cache(tmp_path: Path) -> None:
     story = Story()
     for frames in (FORWARD, [frame("empty_cache", 5, "site-packages/torch/cuda/memory.py")]):

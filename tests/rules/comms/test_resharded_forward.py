@@ -98,3 +98,6 @@ def test_no_more_is_kept_than_memory_has_room_for(room: int, num: int | None) ->
     assert f"{num} all-gathers a step" in said.evidence[0]
     assert "not reserved" in said.evidence[1]
     assert ("of the last layers" in said.action) == (num < 4)
+    assert said.memory is not None
+    assert said.memory.before_bytes == reserved // 2
+    assert 0 < said.memory.after_bytes - said.memory.before_bytes <= room

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from msgspec import structs
+
 from stepscope.analyses.rank_context import build_context
+from stepscope.core.diagnosis import MemoryChange
+from stepscope.core.memory import BatchLine, BatchSize, MemoryUse
 from stepscope.core.trace import DeviceProperties, Launch, TraceMeta
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
@@ -19,6 +25,7 @@ def accumulating(
     host_us: float = 20,
     alike: bool = True,
     sync_us: float = 0,
+    operator: str = "aten::mm",
 ) -> Case:
     run = Recorder()
     for number in range(3):
@@ -30,7 +37,7 @@ def accumulating(
                 run.work(sync_us)
             for i in range(10):
                 run.launch(
-                    "aten::mm",
+                    operator,
                     kernel_us=kernel_us,
                     host_us=host_us,
                     kernel_name=f"forward_{i}{suffix}",
@@ -92,8 +99,83 @@ def test_kernels_that_fill_the_device_gain_nothing() -> None:
 
 
 def test_one_round_a_step_is_not_accumulation() -> None:
-    assert small_batch.propose(accumulating(rounds=1, kernel_us=3, blocks=10)) is None
+    said = small_batch.propose(accumulating(rounds=1, kernel_us=3, blocks=10))
+    assert isinstance(said, Proposal)
+    assert "micro-batch" not in said.summary + said.action
 
 
 def test_two_different_models_are_not_accumulation() -> None:
     assert small_batch.propose(accumulating(rounds=2, kernel_us=3, blocks=10, alike=False)) is None
+
+
+GB = 10**9
+
+
+def roomy(case: Case, *, most: int = 16) -> Case:
+    """With a peak of 10 GB, 8 of which grow with the batch, and room for so many times it."""
+    memory = MemoryUse(
+        source="trace",
+        label="built",
+        peak_bytes=10 * GB,
+        capacity_bytes=140 * GB,
+        batch=(BatchLine(fixed_bytes=2 * GB, growing_bytes=8 * GB),),
+        batches=tuple(
+            BatchSize(
+                times=times,
+                peak_bytes=(2 + 8 * times) * GB,
+                reserved_bytes=(3 + 8 * times) * GB if times <= most else None,
+            )
+            for times in (2, 4, 8, 16)
+        ),
+    )
+    return replace(case, facts=structs.replace(case.facts, memory=memory))
+
+
+def test_a_batch_that_leaves_the_device_empty_is_priced() -> None:
+    case = roomy(accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40))
+    said = small_batch.propose(case)
+    assert isinstance(said, Proposal)
+    assert not said.alternative_to
+    assert said.memory == MemoryChange(before_bytes=10 * GB, after_bytes=(2 + 16 * 8) * GB)
+    assert [line.split(":")[0] for line in said.evidence[:4]] == [
+        "batch x 2",
+        "batch x 4",
+        "batch x 8",
+        "batch x 16",
+    ]
+    assert "a peak of 18.0 GB" in said.evidence[0]
+    assert 8 < gain(case, said) <= 16
+
+
+def test_no_more_is_proposed_than_fits() -> None:
+    case = roomy(accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40), most=4)
+    said = small_batch.propose(case)
+    assert isinstance(said, Proposal)
+    assert said.memory is not None
+    assert said.memory.after_bytes == (2 + 4 * 8) * GB
+
+
+def test_a_batch_that_fills_the_device_is_not_blamed() -> None:
+    case = roomy(accumulating(rounds=1, kernel_us=300, blocks=10_000))
+    assert small_batch.propose(case) is None
+
+
+def test_without_memory_a_larger_batch_is_an_alternative_to_what_helps_the_host() -> None:
+    said = small_batch.propose(accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40))
+    assert isinstance(said, Proposal)
+    assert "launch-overhead" in said.alternative_to
+    assert "4 times as large" in said.action
+    assert "not known" in said.action
+    assert said.memory is None
+
+
+def test_without_memory_a_device_that_limits_the_step_is_left_alone() -> None:
+    """Its kernels fill a tenth of the device: with room for it, a larger batch would be worth."""
+    case = accumulating(rounds=1, kernel_us=300, blocks=10)
+    assert small_batch.propose(case) is None
+    assert isinstance(small_batch.propose(roomy(case)), Proposal)
+
+
+def test_steps_as_large_as_the_data_say_are_not_judged() -> None:
+    case = accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, operator="aten::nonzero")
+    assert small_batch.propose(roomy(case)) is None

@@ -168,6 +168,27 @@ def _common_path(stacks: Stacks, modules: Int64, cost: NDArray[np.float64]) -> s
     return " > ".join(shown) or None
 
 
+def module_paths(stacks: Stacks, frames: Int64) -> list[str | None]:
+    """`GPT_0 > Block_* > Linear_*` of each module frame, where a class has several modules at that
+    depth; None where there is none."""
+    distinct_frames, which = np.unique(frames, return_inverse=True)
+    paths = _paths(stacks, distinct_frames)
+    named: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for path in paths:
+        for depth, name in enumerate(path):
+            named[depth, _class_of(name)].add(name)
+    shown: list[str | None] = []
+    for path in paths:
+        words = [
+            name if len(named[depth, _class_of(name)]) == 1 else f"{_class_of(name)}_*"
+            for depth, name in enumerate(path)
+        ]
+        if len(words) > MAX_SHOWN:
+            words = [words[0], "...", *words[2 - MAX_SHOWN :]]
+        shown.append(" > ".join(words) or None)
+    return [shown[i] for i in which.tolist()]
+
+
 def _paths(stacks: Stacks, frames: Int64) -> list[tuple[str, ...]]:
     """The names of the modules around each module frame, itself last."""
     trace, parent = stacks.trace, stacks.links.parent

@@ -16,6 +16,8 @@ from stepscope.analyses.run.ports import run_ports
 from stepscope.analyses.run.samples import objects_at
 from stepscope.analyses.run.stalls import stalls_of
 from stepscope.analyses.steps.unprofiled import unprofiled_steps
+from stepscope.core.out_of_memory import RecordedFailure
+from stepscope.core.recordings.memory import CATEGORIES
 from stepscope.core.run import DeviceSample, LoaderKnobs, RankMetadata, RunFacts
 from stepscope.protocol.run_folder import stock_steps
 from stepscope.protocol.untrusted import finite, whole
@@ -28,6 +30,7 @@ IDLE_REASONS = ("gpu_idle", "applications_clocks_setting", "display_clock_settin
 def run_facts(record: RunRecord) -> RunFacts:
     """The run as a whole."""
     command, code = record.metadata.get("command"), record.metadata.get("exit_code")
+    failures = (_failure(notes) for notes in record.failures)
     return RunFacts(
         path=str(record.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -36,6 +39,26 @@ def run_facts(record: RunRecord) -> RunFacts:
             record, _with_own_times(record, [rank_metadata(rank) for rank in record.ranks])
         ),
         ports=run_ports(record),
+        failures=tuple(failure for failure in failures if failure is not None),
+    )
+
+
+def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
+    """Memory that ran out in a process; None where what it wrote is not whole."""
+    message = _text(notes.get("message"))
+    if message is None:
+        return None
+    sizes = {name: whole(size, low=0) for name, size in _dict(notes, "sizes").items()}
+    return RecordedFailure(
+        rank=whole(notes.get("rank"), low=0),
+        message=message,
+        where=_text(notes.get("where")),
+        phase=_text(notes.get("phase")),
+        step=whole(notes.get("step"), low=0),
+        capacity_bytes=whole(notes.get("capacity_bytes"), low=0),
+        held_bytes=whole(notes.get("held_bytes"), low=0),
+        reserved_bytes=whole(notes.get("reserved_bytes"), low=0),
+        sizes={name: size for name, size in sizes.items() if size and name in CATEGORIES},
     )
 
 

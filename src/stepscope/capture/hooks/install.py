@@ -19,6 +19,7 @@ from stepscope.capture.hooks.patches import compiling_asker, replace, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.losses import remember_unscaled
+from stepscope.capture.out_of_memory import hook_failures
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
@@ -74,6 +75,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     hook_collectives(guard, torch, session)
     _hook_losses(guard, torch, session)
     give_way(guard, session)
+    hook_failures(guard, session)
 
 
 def _hook_losses(guard: Guard, torch: Any, session: Session) -> None:

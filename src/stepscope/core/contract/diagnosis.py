@@ -16,6 +16,8 @@ from stepscope.core.contract.nccl import Nccl
 from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.diagnosis import Abstention, Finding, ReplayCheck, StepTime, Verdict
 from stepscope.core.facts import DeviceTotals
+from stepscope.core.memory import MemoryUse
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.peak import PeakWaterfall
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.recordings.flight import Hang
@@ -130,6 +132,12 @@ class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diag
     """There only for a run folder."""
     whole_run: WholeRun | UnsetType = UNSET
     """There only for a run folder with enough timed steps."""
+    memory: tuple[MemoryUse, ...] | UnsetType = UNSET
+    """Where the peak of device memory goes: of each rank whose trace has the allocator's events,
+    then of each recording of memory. There only when there are such."""
+    out_of_memory: tuple[OutOfMemoryReport, ...] | UnsetType = UNSET
+    """Every time memory ran out: who asked, what held the memory, the cheapest ways out. There
+    only when it did."""
     nccl: Nccl | UnsetType = UNSET
     """There only when a log of NCCL or RCCL was given."""
     comms: CommsFacts | UnsetType = UNSET

@@ -103,6 +103,20 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     """In tensors."""
     idle_bytes: int | None = None
     """Held by the allocator, in no tensor."""
+    allowed_bytes: int | None = None
+    """Of the device, where the process limits itself."""
+    frame: str | None = None
+    """The innermost line outside of torch, of the traceback above it: `forward (model.py:35)`."""
+    phase: str | None = None
+    """forward, backward or optimizer, where the traceback says it."""
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Of the device, of nobody, and this process may have it."""
+        if self.allowed_bytes is None or self.allocated_bytes is None:
+            return self.free_bytes
+        room = max(self.allowed_bytes - self.allocated_bytes - (self.idle_bytes or 0), 0)
+        return room if self.free_bytes is None else min(room, self.free_bytes)
 
     @property
     def others_bytes(self) -> int | None:
@@ -115,12 +129,10 @@ class OutOfMemory(Struct, frozen=True, kw_only=True):
     def is_in_pieces(self) -> bool:
         """Whether what is idle and what is free would have been enough, had it been in one
         piece."""
-        if self.idle_bytes is None or self.free_bytes is None:
+        room = self.room_bytes
+        if self.idle_bytes is None or room is None:
             return False
-        return (
-            self.idle_bytes > 0
-            and self.idle_bytes + self.free_bytes >= self.tried_bytes > self.free_bytes
-        )
+        return self.idle_bytes > 0 and self.idle_bytes + room >= self.tried_bytes > room
 
 
 class Hang(Struct, frozen=True, kw_only=True):

@@ -94,6 +94,15 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     most: Mapping[str, int] | None = None
     """The most that each category ever held: gradients and activations have their peaks at
     different times."""
+    peak_phase: str | None = None
+    """forward, backward or optimizer; before where it was before the first of them."""
+    peak_step: int | None = None
+    peak_ms: float | None = None
+    """Since the recording began."""
+    peak_frame: str | None = None
+    """Who asked for the last bytes of the peak."""
+    phases: tuple[tuple[str, int | None, int], ...] = ()
+    """Of each phase the most that was held in it, and what it made of the peak."""
     holders: tuple[Holder, ...] = ()
     """The most first."""
     largest: tuple[LiveTensor, ...] = ()
@@ -119,6 +128,11 @@ class MemoryRecord(Struct, frozen=True, kw_only=True):
     """What was asked for in vain, the last time."""
     oom_free_bytes: int | None = None
     """Reserved and in no tensor when that happened."""
+    oom_frame: str | None = None
+    """Who asked for it: a line outside of torch, or autograd's node."""
+    oom_phase: str | None = None
+    oom_held: Mapping[str, int] | None = None
+    """Bytes by category when that happened."""
     expandable: bool | None = None
     """Whether expandable segments are on."""
     curve: tuple[tuple[float, int, int | None], ...] = ()

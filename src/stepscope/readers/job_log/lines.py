@@ -249,10 +249,19 @@ FIGURES = {
         rf"allocated memory {SIZE} is allocated by PyTorch|{SIZE} already allocated"
     ),
     "idle_bytes": re.compile(rf"{SIZE} is reserved by PyTorch but unallocated"),
+    "allowed_bytes": re.compile(rf"{SIZE} allowed;"),
 }
 """As they are written since 2.1; and before: `(GPU 0; 6.00 GiB total capacity; 781.59 MiB already
 allocated; ...)`."""
 RESERVED = re.compile(rf"{SIZE} reserved in total by PyTorch")
+
+TRACED_MARK = ", line "
+TRACED = re.compile(r'File "([^"]{1,1000})", line (\d{1,9}), in (\S{1,200})')
+TRACEBACK_MARK = "Traceback (most recent call last)"
+TORCH_FILE = re.compile(r"(?:(?:site|dist)-packages/|/pytorch/)(?:torch|functorch|triton)/")
+BACKWARD_FILE = re.compile(r"/torch/(?:autograd/|_tensor\.py)")
+OPTIMIZER_FILE = re.compile(r"/torch/optim/|/bitsandbytes/optim/|/apex/optimizers/")
+FORWARD_FILE = re.compile(r"/torch/nn/modules/module\.py")
 
 HUNG_MARK = "Watchdog caught collective operation timeout: "
 HUNG = re.compile(

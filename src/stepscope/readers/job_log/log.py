@@ -21,7 +21,7 @@ from stepscope.readers.compiler import torch_logs
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import log as training_log
 from stepscope.readers.frameworks.lines import COLOR, batches
-from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, WORDINGS
+from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, TRACED_MARK, WORDINGS
 from stepscope.readers.job_log.parser import MARKS, JobLogParser
 from stepscope.readers.source import Source
 
@@ -69,7 +69,7 @@ def _read_file(source: Source, notes: list[str]) -> JobOutput:
     with closing(stream.blocks()) as blocks:
         for batch in batches(numbered_lines(blocks)):
             text = "\n".join(line for _, line in batch)
-            if not any(mark in text for mark in MARKS):
+            if not any(mark in text for mark in (*MARKS, TRACED_MARK)):
                 parser.num_lines += len(batch)
                 continue
             for number, line in batch:

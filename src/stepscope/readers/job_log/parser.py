@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stepscope.core.recordings.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
 from stepscope.readers.job_log.lines import (
+    BACKWARD_FILE,
     DEVICE,
     ENQUEUED,
     ENQUEUED_MARK,
     FAILED,
     FAILED_MARK,
     FIGURES,
+    FORWARD_FILE,
     GROUP,
     HINT,
     HUNG,
     HUNG_MARK,
+    OPTIMIZER_FILE,
     REASON,
     REASON_MARK,
     RESERVED,
+    TORCH_FILE,
+    TRACEBACK_MARK,
+    TRACED,
+    TRACED_MARK,
     WORDINGS,
     figure,
     message_of,
@@ -33,6 +40,10 @@ MAX_SAID = 256
 """Different warnings, failures, and hung collectives that are kept, of each."""
 MAX_RANKS = 1 << 16
 MAX_DETAILS = 8
+MAX_FRAMES = 256
+"""Of a traceback; of a deeper one those that came last."""
+MAX_TRACEBACKS = 256
+"""Of ranks that write between each other's lines."""
 MARKS = (
     *(wording.mark for wording in WORDINGS),
     FAILED_MARK,
@@ -49,6 +60,8 @@ class _Seen:
     line: int
     num: int = 0
     ranks: set[int] = field(default_factory=set)
+    frame: str | None = None
+    phase: str | None = None
 
     def again(self, rank: int | None) -> None:
         self.num += 1
@@ -65,6 +78,8 @@ class JobLogParser:
         self._firsts: dict[str, tuple[str, str, tuple[int, ...]]] = {}
         self._reasons: dict[str, None] = {}
         self._failures: dict[tuple[tuple[str, int | None], ...], _Seen] = {}
+        self._traced: dict[int | None, list[tuple[str, str, str]]] = {}
+        """By rank: the frames of the traceback that is being written, file, line and function."""
         self._hung: dict[tuple[int, str, int, int | None], _Seen] = {}
         self._enqueued: dict[tuple[str, int], tuple[int | None, int]] = {}
         """By group and rank: the work that timed out there, where one did; and the last that was
@@ -72,6 +87,8 @@ class JobLogParser:
 
     def take(self, number: int, line: str) -> None:
         self.num_lines += 1
+        if TRACED_MARK in line or TRACEBACK_MARK in line:
+            self._take_frame(line)
         if not any(mark in line for mark in MARKS):
             return
         is_read = (
@@ -136,8 +153,22 @@ class JobLogParser:
         figures |= {"tried_bytes": size_of(match), "device": int(device[1]) if device else None}
         seen = self._seen(self._failures, tuple(figures.items()), number)
         if seen is not None:
-            seen.again(rank_in(line[: match.start()]))
+            rank = rank_in(line[: match.start()])
+            seen.again(rank)
+            if seen.frame is None:
+                seen.frame, seen.phase = _asked_by(self._traced.get(rank, ()))
         return True
+
+    def _take_frame(self, line: str) -> None:
+        rank = rank_in(line)
+        if TRACEBACK_MARK in line:
+            self._traced.pop(rank, None)
+            return
+        match = TRACED.search(line)
+        if match is not None and (rank in self._traced or len(self._traced) < MAX_TRACEBACKS):
+            frames = self._traced.setdefault(rank, [])
+            frames.append((match[1], match[2], match[3]))
+            del frames[:-MAX_FRAMES]
 
     def _take_hang(self, number: int, line: str) -> bool:
         hung = HUNG.search(line) if HUNG_MARK in line else None
@@ -189,6 +220,9 @@ class JobLogParser:
                 own_bytes=figures["own_bytes"],
                 allocated_bytes=figures["allocated_bytes"],
                 idle_bytes=figures["idle_bytes"],
+                allowed_bytes=figures["allowed_bytes"],
+                frame=seen.frame,
+                phase=seen.phase,
             )
 
     def _hangs(self) -> Iterator[Hang]:
@@ -214,3 +248,22 @@ class JobLogParser:
                 group=group,
                 elements=elements,
             )
+
+
+def _asked_by(frames: Sequence[tuple[str, str, str]]) -> tuple[str | None, str | None]:
+    """The innermost frame outside of torch, and the phase that those of torch show."""
+    own = next((each for each in reversed(frames) if not TORCH_FILE.search(each[0])), None)
+    files = [file for file, _, _ in frames]
+    phase = None
+    for name, pattern in (
+        ("optimizer", OPTIMIZER_FILE),
+        ("backward", BACKWARD_FILE),
+        ("forward", FORWARD_FILE),
+    ):
+        if any(pattern.search(file) for file in files):
+            phase = name
+            break
+    if own is None:
+        return None, phase
+    short = "/".join(own[0].replace("\\", "/").split("/")[-2:])
+    return f"{own[2]} ({short}:{own[1]})", phase

@@ -24,6 +24,7 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
+from stepscope.readers.memory.at_peak import at_peak, failed
 from stepscope.readers.memory.events import DeviceHistory, histories
 from stepscope.readers.memory.phases import Passes, boundaries, classify, find_passes
 from stepscope.readers.memory.replay import Allocation, Replay, replayed
@@ -79,6 +80,8 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
     bounds = boundaries(history, events, passes)
     classify(replay, passes, bounds)
     alive = replay.alive_at_peak()
+    peak = at_peak(replay, passes, events, bounds, alive)
+    failure = failed(replay, passes, events)
     held: dict[str, int] = {}
     for allocation in alive:
         held[allocation.category] = held.get(allocation.category, 0) + allocation.size
@@ -100,6 +103,11 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         capacity_bytes=replay.capacity_bytes,
         held=held,
         most=_most(replay),
+        peak_phase=peak.phase,
+        peak_step=peak.step,
+        peak_ms=peak.ms,
+        peak_frame=peak.frame,
+        phases=peak.phases,
         holders=_holders(alive, MAX_HOLDERS),
         largest=_largest(alive),
         free_at_peak_bytes=sum(replay.free_at_peak) if knows_reserved else None,
@@ -113,6 +121,9 @@ def _record(label: str, history: DeviceHistory) -> tuple[MemoryRecord, list[str]
         num_ooms=replay.num_ooms if has_events else None,
         oom_bytes=replay.oom_bytes,
         oom_free_bytes=replay.oom_free_bytes if knows_reserved else None,
+        oom_frame=failure.frame,
+        oom_phase=failure.phase,
+        oom_held=failure.held,
         expandable=_expandable(history),
         curve=_curve(history, replay),
     )

@@ -15,6 +15,7 @@ from stepscope.protocol.run_folder import (
     ALERTS_FILE,
     ENTERED_FILE,
     EVENTS_FILE,
+    FAILURE_NAME,
     OLD_STEP_SUMMARY_FILE,
     PROBLEM_FILE,
     RANK_FILE,
@@ -42,6 +43,7 @@ from stepscope.readers.run_folder.line_tail import read_lines
 from stepscope.readers.run_folder.values import Row, sound_object, sound_row, wrong_note
 
 MAX_RANKS = 100_000
+MAX_FAILURES = 1_000
 RANK_FILES = (
     RANK_FILE,
     STEPS_FILE,
@@ -83,6 +85,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     of_alerts: frozenset[int] = frozenset()
     """First steps of the recordings that alerts asked for."""
+    failures: tuple[dict[str, Any], ...] = ()
+    """What processes wrote that died of memory that ran out."""
 
     def chosen_windows(self) -> dict[int, Path]:
         """One recording per rank: the one that most ranks made, the latest of those."""
@@ -141,7 +145,13 @@ def read_run(path: Path) -> RunRecord:
         ranks=tuple(ranks),
         notes=tuple(notes),
         of_alerts=frozenset(_asked_by_alerts(path)),
+        failures=_failures(path),
     )
+
+
+def _failures(run: Path) -> tuple[dict[str, Any], ...]:
+    files = sorted(run.glob(FAILURE_NAME.format(pid="*")))[:MAX_FAILURES]
+    return tuple(read_json_object(file) for file in files if is_regular(file))
 
 
 def _asked_by_alerts(path: Path) -> Iterator[int]:

@@ -69,6 +69,8 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         unknown_events=diagnosis.unknown_events,
         run=UNSET if facts.run is None else facts.run,
         whole_run=UNSET if facts.whole_run is None else whole_run_contract(facts.whole_run),
+        memory=facts.memory or UNSET,
+        out_of_memory=facts.out_of_memory or UNSET,
         nccl=UNSET if facts.nccl is None else nccl_contract(facts.nccl),
         comms=UNSET if facts.comms is None else facts.comms,
         advice=UNSET if auxiliary is None and not diagnosis.advice else diagnosis.advice,

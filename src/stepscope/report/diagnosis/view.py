@@ -6,15 +6,24 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.diagnosis import Alternative, Diagnosis, Finding, StepTime, Verdict
+from stepscope.core.diagnosis import (
+    Alternative,
+    Diagnosis,
+    Finding,
+    MemoryChange,
+    StepTime,
+    Verdict,
+)
 from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.gate import Gate
-from stepscope.core.numbers import number_ranges
+from stepscope.core.numbers import number_ranges, size_words
 from stepscope.report.diagnosis.auxiliary import auxiliary_sections
 from stepscope.report.diagnosis.comms import comms_sections, late_ranks
 from stepscope.report.diagnosis.host import host_sections
 from stepscope.report.diagnosis.kernels import kernel_sections
+from stepscope.report.diagnosis.memory import memory_sections
 from stepscope.report.diagnosis.nccl import nccl_section
+from stepscope.report.diagnosis.out_of_memory import out_of_memory_sections
 from stepscope.report.diagnosis.peak import peak_sections
 from stepscope.report.diagnosis.ranks import ranks_section
 from stepscope.report.diagnosis.run import run_section
@@ -85,12 +94,14 @@ def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
     yield from damage_warnings(all_notes(diagnosis))
     if gate is not None:
         yield gate_section(gate)
+    yield from out_of_memory_sections(facts.out_of_memory)
     if facts.whole_run is not None:
         yield whole_run_section(facts.whole_run)
     if facts.ranks:
         yield from _rank_blocks(diagnosis)
     else:
         yield from peak_sections(facts.peak_waterfall)
+    yield from memory_sections(facts.memory)
     if facts.run is not None:
         yield run_section(facts.run)
     if facts.nccl is not None:
@@ -236,11 +247,13 @@ def finding_title(finding: Finding, *, many_ranks: bool) -> str:
     """The gain with its range, the step after it, and the ranks that have the fault."""
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     ranks = f", ranks {number_ranges(finding.ranks)}" if many_ranks and finding.ranks else ""
-    return f"{gain}, {ms(finding.predicted_step_ms * 1e6)} a step{ranks}"
+    return f"{gain}, {_after_words(finding)}{ranks}"
 
 
 def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     blocks: list[Block] = [Prose(finding.summary), Action(finding.action)]
+    if finding.memory is not None:
+        blocks.append(Prose(memory_words(finding.memory)))
     if finding.changes_numerics:
         blocks.append(
             Prose("It can change the numbers: compare the loss before and after.", "warn")
@@ -253,6 +266,20 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
     title = finding_title(finding, many_ranks=many_ranks)
     return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))
+
+
+def _after_words(finding: Finding) -> str:
+    """`31.2 ms a step`, with how many samples where they are more than today."""
+    step_ns = finding.predicted_step_ms * finding.samples_times * 1e6
+    if finding.samples_times == 1:
+        return f"{ms(step_ns)} a step"
+    return f"{ms(step_ns)} a step of {finding.samples_times:.0f} times the samples"
+
+
+def memory_words(change: MemoryChange) -> str:
+    """`Memory's peak: 5.26 GB today, 15.6 GB after.`"""
+    before, after = size_words(change.before_bytes), size_words(change.after_bytes)
+    return f"Memory's peak: {before} today, {after} after."
 
 
 def _alternative_words(each: Alternative) -> str:

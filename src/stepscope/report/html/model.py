@@ -18,10 +18,16 @@ from stepscope.report.action_code import action_code
 from stepscope.report.diagnosis.json import diagnosis_contract
 from stepscope.report.diagnosis.kernels import COLLECTIVE
 from stepscope.report.diagnosis.step import part_words
-from stepscope.report.diagnosis.view import SOURCE_WORDS, damage_warnings, limit_words
+from stepscope.report.diagnosis.view import (
+    SOURCE_WORDS,
+    damage_warnings,
+    limit_words,
+    memory_words,
+)
 from stepscope.report.html.auxiliary import auxiliary_of, auxiliary_of_contract, explained
 from stepscope.report.html.charts import link_chart, rank_chart, roofline_chart
 from stepscope.report.html.flame import flame_section
+from stepscope.report.html.memory import memory_page, out_of_memory_page
 from stepscope.report.html.peak import peak_picture
 from stepscope.report.html.tables import kernel_rows, op_rows
 from stepscope.report.html.timeline import timeline_values
@@ -104,6 +110,8 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "whole_run": _whole_run(contract),
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
+        "memory": memory_page(contract),
+        "out_of_memory": out_of_memory_page(contract),
         "ranks": [_rank(rank) for rank in contract.ranks],
         "warnings": [warning.text for warning in damage_warnings(contract.notes)],
         "notes": list(contract.notes),
@@ -191,7 +199,7 @@ def _ladder(contract: DiagnosisContract) -> Sequence[float]:
 
 
 def _card(number: int, finding: Finding) -> dict[str, Any]:
-    low, high = finding.predicted_low, finding.predicted_high
+    low, high, times = finding.predicted_low, finding.predicted_high, finding.samples_times
     ranks = finding.ranks
     code, rest = action_code(finding.action)
     return {
@@ -205,7 +213,9 @@ def _card(number: int, finding: Finding) -> dict[str, Any]:
         "gain": f"{finding.predicted_speedup:.2f}",
         "is_rough": high >= WIDE_RANGE * low,
         "between": None if high - low < 0.005 else f"{low:.2f} to {high:.2f}",
-        "step": _ms(finding.predicted_step_ms),
+        "step": f"{_ms(finding.predicted_step_ms * finding.samples_times)} a step"
+        + ("" if times == 1 else f" of {times:.0f} times the samples"),
+        "memory": None if finding.memory is None else memory_words(finding.memory),
         "changes_numerics": finding.changes_numerics,
         "alternatives": [
             {

@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
+from stepscope.core.diagnosis import MemoryChange
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import without_host_ranges
 from stepscope.replay.job import with_graphs
@@ -92,7 +93,24 @@ def propose_job(job: JobCase) -> JobProposal | None:
         ),
         ranks=job.ranks,
         change=lambda job_graph: _kept(job, job_graph, masks),
+        memory=_memory(job, masks, steps),
     )
+
+
+def _memory(job: JobCase, masks: Sequence[Bool], steps: int) -> MemoryChange | None:
+    """The fullest rank's peak, with what it keeps of a step's gathers on top; None where no peak
+    was recorded."""
+    peaks = [
+        (case.facts.memory.peak_bytes, index)
+        for index, case in enumerate(job.cases)
+        if case.facts.memory is not None
+    ]
+    if not peaks:
+        return None
+    before, index = max(peaks)
+    sent = messages(job, index, lambda kind: kind.op == "all_gather" and kind.on_device)
+    kept = float(np.nansum(sent.bytes[masks[index][sent.task]])) / steps
+    return MemoryChange(before_bytes=before, after_bytes=before + round(kept))
 
 
 def _room_bytes(job: JobCase) -> float | None:

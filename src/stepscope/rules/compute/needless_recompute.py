@@ -27,9 +27,11 @@ from msgspec import Struct
 
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, union
+from stepscope.analyses.memory.recomputed import Recomputed, recomputed
 from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE, rerun_forward_ops
-from stepscope.core.diagnosis import Abstention
+from stepscope.core.diagnosis import Abstention, MemoryChange
+from stepscope.core.numbers import size_words
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
@@ -69,16 +71,16 @@ def propose(case: Case) -> Proposal | Abstention | None:
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
-    recomputed = _recomputations(case, case.graph)
-    needed = kept_bytes(table, case.graph)
-    fits, words = _room(case, needed)
+    again = _recomputations(case, case.graph)
+    held = recomputed(case.context)
+    fits, words = _room(case, kept_bytes(table, case.graph)) if held is None else _fit(case, held)
     if fits <= 0:
         return None
     return Proposal(
         code=CODE,
         bound=BOUND,
         summary=f"{again_ms:.1f} ms of kernels a step are forward work done again in backward.",
-        action=_action(fits),
+        action=_action(fits) if held is None else _blocks(fits, held.num_blocks),
         evidence=(
             (
                 f"{len(np.unique(table.op[table.recomputed])) // max(case.graph.num_steps, 1)} "
@@ -87,8 +89,38 @@ def propose(case: Case) -> Proposal | Abstention | None:
             words,
         ),
         events=case.graph.task_event[table.recomputed],
-        change=_dropping(recomputed, fits),
-        cautious=_dropping(recomputed, fits / 2),
+        change=_dropping(again, fits),
+        cautious=_dropping(again, fits / 2),
+        memory=None
+        if held is None
+        else MemoryChange(before_bytes=held.peak_at(0.0), after_bytes=held.peak_at(fits)),
+    )
+
+
+def _fit(case: Case, held: Recomputed) -> tuple[float, str]:
+    """The share of the blocks that need not be checkpointed, by the allocator's events."""
+    device = case.context.device
+    whole = None if device is None else device.memory_bytes
+    share, num = 1.0, held.num_blocks
+    if whole:
+        room = POLICY.usable * whole
+        shares = [number / num for number in range(num + 1)]
+        share = max((each for each in shares if held.peak_at(each) <= room), default=0.0)
+    of = "" if not whole else f" of {size_words(whole)}"
+    words = (
+        f"{round(share * num)} of {num} blocks not checkpointed: a peak of "
+        f"{size_words(held.peak_at(share))} in place of {size_words(held.peak_at(0.0))}{of}"
+    )
+    return share, words
+
+
+def _blocks(fits: float, num: int) -> str:
+    """Which blocks: the last ones are made again first, and while most else is held."""
+    if fits >= 1:
+        return _action(fits)
+    return (
+        f"checkpoint the first {num - round(fits * num)} of {num} blocks alone, and watch memory's "
+        "peak"
     )
 
 
@@ -108,8 +140,12 @@ def _recomputations(case: Case, graph: Graph) -> Recomputations:
     inside = matching(trace, BACKWARD_RANGE)
     node = ancestor_with(links.parent, ops, inside)
     nodes, which = np.unique(node, return_inverse=True)
-    start, end = np.full(len(nodes), np.iinfo(np.int64).max), np.zeros(len(nodes), np.int64)
-    np.minimum.at(start, which, trace.start_ns[ops])
+    # A node begins with asking for what it saved: all up to the first operator that runs again is
+    # checkpointing's own.
+    first = np.full(len(nodes), np.iinfo(np.int64).max)
+    np.minimum.at(first, which, trace.start_ns[ops])
+    start = np.where(nodes == NONE, first, trace.start_ns[nodes])
+    end = np.zeros(len(nodes), np.int64)
     np.maximum.at(end, which, trace.end_ns[ops])
     launch = links.launch[graph.task_event]
     task_node = ancestor_with(links.parent, launch, inside)

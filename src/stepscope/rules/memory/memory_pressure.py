@@ -21,8 +21,11 @@ Example: (for illustration, not measured)
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
+from stepscope.analyses.memory.ways_out import CHECKPOINTED, FORWARD_SHARE
 from stepscope.analyses.run.memory_breakdown import (
     REMEDIES,
     breakdown_text,
@@ -32,7 +35,12 @@ from stepscope.analyses.run.memory_breakdown import (
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
-from stepscope.core.recordings.memory import UNKNOWN, MemoryRecord, MemoryReport
+from stepscope.core.recordings.memory import (
+    ACTIVATIONS,
+    UNKNOWN,
+    MemoryRecord,
+    MemoryReport,
+)
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal, Remark
 from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
@@ -46,6 +54,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     most: float = 0.92
     """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
     rounding."""
+    aim: float = 0.85
+    """Of the device's memory, at which the allocator need not give back its cache."""
 
 
 POLICY = Policy()
@@ -68,9 +78,26 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return None
     text = (
         f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): "
-        "checkpoint or shard"
+        f"{_relief(case, peak - POLICY.aim * total)}"
     )
     return Remark(code=CODE, text=text)
+
+
+def _relief(case: Case, too_much: float) -> str:
+    """What to checkpoint to free so much, where it is known what is held; by module, the most
+    first."""
+    memory = case.facts.memory
+    activations = 0 if memory is None or memory.kinds is None else memory.kinds.get(ACTIVATIONS, 0)
+    if memory is None or CHECKPOINTED * activations < too_much:
+        return "checkpoint or shard"
+    tenths = max(math.ceil(10 * too_much / (CHECKPOINTED * activations)), 1)
+    freed = CHECKPOINTED * activations * tenths / 10
+    largest = next((row.name for row in memory.modules if row.kind == ACTIVATIONS), None)
+    most = "" if largest is None else f" (most are made in {largest})"
+    return (
+        f"checkpointing {tenths} of 10 blocks frees about {freed / 1e9:.1f} GB{most}, for at most "
+        f"{FORWARD_SHARE * tenths / 10:.0%} of the step; or shard"
+    )
 
 
 def advise(auxiliary: Auxiliary) -> Advice | None:

@@ -1,0 +1,84 @@
+"""How near the memory of a trace is to torch's own counters: `python -m benchmarks.memory`.
+
+lab/memory has traces with the allocator's events of real jobs on an H200, and what the same jobs
+measured of themselves: bytes of their live tensors, peaks at larger batches, the largest batch that
+ran under a limit.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyses.memory.use import memory_of
+from stepscope.pipeline.contexts import context_of
+from stepscope.readers.open_trace import read_trace
+from stepscope.readers.source import Source
+
+FOLDER = Path(__file__).parents[1] / "lab" / "memory"
+Pair = tuple[float, float]
+"""What was said, and what was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    kinds: dict[str, Pair]
+    phases: dict[str, Pair]
+    batches: dict[float, Pair]
+    fits: tuple[Pair, ...]
+
+
+def recorded(folder: Path, name: str) -> Recorded:
+    truth: dict[str, Any] = json.loads((folder / "truth.json").read_text())["models"][name]
+    source = Source(path=folder / f"{name}.pt.trace.json.gz", label=name)
+    use, fit = memory_of(context_of(read_trace(source, use_cache=False), None))
+    assert use is not None
+    assert fit is not None
+    assert use.most is not None
+    use.self_check()
+    peaks = {phase.phase: phase.peak_bytes or 0 for phase in use.phases} | {"all": use.peak_bytes}
+    sizes = {**truth["rounded_bytes"], "activations": truth["activations_bytes"]}
+    return Recorded(
+        kinds={kind: (use.most.get(kind, 0), size) for kind, size in sizes.items()},
+        phases={phase: (peaks[phase], size) for phase, size in truth["peak_bytes"].items()},
+        batches={
+            row["batch"] / truth["batch"]: (
+                use.peak_at(row["batch"] / truth["batch"]) or 0,
+                row["peak_allocated"],
+            )
+            for row in truth["timed"]
+        },
+        fits=tuple(
+            (
+                truth["batch"]
+                * (fit.largest(row["limit"], use.largest_batch(row["limit"]) or 1.0) or 0),
+                row["largest"],
+            )
+            for row in truth["fits"]
+        ),
+    )
+
+
+def main() -> None:
+    print(
+        "| job | weights | gradients | optimizer | activations | peaks at larger batches | fits |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---|")
+    for path in sorted(FOLDER.glob("*.gz")):
+        name = path.name.removesuffix(".pt.trace.json.gz")
+        row = recorded(FOLDER, name)
+        kinds = " | ".join(_error(row.kinds[kind]) for kind in row.kinds)
+        worst = max(row.batches.values(), key=lambda pair: abs(pair[0] / pair[1] - 1))
+        fits = ", ".join(f"{said:.1f} ({real:.0f})" for said, real in row.fits)
+        print(f"| {name} | {kinds} | {_error(worst)} | {fits} |")
+
+
+def _error(pair: Pair) -> str:
+    said, real = pair
+    return f"{said / real - 1:+.1%}" if real else f"{said / 1e6:.1f} MB of none"
+
+
+if __name__ == "__main__":
+    main()

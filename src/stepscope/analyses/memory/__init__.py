@@ -1,0 +1,1 @@
+"""Device memory, from the allocator's events of a trace."""

@@ -1,0 +1,168 @@
+"""What grows with the batch, and what does not.
+
+Weights, their gradients and the optimizer's states do not; nor does a copy of a weight in another
+precision (autocast keeps them from forward to backward), or a gradient on its way. All else that
+forward and backward make does.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.memory.kinds import CODE, Kinds
+from stepscope.analyses.memory.lifetimes import DeviceEvents, Lifetimes
+from stepscope.analyses.memory.phases import BACKWARD, FORWARD
+from stepscope.analyses.naming import matching
+from stepscope.analyses.rank_context import RankContext
+from stepscope.core.recordings.memory import ACTIVATIONS, GRADIENTS, INPUTS, TEMPORARY
+from stepscope.core.trace import NONE, Bool, Int64, Kind, OpInputs, Trace
+from stepscope.workload.model import parse_inputs
+from stepscope.workload.operands import operand, read_bytes
+
+ACCUMULATE = re.compile(r"^torch::autograd::AccumulateGrad$")
+CASTS = re.compile(r"^aten::(_to_copy|to|copy_|clone)$")
+PRODUCTS = ("aten::mm", "aten::addmm")
+MAKERS = (
+    "aten::convolution_backward",
+    "aten::embedding_dense_backward",
+    "aten::native_layer_norm_backward",
+    "aten::cudnn_batch_norm_backward",
+    "aten::native_batch_norm_backward",
+)
+"""Operators of the backward pass that make gradients of weights beside those of activations."""
+BLOCK = 512
+"""Bytes that the allocator rounds sizes up to (c10/cuda/CUDACachingAllocator.cpp)."""
+BATCHES = tuple(np.geomspace(1 / 16, 256, 61).tolist())
+"""Times today's, for which the peak is looked up: an eighth more from one to the next."""
+GROWING = (ACTIVATIONS, TEMPORARY, INPUTS)
+
+
+class Trained(Struct, frozen=True, kw_only=True):
+    """The weights that a backward pass makes gradients of."""
+
+    shapes: frozenset[tuple[int, ...]]
+    size_bytes: int
+    num_elements: int
+
+
+def trained_weights(context: RankContext) -> Trained | None:
+    """From the gradients that autograd accumulates, in the step with most; None where shapes do
+    not tell."""
+    trace = context.trace
+    nodes = np.flatnonzero(matching(trace, ACCUMULATE) & trace.is_kind(Kind.OP))
+    if not trace.meta.has_shapes or len(nodes) == 0:
+        return None
+    step = np.searchsorted(context.cut.host_start, trace.start_ns[nodes], side="right")
+    sizes: dict[int, int] = {}
+    elements: dict[int, int] = {}
+    shapes: set[tuple[int, ...]] = set()
+    parsed: dict[int, tuple[tuple[int, ...], int] | None] = {}
+    for node, number in zip(nodes.tolist(), step.tolist(), strict=True):
+        detail = int(trace.detail[node])
+        if detail not in parsed:
+            parsed[detail] = _first_tensor(trace, node)
+        gradient = parsed[detail]
+        if gradient is not None:
+            shapes.add(gradient[0])
+            sizes[number] = sizes.get(number, 0) + gradient[1]
+            elements[number] = elements.get(number, 0) + prod(gradient[0])
+    if not sizes:
+        return None
+    return Trained(
+        shapes=frozenset(shapes),
+        size_bytes=max(sizes.values()),
+        num_elements=max(elements.values()),
+    )
+
+
+def growing_mask(
+    context: RankContext, spans: Lifetimes, kinds: Kinds, operator: Int64, trained: Trained
+) -> Bool:
+    """Allocations that are larger with a larger batch."""
+    grows: Bool = np.isin(kinds.kind, [CODE[name] for name in GROWING])
+    grows &= np.isin(kinds.phase, (FORWARD, BACKWARD))
+    grows &= ~_of_weights(context.trace, operator, trained)
+    return grows & ~_on_its_way(context.trace, operator, spans, kinds, trained)
+
+
+def batch_lines(events: DeviceEvents, spans: Lifetimes, grows: Bool) -> list[tuple[int, int]]:
+    """Fixed and growing bytes of the moments that are the peak of some batch, as few as that
+    takes."""
+    size = spans.size[grows]
+    times = np.concatenate([spans.start_ns[grows], spans.end_ns[grows]])
+    change = np.concatenate([size, -size])
+    order = np.lexsort((change, times))
+    total = np.concatenate([[0], np.cumsum(change[order])])
+    growing = total[np.searchsorted(times[order], events.time_ns, side="right")]
+    return _envelope(np.maximum(events.allocated - growing, 0), np.maximum(growing, 0))
+
+
+def _envelope(fixed: Int64, growing: Int64) -> list[tuple[int, int]]:
+    """The moments that are the highest for a batch of some size."""
+    highest = {int((fixed + times * growing).argmax()) for times in BATCHES}
+    lines = {(int(fixed[index]), int(growing[index])) for index in highest}
+    return sorted(lines, key=lambda line: line[1])
+
+
+def _of_weights(trace: Trace, operator: Int64, trained: Trained) -> Bool:
+    """Made by a copy of what has a weight's shape."""
+    is_cast = matching(trace, CASTS)
+    result = np.zeros(len(operator), np.bool_)
+    known: dict[int, bool] = {}
+    for index in np.flatnonzero(operator != NONE).tolist():
+        op = int(operator[index])
+        if not is_cast[op]:
+            continue
+        detail = int(trace.detail[op])
+        if detail not in known:
+            tensor = _first_tensor(trace, op)
+            known[detail] = tensor is not None and tensor[0] in trained.shapes
+        result[index] = known[detail]
+    return result
+
+
+def _on_its_way(
+    trace: Trace, operator: Int64, spans: Lifetimes, kinds: Kinds, trained: Trained
+) -> Bool:
+    """Made in backward and no larger with the batch: gradients of weights that are summed up, or
+    are cast to the weights' precision."""
+    sizes = set(np.unique(spans.size[kinds.kind == CODE[GRADIENTS]]).tolist())
+    on_way: Bool = (kinds.phase == BACKWARD) & (kinds.kind == CODE[TEMPORARY])
+    for index in np.flatnonzero(on_way & (operator != NONE)).tolist():
+        op, size = int(operator[index]), int(spans.size[index])
+        name = trace.names[trace.name[op]]
+        if name in PRODUCTS:
+            shape = _product_shape(trace, op)
+            on_way[index] = shape in trained.shapes or shape[::-1] in trained.shapes
+        elif name in MAKERS:
+            on_way[index] = size in sizes or 2 * size in sizes
+        else:
+            tensor = _first_tensor(trace, op)
+            on_way[index] = tensor is not None and tensor[0] in trained.shapes
+    known: Bool = operator != NONE
+    return on_way & known
+
+
+def _product_shape(trace: Trace, op: int) -> tuple[int, ...]:
+    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
+    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    if inputs is None:
+        return ()
+    tensors = [operand(inputs, index) for index in range(len(inputs.dims))]
+    shapes = [tensor.dims for tensor in tensors if tensor is not None and len(tensor.dims) == 2]
+    return (shapes[-2][0], shapes[-1][1]) if len(shapes) > 1 else ()
+
+
+def _first_tensor(trace: Trace, op: int) -> tuple[tuple[int, ...], int] | None:
+    """Shape and bytes, in the allocator's blocks, of an operator's first input."""
+    recorded = trace.details[trace.detail[op]] if trace.detail[op] != NONE else None
+    inputs = parse_inputs(recorded) if isinstance(recorded, OpInputs) else None
+    tensor = None if inputs is None else operand(inputs, 0)
+    if tensor is None:
+        return None
+    size = read_bytes(tensor)
+    return None if size is None else (tuple(tensor.dims), -(-int(size) // BLOCK) * BLOCK)

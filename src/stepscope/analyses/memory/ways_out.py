@@ -1,0 +1,291 @@
+"""Out of memory: the ways out, with what each frees and costs, the cheapest first."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from stepscope.core.facts import Facts
+from stepscope.core.numbers import size_words
+from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
+from stepscope.core.recordings.job_output import OutOfMemory
+from stepscope.core.recordings.memory import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    OPTIMIZER,
+    TEMPORARY,
+    UNKNOWN,
+    WEIGHTS,
+    MemoryRecord,
+)
+from stepscope.readers.job_log.lines import FAILED, FIGURES, figure, size_of
+
+MOST_WAYS = 3
+FORWARD_SHARE = 1 / 3
+"""Of forward and backward, in FLOPs: a product is done once forward and twice backward."""
+CHECKPOINTED = 0.85
+"""Of a block's activations that checkpointing frees: its input stays."""
+LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
+MOST_OTHERS = 0.1
+"""Of a device, held by other processes, up to which they are not what fills it."""
+SPLITS = (2, 4, 8, 16)
+UNSURE = 0.05
+"""Of a step, that more and smaller micro-batches are taken to cost where they are compared with
+other ways: nothing where kernels still fill the device."""
+
+
+def out_of_memory(facts: Facts) -> tuple[OutOfMemoryReport, ...]:
+    """Every failure that was recorded: by the capture, in snapshots, in logs. What one recording
+    says beyond another is not joined: they may be of different ranks."""
+    num_ranks = max((len(facts.run.ranks) if facts.run else 0, len(facts.ranks), 1))
+    reports = [*_of_run(facts), *_of_snapshots(facts), *_of_logs(facts)]
+    return tuple(replace(report, ways=ways_out(report, num_ranks)) for report in reports)
+
+
+def ways_out(report: OutOfMemoryReport, num_ranks: int = 1) -> tuple[WayOut, ...]:
+    """Three at most: what is enough by itself before what is not, then by what it costs."""
+    missing = report.missing_bytes
+    ways = [*_without_cost(report), *_by_kind(report, missing, num_ranks)]
+    if not report.kinds:
+        ways += _in_general()
+
+    def order(way: WayOut) -> tuple[bool, float]:
+        return way.is_enough is False, UNSURE if way.step_longer is None else way.step_longer
+
+    return tuple(sorted(ways, key=order)[:MOST_WAYS])
+
+
+def _without_cost(report: OutOfMemoryReport) -> Iterator[WayOut]:
+    missing, others = report.missing_bytes, report.others_bytes
+    if report.cache_bytes and missing == 0:
+        yield WayOut(
+            action="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            frees_bytes=report.cache_bytes,
+            is_enough=True,
+            cost="nothing: enough was free, in pieces that were too small",
+            step_longer=0.0,
+        )
+    if others and report.capacity_bytes and others >= MOST_OTHERS * report.capacity_bytes:
+        yield WayOut(
+            action="end the other processes on the device (nvidia-smi names them)",
+            frees_bytes=others,
+            is_enough=None if missing is None else others >= missing,
+            cost="nothing",
+            step_longer=0.0,
+        )
+
+
+def _by_kind(report: OutOfMemoryReport, missing: int | None, num_ranks: int) -> Iterator[WayOut]:
+    """By what holds the memory, where that is known."""
+    kinds = report.kinds
+    if not kinds or missing is None:
+        return
+    states, activations = kinds.get(OPTIMIZER, 0), kinds.get(ACTIVATIONS, 0)
+    if states:
+        yield _way(
+            "optimizer states in 8 bits (bitsandbytes.optim.AdamW8bit, torchao's AdamW8bit)",
+            3 * states // 4,
+            missing,
+            "no time; the update is rounded, so compare the loss",
+            0.0,
+            changes_numerics=True,
+        )
+    if report.asked_bytes and report.where is not None and LOSS.search(report.where):
+        yield _way(
+            "a loss that never holds the logits: linear and cross entropy in chunks or fused "
+            "(Liger's FusedLinearCrossEntropy)",
+            2 * report.asked_bytes,
+            missing,
+            "the output layer's product once more in backward",
+            0.02,
+        )
+    yield from _checkpoint(activations, missing)
+    yield from _smaller(report, kinds.get(TEMPORARY, 0) + kinds.get(INPUTS, 0) + activations)
+    whole = sum(kinds.get(kind, 0) for kind in (WEIGHTS, GRADIENTS, OPTIMIZER))
+    if num_ranks > 1 and whole:
+        yield _way(
+            f"shard weights, gradients and states over the {num_ranks} ranks (fully_shard)",
+            whole * (num_ranks - 1) // num_ranks,
+            missing,
+            "weights are gathered in each forward and backward: what the link takes for them",
+            None,
+        )
+
+
+def _checkpoint(activations: int, missing: int) -> Iterator[WayOut]:
+    if not activations:
+        return
+    share = min(missing / (CHECKPOINTED * activations), 1.0)
+    tenths = max(math.ceil(10 * share), 1)
+    longer = FORWARD_SHARE * tenths / 10
+    which = "every block" if tenths == 10 else f"{tenths} of 10 blocks"
+    yield _way(
+        f"checkpoint {which} (torch.utils.checkpoint, use_reentrant=False)",
+        round(CHECKPOINTED * activations * tenths / 10),
+        missing,
+        f"their forward once more: at most {longer:.0%} of the step",
+        longer,
+    )
+
+
+def _smaller(report: OutOfMemoryReport, growing: int) -> Iterator[WayOut]:
+    """A micro-batch of a part of the samples: what it asks for is smaller too."""
+    missing, asked = report.missing_bytes, report.asked_bytes or 0
+    is_growing = report.phase in (None, "forward", "backward")
+    all_growing = growing + (asked if is_growing else 0)
+    if missing is None or not all_growing:
+        return
+    for split in SPLITS:
+        frees = all_growing * (split - 1) // split
+        if frees >= missing or split == SPLITS[-1]:
+            yield _way(
+                f"micro-batches a {_part(split)} as large, {split} accumulated to a step",
+                frees,
+                missing,
+                "nothing where kernels still fill the device; else up to the host's time "
+                f"{split} times",
+                None,
+            )
+            return
+
+
+def _part(split: int) -> str:
+    return {2: "half", 4: "quarter", 8: "eighth", 16: "sixteenth"}[split]
+
+
+def _way(
+    action: str,
+    frees: int,
+    missing: int,
+    cost: str,
+    longer: float | None,
+    *,
+    changes_numerics: bool = False,
+) -> WayOut:
+    return WayOut(
+        action=action,
+        frees_bytes=frees,
+        is_enough=frees >= missing,
+        cost=cost,
+        step_longer=longer,
+        changes_numerics=changes_numerics,
+    )
+
+
+def _in_general() -> Iterator[WayOut]:
+    """Where nothing says what holds the memory."""
+    unknown = "what it frees is not known: a memory snapshot says what holds the memory"
+    for action, cost, longer in (
+        ("a smaller micro-batch, accumulated", unknown, None),
+        ("checkpoint blocks (torch.utils.checkpoint)", unknown, FORWARD_SHARE),
+        ("optimizer states in 8 bits, or sharded over the ranks", unknown, None),
+    ):
+        yield WayOut(action=action, frees_bytes=None, is_enough=None, cost=cost, step_longer=longer)
+
+
+def _of_run(facts: Facts) -> Iterator[OutOfMemoryReport]:
+    for failure in () if facts.run is None else facts.run.failures:
+        yield _recorded(failure, facts.run.path if facts.run else "")
+
+
+def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
+    asked = FAILED.search(failure.message)
+    figures = {name: figure(pattern, failure.message) for name, pattern in FIGURES.items()}
+    capacity = failure.capacity_bytes or figures["total_bytes"]
+    if figures["allowed_bytes"] is not None:
+        capacity = min(figures["allowed_bytes"], capacity or figures["allowed_bytes"])
+    held, reserved = failure.held_bytes, failure.reserved_bytes
+    if held is None:
+        held = figures["allocated_bytes"]
+    known = sum(failure.sizes.values())
+    kinds = {kind: size for kind, size in failure.sizes.items() if size}
+    if held is not None and held > known:
+        rest = ACTIVATIONS if failure.phase in ("forward", "backward") else UNKNOWN
+        kinds[rest] = kinds.get(rest, 0) + held - known
+    cache = figures["idle_bytes"]
+    if held is not None and reserved is not None:
+        cache = max(reserved - held, 0)
+    free = figures["free_bytes"]
+    if capacity is not None and reserved is not None:
+        room = max(capacity - reserved, 0)
+        free = room if free is None else min(free, room)
+    return OutOfMemoryReport(
+        source="run",
+        label=label,
+        rank=failure.rank,
+        asked_bytes=None if asked is None else size_of(asked),
+        where=failure.where,
+        phase=failure.phase,
+        step=failure.step,
+        capacity_bytes=capacity,
+        held_bytes=held,
+        cache_bytes=cache,
+        free_bytes=free,
+        kinds=kinds if failure.sizes else None,
+    )
+
+
+def _of_snapshots(facts: Facts) -> Iterator[OutOfMemoryReport]:
+    auxiliary = facts.beside
+    report = None if auxiliary is None else auxiliary.memory
+    for record in () if report is None else report.records:
+        if record.num_ooms and record.oom_bytes is not None:
+            yield _snapshot(record)
+
+
+def _snapshot(record: MemoryRecord) -> OutOfMemoryReport:
+    held = record.oom_held
+    size = None if held is None else sum(held.values())
+    capacity, cache = record.capacity_bytes, record.oom_free_bytes
+    free = None
+    if capacity is not None and size is not None:
+        free = max(capacity - size - (cache or 0), 0)
+        if free >= (record.oom_bytes or 0):
+            # The driver had it, and the process may not: it limits itself, to little more.
+            capacity, free = size + (cache or 0), 0
+    return OutOfMemoryReport(
+        source="memory-snapshot",
+        label=record.label,
+        device=record.device,
+        asked_bytes=record.oom_bytes,
+        where=record.oom_frame,
+        phase=record.oom_phase,
+        capacity_bytes=capacity,
+        held_bytes=size,
+        cache_bytes=cache,
+        free_bytes=free,
+        kinds=held,
+        holders=tuple(
+            f"{holder.frame}: {size_words(holder.size_bytes)} of {holder.category} in "
+            f"{holder.num_tensors} tensors"
+            for holder in record.holders[:MOST_WAYS]
+        ),
+    )
+
+
+def _of_logs(facts: Facts) -> Iterator[OutOfMemoryReport]:
+    training = None if facts.beside is None else facts.beside.training
+    for output in () if training is None else training.outputs:
+        for failure in output.failures:
+            yield _logged(f"{output.path}:{failure.line}", failure)
+
+
+def _logged(label: str, failure: OutOfMemory) -> OutOfMemoryReport:
+    return OutOfMemoryReport(
+        source="job-log",
+        label=label,
+        rank=failure.ranks[0] if len(failure.ranks) == 1 else None,
+        device=failure.device,
+        asked_bytes=failure.tried_bytes,
+        where=failure.frame,
+        phase=failure.phase,
+        capacity_bytes=failure.allowed_bytes or failure.total_bytes,
+        held_bytes=failure.allocated_bytes,
+        cache_bytes=failure.idle_bytes,
+        free_bytes=failure.room_bytes,
+        others_bytes=failure.others_bytes,
+    )

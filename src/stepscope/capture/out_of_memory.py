@@ -1,0 +1,135 @@
+"""A process that dies of memory that ran out: who asked, and what was held, written down before the
+process ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.describe.knobs import find_live_objects
+from stepscope.capture.describe.peek import attempt
+from stepscope.capture.describe.rank import rank_numbers
+from stepscope.capture.guard import Guard
+from stepscope.protocol.run_folder import FAILURE_NAME, write_json
+
+MOST_MESSAGE = 4_000
+MOST_CAUSES = 8
+"""Exceptions that one was raised from, looked at."""
+TORCH_PARTS = ("/torch/", "/functorch/", "/triton/")
+PHASES = (("/torch/optim/", "optimizer"), ("/torch/autograd/", "backward"))
+MODULE_FILE = "/torch/nn/modules/module.py"
+
+
+def hook_failures(guard: Guard, session: Any) -> None:
+    """Before whatever the job prints of an exception that nobody caught."""
+    watched = guard.watch(_write_down)
+    before = sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        watched(session, error)
+        before(kind, error, trace)
+
+    def undo() -> None:
+        if sys.excepthook is hook:
+            sys.excepthook = before
+
+    sys.excepthook = hook
+    guard.at_end(undo)
+
+
+def _write_down(session: Any, error: BaseException) -> None:
+    torch = sys.modules["torch"]
+    failure = _failure(torch, error)
+    if failure is None:
+        return
+    notes = failure_notes(torch, failure)
+    notes["step"] = session.step
+    notes["rank"] = attempt(lambda: rank_numbers(torch)["rank"])
+    folder: Path = session.run
+    write_json(folder / FAILURE_NAME.format(pid=os.getpid()), notes)
+
+
+def _failure(torch: Any, error: BaseException | None) -> BaseException | None:
+    """The exception, or one that it was raised from, that is of memory."""
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    for _ in range(MOST_CAUSES):
+        if error is None or isinstance(error, kind):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
+    """What is known of it in the process that dies. Nothing is allocated on the device."""
+    where, phase = _where(error)
+    cuda = torch.cuda
+    has_device = cuda.is_initialized()
+    return {
+        "message": str(error)[:MOST_MESSAGE],
+        "where": where,
+        "phase": phase,
+        "capacity_bytes": attempt(_capacity, cuda) if has_device else None,
+        "held_bytes": cuda.memory_allocated() if has_device else None,
+        "reserved_bytes": cuda.memory_reserved() if has_device else None,
+        "sizes": attempt(live_sizes, torch) or {},
+    }
+
+
+def _capacity(cuda: Any) -> int:
+    return int(cuda.get_device_properties(cuda.current_device()).total_memory)
+
+
+def _where(error: BaseException) -> tuple[str | None, str | None]:
+    """The innermost line outside of torch, and the phase that torch's own lines show."""
+    where = phase = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        file = code.co_filename.replace(os.sep, "/")
+        if not any(part in file for part in TORCH_PARTS):
+            short = "/".join(file.split("/")[-2:])
+            where = f"{code.co_name} ({short}:{trace.tb_lineno})"
+        phase = next((name for part, name in PHASES if part in file), phase)
+        if phase is None and file.endswith(MODULE_FILE):
+            phase = "forward"
+        trace = trace.tb_next
+    return where, phase
+
+
+def live_sizes(torch: Any) -> dict[str, int]:
+    """Bytes on the device of parameters, gradients and optimizer states, each storage once."""
+    live = find_live_objects(torch)
+    seen: set[int] = set()
+    sizes = {"weights": 0, "gradients": 0, "optimizer": 0}
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        for module in live.modules:
+            for held in (module._parameters, module._buffers):  # noqa: SLF001
+                for tensor in list(held.values()):
+                    sizes["weights"] += _new_bytes(torch, tensor, seen)
+                    sizes["gradients"] += _new_bytes(torch, getattr(tensor, "grad", None), seen)
+        for optimizer in live.optimizers:
+            for tensor in _states(optimizer):
+                sizes["optimizer"] += _new_bytes(torch, tensor, seen)
+    return sizes
+
+
+def _states(optimizer: Any) -> Iterator[Any]:
+    for state in list(optimizer.state.values()):
+        if isinstance(state, dict):
+            yield from state.values()
+
+
+def _new_bytes(torch: Any, tensor: Any, seen: set[int]) -> int:
+    """Of its storage on a device, where it was not counted before."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type == "cpu":
+        return 0
+    local = getattr(tensor, "_local_tensor", tensor)
+    storage: Callable[[], Any] = local.untyped_storage
+    address = storage().data_ptr()
+    if address in seen:
+        return 0
+    seen.add(address)
+    return int(storage().nbytes())

@@ -1,0 +1,122 @@
+"""Where the peak of device memory goes, as plain values of the HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UnsetType
+
+from stepscope.core.contract.diagnosis import DiagnosisContract
+from stepscope.core.memory import MemoryHolder, MemoryUse
+from stepscope.core.numbers import size_words
+from stepscope.report.diagnosis.memory import (
+    KIND_WORDS,
+    LEAST_SHARE,
+    PHASE_WORDS,
+    TITLE,
+    batch_words,
+    fullest,
+    peak_words,
+)
+from stepscope.report.diagnosis.out_of_memory import (
+    MOST_REPORTS,
+    by_detail,
+    failure_words,
+    held_words,
+    way_cells,
+)
+
+MOST_ROWS = 12
+COLOURS = {
+    "weights": "compute",
+    "gradients": "comms_transfer",
+    "optimizer": "comms_wait",
+    "activations": "idle_input",
+    "inputs": "transfer",
+    "temporary": "idle_launch",
+    "autograd": "idle_launch",
+    "workspace": "idle_io",
+    "cache": "idle_allocator",
+}
+"""As the parts of a step have them; the rest is what other time of a step is."""
+
+
+def memory_page(contract: DiagnosisContract) -> dict[str, Any] | None:
+    """None where no recording says what holds a peak."""
+    if isinstance(contract.memory, UnsetType):
+        return None
+    use = fullest(contract.memory)
+    if use is None:
+        return None
+    return {
+        "title": TITLE,
+        "words": peak_words(use),
+        "batch": "" if use.largest_times is None else batch_words(use),
+        "of": "" if len(contract.memory) == 1 else f"The fullest of {len(contract.memory)}.",
+        "kinds": _kinds(use),
+        "phases": [
+            {
+                "phase": PHASE_WORDS.get(phase.phase, phase.phase),
+                "peak": "" if phase.peak_bytes is None else size_words(phase.peak_bytes),
+                "made": size_words(phase.at_peak_bytes),
+            }
+            for phase in use.phases
+        ],
+        "modules": _holders(use.modules, use),
+        "operators": _holders(use.operators, use),
+        "operator_title": "operator" if use.source == "trace" else "line or autograd node",
+    }
+
+
+def out_of_memory_page(contract: DiagnosisContract) -> list[dict[str, Any]]:
+    """Each time that memory ran out; empty where it never did."""
+    if isinstance(contract.out_of_memory, UnsetType):
+        return []
+    return [
+        {
+            "words": failure_words(report),
+            "held": held_words(report),
+            "holders": list(report.holders),
+            "ways": [way_cells(way) for way in report.ways],
+            "label": report.label,
+        }
+        for report in by_detail(contract.out_of_memory)[:MOST_REPORTS]
+    ]
+
+
+def _kinds(use: MemoryUse) -> list[dict[str, Any]]:
+    """What is held and what the allocator keeps, one after the other along a bar."""
+    parts = [(kind, size) for kind, size in use.by_size if size >= LEAST_SHARE * use.peak_bytes]
+    if use.cache_bytes:
+        parts.append(("cache", use.cache_bytes))
+    whole = max(sum(size for _, size in parts), 1)
+    rows, x = [], 0.0
+    for kind, size in parts:
+        width = 100 * size / whole
+        is_cache = kind == "cache"
+        rows.append(
+            {
+                "word": "the allocator's cache" if is_cache else KIND_WORDS.get(kind, kind),
+                "part": COLOURS.get(kind, "idle_other"),
+                "size": size_words(size),
+                "share": "" if is_cache else f"{size / max(use.peak_bytes, 1):.1%}",
+                "x": round(x, 2),
+                "width": round(width, 2),
+            }
+        )
+        x += width
+    return rows
+
+
+def _holders(holders: Sequence[MemoryHolder], use: MemoryUse) -> list[dict[str, str]]:
+    return [
+        {
+            "name": holder.name,
+            "kind": KIND_WORDS.get(holder.kind, holder.kind),
+            "num": str(holder.num_tensors),
+            "size": size_words(holder.size_bytes),
+            "share": f"{holder.size_bytes / max(use.peak_bytes, 1):.1%}",
+        }
+        for holder in holders[:MOST_ROWS]
+    ]

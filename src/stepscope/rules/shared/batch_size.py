@@ -1,0 +1,186 @@
+"""A larger batch: how long each kernel takes on it, and what a sample costs then.
+
+Kernels grow with the batch as far as they fill the device; the host launches them once however
+large it is; the optimizer, collectives of gradients and copies of weights do not grow at all. A
+change here gives the step per sample: all that a step takes with k times the samples, by k.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.memory.growth import CASTS, trained_weights
+from stepscope.analyses.naming import matching
+from stepscope.core.memory import MemoryUse
+from stepscope.core.trace import NONE, Bool, Float64, Kind, Launch
+from stepscope.replay.changes import Change
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.workload.operands import operand
+
+THREADS_PER_SM = 2048
+"""Resident threads of one multiprocessor: NVIDIA's data-centre GPUs since Volta (CUDA C++
+Programming Guide, table of compute capabilities)."""
+DATA_SIZED = re.compile(r"^aten::(nonzero|masked_select|_unique2|unique_dim|repeat_interleave)$")
+"""Operators whose output is as large as the data say: how such a step grows is not known."""
+WITH_SAMPLES = ("input", "transfer", "compile", "io", "gc")
+"""Parts of the host's time that are taken to grow with the samples: loading and copying do; what
+compiles, saves or collects in each step has a fault of its own, which a larger batch is not to
+hide."""
+
+
+class Sizes(Struct, frozen=True, kw_only=True):
+    """How well kernels do once they are large."""
+
+    roof_share: float = 0.6
+    """Of its roof that a kernel reaches: between what matrix kernels (0.6 to 0.7) and copies (0.8)
+    do."""
+    cautious_roof_share: float = 0.4
+    vector_times: float = 4 / 3
+    """Times that share, for products outside the tensor cores: 0.79 of the roof in fp32 (H200,
+    lab/memory at 64 times the batch)."""
+    factors: tuple[int, ...] = (2, 4, 8, 16)
+    """Times the batch that are tried."""
+    unknown_most: int = 4
+    """The most that is proposed where memory is not known."""
+    worth: float = 1.1
+    """Times the samples a second that twice the batch must give, to go on doubling."""
+    unknown_host: float = 0.3
+    """Of the step, that the host must be worth where memory is not known: how kernels grow alone
+    is no reason to try without knowing that it fits."""
+    unknown_worth: float = 1.6
+    """The same where memory is not known: only of a step that hardly grows with the batch."""
+
+
+SIZES = Sizes()
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """A batch so many times as large."""
+
+    times: int
+    gain: float
+    """Samples a second, over today's."""
+    memory_bytes: int | None
+
+
+def larger_batch(case: Case, graph: Graph, times: float, roof_share: float) -> Graph:
+    """The step, per sample, with a batch so many times as large."""
+    grows = _growing(case, graph)
+    sized = at_size(case, graph, times, roof_share)
+    copied = case.context.trace.is_kind(Kind.MEMCPY)[graph.task_event]
+    longer = np.where(grows, sized, np.where(copied, times * graph.task_ns, graph.task_ns))
+    parts = {
+        part: ns if part in WITH_SAMPLES else ns / times for part, ns in graph.call_parts.items()
+    }
+    return replace(
+        graph,
+        call_parts=parts,
+        call_tail_ns=graph.call_tail_ns / times,
+        task_ns=longer / times,
+        task_latency_ns=graph.task_latency_ns / times,
+        task_gap_ns=graph.task_gap_ns / times,
+        task_lag_ns=graph.task_lag_ns / times,
+    )
+
+
+def is_data_sized(case: Case) -> bool:
+    """Whether operators of the step give as much as the data say."""
+    trace = case.context.trace
+    return bool((matching(trace, DATA_SIZED) & trace.is_kind(Kind.OP)).any())
+
+
+def batches(case: Case, memory: MemoryUse | None) -> list[Batch]:
+    """Each size that is tried, as far as it fits and pays; none where none does."""
+    assert case.graph is not None
+    tried, before = list[Batch](), 1.0
+    for times in SIZES.factors:
+        size = None if memory is None else memory.peak_at(times)
+        fits = has_room(memory, times)
+        if fits is False or (fits is None and times > SIZES.unknown_most):
+            break
+        worth = SIZES.unknown_worth if fits is None else SIZES.worth
+        gain = case.speedup(larger_batch(case, case.graph, times, SIZES.roof_share))
+        if gain < worth * before:
+            break
+        tried.append(Batch(times=times, gain=gain, memory_bytes=size))
+        before = gain
+    return tried
+
+
+def has_room(memory: MemoryUse | None, times: float) -> bool | None:
+    """Whether a batch so many times as large fits; None where that is not known."""
+    if memory is None:
+        return None
+    sizes = {batch.times: batch.reserved_bytes for batch in memory.batches}
+    return None if times not in sizes else sizes[times] is not None
+
+
+def change_to(case: Case, times: float, roof_share: float) -> Change:
+    return lambda graph: larger_batch(case, graph, times, roof_share)
+
+
+def _growing(case: Case, graph: Graph) -> Bool:
+    """Tasks that have more to do with more samples: neither the optimizer's, nor collectives, nor
+    copies of weights."""
+    trace, table = case.context.trace, case.table
+    kernel = trace.is_kind(Kind.KERNEL)[graph.task_event]
+    collective = case.context.collective[graph.task_event]
+    return kernel & ~collective & ~table.optimizer & ~_of_weights(case)
+
+
+def _of_weights(case: Case) -> Bool:
+    trained = trained_weights(case.context)
+    table = case.table
+    if trained is None:
+        return np.zeros(len(table.op), np.bool_)
+    casts = matching(table.trace, CASTS)
+
+    def copies_weight(op: int) -> bool:
+        inputs = table.inputs(op) if op != NONE and casts[op] else None
+        tensors = [] if inputs is None else [operand(inputs, 0), operand(inputs, 1)]
+        return any(each is not None and tuple(each.dims) in trained.shapes for each in tensors)
+
+    return table.where(copies_weight)
+
+
+def at_size(case: Case, graph: Graph, times: float, roof_share: float) -> Float64:
+    """How long each task takes on `times` times the data: no less than its roof allows, where that
+    is known, and as much longer as it fills the device already: a kernel that does, and is far from
+    its roof all the same, gains nothing by being larger. Products do: theirs is another kernel
+    then, with larger tiles."""
+    floor = np.full(len(case.context.trace), np.nan)
+    floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
+    is_vector = case.table.of_category("gemm") & (case.table.tensor_core == 0)
+    share = np.where(is_vector, min(SIZES.vector_times * roof_share, 1.0), roof_share)
+    by_roof = times * floor[graph.task_event] / share
+    by_fill = times * graph.task_ns * np.minimum(filled_share(case, graph), 1.0)
+    needed = np.where(
+        case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill)
+    )
+    result: Float64 = np.clip(needed, graph.task_ns, times * graph.task_ns)
+    return result
+
+
+def filled_share(case: Case, graph: Graph) -> Float64:
+    """The share of the device that each task's grid fills: one block of a matrix kernel takes a
+    multiprocessor's shared memory, other kernels fill its threads. 1 where that is not known."""
+    trace, device = case.context.trace, case.context.device
+    filled = np.ones(len(graph.task_event))
+    if device is None or not device.num_sms:
+        return filled
+    room = device.num_sms * THREADS_PER_SM
+    codes = trace.detail[graph.task_event]
+    for code in np.unique(codes[codes != NONE]).tolist():
+        detail = trace.details[code]
+        if isinstance(detail, Launch) and detail.grid and detail.block:
+            blocks, launched = float(np.prod(detail.grid)), codes == code
+            by_threads = blocks * float(np.prod(detail.block)) / room
+            filled[launched] = np.where(
+                case.table.is_matrix[launched], blocks / device.num_sms, by_threads
+            )
+    return filled

@@ -1,0 +1,63 @@
+"""Recorded on an H200: what is said of a trace, and what torch's own counters said."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from benchmarks.memory import Recorded
+from benchmarks.memory import recorded as compared
+from stepscope.analyses.memory.recomputed import recomputed
+from stepscope.pipeline.contexts import context_of
+from stepscope.readers.open_trace import read_trace
+from stepscope.readers.source import Source
+from tests.shared_data import ROOT
+
+FOLDER = ROOT / "lab" / "memory"
+NAMES = ("small_fp32_sgd", "small_fp32_adamw", "resnet50_fp32_sgdm")
+KINDS_WITHIN, PEAK_WITHIN, BATCH_WITHIN = 0.03, 0.01, 0.05
+
+
+@cache
+def measured(name: str) -> Recorded:
+    return compared(FOLDER, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kinds_are_what_the_live_tensors_take(name: str) -> None:
+    for kind, (said, real) in measured(name).kinds.items():
+        assert said == pytest.approx(real, rel=KINDS_WITHIN), kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_phases_peak_where_the_allocators_counters_do(name: str) -> None:
+    for phase, (said, real) in measured(name).phases.items():
+        assert said == pytest.approx(real, rel=1e-4), phase
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_larger_batch_peaks_where_it_was_predicted(name: str) -> None:
+    batches = measured(name).batches
+    assert len(batches) > 3
+    for times, (said, real) in batches.items():
+        assert said == pytest.approx(real, rel=PEAK_WITHIN), times
+
+
+@pytest.mark.parametrize("name", ["resnet50_fp32_sgdm", "small_fp32_adamw"])
+def test_the_largest_batch_under_a_limit_is_near_the_real_one(name: str) -> None:
+    """A batch is a whole number: one more or less is as near as can be."""
+    for said, real in measured(name).fits:
+        assert said == pytest.approx(real, rel=BATCH_WITHIN, abs=1.0)
+
+
+def test_blocks_that_are_no_longer_checkpointed_peak_where_it_was_predicted() -> None:
+    truth = json.loads((FOLDER / "truth.json").read_text())["models"]["ckpt_bf16_adamw"]
+    source = Source(path=FOLDER / "ckpt_bf16_adamw.pt.trace.json.gz", label="ckpt")
+    held = recomputed(context_of(read_trace(source, use_cache=False), None))
+    assert held is not None
+    assert held.num_blocks == 24
+    for row in truth["checkpointing"]:
+        said = held.peak_at(1 - row["checkpointed"] / held.num_blocks)
+        assert said == pytest.approx(row["peak_allocated"], rel=0.05)

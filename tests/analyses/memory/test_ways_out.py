@@ -1,0 +1,122 @@
+"""The ways out of memory that ran out."""
+
+from __future__ import annotations
+
+from stepscope.analyses.memory.ways_out import out_of_memory, ways_out
+from stepscope.core.facts import Facts
+from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure
+from stepscope.core.recordings.auxiliary import Auxiliary
+from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
+from stepscope.core.run import RunFacts
+
+GB = 10**9
+KINDS = {"weights": 10 * GB, "optimizer": 20 * GB, "activations": 40 * GB, "temporary": 4 * GB}
+
+
+def failed(**fields: object) -> OutOfMemoryReport:
+    values: dict[str, object] = {
+        "source": "memory-snapshot",
+        "label": "built",
+        "asked_bytes": 4 * GB,
+        "capacity_bytes": 80 * GB,
+        "held_bytes": 74 * GB,
+        "cache_bytes": 1 * GB,
+        "free_bytes": 1 * GB,
+        "kinds": KINDS,
+        "phase": "forward",
+    }
+    return OutOfMemoryReport(**(values | fields))  # type: ignore[arg-type]
+
+
+def test_the_cheapest_three_each_free_enough() -> None:
+    ways = ways_out(failed())
+    assert len(ways) == 3
+    assert failed().missing_bytes == 2 * GB
+    assert all(way.is_enough for way in ways)
+    costs = [way.step_longer for way in ways if way.step_longer is not None]
+    assert costs == sorted(costs)
+    assert "8 bits" in ways[0].action
+    assert ways[0].frees_bytes == 15 * GB
+
+
+def test_as_few_blocks_are_checkpointed_as_it_takes() -> None:
+    few = next(way for way in ways_out(failed()) if "checkpoint" in way.action)
+    assert "1 of 10 blocks" in few.action
+    many = ways_out(failed(asked_bytes=36 * GB, kinds={"activations": 40 * GB, "weights": 34 * GB}))
+    most = next(way for way in many if "checkpoint" in way.action)
+    assert "every block" in most.action
+    assert most.step_longer is not None
+    assert few.step_longer is not None
+    assert most.step_longer > 9 * few.step_longer
+
+
+def test_memory_in_pieces_needs_another_allocator_alone() -> None:
+    first = ways_out(failed(cache_bytes=6 * GB))[0]
+    assert "expandable_segments" in first.action
+    assert first.step_longer == 0
+
+
+def test_other_processes_are_ended_first() -> None:
+    first = ways_out(failed(others_bytes=30 * GB))[0]
+    assert "other processes" in first.action
+
+
+def test_what_is_not_enough_comes_last() -> None:
+    ways = ways_out(
+        failed(asked_bytes=30 * GB, kinds={"optimizer": 2 * GB, "activations": 70 * GB})
+    )
+    assert ways[0].is_enough
+    assert not ways[-1].is_enough
+    assert "8 bits" in ways[-1].action
+
+
+def test_a_loss_that_asks_for_logits_is_fused() -> None:
+    ways = ways_out(failed(where="NllLossBackward0", kinds={"activations": 70 * GB}))
+    assert any("logits" in way.action for way in ways)
+
+
+def test_without_kinds_nothing_is_said_to_be_freed() -> None:
+    ways = ways_out(failed(kinds=None))
+    assert {way.frees_bytes for way in ways} == {None}
+    assert {way.is_enough for way in ways} == {None}
+
+
+def test_what_the_capture_wrote_is_explained() -> None:
+    failure = RecordedFailure(
+        rank=3,
+        message="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        "80.00 GiB of which 1.00 GiB is free.",
+        where="forward (job/model.py:35)",
+        phase="forward",
+        step=0,
+        capacity_bytes=80 << 30,
+        held_bytes=70 << 30,
+        reserved_bytes=78 << 30,
+        sizes={"weights": 10 << 30, "optimizer": 20 << 30},
+    )
+    run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
+    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    assert report.asked_bytes == 2 << 30
+    assert report.kinds == {
+        "weights": 10 << 30,
+        "optimizer": 20 << 30,
+        "activations": 40 << 30,
+    }
+    assert (report.cache_bytes, report.free_bytes, report.rank) == (8 << 30, 1 << 30, 3)
+
+
+def test_a_limit_of_the_process_is_seen_where_the_driver_had_enough() -> None:
+    record = MemoryRecord(
+        format="memory-snapshot",
+        label="built",
+        peak_bytes=10 * GB,
+        num_ooms=1,
+        oom_bytes=3 * GB,
+        oom_free_bytes=1 * GB,
+        oom_held={"activations": 10 * GB},
+        capacity_bytes=140 * GB,
+    )
+    memory = MemoryReport(recordings=(memory_recording(record),))
+    (report,) = out_of_memory(Facts(ranks=(), beside=Auxiliary(memory=memory)))
+    assert (report.capacity_bytes, report.free_bytes) == (11 * GB, 0)
+    assert report.missing_bytes == 2 * GB

@@ -1,0 +1,42 @@
+"""A job that dies of memory that ran out leaves behind who asked, and what was held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.analyses.run.metadata import run_facts
+from tests.capture.jobs import record
+
+pytest.importorskip("torch")
+
+DIES = """
+def ask():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+def fail(step):
+    if step == 3:
+        try:
+            ask()
+        except RuntimeError as error:
+            raise ValueError("a framework's own") from error
+train(9, fail)
+"""
+
+
+def test_a_job_that_runs_out_of_memory_says_where(tmp_path: Path) -> None:
+    ended = record(tmp_path, DIES)
+    assert ended.code == 1
+    assert "a framework's own" in ended.err, "the job's own words come through"
+    (failure,) = run_facts(ended.run).failures
+    assert failure.where is not None
+    assert failure.where.startswith("ask (")
+    assert (failure.step, failure.rank) == (3, 0)
+    assert "2.00 GiB" in failure.message
+    assert failure.held_bytes is None, "no device was used"
+
+
+def test_a_job_that_dies_of_something_else_leaves_nothing(tmp_path: Path) -> None:
+    ended = record(tmp_path, "train(3)\nraise ValueError('no')")
+    assert ended.code == 1
+    assert run_facts(ended.run).failures == ()
