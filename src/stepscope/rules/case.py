@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.host.loader import is_starved
+from stepscope.analyses.host.loader import fetch_times, is_starved
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -29,6 +30,8 @@ from stepscope.rules.task_table import TaskTable, task_table
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
+UNRECORDED_SHARE = 0.25
+"""Of what a fetch waits on average: with less of it, the measured steps miss the wait."""
 WAITING_SHARE = 0.05
 """Of an unprofiled step in next(), from which worker processes do not keep up: a batch that is
 ready takes less."""
@@ -158,6 +161,8 @@ def case_of(
     has_loader = unprofiled is not None and bool(unprofiled.num_batches)
     if wait_ns is not None and ((graph.on_host and has_loader) or waits):
         measured["input"] = wait_ns
+    if starved and unprofiled is None and step_ns is not None:
+        measured |= _unrecorded_wait(context, graph)
     starved = starved or waits
     if graph.on_host:
         fitted = fit_on_host(graph, step_ns, measured)
@@ -186,6 +191,15 @@ def case_of(
         metadata=metadata,
         searched=searched,
     )
+
+
+def _unrecorded_wait(context: RankContext, graph: Graph) -> dict[str, float]:
+    """Workers that began together bring their batches together: one fetch waits for all of them,
+    and the next find theirs ready. Where the one lies before the measured steps, these have not
+    waited at all, and what a fetch waits on average is the input of the run's usual step."""
+    fetch_ns = float(np.mean(fetch_times(context.trace, context.host)))
+    recorded_ns = float(graph.call_parts["input"].sum()) / max(graph.num_steps, 1)
+    return {"input": fetch_ns} if recorded_ns < UNRECORDED_SHARE * fetch_ns else {}
 
 
 def _measured(steps: UnprofiledSteps) -> dict[str, float]:

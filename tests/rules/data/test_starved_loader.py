@@ -54,6 +54,23 @@ def test_batches_that_come_in_bursts_too_far_apart_are() -> None:
     assert finding.predicted_speedup > 2
 
 
+def test_a_wait_before_the_measured_steps_is_what_the_given_step_has() -> None:
+    """Three workers bring their batches together: the recording's first step waits for them, and is
+    not measured; the run's usual step is as long as the given one."""
+    run = Run()
+    for wait in (120_000, 60, 60):
+        run.step()
+        run.fetch(wait)
+        for _ in range(20):
+            run.host(200)
+            run.launch(450)
+    case = case_of(run.case().context, 0, 51 * MS)
+    assert case.facts.replayed is not None
+    assert case.facts.replayed.shares["data"] > 0.6
+    (finding,) = [each for each in judge(case).findings if each.code == "starved-loader"]
+    assert finding.predicted_speedup > 3
+
+
 def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
     case = fetching(*[20_000] * 5).case()
     assert case.paced_by_loader

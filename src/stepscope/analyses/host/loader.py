@@ -38,16 +38,22 @@ def next_calls(trace: Trace, host: HostActivity, pattern: re.Pattern[str]) -> In
     )
 
 
+def fetch_times(trace: Trace, host: HostActivity) -> Int64:
+    """Of the fetches from worker processes."""
+    times: Int64 = trace.dur_ns[next_calls(trace, host, WORKERS)]
+    return times
+
+
 def waiting_fetches(trace: Trace, host: HostActivity) -> Bool:
     """Per fetch from worker processes: it waited for its batch."""
-    waiting: Bool = trace.dur_ns[next_calls(trace, host, WORKERS)] > READY_NS
+    waiting: Bool = fetch_times(trace, host) > READY_NS
     return waiting
 
 
 def is_starved(trace: Trace, host: HostActivity, step_interval_ns: float) -> bool:
     """Whether the workers, not the step, limit the run:
     most fetches wait, or they wait long on average."""
-    fetches = trace.dur_ns[next_calls(trace, host, WORKERS)]
+    fetches = fetch_times(trace, host)
     if len(fetches) == 0:
         return False
     waits = float(waiting_fetches(trace, host).mean()) > POLICY.most_steps
