@@ -134,7 +134,7 @@ def _whole(shown: Shown) -> Iterator[str]:
     if sum(shares.values()) > 1 + ROUNDING:
         yield f"the verdict's shares sum to {sum(shares.values()):.0%}: {_shares(shares)}"
     for finding in shown.diagnosis.findings:
-        if sum(place.share for place in finding.places) > 1 + ROUNDING:
+        if sum(place.share for place in finding.source_locations) > 1 + ROUNDING:
             yield f"{finding.code}: places sum to over 100 %"
         evidence = [SHARE_OF_PLACE.match(line) for line in finding.evidence]
         if sum(float(found[1]) for found in evidence if found) > 101:

@@ -146,7 +146,7 @@ FINDINGS = (
         predicted_high=1.18,
         predicted_step_ms=58.5,
         changes_numerics=True,
-        places=(
+        source_locations=(
             SourceLocation(line="model.py:25 in forward", module="GPT_0 > Block_*", share=0.7),
             SourceLocation(line=None, module="A_0", share=0.1),
         ),

@@ -175,11 +175,11 @@ def test_the_clock_is_the_runs_own_or_that_of_the_only_device() -> None:
     series = DeviceSeries(index=0, sm_clock_working_mhz=spread, max_sm_clock_mhz=1980.0)
     recording = SystemRecording(format="nvidia-smi", paths=("smi.csv",), devices=(series,))
     beside = Auxiliary(system=SystemReport(recordings=(recording,)))
-    for facts in (Facts(ranks=(rank,), run=run), Facts(ranks=(rank,), beside=beside)):
+    for facts in (Facts(ranks=(rank,), run=run), Facts(ranks=(rank,), auxiliary=beside)):
         parts = parts_of(with_waterfalls(facts).ranks[0])
         assert parts["clock"] == pytest.approx(400_000, rel=1e-3)
     two = (rank, replace(rank, rank=1))
-    assert "clock" not in parts_of(with_waterfalls(Facts(ranks=two, beside=beside)).ranks[0])
+    assert "clock" not in parts_of(with_waterfalls(Facts(ranks=two, auxiliary=beside)).ranks[0])
 
 
 @pytest.mark.parametrize(

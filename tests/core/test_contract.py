@@ -226,7 +226,7 @@ def test_fields_that_an_older_version_lacked_have_a_default() -> None:
     del told["findings"][0]["places"]
     found = decode(json.dumps(told), DiagnosisContract, "a.json")
     assert (found.ladder, found.unknown_events, found.ranks[0].mfu) == ((), 0, None)
-    assert found.findings[0].places == ()
+    assert found.findings[0].source_locations == ()
     assert not found.abstentions
 
 

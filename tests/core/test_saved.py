@@ -91,7 +91,7 @@ def test_a_file_of_the_older_format_opens_and_says_what_it_lost(tmp_path: Path) 
     }
     (tmp_path / "old.json").write_text(json.dumps(told))
     opened = load(tmp_path / "old.json")
-    assert opened.facts.beside is None
+    assert opened.facts.auxiliary is None
     assert opened.notes == (*made.notes, NOT_KEPT)
 
 
@@ -105,9 +105,11 @@ def test_recordings_are_saved_with_all_that_the_report_says(tmp_path: Path) -> N
     made = SCENARIOS["data_bound"]()
     made = replace(
         made,
-        facts=replace(made.facts, beside=Auxiliary(kernels=KernelReport(recordings=(recording,)))),
+        facts=replace(
+            made.facts, auxiliary=Auxiliary(kernels=KernelReport(recordings=(recording,)))
+        ),
     )
     save(made, tmp_path / "saved.json")
-    assert recording_texts(load(tmp_path / "saved.json").facts.beside) == recording_texts(
-        made.facts.beside
+    assert recording_texts(load(tmp_path / "saved.json").facts.auxiliary) == recording_texts(
+        made.facts.auxiliary
     )

@@ -34,7 +34,9 @@ def test_what_a_recording_makes_long_is_cut_and_the_verdict_stays() -> None:
         predicted_low=1.5,
         predicted_high=2.5,
         predicted_step_ms=10.0,
-        places=(SourceLocation(line="/a/very" * 90 + ".py:3 in f", module=None, share=1.0),),
+        source_locations=(
+            SourceLocation(line="/a/very" * 90 + ".py:3 in f", module=None, share=1.0),
+        ),
     )
     verdict = Verdict(bound="data", summary="Input-bound: " + "word " * 900, shares={})
     scenario = SCENARIOS["healthy"]()

@@ -95,7 +95,7 @@ def beside(recording: RecordingText = RECORDING, advice: Advice = ADVICE) -> Dia
     """A healthy traced run with one recording of another tool."""
     made = scenarios.healthy()
     return structs.replace(
-        made, advice=(advice,), facts=structs.replace(made.facts, beside=auxiliary(recording))
+        made, advice=(advice,), facts=structs.replace(made.facts, auxiliary=auxiliary(recording))
     )
 
 
@@ -145,7 +145,7 @@ def test_nothing_beside_the_trace_leaves_no_section() -> None:
             page_of(
                 Page(
                     diagnosis=structs.replace(
-                        made, facts=structs.replace(made.facts, beside=recordings)
+                        made, facts=structs.replace(made.facts, auxiliary=recordings)
                     )
                 )
             )
@@ -253,7 +253,7 @@ def test_what_is_beyond_the_bounds_is_counted() -> None:
     many = structs.replace(
         made,
         facts=structs.replace(
-            made.facts, beside=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))
+            made.facts, auxiliary=auxiliary(recording, *((RECORDING,) * MAX_RECORDINGS))
         ),
     )
     said = " ".join(Reader(section(render_page(page_of(Page(diagnosis=many))))).text["p"])

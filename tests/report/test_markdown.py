@@ -127,7 +127,7 @@ def everywhere(diagnosis: Diagnosis, text: str) -> tuple[Diagnosis, Gate]:
         summary=text,
         action=text,
         evidence=(text, text),
-        places=(SourceLocation(line=text, module=text, share=0.5),),
+        source_locations=(SourceLocation(line=text, module=text, share=0.5),),
     )
     result = Result(
         check=text, source=text, status="undecided", values={}, compared=(), missing=(text,)

@@ -21,9 +21,9 @@ BY_CODE = {rule.CODE: rule for rule in RULES}
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
 def test_a_rule_has_its_sections_in_order(rule: ModuleType) -> None:
     text = text_of(rule)
-    places = [text.find(f"\n\n{section}: ") for section in SECTIONS]
-    assert all(place > 0 for place in places), f"{rule.CODE} lacks one of {SECTIONS}"
-    assert places == sorted(places)
+    source_locations = [text.find(f"\n\n{section}: ") for section in SECTIONS]
+    assert all(place > 0 for place in source_locations), f"{rule.CODE} lacks one of {SECTIONS}"
+    assert source_locations == sorted(source_locations)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)

@@ -56,14 +56,17 @@ def test_the_line_with_most_of_the_cost_ends_the_action() -> None:
         "67% of it at train.py:42 in log",
         "33% of it at data.py:7 in check",
     )
-    assert [place.line for place in finding.places] == ["train.py:42 in log", "data.py:7 in check"]
+    assert [place.line for place in finding.source_locations] == [
+        "train.py:42 in log",
+        "data.py:7 in check",
+    ]
 
 
 def test_no_line_with_half_of_it_is_the_largest_part() -> None:
     case = reading(*(f"f.py({i}): f{i}" for i in range(3))).case()
     finding = found(case, device_sync.propose(case))
     assert "The largest part (33%) of it at f.py:" in finding.action
-    assert len(finding.places) == 3
+    assert len(finding.source_locations) == 3
 
 
 def test_without_stacks_nothing_is_added_and_they_are_asked_for_once() -> None:
@@ -71,7 +74,11 @@ def test_without_stacks_nothing_is_added_and_they_are_asked_for_once() -> None:
     said = device_sync.propose(case)
     assert isinstance(said, Proposal)
     finding = finding_of(case, said)
-    assert (finding.action, finding.evidence, finding.places) == (said.action, said.evidence, ())
+    assert (finding.action, finding.evidence, finding.source_locations) == (
+        said.action,
+        said.evidence,
+        (),
+    )
     assert judge(case).lacks_stacks
     assert not judge(reading("train.py(42): log").case()).lacks_stacks
 
@@ -100,12 +107,12 @@ def test_a_serial_loader_is_charged_to_what_it_calls() -> None:
         run.step(number, start)
     case = run.case()
     finding = found(case, serial_loader.propose(case))
-    assert [place.line for place in finding.places] == [
+    assert [place.line for place in finding.source_locations] == [
         "data.py:12 in __getitem__",
         "data.py:30 in collate",
         "train.py:90 in train",
     ]
-    assert [place.share for place in finding.places] == pytest.approx(
+    assert [place.share for place in finding.source_locations] == pytest.approx(
         [6 / 7.9, 1 / 7.9, 0.9 / 7.9], rel=0.01
     )
     assert "num_workers=8" in finding.action

@@ -161,7 +161,7 @@ def _clock(facts: Facts, rank: int) -> Clock | None:
     sample = None if metadata is None else metadata.device
     if sample is not None and sample.sm_clock_mhz and sample.max_sm_clock_mhz:
         return Clock(mhz=sample.sm_clock_mhz, max_mhz=sample.max_sm_clock_mhz)
-    system = None if facts.beside is None else facts.beside.system
+    system = None if facts.auxiliary is None else facts.auxiliary.system
     working = [] if system is None else [d for d in system.devices if d.sm_clock_working_mhz]
     if len(working) != 1 or len(facts.ranks) != 1:
         return None

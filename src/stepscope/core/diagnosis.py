@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import (
     AboveZero,
@@ -131,7 +131,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     second, and a step takes that many times predicted_step_ms."""
     changes_numerics: bool = False
     """Whether results may change in their last digits or more."""
-    places: tuple[SourceLocation, ...] = ()
+    source_locations: tuple[SourceLocation, ...] = field(default=(), name="places")
     """Where most of it comes from, most costly first; empty when no stacks were recorded."""
     alternatives: tuple[Alternative, ...] = ()
     """Other fixes for the same cost, the largest gain first."""
@@ -154,7 +154,7 @@ class Finding(Struct, frozen=True, kw_only=True):
             1.0 <= self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf
         ), self.code
         assert 0.0 <= self.predicted_step_ms < math.inf, self.code
-        assert all(0.0 <= place.share <= 1.0 for place in self.places), self.code
+        assert all(0.0 <= place.share <= 1.0 for place in self.source_locations), self.code
         assert self.code not in self.excludes, self.code
         for each in self.alternatives:
             gains = (1.0, each.predicted_low, each.predicted_speedup, each.predicted_high, math.inf)
@@ -209,7 +209,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
         """Whether what was given holds nothing that could be judged: no work, no step, and no
         recording of another tool."""
         facts = self.facts
-        if facts.beside is not None or facts.nccl is not None or self.step.ms is not None:
+        if facts.auxiliary is not None or facts.nccl is not None or self.step.ms is not None:
             return False
         has_work = any(rank.typical_parts_ns for rank in facts.ranks)
         return not (has_work or self.verdict.shares or self.findings or self.advice)

@@ -357,7 +357,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What NCCL's own logs tell; None when none was given."""
     comms: CommsFacts | None = None
     """What the ranks' collectives tell; None when none was recorded."""
-    beside: Auxiliary | None = None
+    auxiliary: Auxiliary | None = field(default=None, name="beside")
     """What other tools recorded of the run; None when nothing was given."""
     out_of_memory: tuple[OutOfMemoryReport, ...] = ()
     """Every time memory ran out, where that was recorded."""
@@ -383,10 +383,10 @@ class Facts(Struct, frozen=True, kw_only=True):
         ranks = (
             replace(rank.memory, rank=rank.rank) for rank in self.ranks if rank.memory is not None
         )
-        report = None if self.beside is None else self.beside.memory
-        if report is None or self.beside is None:
+        report = None if self.auxiliary is None else self.auxiliary.memory
+        if report is None or self.auxiliary is None:
             return tuple(ranks)
-        return (*ranks, *map(use_of, report.sized(self.beside.system).records))
+        return (*ranks, *map(use_of, report.sized(self.auxiliary.system).records))
 
     @property
     def unknown_note(self) -> str | None:

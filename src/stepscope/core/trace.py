@@ -221,8 +221,8 @@ class Trace:
     def is_named(self, pattern: re.Pattern[str]) -> Bool:
         """Per entry of `names`: the pattern finds it. Tried once, however many ask."""
         if pattern not in self._derived:
-            found = [pattern.search(name) is not None for name in self.names]
-            self._derived[pattern] = np.array(found, np.bool_)
+            matches = [pattern.search(name) is not None for name in self.names]
+            self._derived[pattern] = np.array(matches, np.bool_)
         is_named: Bool = self._derived[pattern]
         return is_named
 

@@ -231,8 +231,8 @@ def _drawn_logs(
     import numpy as np
 
     sign = 1 if first.tolist() <= second.tolist() else -1
-    one, other = (first, second)[::sign]
-    logs: Floats = np.log(_drawn(one, middle, generator, draws)) - np.log(
+    first_side, other = (first, second)[::sign]
+    logs: Floats = np.log(_drawn(first_side, middle, generator, draws)) - np.log(
         _drawn(other, middle, generator, draws)
     )
     return sign * logs

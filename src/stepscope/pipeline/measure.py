@@ -144,7 +144,7 @@ def measure_job(
                 given_step_ns=step.ns,
                 is_step_measured=step.is_measured,
                 is_step_logged=step.is_logged,
-                beside=auxiliary,
+                auxiliary=auxiliary,
                 run=run,
                 nccl=nccl,
                 comms=exchanged.comms,

@@ -150,7 +150,7 @@ def _waits(recording: Recording, facts: RankFacts) -> Intervals | None:
 
 def _named_roofs(diagnosis: Diagnosis) -> DeviceRates | None:
     """Of a file of measured rates among what was named, where it is of the run's device."""
-    auxiliary, ranks = diagnosis.facts.beside, diagnosis.facts.ranks
+    auxiliary, ranks = diagnosis.facts.auxiliary, diagnosis.facts.ranks
     if auxiliary is None or auxiliary.system is None or not ranks:
         return None
     device = (diagnosis.facts.median_rank.device_name or "").strip().casefold()

@@ -36,6 +36,20 @@ class Span:
         return value / self.high, value / self.low
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A figure, and between what four fifths of such figures lie."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, span: Span) -> Range:
+        low, high = span.around(value)
+        return cls(value=value, low=low, high=high)
+
+
 STEP_DENSE = Span(low=0.91, high=1.20)
 """15 sources; with each left out in turn, 81 % of it is covered in the mean."""
 STEP_MIXTURE = Span(low=0.82, high=1.44)

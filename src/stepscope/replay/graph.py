@@ -346,12 +346,12 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
     it.
     """
     start, launched = trace.start_ns[tasks], np.searchsorted(calls.calls, links.launch[tasks])
-    pace = max(float(trace.end_ns[tasks].max() - start.min()) / len(tasks), 1.0)
+    task_interval = max(float(trace.end_ns[tasks].max() - start.min()) / len(tasks), 1.0)
     behind = np.zeros(len(calls.calls))
     np.maximum.at(behind, launched, (start - calls.start[launched]).astype(np.float64))
     dur, launches = trace.dur_ns[calls.calls], np.zeros(len(calls.calls), np.bool_)
     launches[launched] = True
-    crowded = (behind / pace > FULL_QUEUE) & launches & (calls.wait == NONE)
+    crowded = (behind / task_interval > FULL_QUEUE) & launches & (calls.wait == NONE)
     with_room = dur[launches & ~crowded & (calls.wait == NONE)]
     usual = int(np.median(with_room)) if len(with_room) > len(dur) // 20 else USUAL_LAUNCH_NS
     return _Launches(full=crowded & (dur > LONG_LAUNCH * usual), usual_ns=usual)

@@ -95,7 +95,8 @@ def _host_section(host: HostUse) -> Section:
         *numbers("pid", "threads", "cores", "queued", "io wait", "read", "disk", "written"),
     )
     ordered = sorted(
-        host.processes, key=lambda one: (one.parent or one.pid, one.parent is not None)
+        host.processes,
+        key=lambda process: (process.parent or process.pid, process.parent is not None),
     )
     rows = tuple(map(_process_row, ordered[:MOST_ROWS]))
     title, aside = "Processes", ", ".join(_host_words(host))
@@ -107,9 +108,9 @@ def _host_section(host: HostUse) -> Section:
     )
 
 
-def _by_rank(one: ProcessUse) -> tuple[int, bool]:
+def _by_rank(process: ProcessUse) -> tuple[int, bool]:
     """Each rank before what it started."""
-    return one.parent or one.pid, one.parent is not None
+    return process.parent or process.pid, process.parent is not None
 
 
 def _host_words(host: HostUse) -> Iterator[str]:
@@ -123,18 +124,22 @@ def _host_words(host: HostUse) -> Iterator[str]:
         yield f"held back {host.held_back_share:.0%} by the quota"
 
 
-def _process_row(one: ProcessUse) -> tuple[str, ...]:
-    name = f"rank {one.rank}" if one.rank is not None and one.parent is None else one.role
+def _process_row(process: ProcessUse) -> tuple[str, ...]:
+    name = (
+        f"rank {process.rank}"
+        if process.rank is not None and process.parent is None
+        else process.role
+    )
     return (
-        name if one.role != "process" else one.name,
-        str(one.pid),
-        _cell(one.num_threads, str),
-        _cell(one.cores, "{:.2f}".format),
-        _cell(one.queued_cores, "{:.2f}".format),
-        _cell(one.io_wait_share, "{:.0%}".format),
-        _cell(one.read_bytes_s, _rate),
-        _cell(one.disk_read_bytes_s, _rate),
-        _cell(one.disk_write_bytes_s, _rate),
+        name if process.role != "process" else process.name,
+        str(process.pid),
+        _cell(process.num_threads, str),
+        _cell(process.cores, "{:.2f}".format),
+        _cell(process.queued_cores, "{:.2f}".format),
+        _cell(process.io_wait_share, "{:.0%}".format),
+        _cell(process.read_bytes_s, _rate),
+        _cell(process.disk_read_bytes_s, _rate),
+        _cell(process.disk_write_bytes_s, _rate),
     )
 
 
@@ -203,20 +208,20 @@ def _host(host: HostUse) -> TriagedHost:
     )
 
 
-def _process(one: ProcessUse) -> TriagedProcess:
+def _process(process: ProcessUse) -> TriagedProcess:
     return TriagedProcess(
-        pid=one.pid,
-        role=one.role,
-        name=one.name,
-        parent=one.parent,
-        rank=one.rank,
-        threads=one.num_threads,
-        cores=one.cores,
-        queued_cores=one.queued_cores,
-        kernel_share=one.kernel_share,
-        io_wait_share=one.io_wait_share,
-        read_bytes_s=one.read_bytes_s,
-        disk_read_bytes_s=one.disk_read_bytes_s,
-        disk_write_bytes_s=one.disk_write_bytes_s,
-        uses_device=one.uses_device,
+        pid=process.pid,
+        role=process.role,
+        name=process.name,
+        parent=process.parent,
+        rank=process.rank,
+        threads=process.num_threads,
+        cores=process.cores,
+        queued_cores=process.queued_cores,
+        kernel_share=process.kernel_share,
+        io_wait_share=process.io_wait_share,
+        read_bytes_s=process.read_bytes_s,
+        disk_read_bytes_s=process.disk_read_bytes_s,
+        disk_write_bytes_s=process.disk_write_bytes_s,
+        uses_device=process.uses_device,
     )

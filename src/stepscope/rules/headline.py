@@ -105,9 +105,9 @@ def second_of(bound: str, shares: Mapping[str, float], parts: Mapping[str, float
     return None
 
 
-def same_part(one: str, other: str) -> bool:
+def same_part(first_side: str, other: str) -> bool:
     """Whether time bound by either is of one part of the step."""
-    return one == other or (one in KERNELS and other in KERNELS)
+    return first_side == other or (first_side in KERNELS and other in KERNELS)
 
 
 def of_parts(

@@ -108,7 +108,7 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
         predicted_high=high,
         predicted_step_ms=job.step_interval_ns / step_gains[0] / 1e6,
         changes_numerics=proposal.changes_numerics,
-        places=proposal.source_locations,
+        source_locations=proposal.source_locations,
         memory=proposal.memory,
         samples_times=proposal.samples_times,
     )

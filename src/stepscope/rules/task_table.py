@@ -52,8 +52,8 @@ class TaskTable(Struct, frozen=True, kw_only=True):
 
     def where(self, holds: Callable[[int], bool]) -> Bool:
         """Tasks of whose operator it holds, asked once for each name and inputs, and for NONE."""
-        told = np.array([holds(op) for op in self.example.tolist()], np.bool_)
-        mask: Bool = told[self.alike]
+        by_example = np.array([holds(op) for op in self.example.tolist()], np.bool_)
+        mask: Bool = by_example[self.alike]
         return mask
 
     def examples(self, mask: Bool) -> list[int]:

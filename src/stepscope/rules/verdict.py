@@ -88,7 +88,7 @@ def _explained(rank: RankFacts, verdict: Verdict, judgement: Judgement) -> tuple
 
 def _advice(facts: Facts) -> tuple[Advice, ...]:
     """What other recordings show, and the run's own clocks."""
-    of_tools = () if facts.beside is None else advise(weighed(facts.beside, facts))
+    of_tools = () if facts.auxiliary is None else advise(weighed(facts.auxiliary, facts))
     return (*(() if facts.run is None else advise_run(facts.run)), *of_tools)
 
 
@@ -230,7 +230,7 @@ def _replay(rank: RankFacts) -> ReplayCheck | None:
 
 def _abstentions(judgement: Judgement, facts: Facts) -> tuple[Abstention, ...]:
     """Less those that a recording of memory answers."""
-    has_memory = facts.beside is not None and facts.beside.memory is not None
+    has_memory = facts.auxiliary is not None and facts.auxiliary.memory is not None
     return tuple(
         each for each in judgement.abstentions if not (has_memory and each.needs == NEEDS_MEMORY)
     )
@@ -269,7 +269,7 @@ def _step(facts: Facts, rank: RankFacts) -> StepTime:
 
 def _notes(facts: Facts, rank: RankFacts) -> tuple[str, ...]:
     notes = [*(() if facts.run is None else run_notes(facts.run)), *facts.notes]
-    notes += () if facts.beside is None else facts.beside.notes
+    notes += () if facts.auxiliary is None else facts.auxiliary.notes
     is_timed = rank.steps.step_interval_ns is not None and not is_whole_trace(rank)
     if facts.given_step_ns is None and is_timed:
         notes.append(

@@ -38,7 +38,7 @@ def diagnose_without_trace(
             run=run,
             given_step_ns=run.step_ns,
             is_step_measured=run.step_ns is not None,
-            beside=auxiliary,
+            auxiliary=auxiliary,
         ),
         notes=(
             *notes,
@@ -231,7 +231,7 @@ def diagnose_auxiliary(
         findings=(),
         facts=Facts(
             ranks=(),
-            beside=auxiliary,
+            auxiliary=auxiliary,
             given_step_ns=step_ns,
             is_step_logged=step_ns is not None and not is_given,
             nccl=nccl,

@@ -117,6 +117,6 @@ def test_a_limit_of_the_process_is_seen_where_the_driver_had_enough() -> None:
         capacity_bytes=140 * GB,
     )
     memory = MemoryReport(recordings=(memory_recording(record),))
-    (report,) = out_of_memory(Facts(ranks=(), beside=Auxiliary(memory=memory)))
+    (report,) = out_of_memory(Facts(ranks=(), auxiliary=Auxiliary(memory=memory)))
     assert (report.capacity_bytes, report.free_bytes) == (11 * GB, 0)
     assert report.missing_bytes == 2 * GB

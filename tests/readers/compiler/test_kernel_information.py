@@ -70,7 +70,7 @@ def test_the_table_of_kernels_has_the_line(tmp_path: Path) -> None:
         for each in diagnosis.facts.ranks
     )
     beside = Auxiliary(compiler=read(tmp_path, WRITTEN))
-    facts = replace(diagnosis.facts, ranks=ranks, beside=beside)
+    facts = replace(diagnosis.facts, ranks=ranks, auxiliary=beside)
     text = to_text(diagnosis_document(replace(diagnosis, facts=facts)), width=200)
     assert any(
         "triton_poi_fused_relu_0" in line and "forward" in line for line in text.splitlines()

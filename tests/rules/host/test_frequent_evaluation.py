@@ -38,7 +38,7 @@ def test_what_it_adds_to_the_run_is_what_its_end_gives() -> None:
     judgement = judge(evaluating(0.5))
     (found,) = [each for each in judgement.findings if each.code == frequent_evaluation.CODE]
     assert found.predicted_speedup == pytest.approx(1.5, rel=0.01)
-    assert found.places[0].line == "job/train.py:7 in main"
+    assert found.source_locations[0].line == "job/train.py:7 in main"
     assert judgement.ladder[-1] >= 1.5 * 0.99
 
 

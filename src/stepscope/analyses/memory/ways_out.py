@@ -230,7 +230,7 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
 
 
 def _of_snapshots(facts: Facts) -> Iterator[OutOfMemoryReport]:
-    auxiliary = facts.beside
+    auxiliary = facts.auxiliary
     report = None if auxiliary is None else auxiliary.memory
     for record in () if report is None else report.records:
         if record.num_ooms and record.oom_bytes is not None:
@@ -268,7 +268,7 @@ def _snapshot(record: MemoryRecord) -> OutOfMemoryReport:
 
 
 def _of_logs(facts: Facts) -> Iterator[OutOfMemoryReport]:
-    training = None if facts.beside is None else facts.beside.training
+    training = None if facts.auxiliary is None else facts.auxiliary.training
     for output in () if training is None else training.outputs:
         for failure in output.failures:
             yield _logged(f"{output.path}:{failure.line}", failure)

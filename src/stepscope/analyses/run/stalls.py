@@ -39,7 +39,7 @@ def stalls_of(
         if _has_evaluated(row, steps, step_ns)
     ]
     collections = [float(ns) for row in usual if (ns := _value(row, "gc_ns")) >= NOTED_NS]
-    found = {
+    by_kind = {
         "save": (saves, sum(saves) / len(timed)),
         "evaluation": (evaluations, sum(evaluations) / len(timed)),
         "gc": (collections, _collected_ns(usual)),
@@ -53,7 +53,7 @@ def stalls_of(
             step_ns=round(scale * added_ns),
             lines=_lines(events, kind),
         )
-        for kind, (lengths, added_ns) in found.items()
+        for kind, (lengths, added_ns) in by_kind.items()
         if lengths and added_ns > 0
     }
 

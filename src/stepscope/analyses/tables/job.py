@@ -195,7 +195,9 @@ def _rounded(value: float | None) -> int | None:
 def finding_rows(diagnosis: Diagnosis) -> Rows:
     """The findings, in the order they are reported."""
     findings = diagnosis.findings
-    first = [finding.places[0] if finding.places else None for finding in findings]
+    first = [
+        finding.source_locations[0] if finding.source_locations else None for finding in findings
+    ]
     return {
         "rank": ints(finding.ranks[0] if len(finding.ranks) == 1 else None for finding in findings),
         "code": texts(finding.code for finding in findings),

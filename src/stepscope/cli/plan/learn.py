@@ -105,7 +105,7 @@ def _memory(account: Account, job: Job) -> tuple[float, float | None]:
     """What the allocator was planned to reserve, and the most that it did."""
     parts = account.memory_parts_bytes
     planned = account.memory_bytes - parts.get("context", 0.0)
-    beside = job.facts.beside
+    beside = job.facts.auxiliary
     report = None if beside is None else beside.memory
     if report is None:
         return planned, None

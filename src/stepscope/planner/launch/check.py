@@ -15,17 +15,14 @@ from stepscope.planner.choice import Choice, choice_of
 from stepscope.planner.framework import Framework
 from stepscope.planner.job import VALUE_BYTES, TrainingJob
 from stepscope.planner.launch.settings import Settings
-from stepscope.planner.launch.spread import Range, memory_range, step_range
 from stepscope.planner.layout import Layout
 from stepscope.planner.network import Group, Network
+from stepscope.planner.ranges import Range, ranges_of
 from stepscope.planner.validate import memory_fit, problems
 
 GIB = 2**30
 WORTH = 0.01
 """Of a step: what gains less is not named."""
-ROOMY = 0.92
-"""Of a device's memory: a change that takes more of it than this is not proposed, unless it takes
-no more than there is taken now."""
 FULL_BUCKET = 100e6
 """Bytes of a bucket that keeps a link busy: its transfer is many times its latency."""
 LARGE_BUFFERS = 0.05
@@ -108,19 +105,20 @@ def check(settings: Settings, job: TrainingJob | None) -> Checked:
             settings=settings, job=job, layout=layout, choice=None, step=None, memory=None,
             faults=tuple(faults), notes=settings.notes,
         )  # fmt: skip
-    choice = choice_of(job, layout)
+    choice, spans = choice_of(job, layout), ranges_of(job)
     faults += _memory_faults(job, layout, choice)
     faults += _slow_faults(settings, job, layout, choice)
     buckets = _bucket_faults(settings, job, layout, choice)
     faults += buckets
+    lost_s = sum(fault.seconds or 0.0 for fault in buckets)
     faults.sort(key=lambda fault: (fault.kind != ERROR, -(fault.seconds or 0.0)))
     return Checked(
         settings=settings,
         job=job,
         layout=layout,
         choice=choice,
-        step=step_range(choice.step_s + sum(fault.seconds or 0.0 for fault in buckets)),
-        memory=memory_range(choice.memory_bytes),
+        step=Range.around(choice.step_s + lost_s, spans.step),
+        memory=Range.around(choice.memory_bytes, spans.memory),
         faults=tuple(faults),
         notes=settings.notes,
     )
@@ -232,13 +230,14 @@ def _plain_faults(settings: Settings) -> Iterator[Fault]:
 def _memory_faults(job: TrainingJob, layout: Layout, choice: Choice) -> Iterator[Fault]:
     has = job.cluster.memory_bytes
     if choice.memory_bytes <= has:
-        if memory_range(choice.memory_bytes).high > has:
+        high = ranges_of(job).memory.high
+        if choice.memory_bytes * high > has:
             share = choice.memory_bytes / has
             yield Fault(
                 code="tight",
                 kind=NOTE,
                 what=f"{share:.0%} of the memory is planned for, and such plans are exceeded by up "
-                "to a third",
+                f"to {high - 1:.0%}",
                 fix="try it before you count on it",
             )
         return
@@ -266,7 +265,7 @@ def _slow_faults(
             continue
         after = choice_of(changed, cut)
         gain = choice.step_s - after.step_s
-        room = max(ROOMY * job.cluster.memory_bytes, choice.memory_bytes)
+        room = max(job.cluster.roomy_bytes, choice.memory_bytes)
         is_roomy = after.memory_bytes <= room
         known = best.get(code)
         is_better = known is None or gain > (known.seconds or 0.0)

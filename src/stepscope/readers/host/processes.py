@@ -302,8 +302,8 @@ def _queued(folder: str) -> dict[str, float] | None:
     except OSError:
         return None
     waits = {name: read_queued(f"{folder}/task/{name}/schedstat") for name in threads}
-    found = {name: next(iter(wait.values())) for name, wait in waits.items() if wait}
-    return found or None
+    first = {name: next(iter(wait.values())) for name, wait in waits.items() if wait}
+    return first or None
 
 
 def _num_threads(folder: str) -> int | None:

@@ -136,7 +136,11 @@ def _processes(screens: Sequence[_Screen]) -> tuple[ProcessUse, ...]:
                 io_wait_share=waiting / len(rows),
             )
         )
-    active = [one for one in uses if (one.cores or 0.0) >= LEAST_CORES or one.io_wait_share]
+    active = [
+        process
+        for process in uses
+        if (process.cores or 0.0) >= LEAST_CORES or process.io_wait_share
+    ]
     return tuple(active or uses)
 
 

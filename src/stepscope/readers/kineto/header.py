@@ -69,11 +69,11 @@ def _one_by_one(text: str) -> tuple[Mapping[str, Any], list[str]]:
     lost: list[str] = []
     for key in FIELDS:
         # A bare quote before the name and after it: this does not stand inside a string.
-        found = re.search(rf'(?<!\\)"{key}"\s{{0,1024}}:\s{{0,1024}}', text)
-        if found is None:
+        match = re.search(rf'(?<!\\)"{key}"\s{{0,1024}}:\s{{0,1024}}', text)
+        if match is None:
             continue
         try:
-            fields[key] = _decoder.raw_decode(text, found.end())[0]
+            fields[key] = _decoder.raw_decode(text, match.end())[0]
         except (ValueError, RecursionError):
             lost.append(key)
     return fields, [

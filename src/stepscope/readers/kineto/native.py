@@ -375,8 +375,8 @@ class NativeScanner(Scanner):
         is_other = engine.column("kind") == int(Kind.OTHER)
         if is_other.any():
             names = engine.new_keys(CATEGORIES, 0)
-            found, counts = np.unique(engine.column("category")[is_other], return_counts=True)
-            for number, count in zip(found.tolist(), counts.tolist(), strict=True):
+            categories, counts = np.unique(engine.column("category")[is_other], return_counts=True)
+            for number, count in zip(categories.tolist(), counts.tolist(), strict=True):
                 self.tally.count_unknown(names[number].decode() or UNNAMED, count)
 
 

@@ -117,7 +117,7 @@ def _refuse_rubbish(source: Source, scanner: Scanner, enough: int) -> None:
 
 def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     tally = scanner.tally
-    told = [
+    notes = [
         (stream.problem is not None, f"the file was read only in part: {stream.problem}"),
         (
             feed.truncated,
@@ -152,4 +152,4 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
             f"{tally.rescued} event(s) were damaged and are kept as far as they could be read",
         ),
     ]
-    return [text for condition, text in told if condition]
+    return [text for condition, text in notes if condition]

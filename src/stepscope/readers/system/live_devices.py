@@ -149,14 +149,14 @@ def _name(nvml: Nvml, handle: ctypes.c_void_p) -> str | None:
 def _processes_on(nvml: Nvml, handle: ctypes.c_void_p) -> Callable[[], frozenset[int]]:
     def pids() -> frozenset[int]:
         number = ctypes.c_uint(MOST_PROCESSES)
-        found = (RunningProcess * MOST_PROCESSES)()
+        running = (RunningProcess * MOST_PROCESSES)()
         try:
             nvml.call(
-                "nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(number), found
+                "nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(number), running
             )
         except NvmlError:
             return frozenset()
-        return frozenset(found[at].pid for at in range(min(number.value, MOST_PROCESSES)))
+        return frozenset(running[at].pid for at in range(min(number.value, MOST_PROCESSES)))
 
     return pids
 

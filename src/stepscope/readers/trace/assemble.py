@@ -82,9 +82,9 @@ def _time_order(start: Int64, dur: Int64) -> Int64 | None:
     order = np.argsort(start, kind="stable")
     is_tied = np.zeros(len(start) + 1, np.bool_)
     is_tied[1:-1] = np.diff(start[order]) == 0
-    places = np.flatnonzero(is_tied[1:] | is_tied[:-1])
-    tied = order[places]
-    order[places] = tied[np.lexsort((-dur[tied], start[tied]))]
+    positions = np.flatnonzero(is_tied[1:] | is_tied[:-1])
+    tied = order[positions]
+    order[positions] = tied[np.lexsort((-dur[tied], start[tied]))]
     return order
 
 

@@ -37,7 +37,7 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
             aside="no gain is predicted for these: no replayed step shows them",
             blocks=tuple(_advice_blocks(diagnosis.advice)),
         )
-    for recording in recording_texts(diagnosis.facts.beside):
+    for recording in recording_texts(diagnosis.facts.auxiliary):
         paths = recording.paths
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         blocks = tuple(_recording_blocks(recording))
@@ -47,7 +47,7 @@ def auxiliary_sections(diagnosis: Diagnosis) -> Iterator[Section]:
 
 
 def _title(diagnosis: Diagnosis) -> str:
-    is_beside = diagnosis.facts.ranks and diagnosis.facts.beside is not None
+    is_beside = diagnosis.facts.ranks and diagnosis.facts.auxiliary is not None
     return "Auxiliary recordings" if is_beside else "What the recordings show"
 
 

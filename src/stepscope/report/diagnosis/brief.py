@@ -36,8 +36,8 @@ def brief(diagnosis: Diagnosis) -> str:
 def _begin(number: int, finding: Finding) -> str:
     gain = gain_words(finding.predicted_speedup, finding.predicted_low, finding.predicted_high)
     where = ""
-    if finding.places:
-        location = finding.places[0]
+    if finding.source_locations:
+        location = finding.source_locations[0]
         where = f" at {_short(location.line or location.module or '', MAX_LINE)}"
     return f"{number}. {_short(finding.code, MAX_CODE)} {gain}{where}: "
 

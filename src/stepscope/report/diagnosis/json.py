@@ -55,7 +55,7 @@ def _finite(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
 
 def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
-    auxiliary = facts.beside
+    auxiliary = facts.auxiliary
     return DiagnosisContract(
         verdict=diagnosis.verdict,
         step=diagnosis.step,

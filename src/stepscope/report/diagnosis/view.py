@@ -140,7 +140,7 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
         yield from comms_sections(comms)
     yield from device_sections(rank)
     yield from peak_sections(diagnosis.facts.peak_waterfall)
-    compiler = None if diagnosis.facts.beside is None else diagnosis.facts.beside.compiler
+    compiler = None if diagnosis.facts.auxiliary is None else diagnosis.facts.auxiliary.compiler
     yield from kernel_sections(rank, None if compiler is None else compiler.kernel_lines)
     yield from host_sections(rank)
 
@@ -149,11 +149,11 @@ def _what_was_read(facts: Facts) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep,
     3 whole ones measured`."""
     ranks = facts.ranks
-    if not ranks and facts.run is None and facts.beside is not None:
+    if not ranks and facts.run is None and facts.auxiliary is not None:
         # A job's output is read for several things, and is one file.
-        files = {path for recording in facts.beside.recordings for path in recording.paths} | set(
-            () if facts.nccl is None else facts.nccl.files
-        )
+        files = {
+            path for recording in facts.auxiliary.recordings for path in recording.paths
+        } | set(() if facts.nccl is None else facts.nccl.files)
         return f"{plural(len(files), 'recording')}, no trace"
     if not ranks:
         if facts.run is None:
@@ -262,7 +262,9 @@ def _card(number: int, finding: Finding, *, many_ranks: bool) -> Card:
     if finding.excludes:
         others = " or ".join(finding.excludes)
         blocks.append(Prose(f"Not together with {others}: one or the other.", "warn"))
-    locations = (f"{percent(location.share)} at {location.words}" for location in finding.places)
+    locations = (
+        f"{percent(location.share)} at {location.words}" for location in finding.source_locations
+    )
     blocks.append(Details(title="Evidence", lines=(*finding.evidence, *locations)))
     title = finding_title(finding, many_ranks=many_ranks)
     return Card(number=number, code=finding.code, title=title, blocks=tuple(blocks))

@@ -205,7 +205,9 @@ class _Lines:
         options = self._console.options
         # Where even that is not enough, what does not fit ends at the right edge.
         drawn = [titles, *rows] if table.has_titles else rows
-        leasts = [max(one.extent.minimum for one in column) for column in zip(*drawn, strict=True)]
+        leasts = [
+            max(cell.extent.minimum for cell in column) for column in zip(*drawn, strict=True)
+        ]
         width = max(self._width - indent, sum(leasts) + GAP * (len(leasts) - 1))
         for segments in self._console.render_lines(
             grid, options.update(width=width, height=None), pad=False

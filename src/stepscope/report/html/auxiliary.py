@@ -66,7 +66,7 @@ def auxiliary_page(
 
 def auxiliary_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of a diagnosis just made."""
-    recordings, nccl = diagnosis.facts.beside, diagnosis.facts.nccl
+    recordings, nccl = diagnosis.facts.auxiliary, diagnosis.facts.nccl
     log = () if nccl is None else (nccl_recording(nccl),)
     return auxiliary_page(
         diagnosis.advice, (*log, *recording_texts(recordings)), is_alone=not diagnosis.facts.ranks

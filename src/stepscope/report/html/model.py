@@ -235,7 +235,7 @@ def _card(number: int, finding: Finding) -> dict[str, Any]:
                 "module": location.module if location.line else None,
                 "share": f"{location.share:.0%}",
             }
-            for location in finding.places
+            for location in finding.source_locations
         ],
         "explain": explained(finding.code),
     }
@@ -296,7 +296,7 @@ def _chips(rank: RankFacts) -> list[dict[str, str]]:
 
 
 def _title(diagnosis: Diagnosis) -> str:
-    run, ranks, auxiliary = diagnosis.facts.run, diagnosis.facts.ranks, diagnosis.facts.beside
+    run, ranks, auxiliary = diagnosis.facts.run, diagnosis.facts.ranks, diagnosis.facts.auxiliary
     if run is not None:
         return " ".join(run.command) or run.path
     if not ranks and auxiliary is not None:

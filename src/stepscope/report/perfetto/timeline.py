@@ -259,5 +259,5 @@ def _finding_args(finding: Finding) -> dict[str, Value | list[str]]:
         "predicted_low": float(finding.predicted_low),
         "predicted_high": float(finding.predicted_high),
         "predicted_step_ms": float(finding.predicted_step_ms),
-        "places": [location.words for location in finding.places],
+        "places": [location.words for location in finding.source_locations],
     }

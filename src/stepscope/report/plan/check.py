@@ -7,8 +7,8 @@ from stepscope.core.contract.check import CheckContract, Fault, Ranged
 from stepscope.core.contract.codec import encode
 from stepscope.planner.launch.check import Checked
 from stepscope.planner.launch.check import Fault as Priced
-from stepscope.planner.launch.spread import Range
 from stepscope.planner.layout_words import spelled_out
+from stepscope.planner.ranges import Range
 from stepscope.report.document.blocks import Block, Document, Facts, Headline, Items, Section
 from stepscope.report.plan.text import name_section
 from stepscope.report.plan.words import gib, job_words, seconds

@@ -25,15 +25,15 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
 
 
 def _process_table(host: HostUse) -> Table:
-    busiest = sorted(host.processes, key=lambda one: -(one.cores or 0.0))[:12]
+    busiest = sorted(host.processes, key=lambda process: -(process.cores or 0.0))[:12]
     rows = tuple(
         (
-            one.name,
-            str(one.pid),
-            "-" if one.cores is None else f"{one.cores:.2f}",
-            "-" if one.io_wait_share is None else f"{one.io_wait_share:.0%}",
+            process.name,
+            str(process.pid),
+            "-" if process.cores is None else f"{process.cores:.2f}",
+            "-" if process.io_wait_share is None else f"{process.io_wait_share:.0%}",
         )
-        for one in busiest
+        for process in busiest
     )
     columns = ("process", "pid", "cores", "io wait")
     return Table(title="Processes, the busiest first", columns=columns, rows=rows, right=(1, 2, 3))

@@ -34,22 +34,21 @@ DUPLICATE = re.compile(
 
 def advise_by_log(nccl: NcclLog) -> Advice | None:
     """Which ranks share a device, by NCCL's own word."""
-    found = [
+    matches = [
         (warning, match)
         for warning in nccl.warnings
         if (match := DUPLICATE.search(warning.text)) is not None
     ]
-    if not found:
+    if not matches:
         return None
-    ranks = tuple(sorted({int(match[at]) for _, match in found for at in (1, 2)}))
-    device = found[0][1][3]
+    ranks = tuple(sorted({int(match[at]) for _, match in matches for at in (1, 2)}))
+    first, second, device = matches[0][1].group(1, 2, 3)
     return Advice(
         code=CODE,
         bound=BOUND,
-        summary=f"Ranks {found[0][1][2]} and {found[0][1][1]} are on one device ({device}): NCCL "
-        "refuses to begin.",
+        summary=f"Ranks {second} and {first} are on one device ({device}): NCCL refuses to begin.",
         action='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the device is first '
         "used, and no more ranks on a machine than it has devices",
-        evidence=tuple(f"NCCL: {warning.text}" for warning, _ in found[:8]),
+        evidence=tuple(f"NCCL: {warning.text}" for warning, _ in matches[:8]),
         ranks=ranks,
     )

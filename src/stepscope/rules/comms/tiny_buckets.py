@@ -126,13 +126,13 @@ def _best(job: JobCase, gradients: list[Messages], cost: Cost) -> _Merging | Non
     options = [(POLICY.usual_mb, POLICY.least_per_bucket)]
     if cost.measured and len(job.cases) > 1:
         options.append((POLICY.large_mb, POLICY.least_per_large))
-    found = []
+    priced = []
     for cap_mb, least in options:
         merged = [buckets(own, cap_mb) for own in gradients]
         merging = _Merging(cap_mb=cap_mb, gradients=gradients, merged=merged, cost=cost)
         if merging.num_after and sum(map(len, gradients)) >= least * merging.num_after:
-            found.append((job.speedup(merging.change(job.job_graph)), merging))
-    return max(found, key=lambda each: each[0], default=(1.0, None))[1]
+            priced.append((job.speedup(merging.change(job.job_graph)), merging))
+    return max(priced, key=lambda each: each[0], default=(1.0, None))[1]
 
 
 def buckets(gradients: Messages, cap_mb: int) -> list[Bucket]:

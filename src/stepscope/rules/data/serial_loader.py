@@ -188,22 +188,22 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
     if metadata is None or metadata.loader is None or metadata.own_cores is None:
         return ()
     cores = f"num_workers={metadata.loader.num_workers}; the rank has {metadata.own_cores:g} cores"
-    told = [cores, workers.rates(metadata, num)]
+    evidence = [cores, workers.rates(metadata, num)]
     if workers.cores_each < WAITING_CORES:
-        told.append(
+        evidence.append(
             f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"
         )
     if case.graph is None or case.graph.on_host or case.step_interval_ns is None:
-        return tuple(told)
+        return tuple(evidence)
     threads = _threads(metadata, loading_ns / case.step_interval_ns)
     if threads < MANY_THREADS:
-        return tuple(told)
+        return tuple(evidence)
     share = _operator_share(case)
     maybe = ""
     if share:
         maybe = f", {100 * share:.0f} % of the time in operators, whose threads spin between two"
     busy = f"making a batch keeps {threads:.0f} cores busy{maybe}; a worker has one thread"
-    return (*told, busy)
+    return (*evidence, busy)
 
 
 def _least(workers: Workers, num: int) -> str:

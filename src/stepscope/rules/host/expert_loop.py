@@ -145,13 +145,13 @@ def _selections(case: Case) -> tuple[Int64, list[Products]]:
     is_product = table.is_matrix & table.leads & ~table.backward & ~table.recomputed
     tasks = np.flatnonzero(is_product & (table.op != NONE))
     at = np.searchsorted(starts, trace.start_ns[table.op[tasks]], side="right") - 1
-    found: dict[int, list[tuple[int, int]]] = {}
+    by_position: dict[int, list[tuple[int, int]]] = {}
     for task, position in zip(tasks.tolist(), at.tolist(), strict=True):
         _, n, k = product_sizes(table, int(table.op[task]))
         if position >= 0 and n:
-            found.setdefault(position, []).append((n, k))
-    positions = sorted(found)
-    return starts[positions], [tuple(found[position]) for position in positions]
+            by_position.setdefault(position, []).append((n, k))
+    positions = sorted(by_position)
+    return starts[positions], [tuple(by_position[position]) for position in positions]
 
 
 def _runs(products: Sequence[Products], steps: Sequence[int]) -> list[tuple[int, int]]:

@@ -101,10 +101,10 @@ def _launched_at_once(graph: Graph, mask: Bool) -> Graph:
     return with_part_ns(graph, "work", work)
 
 
-def _captured(case: Case, mask: Bool, pace: float = 1.0) -> Change:
+def _captured(case: Case, mask: Bool, slowdown: float = 1.0) -> Change:
     """Compiled and captured, with what the compiled model does around its graphs, `pace` times as
     slowly."""
-    on_device, around = turned_and_fused(case, 0.5), captured_work(case, pace)
+    on_device, around = turned_and_fused(case, 0.5), captured_work(case, slowdown)
     unchecked = without_checks(case)
 
     def change(before: Graph) -> Graph:

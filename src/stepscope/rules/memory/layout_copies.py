@@ -97,5 +97,5 @@ def _dims(table: TaskTable, op: int) -> tuple[int, ...]:
 
 def _order(strides: tuple[int, ...], dims: tuple[int, ...]) -> list[int]:
     """The dimensions from the slowest to the fastest; those of one number say nothing."""
-    told = [index for index, side in enumerate(dims) if side > 1]
-    return sorted(told, key=lambda index: -strides[index])
+    wide = [index for index, side in enumerate(dims) if side > 1]
+    return sorted(wide, key=lambda index: -strides[index])

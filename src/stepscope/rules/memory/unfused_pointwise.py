@@ -118,11 +118,11 @@ def turned_and_fused(case: Case, share: float) -> Change:
     return change
 
 
-def _compiled(case: Case, share: float, pace: float = 1.0) -> Change:
+def _compiled(case: Case, share: float, slowdown: float = 1.0) -> Change:
     if is_compiled(case):
         return fused_tasks(case, share)  # What else compiling gives it has given.
     on_device = turned_and_fused(case, share)
-    on_host, unchecked = compiled_work(case, pace), without_checks(case)
+    on_host, unchecked = compiled_work(case, slowdown), without_checks(case)
     return lambda graph: unchecked(on_host(on_device(graph)))
 
 

@@ -100,9 +100,9 @@ def num_left(case: Case) -> float:
     return num_compiled_kernels(case, model_kernels(case))
 
 
-def compiled_work(case: Case, pace: float = 1.0) -> Change:
+def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host launches what is left of the kernels from compiled code, `pace` times as slowly."""
-    return with_launches(case, pace * POLICY.per_launch * num_left(case))
+    return with_launches(case, slowdown * POLICY.per_launch * num_left(case))
 
 
 @once_a_case
@@ -120,10 +120,10 @@ def without_checks(case: Case) -> Change:
     return lambda before: without_waits(before, mask)
 
 
-def captured_work(case: Case, pace: float = 1.0) -> Change:
+def captured_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host's time around the CUDA graphs of a compiled model, launching them left out."""
     per_parameter = POLICY.per_parameter_captured * _num_parameters(case)
-    return with_launches(case, pace * (POLICY.entering_captured + per_parameter))
+    return with_launches(case, slowdown * (POLICY.entering_captured + per_parameter))
 
 
 @once_a_case

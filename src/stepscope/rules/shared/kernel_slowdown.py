@@ -86,10 +86,12 @@ def extra_kernels(job: JobCase, index: int) -> ExtraKernels | None:
     return ExtraKernels(num=num / steps, ns=time_ns / steps)
 
 
-def _surplus(one: dict[Key, list[float]], other: dict[Key, list[float]]) -> tuple[int, float]:
+def _surplus(
+    first_side: dict[Key, list[float]], other: dict[Key, list[float]]
+) -> tuple[int, float]:
     """Launches of one rank beyond another's, and their time."""
     num, time_ns = 0, 0.0
-    for key, durations in one.items():
+    for key, durations in first_side.items():
         more = len(durations) - len(other.get(key, ()))
         if more > 0:
             num += more

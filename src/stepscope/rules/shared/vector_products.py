@@ -110,9 +110,9 @@ def at_precision(
     is_half = precision != "tf32"
     times = _times(table, roofs, slow, sized, precision)
     casts = np.zeros(len(slow))
-    beside = np.full(len(slow), np.nan)
+    image_ns = np.full(len(slow), np.nan)
     if is_half:
-        beside = image_times_in_half(graph, table, roofs)
+        image_ns = image_times_in_half(graph, table, roofs)
         forward = sized & ~table.backward
         cast_ns = np.zeros(len(table.example))
         for number in np.unique(table.alike[forward]).tolist():
@@ -124,10 +124,10 @@ def at_precision(
     def change(before: Graph) -> Graph:
         faster = np.where(slow, np.minimum(before.task_ns, times) + casts, before.task_ns)
         # What another fix has changed, as by fusing it, is not what it was.
-        others = ~np.isnan(beside) & (before.task_ns == graph.task_ns)
+        others = ~np.isnan(image_ns) & (before.task_ns == graph.task_ns)
         return replace(
             before,
-            task_ns=np.where(others, beside, faster),
+            task_ns=np.where(others, image_ns, faster),
             call_parts=_with_launches(before, sized & ~table.backward if is_half else None),
         )
 

@@ -42,7 +42,7 @@ def joined(hosts: Sequence[HostUse]) -> Job:
     """Where nothing says which process trains, those that nothing is known of stand for it."""
 
     def of(role: str) -> tuple[ProcessUse, ...]:
-        return tuple(one for host in hosts for one in host.of_role(role))
+        return tuple(process for host in hosts for process in host.of_role(role))
 
     cores = [host.num_cores for host in hosts if host.num_cores is not None]
     others = [host.other_cores for host in hosts if host.other_cores is not None]
@@ -51,7 +51,7 @@ def joined(hosts: Sequence[HostUse]) -> Job:
         of(RANK) or of(PROCESS),
         of(WORKER),
         of(COMPILER),
-        sum(one.wanted_cores or 0.0 for host in hosts for one in host.processes),
+        sum(process.wanted_cores or 0.0 for host in hosts for process in host.processes),
         sum(cores) if cores else None,
         sum(others) if others else None,
         max(held, default=None),
@@ -61,7 +61,7 @@ def joined(hosts: Sequence[HostUse]) -> Job:
 
 def io_share(processes: Sequence[ProcessUse]) -> float:
     """The middle of their shares in an uninterruptible wait."""
-    shares = [one.io_wait_share for one in processes if one.io_wait_share is not None]
+    shares = [process.io_wait_share for process in processes if process.io_wait_share is not None]
     return median(shares) if shares else 0.0
 
 
@@ -85,15 +85,15 @@ def loader_share(stacks: Sequence[HostStacks]) -> float:
     """Of all stacks, with the loader in them."""
     shares = [
         spot.total_share
-        for one in stacks
-        for spot in one.functions
+        for process in stacks
+        for spot in process.functions
         if "torch/utils/data" in (spot.file or "")
     ]
     return max(shares, default=0.0)
 
 
 def mean_wanted(processes: Sequence[ProcessUse]) -> float:
-    return fmean([one.wanted_cores or 0.0 for one in processes] or [0.0])
+    return fmean([process.wanted_cores or 0.0 for process in processes] or [0.0])
 
 
 def mean_busy(devices: Sequence[DeviceSeries]) -> float:
@@ -101,7 +101,7 @@ def mean_busy(devices: Sequence[DeviceSeries]) -> float:
 
 
 def named(processes: Sequence[ProcessUse]) -> str:
-    ranks = [one.rank for one in processes if one.rank is not None]
+    ranks = [process.rank for process in processes if process.rank is not None]
     if ranks and len(ranks) == len(processes):
         return (
             f"rank {number_ranges(ranks)}" if len(ranks) == 1 else f"ranks {number_ranges(ranks)}"

@@ -134,15 +134,15 @@ def _failed(nccl: NcclLog | None) -> Answer | None:
 def _hung(job: Job, used: Sequence[DeviceSeries], *, is_asked: bool) -> Answer | None:
     """Nothing runs anywhere: no core, no disk, no device. A device that nobody asked may be at work
     for them."""
-    measured = [one for one in job.all if one.wanted_cores is not None]
-    may_compute = any(one.uses_device for one in job.ranks) and not is_asked
+    measured = [process for process in job.all if process.wanted_cores is not None]
+    may_compute = any(process.uses_device for process in job.ranks) and not is_asked
     if not job.ranks or not measured or used or may_compute:
         return None
-    moved = [rate for one in job.all if (rate := moved_rate(one)) is not None]
-    is_idle = all((one.wanted_cores or 0.0) < POLICY.most_idle for one in measured)
+    moved = [rate for process in job.all if (rate := moved_rate(process)) is not None]
+    is_idle = all((process.wanted_cores or 0.0) < POLICY.most_idle for process in measured)
     if not is_idle or sum(moved) >= POLICY.most_moved:
         return None
-    most = max(one.wanted_cores or 0.0 for one in measured)
+    most = max(process.wanted_cores or 0.0 for process in measured)
     if io_share(job.ranks) >= 1 - POLICY.least_io:
         return Answer(
             HUNG,
@@ -186,22 +186,24 @@ def _by_devices(system: SystemReport, used: Sequence[DeviceSeries]) -> Answer | 
 def _by_host(
     job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks], *, is_asked: bool
 ) -> Answer:
-    if not any(one.wanted_cores is not None for one in job.ranks):
+    if not any(process.wanted_cores is not None for process in job.ranks):
         words = "no process was measured"
         if used:
             words = f"what the host does was not measured{while_devices(used)}"
         return Answer(UNCLEAR, f"Not known: {words}.", "stepscope triage PID, while the job runs")
-    working = [one for one in job.ranks if (one.wanted_cores or 0.0) >= POLICY.least_busy]
+    working = [
+        process for process in job.ranks if (process.wanted_cores or 0.0) >= POLICY.least_busy
+    ]
     if not working:
         return _waiting(job, used, stacks)
-    if len(job.ranks) > 1 and all(one.role == PROCESS for one in job.ranks):
+    if len(job.ranks) > 1 and all(process.role == PROCESS for process in job.ranks):
         return Answer(
             UNCLEAR,
             f"Host, or input by CPU: {len(working)} of {len(job.ranks)} processes never rest, and "
             "nothing says which of them train.",
             "stepscope triage PID: it tells ranks from their loader's workers",
         )
-    if not is_asked and all(one.uses_device for one in working):
+    if not is_asked and all(process.uses_device for process in working):
         return Answer(
             UNCLEAR,
             f"Not known: {named(working)} want{verb_s(working)} {mean_wanted(working):.2f} cores, "
@@ -247,7 +249,7 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
         )
     if job.num_cores is None:
         return None
-    threads = sum(one.num_threads or 0 for one in job.ranks)
+    threads = sum(process.num_threads or 0 for process in job.ranks)
     if job.wanted > THREADS.most_per_core * job.num_cores:
         fitting = max(1, int(job.num_cores / len(job.ranks)))
         return Answer(
@@ -257,8 +259,8 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
             f"OMP_NUM_THREADS={fitting}, torch.set_num_threads(1) in workers, and no more workers "
             "than cores",
         )
-    queued = sum(one.queued_cores or 0.0 for one in working)
-    wanted = sum(one.wanted_cores or 0.0 for one in working)
+    queued = sum(process.queued_cores or 0.0 for process in working)
+    wanted = sum(process.wanted_cores or 0.0 for process in working)
     if (
         job.other_cores is not None
         and job.other_cores >= POLICY.least_others * job.num_cores
@@ -277,7 +279,7 @@ def _crowded(job: Job, working: Sequence[ProcessUse]) -> Answer | None:
 def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks]) -> Answer:
     """No rank is busy: who is it that they wait for?"""
     where = while_devices(used)
-    compiling = sum(one.wanted_cores or 0.0 for one in job.compilers)
+    compiling = sum(process.wanted_cores or 0.0 for process in job.compilers)
     if compiling >= POLICY.least_busy:
         return Answer(
             COMPILING,
@@ -287,8 +289,8 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
             "the next run",
         )
     io, makers = io_share((*job.ranks, *job.workers)), job.workers or job.ranks
-    read = sum(read_rate(one) for one in (*job.ranks, *job.workers))
-    written = sum(one.disk_write_bytes_s or 0.0 for one in job.all)
+    read = sum(read_rate(process) for process in (*job.ranks, *job.workers))
+    written = sum(process.disk_write_bytes_s or 0.0 for process in job.all)
     if written >= POLICY.least_read and written > read and io_share(job.ranks) >= POLICY.least_io:
         return Answer(
             SAVES,
@@ -296,7 +298,9 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
             f"disk {io_share(job.ranks):.0%} of the time{where}.",
             "torch.distributed.checkpoint.async_save, a faster disk, or fewer saves",
         )
-    busy = [one for one in job.workers if (one.wanted_cores or 0.0) >= POLICY.least_busy]
+    busy = [
+        process for process in job.workers if (process.wanted_cores or 0.0) >= POLICY.least_busy
+    ]
     if busy and 2 * len(busy) >= len(job.workers):
         return _slow_workers(job, busy, where)
     is_reading = io >= POLICY.least_io or read >= POLICY.least_read
@@ -309,7 +313,7 @@ def _waiting(job: Job, used: Sequence[DeviceSeries], stacks: Sequence[HostStacks
             "read ahead: more workers and prefetch_factor, larger files (shards) in place of many "
             "small ones, or a copy on a local disk",
         )
-    at_work = max(job.rest, key=lambda one: one.wanted_cores or 0.0, default=None)
+    at_work = max(job.rest, key=lambda process: process.wanted_cores or 0.0, default=None)
     if at_work is not None and (at_work.wanted_cores or 0.0) >= POLICY.least_busy:
         return Answer(
             HOST,
@@ -356,11 +360,11 @@ def _also(state: str, job: Job, used: Sequence[DeviceSeries]) -> list[str]:
     unlimited = [device for device in used if device.power_limit_w is None]
     if unlimited and state == GPU:
         lines.append("whether the device is full is not known: its power limit was not recorded")
-    busy = [one for one in job.ranks if (one.wanted_cores or 0.0) >= POLICY.least_busy]
+    busy = [process for process in job.ranks if (process.wanted_cores or 0.0) >= POLICY.least_busy]
     resting = [
-        one
-        for one in job.ranks
-        if one.wanted_cores is not None and one.wanted_cores < POLICY.most_resting
+        process
+        for process in job.ranks
+        if process.wanted_cores is not None and process.wanted_cores < POLICY.most_resting
     ]
     if busy and resting:
         lines.append(
