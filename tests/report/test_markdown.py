@@ -298,7 +298,7 @@ def test_every_scenario_is_drawn(name: str) -> None:
         tag for tag in page.tags if not tag.startswith("/") and tag not in ("hr", "br", "img")
     ]
     assert sorted(opened) == sorted(tag[1:] for tag in page.tags if tag.startswith("/"))
-    ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary"
+    ours = "h2 h3 h4 p strong table thead tbody tr th td ul li code sub details summary blockquote"
     assert set(opened) <= set(ours.split())
 
 

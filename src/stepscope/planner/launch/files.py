@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import textwrap
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from stepscope.errors import UsageError
@@ -123,7 +123,8 @@ def _comment(text: str) -> str:
 
 
 def json_file(name: str, value: Any) -> LaunchFile:
-    return LaunchFile(name=name, text=json.dumps(value, indent=2) + "\n")
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return LaunchFile(name=name, text=f"{text}\n")
 
 
 def script_file() -> LaunchFile:
