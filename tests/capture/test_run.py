@@ -206,7 +206,8 @@ def test_saves_collections_and_evaluations_are_seen_with_their_lines(tmp_path: P
     )
     lines = {event["kind"]: event["line"] for event in rank.events if "line" in event}
     assert all("habits" in line for line in lines.values())
-    assert {"save", "gc", "evaluation"} == set(lines)
+    # On a busy machine a step may be slow for a reason of its own, and has a line then.
+    assert {"save", "gc", "evaluation"} == set(lines) - {"slow"}
     marks = json.loads(rank.windows[8].read_text())["stepscope_marks"]
     names = [name.partition(" at ")[0] for name, *_ in marks]
     assert sorted(set(names)) == ["gc.collect()", "torch.save"]

@@ -1,4 +1,4 @@
-"""Fix a recorded run: try its findings from the top, prove each, keep it or put it back.
+"""Fix a recorded run: try its findings from the top, prove each, keep it or revert it.
 
 RUN is a folder that `stepscope run` made; its own command is run again, or the one that --command
 gives. Without --verify nothing is run: it says what would be tried. With it, each fix that can be

@@ -30,7 +30,7 @@ COMMANDS = {
     "turn, until it is settled.",
     "tune.command": "Search a job's knobs with short real trials; the winner is checked and proven "
     "before it is named.",
-    "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or put it back.",
+    "fix": "Fix a recorded run: try its findings from the top, prove each, keep it or revert it.",
     "serve.command": "A page for this machine alone: its runs and recordings, their reports, two "
     "compared, one live.",
     "mcp.command": "Tools for an agent, over the Model Context Protocol on standard input and "

@@ -1,5 +1,5 @@
 """The loop that a performance engineer does by hand: take the first finding, set its fix from
-outside, prove it against what was kept so far, keep it or put it back, look again.
+outside, prove it against what was kept so far, keep it or revert it, look again.
 
 What looks and what proves are functions: the command line diagnoses and runs real trainings, tests
 make both up.

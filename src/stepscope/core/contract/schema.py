@@ -117,12 +117,15 @@ def _classes(shape: Type) -> Iterator[type]:
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The strings that stand under the fields of a class, and of those it inherits from."""
+    """The strings that stand under the fields of a class, and of those it inherits from; by the
+    fields' names in JSON."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("stepscope."):
             docs.update(_own_field_docs(base))
-    return docs
+    fields = getattr(cls, "__struct_fields__", ())
+    encoded = dict(zip(fields, getattr(cls, "__struct_encode_fields__", ()), strict=True))
+    return {encoded.get(name, name): text for name, text in docs.items()}
 
 
 def _own_field_docs(cls: type) -> Iterator[tuple[str, str]]:
