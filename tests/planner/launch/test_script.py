@@ -18,8 +18,17 @@ from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
 
 pytest.importorskip("torch")
 COUNT = """
-import json, torch, train
-print(json.dumps(sum(p.numel() for p in set(train.Decoder().parameters()))))
+import json, os, sys, torch
+torch.set_default_device("meta")
+counts = []
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.modules.pop("train", None)
+    import train
+    counts.append(sum(p.numel() for p in set(train.Decoder().parameters())))
+    sys.path.remove(folder)
+print(json.dumps(counts))
 """
 
 
@@ -80,19 +89,20 @@ def test_two_ranks_train_under_accelerate(tmp_path: Path) -> None:
     assert started(folder, "accelerate.commands.launch", *config)["measured"]["step_s"] > 0
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "gpt2", "qwen2.5-0.5b"])
-def test_the_script_has_the_planned_parameters(name: str, tmp_path: Path) -> None:
+def test_the_scripts_have_the_planned_parameters(tmp_path: Path) -> None:
     """Biases, tied heads, learned positions and grouped heads: counted by PyTorch itself."""
-    job = job_of("torchrun", name, "1x8xH100", seq_len=1024)
-    folder = written(launch_of("torchrun", job, chosen(job)), tmp_path)
-    code = f"import torch; torch.set_default_device('meta')\n{COUNT}"
+    names = ["smollm2-135m", "gpt2", "qwen2.5-0.5b"]
+    folders = []
+    for name in names:
+        job = job_of("torchrun", name, "1x8xH100", seq_len=1024)
+        (tmp_path / name).mkdir()
+        folders.append(str(written(launch_of("torchrun", job, chosen(job)), tmp_path / name)))
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=folder,
+        [sys.executable, "-W", "ignore", "-c", COUNT, *folders],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-2000:]
-    assert json.loads(run.stdout) == find_model(name).num_params
+    assert json.loads(run.stdout) == [find_model(name).num_params for name in names]
