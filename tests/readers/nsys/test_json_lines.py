@@ -170,7 +170,11 @@ def as_json(export: Path, path: Path) -> Path:
     with closing(sqlite3.connect(export)) as connection:
         connection.row_factory = sqlite3.Row
 
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
         def rows(table: str) -> list[sqlite3.Row]:
+            if table not in there:
+                return []
             return list(connection.execute(f"SELECT * FROM {table}"))  # noqa: S608
 
         lines: list[Any] = []
