@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.graph_replays import MIN_KERNELS
 from stepscope.analyses.kernels.launches import num_lost
 from stepscope.analyses.links import link
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext, build_context
 from stepscope.analyses.tables.views import kernel_views, module_views, operator_views
+from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER
 from stepscope.core.trace import NONE, Kind, Launch, Trace
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
@@ -263,6 +265,14 @@ def test_tables_of_a_real_graph_name_operators_and_say_how(real: RankContext) ->
     assert any("operators of the captured run" in note for note in facts.notes)
     assert facts.phases is not None
     assert facts.phases.backward_ns > facts.phases.forward_ns > 0
+
+
+def test_backward_kernels_of_a_real_graph_are_of_backward(real: RankContext) -> None:
+    trace = real.trace
+    kernels = np.flatnonzero(trace.is_kind(Kind.KERNEL) & (real.links.captured != NONE))
+    named = np.array(["tanh_backward" in trace.names[code] for code in trace.name[kernels]])
+    assert set(step_parts(real, kernels[named]).tolist()) == {BACKWARD}
+    assert set(step_parts(real, kernels).tolist()) == {FORWARD, BACKWARD, OPTIMIZER}
 
 
 def test_a_recording_without_the_captured_run_says_what_to_record() -> None:
