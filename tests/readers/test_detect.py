@@ -132,8 +132,11 @@ def test_a_text_beyond_the_limit_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert "tail" in notes[0]
 
 
-def test_nsights_json_is_named_with_what_to_export_instead(tmp_path: Path) -> None:
+def test_nsights_json_without_what_is_read_says_what_to_export_instead(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"Type":79,"CudaEvent":{"startNs":"1"}}\n{"NvtxEvent":{"Text":"a"}}\n')
+    source = Source(path=path, label="run.json")
+    (each,) = detect.detect(source, [])
+    assert each.name == "nsys-json"
     with pytest.raises(FormatError, match="nsys export --type sqlite"):
-        detect.refuse_unknown(Source(path=path, label="run.json"))
+        each.reader().read(source)

@@ -13,10 +13,10 @@ from importlib import resources
 import msgspec
 from msgspec import Struct
 
+from stepscope.analyses.graph_replays import GRAPH_LAUNCH
 from stepscope.core.trace import Kind, Trace
 
 FILE = "known_bugs.json"
-GRAPH_LAUNCH = re.compile(r"^(?:cu|cuda|hip)\w*GraphLaunch")
 LAUNCH = re.compile(r"^(?:cu|cuda|hip)\w*LaunchKernel")
 
 

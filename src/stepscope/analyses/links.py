@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.graph_replays import captured_calls
 from stepscope.analyses.host.nesting import enclosing
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
@@ -25,6 +26,16 @@ class Links(Struct, frozen=True, kw_only=True):
     """Device work: the innermost host range (not a runtime call) it was launched in."""
     shared: Bool
     """Device work: its launching call launched other work too (a CUDA graph)."""
+    captured: Int64
+    """Kernels of a CUDA graph: the call that launched the same kernel in the run that was
+    captured, where the recording holds it."""
+
+    def origin(self, work: Int64) -> Int64:
+        """The host event each piece of device work comes from: in the captured run, where it
+        is a graph's and that is known; else what launched it."""
+        captured = self.captured[work]
+        origin: Int64 = np.where(captured == NONE, self.launch[work], captured)
+        return origin
 
 
 def link(trace: Trace) -> Links:
@@ -45,6 +56,7 @@ def link(trace: Trace) -> Links:
         launch=launch,
         op=_launching_range(trace, parent, launch, device),
         shared=_shared(trace, launch, device),
+        captured=captured_calls(trace, parent, launch),
     )
 
 

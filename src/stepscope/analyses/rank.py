@@ -45,7 +45,8 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     `step_ns` is the unprofiled step time, when known."""
     trace, links, steps = context.trace, context.links, context.cut.steps
     low, high = context.window
-    charges = context.charges.only(_within(trace, context.charges.work, low, high))
+    inside = _within(trace, context.charges.work, low, high)
+    charges, origins = context.charges.only(inside), context.origins.only(inside)
     kernels = context.kernels.only(_within(trace, context.kernels.kernels, low, high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
     launches = launch_facts(
@@ -54,7 +55,7 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     marks = inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]
     modules = None
     if trace.meta.has_stacks:
-        modules = inclusive_rows(trace, links, charges, module_ranges(trace))[:MAX_ROWS]
+        modules = inclusive_rows(trace, links, origins, module_ranges(trace))[:MAX_ROWS]
     return RankFacts(
         rank=rank,
         path=trace.meta.path,
@@ -65,11 +66,11 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
         partition=partition(trace, links, context.sets, context.host, steps),
         launches=launches,
         categories=category_rows(trace, kernels),
-        kernels=kernel_rows(trace, charges, kernels)[:MAX_ROWS],
-        ops=_op_rows(context, charges),
+        kernels=kernel_rows(trace, origins, kernels)[:MAX_ROWS],
+        ops=_op_rows(context, origins),
         modules=modules,
         marks=_projected(trace, links, marks),
-        phases=phases(trace, charges),
+        phases=phases(trace, origins),
         copies=copy_rows(trace, links, context.host, charges.work),
         host=host_facts(trace, links, context.host, *context.cut.host_window),
         roofline=roofline(trace, charges, kernels, context.roofs, len(steps.windows), step),
@@ -156,10 +157,37 @@ NSYS = _RecorderOptions(
 )
 
 
+def _graph_notes(links: Links, work: Int64) -> list[tuple[int, str]]:
+    """Whose the work of CUDA graphs is, as far as that can be told."""
+    in_graphs = links.shared[work] | (links.captured[work] != NONE)
+    graphs, known = int(in_graphs.sum()), int((links.captured[work] != NONE).sum())
+    return [
+        (
+            known,
+            (
+                f"{known} of {graphs} device events inside CUDA graphs are charged to the "
+                "operators of the captured run, kernel by kernel in its order"
+            ),
+        ),
+        (
+            graphs - known,
+            (
+                f"{graphs - known} device events ran inside CUDA graphs: charged to the graph's "
+                "launch, not to operators"
+                + (
+                    ""
+                    if known
+                    else " (record the eager run before the capture too: kernels are then "
+                    "matched with it by name and order)"
+                )
+            ),
+        ),
+    ]
+
+
 def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
     trace, links, steps, device = context.trace, context.links, context.cut.steps, context.device
     unlinked = int((links.launch[work] == NONE).sum())
-    graphs = int(links.shared[work].sum())
     devices = len(distinct(trace.device[work]))
     name = "the device" if device is None else repr(device.name)
     recorder = NSYS if any(key.startswith("nsys") for key in trace.meta.versions) else KINETO
@@ -233,14 +261,7 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
                 "the recording began)"
             ),
         ),
-        (
-            graphs,
-            (
-                f"{graphs} device events ran inside CUDA graphs: charged to the graph's launch, "
-                "not "
-                "to operators"
-            ),
-        ),
+        *_graph_notes(links, work),
         (
             context.roofs is None and steps.where == "device",
             f"{name} is not in our tables: no peaks, no MFU",

@@ -16,7 +16,7 @@ from stepscope.analyses.steps.projection import Charges, charge
 from stepscope.analyses.steps.windows import StepCut, cut_steps
 from stepscope.core.calibrated import Calibrated
 from stepscope.core.hardware import DeviceSpec
-from stepscope.core.trace import Bool, DeviceProperties, Kind, Trace
+from stepscope.core.trace import NONE, Bool, DeviceProperties, Kind, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,9 @@ class RankContext:
     sets: DeviceSets
     charges: Charges
     """Of all device work that belongs to a step."""
+    origins: Charges
+    """The same, with kernels of CUDA graphs charged to the operators they were captured from:
+    for tables. Rules price what a step's own host did, and those ran elsewhere."""
     kernels: KernelWork
     """Of the same work's kernels."""
     roofs: DevicePeaks | None
@@ -51,7 +54,9 @@ def build_context(
     collective = collective_kernels(trace, links)
     cut = cut_steps(trace, links)
     roofs = None if spec is None else DevicePeaks(spec=spec, measured=measured)
-    charges = charge(trace, links, np.flatnonzero(trace.device_work))
+    work = np.flatnonzero(trace.device_work)
+    charges = charge(trace, links, work)
+    has_origins = bool((links.captured != NONE).any())
     return RankContext(
         trace=trace,
         links=links,
@@ -60,6 +65,7 @@ def build_context(
         collective=collective,
         sets=device_sets(trace, collective),
         charges=charges,
+        origins=charge(trace, links, work, captured=True) if has_origins else charges,
         kernels=kernel_work(trace, charges, collective, roofs),
         roofs=roofs,
         device=device_of(trace),

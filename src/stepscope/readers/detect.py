@@ -82,8 +82,6 @@ JSON_FIELDS = (
     ),
 )
 """Looked for at the start of JSON that has not come to its events yet."""
-NSYS_JSON = re.compile(rb'"(?:CudaEvent|TraceProcessEvent|NvtxEvent|NvtxUserEvent)"\s*:\s*\{')
-"""A record of `nsys export --type json`."""
 TEXTS = (
     (re.compile(rb"\A\s*<(?:!doctype|html|\?xml|svg)", re.IGNORECASE), "a web page"),
     (
@@ -272,12 +270,6 @@ def _what_is(head: bytes, label: str) -> tuple[str, str]:
     is_json = head.lstrip(SPACE).startswith((b"{", b"["))
     if is_json and b'"traceEvents"' in head:
         return "", ""
-    if is_json and NSYS_JSON.search(head):
-        instead = (
-            "Export the report anew as a database, which has the same events in tables: nsys "
-            "export --type sqlite run.nsys-rep."
-        )
-        return "Nsight Systems' JSON", instead
     for pattern, what in JSON_FIELDS if is_json else TEXTS:
         if pattern.search(head):
             return what, WANTED

@@ -93,6 +93,15 @@ FORMATS: tuple[Format, ...] = (
         has_parts=True,
     ),
     Format(
+        name="nsys-json",
+        words="Nsight Systems, exported to JSON (SQLite has more)",
+        kind=TRACE,
+        record="nsys export --type json run.nsys-rep",
+        judges=("steps", "partition", "kernels", "operators", "host", "comms"),
+        module="nsys.json_lines",
+        has_parts=True,
+    ),
+    Format(
         name="nsys-stats",
         words="tables of nsys stats (CSV)",
         kind=KERNELS,

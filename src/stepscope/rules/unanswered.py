@@ -89,6 +89,9 @@ def _by_kernels(rank: RankFacts, bound: str) -> Reason:
     reached = _reached(rows)
     if rank.roofline.device is None:
         return f"most in {named}; this device's peaks are not known", "--hardware FILE, calibrated"
+    if reached is None and rank.launches is not None and rank.launches.num_in_graphs:
+        why = "the work inside CUDA graphs is not recorded with its shapes"
+        return f"most in {named}; {why}", "an ncu report of them, given with the trace"
     if reached is None:
         return f"most in {named}; what they must do is not known", "record_shapes=True"
     how = f"at {reached:.0%} of the device's roofs" if reached <= 1 else "at the device's roofs"

@@ -24,15 +24,13 @@ its last scatter comes in a callback, when autograd's ranges are over."""
 def step_parts(context: RankContext, events: Int64) -> Int64:
     """The part of the step that launched each;
     NONE where its launch is not known, or backward cannot be distinguished."""
-    charges = context.charges
+    charges = context.origins
     part = np.full(len(context.trace), NONE, np.int64)
     if charges.backward.any():
-        part[charges.work] = np.where(context.links.launch[charges.work] != NONE, FORWARD, NONE)
+        part[charges.work] = np.where(charges.launch != NONE, FORWARD, NONE)
         part[charges.work[charges.backward]] = BACKWARD
         marked = ancestor_with(
-            context.links.parent,
-            context.links.launch[charges.work],
-            matching(context.trace, SHARDED_BACKWARD),
+            context.links.parent, charges.launch, matching(context.trace, SHARDED_BACKWARD)
         )
         part[charges.work[marked != NONE]] = BACKWARD
         part[charges.work[charges.optimizer]] = OPTIMIZER
@@ -41,7 +39,7 @@ def step_parts(context: RankContext, events: Int64) -> Int64:
 
 def backward_spans(context: RankContext) -> tuple[tuple[int, int, int], ...]:
     """Per step, from the first compute kernel of its backward pass to the end of the last."""
-    trace, charges = context.trace, context.charges
+    trace, charges = context.trace, context.origins
     work = charges.work[charges.backward]
     work = work[~context.collective[work]]
     work = work[context.cut.step_of[work] != NONE]

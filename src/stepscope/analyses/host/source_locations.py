@@ -78,7 +78,7 @@ def stacks_of(trace: Trace, links: Links) -> Stacks | None:
 def origins(stacks: Stacks, events: Int64) -> Origins:
     """Where each event, on the device or the host, comes from; an event may be NONE."""
     on_device = stacks.trace.device_work[events] & (events != NONE)
-    parent, start = stacks.links.parent, np.where(on_device, stacks.links.launch[events], events)
+    parent, start = stacks.links.parent, np.where(on_device, stacks.links.origin(events), events)
     forward = forward_of(stacks.trace, ancestor_with(parent, start, stacks.node))
 
     def innermost(marked: Bool) -> Int64:

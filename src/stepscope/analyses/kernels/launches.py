@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from stepscope.analyses.graph_replays import in_capture
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.activity import SHORT_GAP_NS, HostActivity, close_gaps
 from stepscope.analyses.intervals import Intervals, complement, contains, subtract, union
@@ -72,6 +73,7 @@ def num_lost(trace: Trace, links: Links, work: Int64) -> int:
         return 0
     idle = trace.is_kind(Kind.RUNTIME) & matching(trace, LAUNCH_CALL)
     idle[links.launch[links.launch != NONE]] = False
+    idle &= ~in_capture(trace)
     return int((~by_call).sum()) + int(idle[calls.min() : calls.max() + 1].sum())
 
 

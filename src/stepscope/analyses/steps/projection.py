@@ -29,6 +29,8 @@ class Charges(Struct, frozen=True, kw_only=True):
     indices into the trace), whom it is charged to."""
 
     work: Int64
+    launch: Int64
+    """The host event that launched it; NONE when it was not recorded."""
     op: Int64
     """The innermost operator it was launched in; NONE when there is none."""
     home: Int64
@@ -44,9 +46,10 @@ class Charges(Struct, frozen=True, kw_only=True):
         return Charges(**{name: getattr(self, name)[chosen] for name in self.__struct_fields__})
 
 
-def charge(trace: Trace, links: Links, work: Int64) -> Charges:
-    """Follow every launch up the host's ranges."""
-    launch = links.launch[work]
+def charge(trace: Trace, links: Links, work: Int64, *, captured: bool = False) -> Charges:
+    """Follow every launch up the host's ranges; with `captured`, that of a CUDA graph's kernel in
+    the run that was captured."""
+    launch = links.origin(work) if captured else links.launch[work]
     is_op = trace.is_kind(Kind.OP)
     op = ancestor_with(links.parent, launch, is_op)
     backward, optimizer, recomputed = (
@@ -59,6 +62,7 @@ def charge(trace: Trace, links: Links, work: Int64) -> Charges:
     )
     return Charges(
         work=work,
+        launch=launch,
         op=op,
         home=_forward_home(trace, links, launch, op, backward & ~recomputed),
         backward=backward & ~optimizer,
@@ -152,7 +156,7 @@ def inclusive_rows(
     trace: Trace, links: Links, charges: Charges, ranges: Bool
 ) -> tuple[RangeRow, ...]:
     """Device time launched inside each of the given ranges, directly or further down, per name."""
-    start = np.where(charges.home == NONE, links.launch[charges.work], charges.home)
+    start = np.where(charges.home == NONE, charges.launch, charges.home)
     linked = start != NONE
     inside = _sums_inside(links.parent, start[linked], trace.dur_ns[charges.work[linked]])
     if not inside:

@@ -86,7 +86,7 @@ def _from_name(trace: Trace, events: Int64, pattern: re.Pattern[str]) -> Values:
 def _op(context: RankContext, work: Int64) -> Values:
     """The innermost operator of each piece of device work."""
     op = np.full(len(context.trace), NONE, np.int64)
-    op[context.charges.work] = context.charges.op
+    op[context.origins.work] = context.origins.op
     return named(op[work], context.trace.name, context.trace.names)
 
 

@@ -73,12 +73,12 @@ def _calls(context: RankContext) -> _Calls:
     above = ancestor_with(parent, parent[ops], is_op)
     has_above = above != NONE
     inner = sums(above[has_above], trace.dur_ns[ops[has_above]], len(trace))
-    inside = _inside(context) & (context.charges.op != NONE)
+    inside = _inside(context) & (context.origins.op != NONE)
     return _Calls(
         ops,
         np.maximum(trace.dur_ns[ops] - inner[ops], 0),
-        context.charges.op[inside],
-        trace.dur_ns[context.charges.work[inside]],
+        context.origins.op[inside],
+        trace.dur_ns[context.origins.work[inside]],
     )
 
 
@@ -148,7 +148,7 @@ def kernel_views(context: RankContext) -> tuple[KernelView, ...]:
     """By name and launching operator, as the table of kernels has them."""
     trace = context.trace
     inside = _inside(context) & (trace.kind[context.charges.work] == Kind.KERNEL)
-    kernels, op = context.charges.work[inside], context.charges.op[inside]
+    kernels, op = context.origins.work[inside], context.origins.op[inside]
     if not len(kernels):
         return ()
     op_name = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
@@ -208,10 +208,10 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
     """The tree of modules, in the order in which they were first called."""
     trace, parent = context.trace, context.links.parent
     is_module = module_ranges(trace)
-    calls = _in_window(trace, np.flatnonzero(is_module), context.cut.host_window)
+    measured = _in_window(trace, np.flatnonzero(is_module), context.cut.host_window)
+    calls = np.union1d(measured, _captured_modules(context, is_module))[:MAX_MODULE_CALLS]
     if not len(calls):
         return None
-    calls = calls[:MAX_MODULE_CALLS]
     above = ancestor_with(parent, parent[calls], is_module)
     node_of: dict[int, int] = {}
     nodes: dict[tuple[int, int], int] = {}
@@ -222,6 +222,8 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
         if len(tree) < len(nodes):
             tree.append(place)
     rows = np.array([node_of[call] for call in calls.tolist()], np.int64)
+    # Those of a captured run outside the steps lend their names, not their time.
+    rows, calls = (column[np.isin(calls, measured)] for column in (rows, calls))
     counts = np.bincount(rows, minlength=len(tree))
     host = sums(rows, trace.dur_ns[calls], len(tree))
     device = _device_by_node(context, is_module, node_of, len(tree))
@@ -242,14 +244,32 @@ def module_views(context: RankContext) -> tuple[ModuleView, ...] | None:
     )
 
 
+def _modules_of(context: RankContext, is_module: Bool) -> Int64:
+    """Of all charged work, the innermost module it was launched in."""
+    charges = context.origins
+    start = np.where(charges.home == NONE, charges.launch, charges.home)
+    return ancestor_with(context.links.parent, start, is_module)
+
+
+def _captured_modules(context: RankContext, is_module: Bool) -> Int64:
+    """The modules, and those around them, that the measured work of CUDA graphs was captured in."""
+    work, links = context.origins.work, context.links
+    inside = _inside(context) & (links.captured[work] != NONE)
+    calls = np.unique(_modules_of(context, is_module)[inside])
+    level = calls = calls[calls != NONE]
+    while len(level):
+        level = np.unique(ancestor_with(links.parent, links.parent[level], is_module))
+        level = level[level != NONE]
+        calls = np.union1d(calls, level)
+    return calls
+
+
 def _device_by_node(
     context: RankContext, is_module: Bool, node_of: dict[int, int], num: int
 ) -> Int64:
     """The time of the work launched in each node, and in no node below it."""
-    trace, links, inside = context.trace, context.links, _inside(context)
-    work, home = context.charges.work[inside], context.charges.home[inside]
-    start = np.where(home == NONE, links.launch[work], home)
-    module = ancestor_with(links.parent, start, is_module)
+    trace, inside = context.trace, _inside(context)
+    work, module = context.origins.work[inside], _modules_of(context, is_module)[inside]
     device = np.zeros(num, np.int64)
     codes, rows = np.unique(module, return_inverse=True)
     totals = sums(rows, trace.dur_ns[work], len(codes))

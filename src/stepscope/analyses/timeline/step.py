@@ -288,9 +288,8 @@ def _origin_names(context: RankContext, event: Int64) -> tuple[Int64, Int64, Int
     NONE where there is none."""
     trace = context.trace
     ops = np.full(len(trace), NONE, np.int64)
-    ops[context.charges.work] = np.where(
-        context.charges.op == NONE, context.links.op[context.charges.work], context.charges.op
-    )
+    charges = context.origins
+    ops[charges.work] = np.where(charges.op == NONE, context.links.op[charges.work], charges.op)
     stacks = stacks_of(trace, context.links)
     nowhere = np.full(len(event), NONE, np.int64)
     origin = None if stacks is None else origins(stacks, event)
