@@ -18,6 +18,7 @@ from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, some
+from tests.waiting import until
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -207,8 +208,8 @@ def test_on_paper_it_is_light_and_unfolded(browser: Any, demo_page: Path) -> Non
     on_screen = page.evaluate(ink)
     page.emulate_media(media="print")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_timeout(100)
-    assert page.evaluate(ink) != on_screen
+    # Drawn anew in other colours, when the browser comes to it.
+    until(lambda: page.evaluate(ink) != on_screen, seconds=10)
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
     assert page.said == []
     page.context.close()
