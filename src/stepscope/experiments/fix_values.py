@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stepscope.protocol.control_group import cpu_quota
-from stepscope.protocol.settings import RAISED, SETTINGS, Value
+from stepscope.protocol.settings import SETTINGS, Value, raised_by
 
 MOST_WORKERS = 8
 """Loader workers to try first: beyond this, memory and start-up grow faster than what is gained."""
@@ -26,6 +26,7 @@ def fixes(code: str, *, num_ranks: int = 1) -> dict[str, Value] | None:
         "shallow-prefetch": {"prefetch_factor": 8},
         "pageable-copy": {"pin_memory": True},
         "tiny-buckets": {"bucket_cap_mb": 100.0},
+        "oversized-buckets": {"bucket_cap_mb": 25.0},
         "unused-parameter-scan": {"find_unused_parameters": False},
         "buffer-broadcast": {"broadcast_buffers": False},
         "looped-optimizer": {"fused_optimizer": True},
@@ -62,10 +63,12 @@ def fix_reasons(code: str, *, num_ranks: int = 1) -> dict[str, str]:
         ("shallow-prefetch", "prefetch_factor"): "four times PyTorch's own, 2",
         ("starved-loader", "prefetch_factor"): "twice PyTorch's own, 2",
         ("tiny-buckets", "bucket_cap_mb"): "four times DDP's own, 25",
+        ("oversized-buckets", "bucket_cap_mb"): "what DDP takes by itself",
     }
     reasons = {name: given.get((code, name), SETTINGS[name].words) for name in tried}
     more = "a job that has as much already keeps its own"
-    return {name: f"{why}; {more}" if name in RAISED else why for name, why in reasons.items()}
+    raised = raised_by(code, tried)
+    return {name: f"{why}; {more}" if name in raised else why for name, why in reasons.items()}
 
 
 def own_cores() -> int:

@@ -26,7 +26,7 @@ from stepscope.core.experiments.fixed import (
 from stepscope.core.experiments.trials import Change, Value
 from stepscope.experiments.fix_values import fixes
 from stepscope.experiments.verify.numerics_check import DIFFERS, UNKNOWN
-from stepscope.protocol.settings import RAISED, SETTINGS, value_of
+from stepscope.protocol.settings import SETTINGS, raised_by, value_of
 
 Look = Callable[[Change], Sequence[Finding]]
 """The findings of the command with this change applied on top of it, most costly first."""
@@ -143,7 +143,7 @@ class _Fixing:
             if attempt.outcome != NOT_TRIED or is_little or self._num_tried >= self._policy.most:
                 self.attempts.append(_limited(attempt, self._num_tried, self._policy))
                 continue
-            raised = self.kept.raised | (RAISED & attempt.knobs.keys())
+            raised = self.kept.raised | raised_by(attempt.code, attempt.knobs)
             trying = replace(self.kept, knobs={**self.kept.knobs, **attempt.knobs}, raised=raised)
             if trying.knobs == self.kept.knobs:
                 why = "what would be set for it is set already, by a fix that was kept"

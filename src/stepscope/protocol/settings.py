@@ -3,7 +3,7 @@ and which findings each of them fixes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: 
 
 RAISED = frozenset({"num_workers", "prefetch_factor", "bucket_cap_mb"})
 """Where a finding says that there is too little of it: its fix never takes a job's own down."""
+LOWERED = {"oversized-buckets": frozenset({"bucket_cap_mb"})}
+"""Findings that say that there is too much of one of these."""
 COMPILE_MODES = ("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 _ALL = (
@@ -77,7 +79,8 @@ _ALL = (
          None, 1, 1 << 20, numerics=DIFFERS),
     Setting(
         name="bucket_cap_mb", kind="float", words="size of DDP's buckets of gradients",
-        usual=25.0, low=0.1, high=4096.0, numerics=ROUNDING, fixes=("tiny-buckets",),
+        usual=25.0, low=0.1, high=4096.0, numerics=ROUNDING,
+        fixes=("tiny-buckets", "oversized-buckets"),
     ),
     _bool("gradient_as_bucket_view", "DDP's gradients lie in its buckets", False),
     _bool("static_graph", "DDP may take every step for like the first", False),
@@ -131,6 +134,11 @@ _ALL = (
     ),
 )  # fmt: skip
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _ALL}
+
+
+def raised_by(code: str, names: Iterable[str]) -> frozenset[str]:
+    """Those of these settings that the fix of a finding only ever raises."""
+    return (RAISED - LOWERED.get(code, frozenset())) & frozenset(names)
 
 
 def checked(knobs: Mapping[str, Any]) -> dict[str, Value]:

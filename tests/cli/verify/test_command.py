@@ -252,6 +252,15 @@ def test_a_value_that_is_given_is_no_bound() -> None:
     assert given.changes["candidate"].raised == frozenset()
 
 
+def test_buckets_are_made_smaller_where_they_are_too_large() -> None:
+    larger, smaller = (
+        read_sides(parsed("--apply", code, "--", "python", "t.py")).changes["candidate"]
+        for code in ("tiny-buckets", "oversized-buckets")
+    )
+    assert larger.raised == {"bucket_cap_mb"}
+    assert (smaller.knobs, smaller.raised) == ({"bucket_cap_mb": 25.0}, frozenset())
+
+
 def test_a_change_of_nothing_is_no_gain_and_fails(
     faked: Callable[[Faker], list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

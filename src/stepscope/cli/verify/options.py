@@ -248,7 +248,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
 def read_sides(arguments: argparse.Namespace) -> Sides:
     """The sides of these arguments. Mistakes are reported before anything runs."""
     from stepscope.core.experiments.trials import Change
-    from stepscope.protocol.settings import RAISED
+    from stepscope.protocol.settings import raised_by
 
     after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
     if after and arguments.baseline is not None:
@@ -267,7 +267,7 @@ def read_sides(arguments: argparse.Namespace) -> Sides:
         "candidate": Change(
             environment=_environment(arguments.candidate_env, "--candidate-env"),
             knobs=knobs,
-            raised=frozenset(RAISED & knobs.keys()) - given,
+            raised=frozenset().union(*(raised_by(code, knobs) for code in codes)) - given,
         ),
     }
     if baseline == candidate and changes["baseline"] == changes["candidate"]:
