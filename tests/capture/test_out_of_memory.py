@@ -40,3 +40,26 @@ def test_a_job_that_dies_of_something_else_leaves_nothing(tmp_path: Path) -> Non
     ended = record(tmp_path, "train(3)\nraise ValueError('no')")
     assert ended.code == 1
     assert run_facts(ended.run).failures == ()
+
+
+ASKS_IN_BACKWARD = """
+class Asks(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x
+    @staticmethod
+    def backward(context, gradient):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+def fail(step):
+    x = torch.ones(1, requires_grad=True)
+    Asks.apply(x).sum().backward()
+train(9, fail)
+"""
+
+
+def test_the_line_is_never_one_of_the_capture(tmp_path: Path) -> None:
+    ended = record(tmp_path, ASKS_IN_BACKWARD)
+    (failure,) = run_facts(ended.run).failures
+    assert failure.where is not None
+    assert "step.py" not in failure.where
+    assert failure.phase == "backward"

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.run import RunFacts
+from stepscope.report.diagnosis.brief import brief
 from stepscope.report.diagnosis.short import MOST_FINDINGS, next_commands, short_document
 from stepscope.report.diagnosis.view import damage_warnings
 from stepscope.report.document.blocks import Segment, Stack
@@ -41,6 +43,18 @@ def test_any_diagnosis_fits_on_a_screen(name: str) -> None:
 def test_the_first_screen_of_a_healthy_run(check_golden: Golden) -> None:
     diagnosis = SCENARIOS["healthy"]()
     check_golden(GOLDEN / "short_healthy.txt", to_text(short_document(diagnosis)))
+
+
+def test_memory_that_ran_out_comes_before_what_is_slow() -> None:
+    diagnosis = SCENARIOS["healthy"]()
+    failed = OutOfMemoryReport(
+        source="run", label="run", asked_bytes=3 << 30, free_bytes=1 << 30, phase="backward"
+    )
+    facts = replace(diagnosis.facts, out_of_memory=(failed,))
+    diagnosis = replace(diagnosis, facts=facts)
+    words = "Out of memory: 3.22 GB could not be had in backward: 2.15 GB too little."
+    assert to_text(short_document(diagnosis)).startswith(words)
+    assert brief(diagnosis).startswith(words)
 
 
 def test_the_bar_takes_all_its_cells_and_every_part_has_one() -> None:

@@ -19,6 +19,7 @@ MOST_MESSAGE = 4_000
 MOST_CAUSES = 8
 """Exceptions that one was raised from, looked at."""
 TORCH_PARTS = ("/torch/", "/functorch/", "/triton/")
+OURS = os.path.dirname(os.path.dirname(__file__)).replace(os.sep, "/") + "/"
 PHASES = (("/torch/optim/", "optimizer"), ("/torch/autograd/", "backward"))
 MODULE_FILE = "/torch/nn/modules/module.py"
 
@@ -83,13 +84,14 @@ def _capacity(cuda: Any) -> int:
 
 
 def _where(error: BaseException) -> tuple[str | None, str | None]:
-    """The innermost line outside of torch, and the phase that torch's own lines show."""
+    """The innermost line outside of torch and of the capture, and the phase that torch's own lines
+    show."""
     where = phase = None
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
         file = code.co_filename.replace(os.sep, "/")
-        if not any(part in file for part in TORCH_PARTS):
+        if not file.startswith(OURS) and not any(part in file for part in TORCH_PARTS):
             short = "/".join(file.split("/")[-2:])
             where = f"{code.co_name} ({short}:{trace.tb_lineno})"
         phase = next((name for part, name in PHASES if part in file), phase)

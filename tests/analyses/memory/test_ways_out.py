@@ -105,6 +105,30 @@ def test_what_the_capture_wrote_is_explained() -> None:
     assert (report.cache_bytes, report.free_bytes, report.rank) == (8 << 30, 1 << 30, 3)
 
 
+def test_what_torch_says_of_the_moment_outweighs_what_was_held_later() -> None:
+    """Of a job on an H200: when the exception was seen, the failed backward pass had let 3.2 GiB
+    go, and it looked as if pieces that were too small had been the reason."""
+    failure = RecordedFailure(
+        message="CUDA out of memory. Tried to allocate 2.93 GiB. GPU 0 has a total capacity of "
+        "139.80 GiB of which 119.64 GiB is free. Including non-PyTorch memory, this process has "
+        "20.15 GiB memory in use. 20.97 GiB allowed; Of the allocated memory 18.89 GiB is "
+        "allocated by PyTorch, and 531.53 MiB is reserved by PyTorch but unallocated.",
+        phase="backward",
+        capacity_bytes=150109880320,
+        held_bytes=17136317952,
+        reserved_bytes=20839399424,
+        sizes={"weights": 866890752, "optimizer": 1733782092},
+    )
+    run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
+    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    gib = 1 << 30
+    assert report.held_bytes == round(18.89 * gib)
+    assert report.cache_bytes == round(531.53 * (1 << 20))
+    assert report.missing_bytes is not None
+    assert abs(report.missing_bytes - (2.93 - (20.97 - 18.89)) * gib) < 0.01 * gib
+    assert all("expandable" not in way.action for way in report.ways)
+
+
 def test_a_limit_of_the_process_is_seen_where_the_driver_had_enough() -> None:
     record = MemoryRecord(
         format="memory-snapshot",

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from stepscope.core.facts import Facts
@@ -22,7 +23,7 @@ from stepscope.core.recordings.memory import (
     WEIGHTS,
     MemoryRecord,
 )
-from stepscope.readers.job_log.lines import FAILED, FIGURES, figure, size_of
+from stepscope.readers.job_log.lines import FAILED, failure_figures
 
 MOST_WAYS = 3
 FORWARD_SHARE = 1 / 3
@@ -193,31 +194,34 @@ def _of_run(facts: Facts) -> Iterator[OutOfMemoryReport]:
 
 
 def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
-    asked = FAILED.search(failure.message)
-    figures = {name: figure(pattern, failure.message) for name, pattern in FIGURES.items()}
-    capacity = failure.capacity_bytes or figures["total_bytes"]
-    if figures["allowed_bytes"] is not None:
-        capacity = min(figures["allowed_bytes"], capacity or figures["allowed_bytes"])
-    held, reserved = failure.held_bytes, failure.reserved_bytes
-    if held is None:
-        held = figures["allocated_bytes"]
+    """As torch's message has it, of the moment of the failure: by the time that the exception was
+    seen, what the failed pass held was free again. What the process told then is for what the
+    message does not say."""
+    said = None
+    if (match := FAILED.search(failure.message)) is not None:
+        said = convert(
+            {"line": 0, "num": 1, **failure_figures(failure.message, match)}, OutOfMemory
+        )
+    capacity, held, cache, free = failure.capacity_bytes, failure.held_bytes, None, None
+    if held is not None and failure.reserved_bytes is not None:
+        cache = max(failure.reserved_bytes - held, 0)
+        free = None if capacity is None else max(capacity - failure.reserved_bytes, 0)
+    if said is not None:
+        capacity = said.allowed_bytes or capacity or said.total_bytes
+        if said.allocated_bytes is not None:
+            held, cache = said.allocated_bytes, said.idle_bytes
+        if said.room_bytes is not None:
+            free = said.room_bytes
     known = sum(failure.sizes.values())
     kinds = {kind: size for kind, size in failure.sizes.items() if size}
     if held is not None and held > known:
         rest = ACTIVATIONS if failure.phase in ("forward", "backward") else UNKNOWN
         kinds[rest] = kinds.get(rest, 0) + held - known
-    cache = figures["idle_bytes"]
-    if held is not None and reserved is not None:
-        cache = max(reserved - held, 0)
-    free = figures["free_bytes"]
-    if capacity is not None and reserved is not None:
-        room = max(capacity - reserved, 0)
-        free = room if free is None else min(free, room)
     return OutOfMemoryReport(
         source="run",
         label=label,
         rank=failure.rank,
-        asked_bytes=None if asked is None else size_of(asked),
+        asked_bytes=None if said is None else said.tried_bytes,
         where=failure.where,
         phase=failure.phase,
         step=failure.step,
@@ -225,6 +229,7 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
         held_bytes=held,
         cache_bytes=cache,
         free_bytes=free,
+        others_bytes=None if said is None else said.others_bytes,
         kinds=kinds if failure.sizes else None,
     )
 

@@ -299,6 +299,21 @@ def figure(pattern: re.Pattern[str], text: str) -> int | None:
     return size_of(match, first)
 
 
+def failure_figures(text: str, failed: re.Match[str]) -> dict[str, int | None]:
+    """The fields of an OutOfMemory that its message gives, from where FAILED matched."""
+    said = text[failed.start() :]
+    figures = {name: figure(pattern, said) for name, pattern in FIGURES.items()}
+    reserved, allocated = figure(RESERVED, said), figures["allocated_bytes"]
+    if figures["idle_bytes"] is None and reserved is not None and allocated is not None:
+        figures["idle_bytes"] = max(reserved - allocated, 0)
+    device = DEVICE.search(said)
+    return {
+        **figures,
+        "tried_bytes": size_of(failed),
+        "device": int(device[1]) if device else None,
+    }
+
+
 def rank_in(text: str) -> int | None:
     """The rank that a line is of, where it says so."""
     found = next(

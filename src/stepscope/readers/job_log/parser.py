@@ -9,12 +9,10 @@ from typing import TypeVar
 from stepscope.core.recordings.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
 from stepscope.readers.job_log.lines import (
     BACKWARD_FILE,
-    DEVICE,
     ENQUEUED,
     ENQUEUED_MARK,
     FAILED,
     FAILED_MARK,
-    FIGURES,
     FORWARD_FILE,
     GROUP,
     HINT,
@@ -23,16 +21,14 @@ from stepscope.readers.job_log.lines import (
     OPTIMIZER_FILE,
     REASON,
     REASON_MARK,
-    RESERVED,
     TORCH_FILE,
     TRACEBACK_MARK,
     TRACED,
     TRACED_MARK,
     WORDINGS,
-    figure,
+    failure_figures,
     message_of,
     rank_in,
-    size_of,
 )
 
 Key = TypeVar("Key")
@@ -138,19 +134,7 @@ class JobLogParser:
         match = FAILED.search(line)
         if match is None:
             return False
-        text = line[match.start() :]
-        figures: dict[str, int | None] = {
-            name: figure(pattern, text) for name, pattern in FIGURES.items()
-        }
-        reserved = figure(RESERVED, text)
-        if (
-            figures["idle_bytes"] is None
-            and reserved is not None
-            and figures["allocated_bytes"] is not None
-        ):
-            figures["idle_bytes"] = max(reserved - figures["allocated_bytes"], 0)
-        device = DEVICE.search(text)
-        figures |= {"tried_bytes": size_of(match), "device": int(device[1]) if device else None}
+        figures = failure_figures(line, match)
         seen = self._seen(self._failures, tuple(figures.items()), number)
         if seen is not None:
             rank = rank_in(line[: match.start()])

@@ -4,6 +4,7 @@ an agent."""
 from __future__ import annotations
 
 from stepscope.core.diagnosis import Diagnosis, Finding
+from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.view import SOURCE_WORDS, limit_words
 from stepscope.report.names import clean
 from stepscope.report.units import NBSP, gain_words, ms, plural
@@ -22,6 +23,8 @@ def brief(diagnosis: Diagnosis) -> str:
     head = [_short(verdict.summary.strip() or limit_words(verdict), MAX_VERDICT)]
     if step.ms is not None:
         head.append(f"step {ms(step.ms * 1e6)}, {SOURCE_WORDS.get(step.source, step.source)}")
+    for report in by_detail(diagnosis.facts.out_of_memory)[:1]:
+        head.insert(0, _short(f"Out of memory: {failure_words(report)}", MAX_VERDICT))
     shown = diagnosis.findings[:MAX_FINDINGS]
     begins = [_begin(number, finding) for number, finding in enumerate(shown, start=1)]
     rest = _rest(diagnosis, len(diagnosis.findings) - len(shown))

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import PARTS, RankFacts
+from stepscope.core.numbers import size_words
 from stepscope.core.recordings.auxiliary import Advice
 from stepscope.core.run import RunFacts
 from stepscope.protocol.secrets import masked_words
 from stepscope.protocol.settings import SETTINGS
 from stepscope.report.diagnosis.auxiliary import weight_words
 from stepscope.report.diagnosis.comms import late_ranks
+from stepscope.report.diagnosis.out_of_memory import by_detail, failure_words
 from stepscope.report.diagnosis.step import BAR_PARTS, part_words
 from stepscope.report.diagnosis.view import (
     all_notes,
@@ -36,6 +38,7 @@ from stepscope.report.document.blocks import (
     Section,
     Segment,
     Stack,
+    Warn,
 )
 from stepscope.report.units import ms, plural
 from stepscope.rules.judge_job import FIXES
@@ -59,6 +62,7 @@ def short_document(diagnosis: Diagnosis, commands: Commands = ()) -> Document:
 def _blocks(diagnosis: Diagnosis, commands: Commands) -> Iterator[Block]:
     facts = diagnosis.facts
     yield from damage_warnings(all_notes(diagnosis))
+    yield from _out_of_memory(diagnosis)
     yield headline(diagnosis)
     yield Prose(time_words(diagnosis.step))
     run = facts.whole_run
@@ -75,6 +79,15 @@ def _blocks(diagnosis: Diagnosis, commands: Commands) -> Iterator[Block]:
     yield from _faults(diagnosis)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
+
+
+def _out_of_memory(diagnosis: Diagnosis) -> Iterator[Block]:
+    """What ended the job comes before what makes it slow."""
+    for report in by_detail(diagnosis.facts.out_of_memory)[:1]:
+        yield Warn(f"Out of memory: {failure_words(report)}")
+        for way in report.ways[:1]:
+            frees = "" if way.frees_bytes is None else f": frees {size_words(way.frees_bytes)}"
+            yield Action(f"{way.action}{frees}")
 
 
 def _left_out(diagnosis: Diagnosis) -> str:
