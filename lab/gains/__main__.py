@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab.gains.job import compiles
-from lab.gains.one import JOBS, SETS, keep, say, time_job, warm
+from lab.gains.one import JOBS, SETS, keep_missing, say, time_job, warm
 
 GRACE_S = 90  # for a job that the budget ends in: one change more, and the recording
 PROCESS = multiprocessing.get_context("spawn").Process
@@ -44,8 +44,7 @@ def time_jobs(names: list[str], out: Path, budget_s: float, *, traces_of_changes
             child.kill()
             child.join()
         if child.exitcode:
-            row = {"failed": f"its process ended with {child.exitcode}", "changes": {}}
-            keep(out, name, row, {})
+            keep_missing(out, name, f"its process ended with {child.exitcode}")
 
 
 def warm_jobs(names: list[str], processes: int) -> None:

@@ -183,7 +183,7 @@ THIRD_JOBS = {
             torch.randint(3, size(51864, 256), (n, size(64, 16))),
         ),
         loss=of_speech,
-        base=Settings(batch=size(8, 2), precision="fp32", attention="eager"),
+        base=Settings(batch=size(16, 2), precision="fp32", attention="eager"),
         changes={**BF16, **TF32, **SDPA},
     ),
     "electra_loop": Job(

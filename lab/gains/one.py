@@ -47,10 +47,7 @@ def time_job(name: str, out: Path, deadline: float, *, traces_of_changes: bool) 
 
 def keep(out: Path, name: str, row: dict[str, Any], machine: dict[str, str]) -> None:
     """Puts the job's row into the board, whole at any moment."""
-    path = out / "board.json"
-    board: dict[str, Any] = {"jobs": {}}
-    if path.exists():
-        board = json.loads(path.read_text())
+    path, board = out / "board.json", _board(out)
     board = {**machine, **board, "jobs": {**board["jobs"], name: row}}
     part = path.with_suffix(".part")
     part.write_text(json.dumps(board, indent=1))
@@ -60,6 +57,22 @@ def keep(out: Path, name: str, row: dict[str, Any], machine: dict[str, str]) -> 
         say("   ", code, change.get("speedup", change.get("failed")))
     if "left_out" in row:
         say("    over budget, left out:", *row["left_out"])
+
+
+def keep_missing(out: Path, name: str, why: str) -> None:
+    """A job whose process died; one that died after its row was written keeps the row."""
+    if name in _board(out)["jobs"]:
+        say(name, why)
+    else:
+        keep(out, name, {"failed": why, "changes": {}}, {})
+
+
+def _board(out: Path) -> dict[str, Any]:
+    path = out / "board.json"
+    board: dict[str, Any] = {"jobs": {}}
+    if path.exists():
+        board = json.loads(path.read_text())
+    return board
 
 
 def say(*words: object) -> None:
