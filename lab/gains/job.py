@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from lab.loops.data import to_device
+from lab.loops.data import ahead, to_device
 from lab.measure import BIG, DEV, Run
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -27,7 +27,7 @@ class Settings:
     """How a job runs. `workers` None: batches wait on the device or, with `source`, on the host."""
 
     batch: int
-    precision: str = "bf16"  # fp32, tf32, bf16 or fp16 autocast
+    precision: str = "bf16"  # fp32, tf32, bf16 or fp16 autocast; weights: kept in bf16 themselves
     compile: str | None = None
     optimizer: str = "adamw"
     update: str = "fused"  # fused, foreach, loop
@@ -36,7 +36,7 @@ class Settings:
     attention: str = "sdpa"
     recompute: bool = False
     accumulate: int = 1
-    source: str = "device"  # device, pinned, pageable
+    source: str = "device"  # device, pinned, pageable; ahead: pinned, copied a step before use
     workers: int | None = None
     transform_units: int = 0
     read_ms: float = 0.0
@@ -47,6 +47,8 @@ class Settings:
     empty_cache: bool = False
     heap: int = 0  # collects each step over this many live objects
     python_ms: float = 0.0
+    small_copies: int = 0  # lists of numbers sent to the device one by one
+    sent_together: bool = False
     save_every: int = 0
     variant: str = ""  # a model's own switch
 
@@ -64,6 +66,7 @@ class Job:
     base: Settings
     changes: Mapping[str, Mapping[str, Any]]
     samples: Mapping[str, int] | None = None
+    stacks: bool = False  # record Python's calls, too
 
 
 class Made(Dataset[tuple[Tensor, ...]]):
@@ -92,13 +95,16 @@ def batches(job: Job, settings: Settings) -> Iterator[Any]:
             num_workers=settings.workers,
             pin_memory=BIG,
             persistent_workers=settings.workers > 0,
+            multiprocessing_context="fork" if settings.workers else None,
         )
         return itertools.chain.from_iterable(itertools.repeat(loader))
     pool = [job.inputs(settings.batch) for _ in range(4)]
     if settings.source == "device":
         return itertools.cycle([tuple(to_device(batch)) for batch in pool])
-    if settings.source == "pinned" and BIG:
+    if settings.source in {"pinned", "ahead"} and BIG:
         pool = [tuple(part.pin_memory() for part in batch) for batch in pool]
+    if settings.source == "ahead":
+        return ahead(itertools.cycle(pool))
     return itertools.cycle(pool)
 
 
@@ -114,17 +120,47 @@ def optimizer_of(params: list[nn.Parameter], settings: Settings) -> torch.optim.
     return torch.optim.AdamW(params, lr=1e-5, **way)
 
 
+class Masters:
+    """An optimizer over fp32 copies of 16-bit weights."""
+
+    def __init__(self, params: list[nn.Parameter], settings: Settings) -> None:
+        self.params = params
+        self.copies = [nn.Parameter(param.detach().float()) for param in params]
+        self.optimizer = optimizer_of(self.copies, settings)
+
+    def step(self) -> None:
+        used = [
+            (param, copy)
+            for param, copy in zip(self.params, self.copies, strict=True)
+            if param.grad is not None
+        ]
+        for param, copy in used:
+            assert param.grad is not None
+            copy.grad = torch.empty_like(copy)
+        torch._foreach_copy_([c.grad for _, c in used], [p.grad for p, _ in used])
+        self.optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_([p for p, _ in used], [c for _, c in used])
+
+    def zero_grad(self) -> None:
+        for param in self.params:
+            param.grad = None
+
+
 def build(job: Job, settings: Settings) -> Run:
     torch.manual_seed(0)
     random.seed(0)
     model = job.model(settings).to(DEV).train()
+    in_16_bits = settings.precision == "weights"
+    if in_16_bits:
+        model = model.to(torch.bfloat16)
     if settings.channels_last:
         model = model.to(memory_format=torch.channels_last)
     forward: Callable[..., Any] = model
     if settings.compile:
         forward = torch.compile(model, mode=settings.compile)
     params = [param for param in model.parameters() if param.requires_grad]
-    optimizer = optimizer_of(params, settings)
+    optimizer: Any = Masters(params, settings) if in_16_bits else optimizer_of(params, settings)
     scaler = torch.amp.GradScaler(DEV, enabled=settings.precision == "fp16")
     source = batches(job, settings)
     after = _habits(settings, model, params)
@@ -134,6 +170,8 @@ def build(job: Job, settings: Settings) -> Run:
             batch = tuple(to_device(next(source)))
             if settings.channels_last:
                 batch = tuple(_last(part) for part in batch)
+            if in_16_bits:
+                batch = tuple(_halved(part) for part in batch)
             with torch.autograd.set_detect_anomaly(settings.anomaly):
                 dtype = DTYPES.get(settings.precision)
                 with torch.autocast(DEV, dtype or torch.bfloat16, enabled=dtype is not None):
@@ -149,7 +187,7 @@ def build(job: Job, settings: Settings) -> Run:
                     param.grad.mul_(0.5)
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         for habit in after:
             habit()
 
@@ -163,6 +201,10 @@ def build(job: Job, settings: Settings) -> Run:
 
 def _last(part: Tensor) -> Tensor:
     return part.to(memory_format=torch.channels_last) if part.dim() == 4 else part
+
+
+def _halved(part: Tensor) -> Tensor:
+    return part.bfloat16() if part.is_floating_point() else part
 
 
 def _habits(
@@ -180,6 +222,9 @@ def _habits(
         habits.append(lambda: (gc.collect(), len(objects)))
     if settings.python_ms:
         habits.append(lambda: _spin(settings.python_ms))
+    if settings.small_copies:
+        lists = [[random.random() for _ in range(8)] for _ in range(settings.small_copies)]  # noqa: S311
+        habits.append(lambda: _send(lists, together=settings.sent_together))
     if settings.save_every:
         path = os.path.join(tempfile.mkdtemp(), "weights.pt")
         turns = itertools.count(1)
@@ -193,6 +238,12 @@ def _habits(
     return habits
 
 
+def _send(lists: list[list[float]], *, together: bool) -> list[Tensor]:
+    if together:
+        return list(torch.tensor(lists).to(DEV).unbind(0))
+    return [torch.tensor(values, device=DEV) for values in lists]
+
+
 def _spin(ms: float) -> None:
     end = time.perf_counter() + ms / 1e3
     while time.perf_counter() < end:
@@ -201,3 +252,7 @@ def _spin(ms: float) -> None:
 
 def changed(job: Job, code: str) -> Settings:
     return replace(job.base, **job.changes[code])
+
+
+def compiles(change: Mapping[str, Any]) -> bool:
+    return "compile" in change or "compiled" in change.values()

@@ -31,14 +31,16 @@ def vision(name: str, **options: Any) -> Callable[[Settings], nn.Module]:
     return make
 
 
-def transformer(name: str, **sizes: Any) -> Callable[[Settings], nn.Module]:
-    """A model of transformers by its class name without the head's, config by the same prefix."""
+def transformer(
+    name: str, prefix: str | None = None, **sizes: Any
+) -> Callable[[Settings], nn.Module]:
+    """A model of transformers by its class name; the config's is what stands before `For`."""
 
     def make(settings: Settings) -> nn.Module:
         import transformers
 
-        prefix = name.split("For", maxsplit=1)[0]
-        config = getattr(transformers, f"{prefix}Config")(**sizes)
+        family = prefix or name.split("For", maxsplit=1)[0]
+        config = getattr(transformers, f"{family}Config")(**sizes)
         config._attn_implementation = settings.attention  # noqa: SLF001
         model: Any = getattr(transformers, name)(config)
         if settings.recompute:
