@@ -35,7 +35,7 @@ def schema_of(shape: type[Contract]) -> str:
     return str(shape.__struct_config__.tag)
 
 
-def filled(shape: type[S], source: object, **given: Any) -> S:
+def filled(shape: type[S], source: object, /, **given: Any) -> S:
     """A struct of a document: what is not given is the source's, by the same name."""
     names = (name for name in shape.__struct_fields__ if name not in given)
     return shape(**{name: getattr(source, name) for name in names}, **given)
