@@ -27,8 +27,8 @@ from stepscope.core.recordings.training_log import TrainingLog, TrainingRecordin
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite, parse_json, whole
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
-from stepscope.readers.memory.whole_text import whole_text
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
 FORMAT = "flight-recorder"
 MAX_BYTES = 512 << 20
