@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 import time
 import traceback
@@ -319,13 +318,14 @@ def _tuned(sweep: Sweep, budget_s: float, on_gpu: bool, asked: argparse.Namespac
 
 def _save(found: list[tuple[Sweep, Any]], path: Path, seconds: float) -> None:
     from stepscope.core.contract.codec import plain
+    from stepscope.protocol.json_text import json_text
     from stepscope.report.kernel_tune.json import kernel_tuning_contract
 
     told = {
         "seconds": seconds,
         "sweeps": {sweep.word: plain(kernel_tuning_contract(tuning)) for sweep, tuning in found},
     }
-    path.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    path.write_text(json_text(told, indent=1), encoding="utf-8")
 
 
 def _show(found: list[tuple[Sweep, Any]]) -> None:

@@ -62,7 +62,7 @@ from tests.triage_cases import device, host, rank, seen, worker
 ALERT = Alert(
     kind="late-rank", ranks=(1,), step=9, words="late", at_wall_ns=5, number=1, after=2.5, unit="ms"
 )
-GAP = Gap(num=3, largest=math.inf, at_step=1, first_step=1)
+GAP = Gap(num=3, largest=math.inf, is_number=False, at_step=1, first_step=1)
 SIDE = SideSummary(num_runs=4, step_ns=2e6, run_spread=0.01, mean_ns=2.1e6)
 VERIFIED = Verified(
     verdict="refused",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import Interval, Prediction
 from stepscope.report.verify.view import prediction_words

@@ -30,8 +30,6 @@ KINDS = (
 )
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Those that fill a ring: their bus bandwidths are one figure, the link's."""
-TIERS = ("node", "across", "world")
-"""Ranks of one node; one rank of each node; all ranks where they lie on several nodes."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")
 """`device` is within the device's own memory, read and write counted; on a CPU, within the
 host's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.formats import Format, FormatsContract
 from stepscope.readers.formats import BY_NAME, FORMATS, JUDGED, KINETO
 from stepscope.readers.inputs import FoundSources
@@ -31,16 +31,7 @@ def formats_table() -> Table:
 
 def formats_json() -> str:
     """The same as stepscope.formats/1."""
-    rows = tuple(
-        Format(
-            name=spec.name,
-            words=spec.words,
-            kind=spec.kind,
-            record=spec.record,
-            judges=tuple(spec.judges),
-        )
-        for spec in FORMATS
-    )
+    rows = tuple(filled(Format, spec) for spec in FORMATS)
     return encode(FormatsContract(judged=tuple(JUDGED), formats=rows))
 
 

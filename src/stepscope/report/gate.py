@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from stepscope.core.contract import gate as document
-from stepscope.core.contract.codec import decode
+from stepscope.core.contract.codec import decode, filled
 from stepscope.core.contract.diagnosis import (
     DiagnosisContract,
     Rank,
@@ -143,19 +143,12 @@ def _of_findings(
 
 def gate_contract(gate: Gate) -> document.Gate:
     """The key `gate` of the JSON."""
-    return document.Gate(
+    return filled(
+        document.Gate,
+        gate,
         passed=gate.is_passed,
-        missing=gate.missing,
-        baseline=gate.baseline,
         checks=tuple(
-            document.GateCheck(
-                check=result.check,
-                source=result.source,
-                status=result.status,
-                reason=reason(result),
-                values=result.values,
-            )
-            for result in gate.results
+            filled(document.GateCheck, result, reason=reason(result)) for result in gate.results
         ),
     )
 

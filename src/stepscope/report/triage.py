@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.triage import (
     TriageContract,
     TriagedDevice,
@@ -94,6 +94,7 @@ def _host_section(host: HostUse) -> Section:
         Column(title="process", fit="shorten"),
         *numbers("pid", "threads", "cores", "queued", "io wait", "read", "disk", "written"),
     )
+    # Each rank before what it started.
     ordered = sorted(
         host.processes,
         key=lambda process: (process.parent or process.pid, process.parent is not None),
@@ -106,11 +107,6 @@ def _host_section(host: HostUse) -> Section:
         aside=aside,
         blocks=(table, *more(len(ordered) - len(rows), "process"), Prose(UNITS, "quiet")),
     )
-
-
-def _by_rank(process: ProcessUse) -> tuple[int, bool]:
-    """Each rank before what it started."""
-    return process.parent or process.pid, process.parent is not None
 
 
 def _host_words(host: HostUse) -> Iterator[str]:
@@ -158,36 +154,31 @@ def _functions(triage: Triage) -> tuple[HotSpot, ...]:
 
 def to_json(triage: Triage) -> str:
     return encode(
-        TriageContract(
-            state=triage.state,
-            summary=triage.summary,
-            first=triage.first,
-            also=triage.also,
+        filled(
+            TriageContract,
+            triage,
             devices=tuple(map(_device, triage.devices)),
             hosts=tuple(map(_host, triage.hosts)),
             functions=tuple(
                 TriagedFunction(name=spot.label, share=spot.total_share)
                 for spot in _functions(triage)
             ),
-            not_measured=triage.not_measured,
         )
     )
 
 
 def _device(device: DeviceSeries) -> TriagedDevice:
     busy = device.busy_run_share or device.busy_share
-    return TriagedDevice(
+    return filled(
+        TriagedDevice,
+        device,
         device=device.label,
-        name=device.name,
         samples=device.num_samples,
         busy_share=None if busy is None else busy.mean,
         busy_median_share=_median(busy),
         power_w=_median(device.power_working_w or device.power_w),
-        power_limit_w=device.power_limit_w,
         sm_clock_mhz=_median(device.sm_clock_working_mhz or device.sm_clock_mhz),
-        max_sm_clock_mhz=device.max_sm_clock_mhz,
         temperature_c=_median(device.temperature_c),
-        throttled=device.throttled,
     )
 
 
@@ -196,32 +187,13 @@ def _median(spread: Spread | None) -> float | None:
 
 
 def _host(host: HostUse) -> TriagedHost:
-    return TriagedHost(
-        seconds=host.seconds,
+    return filled(
+        TriagedHost,
+        host,
         looks=host.num_looks,
         cores=host.num_cores,
-        busy_cores=host.busy_cores,
-        other_cores=host.other_cores,
-        io_wait_share=host.io_wait_share,
-        held_back_share=host.held_back_share,
-        processes=tuple(map(_process, host.processes)),
-    )
-
-
-def _process(process: ProcessUse) -> TriagedProcess:
-    return TriagedProcess(
-        pid=process.pid,
-        role=process.role,
-        name=process.name,
-        parent=process.parent,
-        rank=process.rank,
-        threads=process.num_threads,
-        cores=process.cores,
-        queued_cores=process.queued_cores,
-        kernel_share=process.kernel_share,
-        io_wait_share=process.io_wait_share,
-        read_bytes_s=process.read_bytes_s,
-        disk_read_bytes_s=process.disk_read_bytes_s,
-        disk_write_bytes_s=process.disk_write_bytes_s,
-        uses_device=process.uses_device,
+        processes=tuple(
+            filled(TriagedProcess, process, threads=process.num_threads)
+            for process in host.processes
+        ),
     )

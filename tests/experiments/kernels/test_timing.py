@@ -128,7 +128,7 @@ def swept(
     budget_s: float = 100.0,
 ) -> KernelTuning:
     described = Described(
-        name="m:f", is_module=False, reference="m:plain", has_reference=True, has_inputs=False,
+        name="m:f", is_module=False, reference="m:plain", has_reference=True,
         needs_settings=(), shapes=None,
         edges=None, configs=None, autotuned=(), default_options=(), device="a device", kind="cpu",
         cache_bytes=10, spec=None,

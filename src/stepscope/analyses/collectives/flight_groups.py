@@ -26,8 +26,7 @@ class GroupCalls(Struct, kw_only=True):
 
     group: FlightGroup
     members: tuple[int, ...]
-    is_inferred: bool
-    """No dump says who is in it: these are the ranks that used it."""
+    """Where no dump says who is in it, the ranks that used it."""
     calls: dict[int, dict[int, FlightCall]] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
@@ -71,7 +70,7 @@ def grouped(dumps: Sequence[FlightDump]) -> list[GroupCalls]:
     for dump in dumps:
         keys = [(group.name, group.desc, group.ranks) for group in dump.groups]
         for key, group in zip(keys, dump.groups, strict=True):
-            groups.setdefault(key, GroupCalls(group=group, members=(), is_inferred=False))
+            groups.setdefault(key, GroupCalls(group=group, members=()))
             groups[key].calls.setdefault(dump.rank, {})
         for call in dump.calls:
             if not call.is_p2p:
@@ -79,7 +78,6 @@ def grouped(dumps: Sequence[FlightDump]) -> list[GroupCalls]:
                 groups[keys[call.group]].calls[dump.rank][call.sequence] = call
     for each in groups.values():
         ranks = each.group.ranks
-        each.is_inferred = ranks is None and not _is_world(each.group)
         each.members = ranks or (world if _is_world(each.group) else tuple(sorted(each.calls)))
         each.last = {rank: max(calls, default=-1) for rank, calls in each.calls.items()}
     return sorted(groups.values(), key=lambda each: -len(each.members))

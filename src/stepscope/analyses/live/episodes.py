@@ -55,9 +55,6 @@ class Episodes:
                 alerts += self._tell(episode, now_s)
         return tuple(alerts)
 
-    def is_active(self, kind: str) -> bool:
-        return any(episode.trouble.kind == kind for episode in self._active)
-
     def _begin(self, trouble: Trouble, now_s: float) -> None:
         for episode in self._active:
             first = episode.trouble

@@ -4,7 +4,8 @@ worth by that."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import Measured, NumericsCheck, Verified
 from stepscope.core.experiments.trials import Trial

@@ -19,16 +19,9 @@ from stepscope.core.experiments.tuning import (
     SEARCH,
     STATES,
     VERDICTS,
+    KnobShown,
+    Spent,
 )
-
-
-class Knob(Struct, frozen=True, kw_only=True):
-    """A knob as it was searched."""
-
-    name: str
-    values: str
-    way: str
-    """How the job was given the settings."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -65,17 +58,6 @@ class NumericsVerdict(Struct, frozen=True, kw_only=True):
     because: str
 
 
-class Budget(Struct, frozen=True, kw_only=True):
-    """How --budget was divided, and what it went to."""
-
-    total_s: AtLeastZero
-    kept_for_proof_s: AtLeastZero
-    rounds_kept: Count
-    run_s: AtLeastZero
-    search_s: AtLeastZero
-    proof_s: AtLeastZero
-
-
 class TuningContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning/1"):
     """What `stepscope tune --format json` prints. What was not measured is null, never 0. Times are
     in milliseconds, of a step or of a sample as `per` says."""
@@ -84,7 +66,7 @@ class TuningContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning/
     verdict: Annotated[str, one_of(*VERDICTS)]
     because: str
     per: Annotated[str, one_of("step", "sample")]
-    knobs: tuple[Knob, ...]
+    knobs: tuple[KnobShown, ...]
     settings_in_space: Annotated[int, Meta(ge=1)] | None
     baseline: Trial
     winner: Winner | None
@@ -95,7 +77,7 @@ class TuningContract(Contract, frozen=True, kw_only=True, tag="stepscope.tuning/
     """As in stepscope.verification/1."""
     ended: str
     wall_s: AtLeastZero
-    budget: Budget | None
+    budget: Spent | None
     """Null without a budget."""
     device: str | None
     versions: Mapping[str, str]

@@ -9,7 +9,12 @@ from msgspec import Struct
 
 from stepscope.core.constraints import one_of
 from stepscope.core.contract.codec import Contract
-from stepscope.core.experiments.experiment import LOSS_VERDICTS, VERDICTS
+from stepscope.core.experiments.experiment import (
+    VERDICTS,
+    LossCheck,
+    NumericsCheck,
+    Prediction,
+)
 from stepscope.core.experiments.trials import Value
 
 
@@ -88,84 +93,6 @@ class Difference(Struct, frozen=True, kw_only=True):
     allowed: bool
 
 
-class SideLoss(Struct, frozen=True, kw_only=True):
-    """The loss of one side's runs."""
-
-    runs: int
-    """In which a loss was seen."""
-    first: float | None
-    """Of the first step; null where it is not finite."""
-    last: float | None
-    """Over the last few steps that all runs have; null where it is not finite."""
-    runs_not_finite: int
-    not_finite_step: int | None
-    """The first step at which it is NaN or infinite."""
-
-
-class Loss(Struct, frozen=True, kw_only=True):
-    """Whether the candidate trains as the baseline does, as far as the loss shows it."""
-
-    verdict: Annotated[str, one_of(*LOSS_VERDICTS)]
-    """not finite: NaN or infinite for the candidate alone. grows: from its own start, and beyond
-    what the baseline's runs differ by. Both make the verdict diverges."""
-    because: str
-    baseline: SideLoss
-    candidate: SideLoss
-
-
-class Gap(Struct, frozen=True, kw_only=True):
-    """The candidate against the baseline; a floor is the baseline against itself."""
-
-    steps: int
-    """Compared."""
-    largest: float | None
-    """Relative; null when nothing was compared, or is_number is false."""
-    is_number: bool
-    """False when one of the two was NaN or infinite where the other was not."""
-    at_step: int | None
-    first_step: int | None
-    """The first beyond the tolerance."""
-
-
-class Numerics(Struct, frozen=True, kw_only=True):
-    """What the candidate computed, against the baseline."""
-
-    verdict: Annotated[
-        str,
-        one_of(
-            "bit-identical",
-            "equal within rounding",
-            "within the baseline's own noise",
-            "differs",
-            "not comparable",
-        ),
-    ]
-    because: str
-    tolerance: float
-    """Relative, of a loss."""
-    deterministic: bool | None
-    """Whether two runs of the baseline gave the same bits."""
-    loss: Gap
-    grad_norm: Gap
-    parameter_norm: Gap
-    loss_floor: Gap
-    grad_norm_floor: Gap
-    parameter_norm_floor: Gap
-    parameters_equal: int | None
-    """Steps after which every parameter had the same bits."""
-    parameters_compared: int
-
-
-class Prediction(Struct, frozen=True, kw_only=True):
-    """A predicted speedup, compared with what the change gave."""
-
-    value: float
-    low: float | None
-    high: float | None
-    source: str
-    verdict: Annotated[str, one_of("held", "too high", "too low", "open")]
-
-
 class VerificationContract(Contract, frozen=True, kw_only=True, tag="stepscope.verification/1"):
     """What `stepscope verify` proved. null is what was not measured; it is never 0."""
 
@@ -196,9 +123,9 @@ class VerificationContract(Contract, frozen=True, kw_only=True, tag="stepscope.v
     refusals: tuple[str, ...]
     tail: str
     """What a run that failed said last."""
-    loss: Loss | None
+    loss: LossCheck | None
     """The loss of every run, with or without --check. Null where not both sides were run."""
-    numerics: Numerics | None
+    numerics: NumericsCheck | None
     """Of --check."""
     prediction: Prediction | None
     runs: tuple[Run, ...]

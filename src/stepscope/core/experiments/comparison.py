@@ -95,6 +95,10 @@ class Account:
     """All that has no row of its own."""
     num_left_out: int = 0
 
+    @property
+    def change_ns(self) -> int:
+        return self.after_ns - self.before_ns
+
     def self_check(self) -> None:
         rows = (*self.rows, self.rest)
         assert sum(row.before_ns or 0 for row in rows) == self.before_ns, (
@@ -161,6 +165,10 @@ class DeviceChange:
     rest: Row
     """What has no entry of its own."""
     overlap: Row
+
+    @property
+    def change_ns(self) -> int:
+        return self.after_ns - self.before_ns
 
     def self_check(self) -> None:
         for side in ("before_ns", "after_ns"):

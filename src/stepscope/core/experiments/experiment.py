@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Struct
+
+from stepscope.core.constraints import one_of
 from stepscope.core.experiments.trials import Change, Trial
 
 Side = Literal["baseline", "candidate"]
@@ -102,29 +105,31 @@ LOSS_UNSEEN = "not seen"
 LOSS_VERDICTS = (LOSS_SOUND, LOSS_NOT_FINITE, LOSS_GROWS, LOSS_BASELINE, LOSS_UNSEEN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideLoss:
-    """The loss of one side's runs, over the steps that all runs have."""
+class SideLoss(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"num_runs": "runs", "num_not_finite": "runs_not_finite"},
+):
+    """The loss of one side's runs."""
 
     num_runs: int = 0
-    """Runs in which it was seen."""
+    """In which a loss was seen."""
     first: float | None = None
-    """Of the first step, before any update; None where it was not seen, or is not finite there."""
+    """Of the first step; None where it is not finite."""
     last: float | None = None
-    """Over the last few."""
+    """Over the last few steps that all runs have; None where it is not finite."""
     num_not_finite: int = 0
-    """Runs in which it is NaN or infinite at some step."""
     not_finite_step: int | None = None
-    """The first such step."""
+    """The first step at which it is NaN or infinite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossCheck:
-    """Whether the candidate trains as the baseline does, as far as the loss shows it. It is seen in
-    every run."""
+class LossCheck(Struct, frozen=True, kw_only=True):
+    """Whether the candidate trains as the baseline does, as far as the loss shows it."""
 
-    verdict: str
-    """One of LOSS_VERDICTS."""
+    verdict: Annotated[str, one_of(*LOSS_VERDICTS)]
+    """not finite: NaN or infinite for the candidate alone. grows: from its own start, and beyond
+    what the baseline's runs differ by. Both make the verdict diverges."""
     because: str
     baseline: SideLoss = SideLoss()
     candidate: SideLoss = SideLoss()
@@ -135,55 +140,66 @@ class LossCheck:
         return self.verdict in (LOSS_NOT_FINITE, LOSS_GROWS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """How far two runs are apart in one quantity, over their common steps."""
+class Gap(Struct, frozen=True, kw_only=True, rename={"num": "steps"}):
+    """The candidate against the baseline; a floor is the baseline against itself."""
 
     num: int
-    """Steps compared."""
+    """Compared."""
     largest: float | None
-    """Relative; None where no step could be compared, infinite where one of the two is not a
-    number."""
+    """Relative; None when nothing was compared, or is_number is false."""
+    is_number: bool = True
+    """False when one of the two was NaN or infinite where the other was not."""
     at_step: int | None
-    """Where it is largest."""
     first_step: int | None
-    """The first step at which it is more than the tolerance; None where there is none."""
+    """The first beyond the tolerance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericsCheck:
-    """What the candidate computed, against the baseline, and the baseline against itself."""
+class NumericsCheck(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "is_deterministic": "deterministic",
+        "num_parameters_equal": "parameters_equal",
+        "num_parameters_compared": "parameters_compared",
+    },
+):
+    """What the candidate computed, against the baseline."""
 
-    verdict: str
-    """One of numerics_check's: bit-identical, equal within rounding, within the baseline's own
-    noise, differs, not comparable."""
+    verdict: Annotated[
+        str,
+        one_of(
+            "bit-identical",
+            "equal within rounding",
+            "within the baseline's own noise",
+            "differs",
+            "not comparable",
+        ),
+    ]
     because: str
     tolerance: float
+    """Relative, of a loss."""
+    is_deterministic: bool | None
+    """Whether two runs of the baseline gave the same bits."""
     loss: Gap
     grad_norm: Gap
     parameter_norm: Gap
     loss_floor: Gap
-    """The baseline against itself: what is not deterministic."""
     grad_norm_floor: Gap
     parameter_norm_floor: Gap
-    is_deterministic: bool | None
-    """Whether two runs of the baseline gave the same bits."""
     num_parameters_equal: int | None
-    """Steps after which every parameter had the same bits; None where no digest was taken."""
+    """Steps after which every parameter had the same bits."""
     num_parameters_compared: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """A predicted speedup, compared with what the change gave."""
 
     value: float
-    source: str
     low: float | None = None
     high: float | None = None
-    verdict: str = ""
-    """held, too high, too low, or open where nothing was measured, or too little to tell it from no
-    gain."""
+    source: str
+    verdict: Annotated[str, one_of("held", "too high", "too low", "open")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

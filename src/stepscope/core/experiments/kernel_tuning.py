@@ -7,8 +7,9 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import log
+
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Value
 
@@ -20,8 +21,7 @@ RIGHT, WRONG, FAILED, NOT_TRIED = "right", "wrong", "failed", "not tried"
 was spent before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True, rename={"is_timed": "timed"}):
     """One call: shapes and precision of its inputs."""
 
     shapes: Shapes
@@ -38,8 +38,7 @@ def shape_words(shapes: Shapes) -> str:
     return ";".join("x".join(map(str, shape)) if shape else "scalar" for shape in shapes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Error:
+class Error(Struct, frozen=True, kw_only=True):
     """How far something is from the reference, in the worst of its outputs.
 
     Both are relative: the worst element over its own size and the output's rms together, and the
@@ -50,8 +49,7 @@ class Error:
     rms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
+class Deviation(Struct, frozen=True, kw_only=True):
     """One comparison with the reference: what was compared, where, and what would have been
     allowed."""
 
@@ -80,8 +78,7 @@ class Deviation:
         return self.error is not None and self.share > 1 and self.error < half
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trying:
+class Trying(Struct, frozen=True, kw_only=True):
     """One configuration."""
 
     settings: Mapping[str, Value]
@@ -96,8 +93,7 @@ class Trying:
     """Outputs and gradients compared, over all cases."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True, rename={"num_samples": "samples"}):
     """One configuration's time in one case: the median of its samples and where the middle four
     fifths of them lie."""
 
@@ -107,8 +103,7 @@ class Timed:
     num_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True, rename={"num_pairs": "pairs"}):
     """How much faster, baseline / winner, from samples that were not used to choose the winner."""
 
     value: float
@@ -117,8 +112,7 @@ class Gain:
     num_pairs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
+class Floor(Struct, frozen=True, kw_only=True, rename={"bytes_moved": "bytes"}):
     """What no kernel can go below: inputs and outputs moved once, and the products' arithmetic."""
 
     bytes_moved: int
@@ -133,8 +127,7 @@ class Floor:
     one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseResult:
+class CaseResult(Struct, frozen=True, kw_only=True):
     """One timed case."""
 
     case: Case
@@ -159,8 +152,7 @@ class CaseResult:
         return None if timed is None or not self.floor.ns else self.floor.ns / timed.ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTuning:
+class KernelTuning(Struct, frozen=True, kw_only=True):
     """The whole sweep."""
 
     what: str
@@ -186,7 +178,7 @@ class KernelTuning:
     checked: tuple[Case, ...]
     """All cases, the edges as well."""
     wall_s: float
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def overall(self) -> int | None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
+from stepscope.core.constraints import AtLeastZero, Count
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
 from stepscope.core.experiments.trials import Setup, Value
 
@@ -56,15 +59,13 @@ class Tried:
     """Knobs that never took hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnobShown:
+class KnobShown(Struct, frozen=True, kw_only=True, rename={"words": "values"}):
     """A knob as it was searched."""
 
     name: str
     words: str
-    """Its range."""
     way: str
-    """How the job gets its value."""
+    """How the job was given the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +80,25 @@ class Winner:
     """What to put in the code, or on the command line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """How the time that was given was divided, and what it went to."""
+class Spent(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"kept_s": "kept_for_proof_s", "num_rounds": "rounds_kept"},
+):
+    """How --budget was divided, and what it went to."""
 
-    total_s: float
-    kept_s: float
-    """For the check and the proof, by what a run took; 0 where no proof was wanted, or there was no
-    room for one."""
-    num_rounds: int
-    """Of the proof that it was kept for."""
-    run_s: float
-    search_s: float
-    """What the search took, the baseline among it."""
-    proof_s: float
-    """What the check and the proof took; with several processes, waiting for another one's too."""
+    total_s: AtLeastZero
+    # For the check and the proof, by what a run took; 0 where no proof was wanted, or there was no
+    # room for one.
+    kept_s: AtLeastZero
+    # Of the proof that it was kept for.
+    num_rounds: Count
+    run_s: AtLeastZero
+    # What the search took, the baseline among it.
+    search_s: AtLeastZero
+    # What the check and the proof took; with several processes, waiting for another one's too.
+    proof_s: AtLeastZero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

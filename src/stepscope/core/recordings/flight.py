@@ -65,9 +65,7 @@ class FlightCall(Struct, frozen=True, kw_only=True):
     ends: tuple[int, int] | None = None
     """Of a send or receive: from and to, as ranks of the group."""
     input_sizes: tuple[tuple[int, ...], ...] = ()
-    output_sizes: tuple[tuple[int, ...], ...] = ()
     input_types: tuple[str, ...] = ()
-    output_types: tuple[str, ...] = ()
     state: str = SCHEDULED
     """Of STATES. Only NCCL's get past `scheduled`."""
     is_retired: bool = False

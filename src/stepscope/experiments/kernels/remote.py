@@ -116,7 +116,6 @@ class RemoteBench:
         self._opening = opening
         self._limit_s = limit_s
         self._workers: dict[tuple[str, ...], _Worker] = {}
-        self.num_started = 0
 
     def describe(self) -> Described:
         described = self._must(Request(do="describe")).described
@@ -171,15 +170,11 @@ class RemoteBench:
     def _ask(self, process: tuple[str, ...], request: Request, limit_s: float) -> Answer:
         try:
             if process not in self._workers:
-                self._workers[process] = self._start()
+                self._workers[process] = _Worker(self._opening)
             return self._workers[process].ask(request, limit_s)
         except _GoneError:
             self._drop(process)
             raise
-
-    def _start(self) -> _Worker:
-        self.num_started += 1
-        return _Worker(self._opening)
 
     def _must(self, request: Request) -> Answer:
         try:

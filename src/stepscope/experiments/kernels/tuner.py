@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.kernel_tuning import (
     FAILED,

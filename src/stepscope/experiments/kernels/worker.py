@@ -46,7 +46,6 @@ class Described:
     is_module: bool
     reference: str
     has_reference: bool
-    has_inputs: bool
     needs_settings: tuple[str, ...]
     """Settings without a default: a call needs a configuration to give them."""
     shapes: tuple[tuple[tuple[int, ...], ...], ...] | None
@@ -122,7 +121,6 @@ def describe(bench: KernelBench) -> Described:
         is_module=target.is_module,
         reference=target.reference_name,
         has_reference=target.reference is not None or target.is_module,
-        has_inputs="inputs" in declared,
         needs_settings=target.unset,
         shapes=shapes,
         edges=edges,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, NumericsCheck
 from stepscope.core.experiments.trials import Change, Trial

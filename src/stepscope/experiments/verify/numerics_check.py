@@ -157,7 +157,13 @@ def _gap(first: Rows, second: Rows, read: Read, tolerance: float) -> Gap:
         return Gap(num=0, largest=None, at_step=None, first_step=None)
     at_step, largest = max(apart, key=lambda pair: pair[1])
     first_step = next((step for step, distance in apart if distance > tolerance), None)
-    return Gap(num=len(apart), largest=largest, at_step=at_step, first_step=first_step)
+    return Gap(
+        num=len(apart),
+        largest=largest,
+        is_number=math.isfinite(largest),
+        at_step=at_step,
+        first_step=first_step,
+    )
 
 
 def _relative(a: float, b: float, least: float) -> float:

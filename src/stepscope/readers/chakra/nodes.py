@@ -34,8 +34,6 @@ class Node(msgspec.Struct):
     input_shapes: Any = None
     input_types: Any = None
     outputs: Any = None
-    output_shapes: Any = None
-    output_types: Any = None
 
     @property
     def caller(self) -> int | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 
 from stepscope.core.recordings.compiler import (
     CacheUse,
@@ -21,11 +20,11 @@ from stepscope.core.recordings.compiler import (
     Counted,
 )
 from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.compiler.breaks import counted_break
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
+from stepscope.readers.whole_file import whole_json
 
+RECORD = "json.dump(torch._dynamo.utils.counters, file)"
 MAX_BYTES = 32 << 20
 """Reasons are a kilobyte each, and a run has dozens."""
 MAX_COUNT = 1 << 62
@@ -74,23 +73,7 @@ def _read_file(source: Source) -> CompilerRecording:
 def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | None]:
     """Counts by section and name; how many entries were no counts; and what was wrong with the
     file."""
-    stream, text = Stream(source.path, source.offset, source.length), b""
-    with closing(stream.blocks()) as blocks:
-        for block in blocks:
-            text += block
-            if len(text) > MAX_BYTES:
-                raise FormatError(
-                    f"{source.label} is over {MAX_BYTES >> 20} MiB: counters are far smaller. Is "
-                    "it another file?"
-                )
-    try:
-        counters = parse_json(text)
-    except ValueError as problem:
-        why = stream.problem or str(problem)[:200]
-        raise FormatError(
-            f"{source.label} is not whole JSON ({why}). Write it again: "
-            "json.dump(torch._dynamo.utils.counters, file)"
-        ) from None
+    counters, problem = whole_json(source, MAX_BYTES, f"write it again: {RECORD}")
     sections: dict[str, dict[str, int]] = {}
     odd = 0
     for section, counts in counters.items() if isinstance(counters, dict) else ():
@@ -103,10 +86,9 @@ def _sections(source: Source) -> tuple[dict[str, dict[str, int]], int, str | Non
         odd += not isinstance(counts, dict)
     if not any(sections.values()):
         raise FormatError(
-            f"{source.label} has no counts in it. Write them at the end of the run: "
-            "json.dump(torch._dynamo.utils.counters, file)"
+            f"{source.label} has no counts in it. Write them at the end of the run: {RECORD}"
         )
-    return sections, odd, stream.problem
+    return sections, odd, problem
 
 
 def _counted(path: str, sections: Mapping[str, Mapping[str, int]]) -> Counted:

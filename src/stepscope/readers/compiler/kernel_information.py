@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 from stepscope.core.recordings.compiler import CompilerRecording, CompilerReport, KernelOrigin
-from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
+from stepscope.readers.whole_file import whole_json
 
 MAX_BYTES = 64 << 20
 MAX_KERNELS = 20_000
@@ -44,22 +41,7 @@ def read(sources: Sequence[Source]) -> CompilerReport:
 
 
 def _read_file(source: Source) -> CompilerRecording:
-    stream, text = Stream(source.path, source.offset, source.length), b""
-    with closing(stream.blocks()) as blocks:
-        for block in blocks:
-            text += block
-            if len(text) > MAX_BYTES:
-                raise FormatError(
-                    f"{source.label} is over {MAX_BYTES >> 20} MiB: kernel_information.json is far "
-                    "smaller. Is it another file?"
-                )
-    try:
-        kernels = parse_json(text)
-    except ValueError as problem:
-        why = stream.problem or str(problem)[:200]
-        raise FormatError(
-            f"{source.label} is not whole JSON ({why}). Unpack it from the .pt2 again"
-        ) from None
+    kernels, _ = whole_json(source, MAX_BYTES, "unpack it from the .pt2 again")
     origins: dict[str, KernelOrigin] = {}
     odd = 0
     for name, about in list(kernels.items())[:MAX_KERNELS] if isinstance(kernels, dict) else ():

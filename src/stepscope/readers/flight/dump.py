@@ -27,8 +27,8 @@ from stepscope.core.recordings.training_log import TrainingLog, TrainingRecordin
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import finite, parse_json, whole
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
-from stepscope.readers.memory.whole_text import whole_text
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
 FORMAT = "flight-recorder"
 MAX_BYTES = 512 << 20
@@ -204,9 +204,7 @@ class _DumpParser:
             is_p2p=is_p2p,
             ends=_ends(op),
             input_sizes=self._once(_sizes(entry.get("input_sizes"))),
-            output_sizes=self._once(_sizes(entry.get("output_sizes"))),
             input_types=self._once(_texts(entry.get("input_dtypes"))),
-            output_types=self._once(_texts(entry.get("output_dtypes"))),
             state=state if state in STATES else SCHEDULED,
             is_retired=entry.get("retired") is True,
             created_ns=_time(entry.get("time_created_ns")),

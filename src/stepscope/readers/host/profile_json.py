@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +21,7 @@ from stepscope.readers.host.profile_stacks import (
     parse_location,
 )
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
+from stepscope.readers.whole_file import whole_text
 
 MAX_TEXT_BYTES = 512 << 20
 SECONDS = {"nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0}
@@ -99,22 +98,11 @@ class _Viztracer(msgspec.Struct):
 
 def read_json(source: Source) -> Profile:
     """The profile in a JSON file; FormatError where it is damaged or another's."""
-    stream = Stream(source.path, source.offset, source.length)
-    parts: list[bytes] = []
-    with closing(stream.blocks()) as blocks:
-        for block in blocks:
-            parts.append(block)
-            if stream.text_bytes > MAX_TEXT_BYTES:
-                raise FormatError(
-                    f"{source.label}: larger than {MAX_TEXT_BYTES >> 20} MiB of text. Record a "
-                    "shorter stretch"
-                )
-    if stream.problem:
-        raise FormatError(f"{source.label}: {stream.problem}. {NOTHING_READ}")
-    text = b"".join(parts).removeprefix(b"\xef\xbb\xbf")
-    del parts
+    text, stopped = whole_text(source, MAX_TEXT_BYTES, "record a shorter stretch")
+    if stopped:
+        raise FormatError(f"{source.label}: {stopped}. {NOTHING_READ}")
     try:
-        return _read(text)
+        return _read(text.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, OverflowError) as problem:
         raise FormatError(
             f"{source.label}: no host profile that can be read ({problem}). {NOTHING_READ}"

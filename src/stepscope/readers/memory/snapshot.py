@@ -29,8 +29,9 @@ from stepscope.readers.memory.events import DeviceHistory, histories
 from stepscope.readers.memory.phases import Passes, boundaries, classify, find_passes
 from stepscope.readers.memory.replay import Allocation, Replay, replayed
 from stepscope.readers.memory.safe_unpickle import PROTOCOLS, load_plain
-from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
+from stepscope.readers.memory.stats import NO_SIZE
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
 FORMAT = "memory-snapshot"
 MAX_BYTES = 1 << 30

@@ -21,10 +21,13 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
-from stepscope.protocol.untrusted import parse_json
-from stepscope.readers.memory.whole_text import NO_SIZE, whole_text
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_json
 
+NO_SIZE = (
+    "it does not say how large the device is; with nvidia-smi's log next to it, how full the "
+    "device was is judged too"
+)
 FORMAT = "memory-stats"
 MAX_BYTES = 16 << 20
 """A device has 5 KiB."""
@@ -49,14 +52,7 @@ def is_mine(head: bytes, name: str) -> bool:  # noqa: ARG001
 def read(sources: Sequence[Source]) -> MemoryReport:
     recordings: list[MemoryRecording] = []
     for source in sources:
-        text, problem = whole_text(source, MAX_BYTES, INSTEAD)
-        try:
-            document = parse_json(text)
-        except ValueError as wrong:
-            why = problem or str(wrong)
-            raise FormatError(
-                f"{source.label}: not JSON that can be read ({why}); {INSTEAD}"
-            ) from None
+        document, _ = whole_json(source, MAX_BYTES, INSTEAD)
         devices = list(_devices(document))
         if not devices:
             raise FormatError(f"{source.label}: no allocated_bytes.all.peak in it; {INSTEAD}")

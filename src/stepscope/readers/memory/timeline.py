@@ -29,8 +29,8 @@ from stepscope.core.recordings.memory import (
     memory_recording,
 )
 from stepscope.errors import FormatError
-from stepscope.readers.memory.whole_text import whole_text
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
 FORMAT = "memory-timeline"
 ORDER = (WEIGHTS, OPTIMIZER, INPUTS, TEMPORARY, ACTIVATIONS, GRADIENTS, AUTOGRAD, UNKNOWN)

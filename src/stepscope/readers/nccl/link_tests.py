@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from stepscope.core.calibrated import bus_factor
 from stepscope.core.recordings.system import LinkRow, LinkTest, SystemRecording, SystemReport
 from stepscope.errors import FormatError
-from stepscope.readers.memory.whole_text import whole_text
 from stepscope.readers.nccl.tests import MAX_BYTES, Section, kind_in, kind_of, sections_of
 from stepscope.readers.source import Source
+from stepscope.readers.whole_file import whole_text
 
 FORMAT = "nccl-tests"
 HEADER = re.compile(rb"size\s{1,40}count\s[^\n]{0,200}algbw\s{1,20}busbw")

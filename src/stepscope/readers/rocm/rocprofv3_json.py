@@ -178,19 +178,9 @@ class _FileParser:
             stream = (
                 record.stream_id.handle if record.stream_id.handle >= 0 else info.queue_id.handle
             )
-            self.builder.add(
-                Kind.KERNEL,
-                symbol.name if symbol is not None else f"kernel {info.kernel_id}",
-                record.start_timestamp,
-                record.end_timestamp,
-                pid=device,
-                tid=stream,
-                device=device,
-                stream=stream,
-                correlation=record.correlation_id.internal or NONE,
-                detail=self._launch(info, symbol),
-                owner=self.owner,
-            )
+            name = symbol.name if symbol is not None else f"kernel {info.kernel_id}"
+            detail = self._launch(info, symbol)
+            self._on_device(Kind.KERNEL, name, record, device, stream, detail=detail)
 
     def _launch(self, info: Info, symbol: Symbol | None) -> int:
         if not info.workgroup_size.x:
@@ -213,19 +203,8 @@ class _FileParser:
             )
             device = to if to != NONE else of
             stream = record.stream_id.handle
-            self.builder.add(
-                Kind.MEMCPY,
-                copy_name(self._operation(record)),
-                record.start_timestamp,
-                record.end_timestamp,
-                pid=device,
-                tid=stream,
-                device=device,
-                stream=stream,
-                correlation=record.correlation_id.internal or NONE,
-                size_bytes=record.bytes,
-                owner=self.owner,
-            )
+            name = copy_name(self._operation(record))
+            self._on_device(Kind.MEMCPY, name, record, device, stream, size_bytes=record.bytes)
 
     def take_calls(self, path: Path, calls: list[Record]) -> None:
         for record in calls:
@@ -243,6 +222,23 @@ class _FileParser:
     def take_unused(self, path: Path, records: list[Record]) -> None:
         self.builder.scanner.tally.raw_events += len(records)
         self.builder.scanner.tally.count_unknown(path[-1], len(records))
+
+    def _on_device(
+        self, kind: Kind, name: str, record: Record, device: int, stream: int, **more: int
+    ) -> None:
+        self.builder.add(
+            kind,
+            name,
+            record.start_timestamp,
+            record.end_timestamp,
+            pid=device,
+            tid=stream,
+            device=device,
+            stream=stream,
+            correlation=record.correlation_id.internal or NONE,
+            owner=self.owner,
+            **more,
+        )
 
     def _on_host(self, kind: Kind, name: str, record: Record, correlation: int) -> None:
         times = record.start_timestamp, record.end_timestamp

@@ -235,7 +235,9 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
         folder=folder,
         metadata=_object(folder / RANK_FILE, f"{folder.name}/{RANK_FILE}", notes),
         rows=tuple(_rows(folder / STEPS_FILE, notes)),
-        stretches=tuple(_stretches(step_summary_path(folder), notes)),
+        stretches=tuple(
+            _columnar(step_summary_path(folder), STEP_SUMMARY_COLUMNS, ("from_ns", "to_ns"), notes)
+        ),
         samples=tuple(_objects(folder / SAMPLES_FILE, notes)),
         events=tuple(_objects(folder / EVENTS_FILE, notes)),
         windows=windows,
@@ -245,26 +247,23 @@ def _read_rank(folder: Path, rank: int, notes: list[str]) -> RankRecord:
 
 def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
     """Steps in order, each once: those before a recording may stand twice in a long run."""
-    columns: tuple[str, ...] = STEP_COLUMNS
-    seen: dict[int, Row] = {}
-    for line in _lines(path, notes):
-        if isinstance(line, dict) and isinstance(line.get("columns"), list):
-            columns = tuple(map(str, line["columns"]))
-        elif isinstance(line, list) and len(line) == len(columns):
-            row = dict.fromkeys(STEP_COLUMNS) | sound_row(columns, line)
-            if row["step"] is not None and row["dur_ns"] is not None:
-                seen[row["step"]] = row
+    rows = _columnar(path, STEP_COLUMNS, ("step", "dur_ns"), notes)
+    seen = {step: row for row in rows if (step := row["step"]) is not None}
     return iter([seen[step] for step in sorted(seen)])
 
 
-def _stretches(path: Path, notes: list[str]) -> Iterator[Row]:
-    columns: tuple[str, ...] = STEP_SUMMARY_COLUMNS
+def _columnar(
+    path: Path, usual: tuple[str, ...], needed: tuple[str, str], notes: list[str]
+) -> Iterator[Row]:
+    """The lines under their columns, which the file names itself where they are not the usual;
+    without those that lack what is needed."""
+    columns = usual
     for line in _lines(path, notes):
         if isinstance(line, dict) and isinstance(line.get("columns"), list):
             columns = tuple(map(str, line["columns"]))
         elif isinstance(line, list) and len(line) == len(columns):
-            row = dict.fromkeys(STEP_SUMMARY_COLUMNS) | sound_row(columns, line)
-            if row["from_ns"] is not None and row["to_ns"] is not None:
+            row = dict.fromkeys(usual) | sound_row(columns, line)
+            if all(row[name] is not None for name in needed):
                 yield row
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from stepscope.core.recordings.system import MeasuredRates, SystemRecording, Sys
 from stepscope.errors import InputError
 from stepscope.protocol.untrusted import finite, open_regular, parse_json_object
 from stepscope.readers.source import Source
-from stepscope.readers.stream import Stream
 from stepscope.readers.system.hardware_file import is_hardware, parse_hardware, read_hardware
+from stepscope.readers.whole_file import whole_text
 
 MAX_BYTES = 1 << 20
 MAX_HARDWARE_BYTES = 16 << 20
@@ -64,14 +63,9 @@ def _of_rates(source: Source, text: bytes) -> MeasuredRates:
 
 
 def _text(source: Source) -> bytes:
-    stream, text = Stream(source.path, source.offset, source.length), b""
-    with closing(stream.blocks()) as blocks:
-        for block in blocks:
-            text += block
-            if len(text) > MAX_HARDWARE_BYTES:
-                raise InputError(f"{source.label} is larger than a file of measured rates can be")
-    if stream.problem:
-        raise InputError(f"{source.label} is damaged: {stream.problem}. Write it again")
+    text, problem = whole_text(source, MAX_HARDWARE_BYTES, "it cannot be of measured rates")
+    if problem:
+        raise InputError(f"{source.label} is damaged: {problem}. Write it again")
     return text
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from stepscope.core.contract.codec import filled
 from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.nccl import NcclCommunicator, NcclLog
@@ -140,17 +141,9 @@ def nccl_contract(log: NcclLog) -> Nccl:
     links = Counter(
         (c.communicator, c.rank, c.peer, c.via, c.received_via) for c in log.connections
     )
-    return Nccl(
-        library=log.library,
-        version=log.version,
-        versions=log.versions,
-        files=log.files,
-        hosts=log.hosts,
-        world_size=log.world_size,
-        is_inter_node=log.is_inter_node,
-        transports=log.transports,
-        slowest_transport=log.slowest_transport,
-        communicators=log.communicators,
+    return filled(
+        Nccl,
+        log,
         connections=tuple(
             NcclLinks(
                 communicator=name,
@@ -162,14 +155,5 @@ def nccl_contract(log: NcclLog) -> Nccl:
             )
             for (name, rank, peer, via, back), num in list(links.items())[:MAX_LINKS]
         ),
-        networks=log.networks,
-        interfaces=log.interfaces,
-        ib_devices=log.ib_devices,
-        topology=log.topology,
-        graphs=log.graphs,
-        algorithms=log.algorithms,
-        calls=log.calls,
-        env=log.env,
-        warnings=log.warnings,
         notes=notes_on(log),
     )

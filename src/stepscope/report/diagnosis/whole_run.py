@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.contract import whole_run as contract
+from stepscope.core.contract.codec import filled
 from stepscope.core.run import RunAdvice, RunPart, SlowSteps, WholeRun
 from stepscope.report.document.blocks import (
     Bar,
@@ -138,38 +139,32 @@ def _share(run: WholeRun, part: RunPart) -> float:
 
 
 def whole_run_contract(run: WholeRun) -> contract.WholeRun:
-    return contract.WholeRun(
+    return filled(
+        contract.WholeRun,
+        run,
         seconds=run.dur_ns / 1e9,
-        productive_share=run.productive_share,
-        rank=run.rank,
         parts=tuple(
-            contract.WholeRunPart(
-                what=part.what,
+            filled(
+                contract.WholeRunPart,
+                part,
                 seconds=part.dur_ns / 1e9,
                 share=_share(run, part),
-                num=part.num,
                 of_it={name: ns / 1e9 for name, ns in part.of_it.items()},
             )
             for part in run.parts
         ),
         stalls=tuple(
-            contract.WholeRunStall(
-                cause=slow.cause,
+            filled(
+                contract.WholeRunStall,
+                slow,
                 every_steps=slow.every,
-                num=slow.num,
                 once_seconds=slow.once_ns / 1e9,
                 seconds=slow.dur_ns / 1e9,
-                lines=slow.lines,
             )
             for slow in run.slow
         ),
         advice=tuple(
-            contract.WholeRunAdvice(
-                what=advice.what,
-                action=advice.action,
-                seconds=advice.dur_ns / 1e9,
-                hours_a_day=advice.hours_a_day,
-            )
+            filled(contract.WholeRunAdvice, advice, seconds=advice.dur_ns / 1e9)
             for advice in run.advice
         ),
         over_time=tuple(
@@ -177,6 +172,4 @@ def whole_run_contract(run: WholeRun) -> contract.WholeRun:
         ),
         step_ms=run.step_ns / 1e6,
         num_clean_steps=run.num_clean,
-        num_steps=run.num_steps,
-        is_over=run.is_over,
     )

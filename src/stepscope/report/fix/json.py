@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.fix import Attempt, FixContract, Predicted
 from stepscope.core.experiments import fixed as core
 from stepscope.report.verify.json import verified_contract
@@ -16,28 +16,20 @@ def fixed_json(fixed: core.Fixed) -> str:
 def fixed_contract(fixed: core.Fixed) -> FixContract:
     """What was not measured is null, never 0."""
     whole = None if fixed.whole is None else verified_contract(fixed.whole)
-    return FixContract(
-        command=fixed.command,
-        before_ms=fixed.before_ms,
+    return filled(
+        FixContract,
+        fixed,
         speedup=None if whole is None else whole.speedup,
         kept=fixed.kept.knobs,
         findings=tuple(map(_attempt, fixed.attempts)),
         whole=whole,
-        left=fixed.left,
-        notes=fixed.notes,
-        folder=fixed.folder,
     )
 
 
 def _attempt(attempt: core.Attempt) -> Attempt:
-    predicted = attempt.predicted
-    return Attempt(
-        code=attempt.code,
-        summary=attempt.summary,
-        action=attempt.action,
-        outcome=attempt.outcome,
-        why=attempt.why,
-        predicted=Predicted(value=predicted.value, low=predicted.low, high=predicted.high),
-        knobs=attempt.knobs,
+    return filled(
+        Attempt,
+        attempt,
+        predicted=filled(Predicted, attempt.predicted),
         verification=None if attempt.verified is None else verified_contract(attempt.verified),
     )

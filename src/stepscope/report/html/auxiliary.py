@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stepscope.core.contract import diagnosis as document
+from stepscope.core.contract.codec import filled
 from stepscope.core.contract.diagnosis import DiagnosisContract
 from stepscope.core.contract.nccl import Nccl, NcclLinks
 from stepscope.core.diagnosis import Diagnosis
@@ -182,14 +183,7 @@ def _nccl_text(contract: Nccl) -> RecordingText:
 def _connections(links: Iterable[NcclLinks]) -> Iterator[NcclConnection]:
     for link in links:
         for channel in range(min(link.channels, MAX_CHANNELS)):
-            yield NcclConnection(
-                communicator=link.communicator,
-                channel=channel,
-                rank=link.rank,
-                peer=link.peer,
-                via=link.via,
-                received_via=link.received_via,
-            )
+            yield filled(NcclConnection, link, channel=channel)
 
 
 def _recorded_table(table: document.RecordingTable) -> Table:

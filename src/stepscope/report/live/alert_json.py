@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from stepscope.core.contract.alert import AlertContract, Measured
-from stepscope.core.contract.codec import plain
+from stepscope.core.contract.codec import filled, plain
 from stepscope.core.json_decode import convert_value
 from stepscope.core.live import Alert
 
@@ -26,19 +26,10 @@ def alert_contract(alert: Alert, run: str | None = None) -> AlertContract:
     measured = None
     if alert.unit is not None:
         measured = Measured(before=alert.before, after=alert.after, unit=alert.unit)
-    return AlertContract(
-        number=alert.number,
-        state=alert.state,
-        kind=alert.kind,
-        ranks=alert.ranks,
-        step=alert.step,
-        words=alert.words,
-        action=alert.action,
+    return filled(
+        AlertContract,
+        alert,
         measured=measured,
-        evidence=alert.evidence,
-        began_wall_ns=alert.began_wall_ns,
-        at_wall_ns=alert.at_wall_ns,
-        ended_wall_ns=alert.ended_wall_ns,
         run=UNSET if run is None else run,
         text=UNSET if run is None else f"stepscope: {alert_line(alert)}",
     )
@@ -53,22 +44,9 @@ def alert_of(line: Mapping[str, Any]) -> Alert | None:
     if not PLAIN.fullmatch(contract.kind):
         return None
     measured = contract.measured
-    return Alert(
-        number=contract.number,
-        state=contract.state,
-        kind=contract.kind,
-        ranks=contract.ranks,
-        step=contract.step,
-        words=contract.words,
-        action=contract.action,
-        before=None if measured is None else measured.before,
-        after=None if measured is None else measured.after,
-        unit=None if measured is None else measured.unit,
-        evidence=contract.evidence,
-        began_wall_ns=contract.began_wall_ns,
-        at_wall_ns=contract.at_wall_ns,
-        ended_wall_ns=contract.ended_wall_ns,
-    )
+    if measured is None:
+        return filled(Alert, contract, before=None, after=None, unit=None)
+    return filled(Alert, contract, before=measured.before, after=measured.after, unit=measured.unit)
 
 
 def alert_line(alert: Alert) -> str:

@@ -4,7 +4,7 @@ JSON."""
 from __future__ import annotations
 
 from stepscope.core.contract.check import CheckContract, Fault, Ranged
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.planner.launch.check import Checked
 from stepscope.planner.launch.check import Fault as Priced
 from stepscope.planner.layout_words import spelled_out
@@ -81,11 +81,11 @@ def _range(figure: Range, unit: object) -> str:
 def check_json(checked: Checked, missing: tuple[str, ...]) -> str:
     job, layout = checked.job, checked.layout
     return encode(
-        CheckContract(
+        filled(
+            CheckContract,
+            checked,
             file=checked.settings.where,
             kind=checked.settings.kind,
-            runs=checked.runs,
-            fits=checked.fits,
             model=None if job is None else job.model.name,
             cluster=None if job is None else job.cluster.name,
             framework=checked.settings.framework,
@@ -93,25 +93,11 @@ def check_json(checked: Checked, missing: tuple[str, ...]) -> str:
             layout_words=None if layout is None else spelled_out(layout),
             step_s=_ranged(checked.step),
             memory_bytes=_ranged(checked.memory),
-            mfu=checked.mfu,
-            faults=tuple(
-                Fault(
-                    code=fault.code,
-                    kind=fault.kind,
-                    what=fault.what,
-                    fix=fault.fix,
-                    seconds=fault.seconds,
-                    bytes=fault.num_bytes,
-                )
-                for fault in checked.faults
-            ),
+            faults=tuple(filled(Fault, fault, bytes=fault.num_bytes) for fault in checked.faults),
             missing=missing,
-            notes=checked.notes,
         )
     )
 
 
 def _ranged(figure: Range | None) -> Ranged | None:
-    if figure is None:
-        return None
-    return Ranged(value=figure.value, low=figure.low, high=figure.high)
+    return None if figure is None else filled(Ranged, figure)

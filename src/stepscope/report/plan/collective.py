@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.contract import collective as contract
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.collective import Collective, Measured, Timed
 from stepscope.report.document.blocks import (
@@ -120,32 +120,16 @@ def collective_json(
             bytes=result.asked.size_bytes,
             ranks=result.asked.num_ranks,
             cluster=cluster.name,
-            ways=tuple(map(_way, result.ways)),
-            picked=_way(result.picked),
+            ways=tuple(filled(contract.Way, way) for way in result.ways),
+            picked=filled(contract.Way, result.picked),
             crossovers=tuple(
-                contract.Crossover(bytes=each.size_bytes, before=each.before, after=each.after)
+                filled(contract.Crossover, each, bytes=each.size_bytes)
                 for each in result.crossovers
             ),
             measured=tuple(
-                contract.Measurement(
-                    name=each.name,
-                    seconds=each.seconds,
-                    bus_bytes_per_s=each.bus_bytes_per_s,
-                    misfit=each.misfit,
-                    ranks=each.group_size,
-                )
-                for each in measured
+                filled(contract.Measurement, each, ranks=each.group_size) for each in measured
             ),
             advice=said,
             notes=(*result.notes, *notes),
         )
-    )
-
-
-def _way(way: Timed) -> contract.Way:
-    return contract.Way(
-        algorithm=way.algorithm,
-        protocol=way.protocol,
-        seconds=way.seconds,
-        bus_bytes_per_s=way.bus_bytes_per_s,
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from msgspec import UNSET
 
 from stepscope.core.contract import plan as document
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.plan import PlanContract
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout_words import spelled_out
@@ -23,14 +21,15 @@ def plan_json(plan: Plan, measured: MeasuredMemory | None = None) -> str:
 def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanContract:
     """What is not known is null, never 0."""
     named = plan.explained or plan.best
-    return PlanContract(
+    return filled(
+        PlanContract,
+        plan,
         job=_job(plan.job),
         best=_account_or_none(plan.best),
         layouts=tuple(map(_account, plan.layouts)),
         pareto=tuple(map(_account, plan.pareto)),
-        counts=plan.counts,
         explained=_account_or_none(plan.explained),
-        budget=None if plan.budget is None else document.Budget(**asdict(plan.budget)),
+        budget=None if plan.budget is None else filled(document.Budget, plan.budget),
         what_ifs=tuple(map(_variant, plan.what_ifs)),
         scaling=tuple(map(_variant, plan.scaling)),
         largest=None if plan.largest is None else _variant(plan.largest),
@@ -39,59 +38,31 @@ def plan_contract(plan: Plan, measured: MeasuredMemory | None = None) -> PlanCon
             kind="calibrated" if plan.is_calibrated else "datasheet",
             hardware=plan.hardware or None,
         ),
-        assumptions=plan.assumptions,
-        advice=plan.advice,
         layout_words=None if named is None else spelled_out(named.layout),
         beside=UNSET if measured is None else measured_memory_contract(measured),
     )
 
 
 def _job(job: TrainingJob) -> document.Job:
-    return document.Job(
-        model=_model(job),
-        cluster=_cluster(job),
-        seq_len=job.seq_len,
-        global_batch=job.global_batch,
-        precision=job.precision,
+    model, cluster = job.model, job.cluster
+    return filled(
+        document.Job,
+        job,
+        model=filled(
+            document.Model,
+            model,
+            params=model.num_params,
+            experts=None if model.experts is None else model.experts.num,
+        ),
+        cluster=filled(
+            document.Cluster,
+            cluster,
+            device=cluster.device.name,
+            tiers=tuple(filled(document.Tier, tier) for tier in cluster.tiers),
+        ),
         framework=job.framework.name,
         optimizer=job.optimizer.name,
         adapters=job.is_adapter,
-    )
-
-
-def _model(job: TrainingJob) -> document.Model:
-    model = job.model
-    return document.Model(
-        name=model.name,
-        params=model.num_params,
-        active_params=model.active_params,
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        ffn_hidden=model.ffn_hidden,
-        vocab=model.vocab,
-        experts=None if model.experts is None else model.experts.num,
-        source=model.source,
-    )
-
-
-def _cluster(job: TrainingJob) -> document.Cluster:
-    cluster = job.cluster
-    return document.Cluster(
-        device=cluster.device.name,
-        num_devices=cluster.num_devices,
-        devices_per_node=cluster.devices_per_node,
-        memory_bytes=cluster.memory_bytes,
-        tiers=tuple(
-            document.Tier(
-                name=tier.name,
-                size=tier.size,
-                bytes_per_s=tier.bytes_per_s,
-                latency_s=tier.latency_s,
-            )
-            for tier in cluster.tiers
-        ),
     )
 
 
@@ -100,16 +71,12 @@ def _account_or_none(account: Account | None) -> document.Account | None:
 
 
 def _account(account: Account) -> document.Account:
-    return document.Account(
+    return filled(
+        document.Account,
+        account,
         name=str(account.layout),
-        layout=document.Layout(**asdict(account.layout)),
-        step_s=account.step_s,
-        tokens_per_s=account.tokens_per_s,
+        layout=filled(document.Layout, account.layout),
         tokens_per_s_per_device=account.tokens_per_s / account.layout.num_devices,
-        mfu=account.mfu,
-        hfu=account.hfu,
-        memory_bytes=account.memory_bytes,
-        fits=account.fits,
         memory_parts_bytes=account.memory,
         time_parts_s=account.time,
         why=account.why or None,
@@ -118,9 +85,9 @@ def _account(account: Account) -> document.Account:
 
 
 def _variant(variant: Variant) -> document.Variant:
-    return document.Variant(
-        name=variant.name,
-        num_devices=variant.num_devices,
+    return filled(
+        document.Variant,
+        variant,
         best=_account_or_none(variant.best),
         note=variant.note or None,
     )

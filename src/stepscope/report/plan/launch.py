@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.launch import LaunchContract, LaunchedFile
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.files import Launch, broken
@@ -51,23 +51,21 @@ def launch_json(
     skipped: tuple[str, ...],
 ) -> str:
     return encode(
-        LaunchContract(
-            target=launch.target,
+        filled(
+            LaunchContract,
+            launch,
             model=job.model.name,
             cluster=job.cluster.name,
             framework=job.framework.name,
-            layout=launch.layout,
             layout_words=spelled_out(account.layout),
             step_s=account.step_s,
             memory_bytes=account.memory_bytes,
             fits=account.fits,
-            command=launch.command,
             files=tuple(
                 LaunchedFile(name=file.name, text=file.text, executable=file.is_executable)
                 for file in launch.files
             ),
             folder=None if folder is None else str(folder),
             skipped=skipped,
-            notes=launch.notes,
         )
     )

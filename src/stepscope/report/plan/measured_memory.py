@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.core.contract import plan as document
+from stepscope.core.contract.codec import filled
 from stepscope.report.document.blocks import Block, Column, Items, Section, Table, numbers
 from stepscope.report.plan.words import gib
 
@@ -49,12 +50,8 @@ def measured_memory_section(measured: MeasuredMemory) -> Section:
 
 def measured_memory_contract(measured: MeasuredMemory) -> document.Beside:
     """The key `beside` of the JSON."""
-    return document.Beside(
-        layout=measured.layout,
-        recordings=measured.recordings,
-        rows=tuple(document.BesideRow(**asdict(row)) for row in measured.rows),
-        notes=measured.notes,
-    )
+    rows = tuple(filled(document.BesideRow, row) for row in measured.rows)
+    return filled(document.Beside, measured, rows=rows)
 
 
 def _aside(measured: MeasuredMemory) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.plan_run import PlanRunContract, RecordedRun, Width
 from stepscope.planner.from_run import COMMS, Extrapolation, WidthStep
 from stepscope.report.document.blocks import (
@@ -136,15 +136,12 @@ def run_plan_json(plan: RunPlan) -> str:
 
 
 def _width(plan: RunPlan, step: WidthStep) -> Width:
-    return Width(
+    return filled(
+        Width,
+        step,
         nodes=step.num_nodes,
-        width=step.width,
         data_ranks=step.num_data,
         source="measured" if step.is_measured else "derived",
-        step_s=step.step_s,
-        parts_s=step.parts_s,
-        speedup=step.speedup,
-        efficiency=step.efficiency,
         samples_per_s=plan.samples_per_s(step),
         tokens_per_s=plan.tokens_per_s(step),
     )

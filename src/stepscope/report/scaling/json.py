@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepscope.core import scaling as core
-from stepscope.core.contract.codec import encode
+from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.scaling import (
     AgainstBase,
     ScalingContract,
@@ -33,37 +33,30 @@ def scaling_contract(scaling: core.Scaling) -> ScalingContract:
 
 def _run(run: core.WidthRun, gain: core.Gain | None) -> WidthRun:
     step = run.step
-    return WidthRun(
-        path=run.path,
-        width=run.width,
-        width_source=run.width_source,
+    return filled(
+        WidthRun,
+        run,
         ranks_read=run.num_ranks,
         device=run.device_name,
-        step=Step(
-            count=step.count,
+        step=filled(
+            Step,
+            step,
             ms=_ms(step.ns),
             low_ms=_ms(step.low_ns),
             high_ms=_ms(step.high_ns),
             profiled_ms=_ms(step.profiled_ns),
-            source=step.source,
         ),
         partition_ms=_parts(run.parts_ns),
         flops_per_rank=run.flops,
-        gradient_bytes=run.gradient_bytes,
         against_base=None if gain is None else _gain(gain),
-        notes=run.notes,
     )
 
 
 def _gain(gain: core.Gain) -> AgainstBase:
     loss = gain.loss
-    return AgainstBase(
-        ideal_speedup=gain.ideal_speedup,
-        speedup=gain.speedup,
-        efficiency=gain.efficiency,
-        efficiency_low=gain.efficiency_low,
-        efficiency_high=gain.efficiency_high,
-        karp_flatt=gain.karp_flatt,
+    return filled(
+        AgainstBase,
+        gain,
         ideal_ms=loss.ideal_ns / 1e6,
         lost_ms=loss.lost_ns / 1e6,
         lost_parts_ms=_parts(loss.parts_ns),

@@ -1,17 +1,14 @@
-"""The text of a small file, for those that are read whole; and what records of memory lack."""
+"""Small files, which are read whole."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 from stepscope.errors import FormatError
+from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
-
-NO_SIZE = (
-    "it does not say how large the device is; with nvidia-smi's log next to it, how full the "
-    "device was is judged too"
-)
 
 
 def whole_text(source: Source, most: int, instead: str) -> tuple[bytes, str | None]:
@@ -31,3 +28,13 @@ def whole_text(source: Source, most: int, instead: str) -> tuple[bytes, str | No
     if stream.problem is not None and not parts:
         raise FormatError(f"{source.label}: {stream.problem}")
     return b"".join(parts), stream.problem
+
+
+def whole_json(source: Source, most: int, instead: str) -> tuple[Any, str | None]:
+    """What its JSON is, and what was wrong with the file."""
+    text, problem = whole_text(source, most, instead)
+    try:
+        return parse_json(text), problem
+    except ValueError as wrong:
+        why = problem or str(wrong)[:200]
+        raise FormatError(f"{source.label}: not JSON that can be read ({why}); {instead}") from None
