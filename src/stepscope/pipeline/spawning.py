@@ -17,7 +17,7 @@ class _Process(SpawnProcess):
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            return SpawnProcess._Popen(process_obj)
+            return SpawnProcess._Popen(process_obj)  # noqa: SLF001 - the one place where it starts
         finally:
             sys.modules["__main__"] = main
 
