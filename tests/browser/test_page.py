@@ -16,6 +16,7 @@ from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
+from tests.format_samples import samples
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, some
 from tests.waiting import until
@@ -282,3 +283,17 @@ def test_recorded_stacks_are_a_flame_graph(browser: Any, tmp_path: Path) -> None
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert axe.Axe().run(page, context="#flame").violations_count == 0
         assert page.said == []
+
+
+@pytest.mark.parametrize("kind", ["memory-snapshot", "host-profile"])
+def test_a_recording_without_a_trace_fits_a_phone(browser: Any, kind: str, tmp_path: Path) -> None:
+    sample = next(each for each in samples() if each.kind == kind)
+    paths = []
+    for name, data in sample.files.items():
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(data)
+    page = opened(browser, made(paths, tmp_path), SIZES[1])
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert page.said == []
+    page.context.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from stepscope.errors import StepscopeError
 from stepscope.pipeline import measure
 from stepscope.pipeline.measure import measure_job
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
-from stepscope.pipeline.workers import local_workers
+from stepscope.pipeline.workers import death_words, local_workers
 from stepscope.readers.inputs import find_sources
 from tests.builders import trace_text, write
 from tests.tasks import die_always, die_once, measure_or_die, no_memory, square
@@ -61,7 +64,9 @@ def test_a_task_that_always_kills_is_given_up_and_takes_no_other_with_it() -> No
     names = ["a", "b", "poison", "c", "d", "e"]
     with local_workers(2) as workers:
         results = dict(run_tasks(workers, die_always, names))
-    assert isinstance(results.pop(2), DiedError)
+    died = results.pop(2)
+    assert isinstance(died, DiedError)
+    assert str(died) == "most likely for lack of memory"
     assert results == {n: name for n, name in enumerate(names) if name != "poison"}
 
 
@@ -82,6 +87,28 @@ def test_a_rank_whose_worker_always_dies_is_named_and_left_out(
         measured = measure_job(found.sources, workers=workers)
     assert [facts.rank for facts in measured.facts.ranks] == [0, 2]
     assert any("rank1.json.gz" in note and "died" in note for note in measured.notes)
+
+
+def test_how_a_worker_died_is_told_by_its_exit_code() -> None:
+    terminated = -signal.SIGTERM
+    assert death_words([terminated, -signal.SIGKILL]) == "most likely for lack of memory"
+    assert death_words([terminated, -signal.SIGSEGV]) == "ended by SIGSEGV"
+    assert death_words([0, 1, terminated]) == "with exit code 1; what it said stands above"
+    assert death_words([terminated, None]) == "ended by a signal from outside"
+
+
+def test_a_script_without_a_guard_is_not_run_again_in_the_workers(tmp_path: Path) -> None:
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json.gz", trace_text(header={}))
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import sys, stepscope\nprint('begun')\n"
+        "print(len(stepscope.diagnose(sys.argv[1], cache=False, jobs=2).facts.ranks))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["begun", "2"]
 
 
 class Gone(Executor):

@@ -8,13 +8,18 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from stepscope.core.diagnosis import Abstention
+from stepscope.core.diagnosis import Abstention, SourceLocation
 from stepscope.core.out_of_memory import OutOfMemoryReport
 from stepscope.core.run import RunFacts
 from stepscope.report.diagnosis.brief import brief
-from stepscope.report.diagnosis.short import MOST_FINDINGS, next_commands, short_document
+from stepscope.report.diagnosis.short import (
+    MOST_FINDINGS,
+    MOST_LINES,
+    next_commands,
+    short_document,
+)
 from stepscope.report.diagnosis.view import damage_warnings
-from stepscope.report.document.blocks import Segment, Stack
+from stepscope.report.document.blocks import Line, Segment, Stack
 from stepscope.report.document.html import to_html
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import STACK_WIDTH, frame, to_text
@@ -23,14 +28,11 @@ from tests.conftest import Golden
 from tests.report.test_terminal import GOLDEN
 from tests.scenarios import SCENARIOS
 
-MOST_LINES = 45
-"""Of a screen; three findings with their sentences have about thirty."""
-
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_any_diagnosis_fits_on_a_screen(name: str) -> None:
     diagnosis = SCENARIOS[name]()
-    text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x")))
+    text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x -v")))
     lines = text.splitlines()
     assert len(lines) <= MOST_LINES or "evil" in name
     assert all(len(line) <= 80 for line in lines if line.isascii())
@@ -117,3 +119,37 @@ def test_that_nothing_could_be_judged_is_not_that_nothing_was_found() -> None:
     assert "What fixes would give is not known: others had the cores." in text
     assert "-> record again" in text
     assert "No known fault" not in text
+
+
+LONG = "Read numbers every 50th step (.item(), float(), print); sum them on the device between " * 2
+
+
+def test_three_findings_of_many_words_fit_with_their_code_lines() -> None:
+    made = next(made for make in SCENARIOS.values() if (made := make()).findings)
+    first = replace(
+        made.findings[0],
+        summary="The host stops again and again, and launches nothing meanwhile. " * 3,
+        action=f"{LONG}. Most of it at train.py:17 in step",
+        source_locations=(SourceLocation(line="train.py:17 in step", module=None, share=0.9),),
+        changes_numerics=True,
+        excludes=(),
+    )
+    second = replace(first, code="second-fault", excludes=(first.code,))
+    third = replace(second, code="third-fault", excludes=())
+    diagnosis = replace(made, findings=(first, second, third))
+    text = to_text(short_document(diagnosis, next_commands(diagnosis, "stepscope diagnose x -v")))
+    assert len(text.splitlines()) <= MOST_LINES
+    assert text.count("(train.py:17 in step)") == 3
+    assert text.count("-> Read numbers every 50th step") == 3
+    assert "2. second-fault  instead of 1: " in text
+    assert "* can change the numbers" in text
+
+
+def test_a_short_line_ends_at_a_clause_and_keeps_its_tail() -> None:
+    line = Line(text=LONG, tail="(train.py:17)", is_action=True)
+    assert to_text((line,)) == (
+        "-> Read numbers every 50th step (.item(), float(), print) ... (train.py:17)\n"
+    )
+    assert len(to_text((replace(line, most=2),)).splitlines()) == 2
+    assert "train.py:17" in to_markdown((line,))
+    assert "train.py:17" in to_html((line,))

@@ -25,6 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     with resources.as_file(resources.files("stepscope") / "data" / TRACE) as path:
         diagnosis = diagnose([path], Options(step_ms=STEP_MS, use_cache=False))
     print_diagnosis(
-        diagnosis, arguments.format, again=None if arguments.verbose else "stepscope demo"
+        diagnosis, arguments.format, whole=None if arguments.verbose else "stepscope demo -v"
     )
     return 0

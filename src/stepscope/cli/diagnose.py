@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
     from stepscope.core.gate import Gate
 
+MOST_COMMAND = 60
+"""Characters of a command that stand on one line beside what it is for."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -129,12 +132,12 @@ def _run(arguments: argparse.Namespace) -> int:
     step_ms = options.step_ms[0] if options.step_ms else None
     work = given_work.work_of(options_of(given_work.WorkOptions, arguments))
     diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms, work=work))
-    again = None if options.verbose else _again(options)
+    whole = None if options.verbose else _whole(options)
     if asked is None:
-        print_diagnosis(diagnosis, options.format, again=again)
+        print_diagnosis(diagnosis, options.format, whole=whole)
         return _refuse_empty(diagnosis)
     gate = gating.judge(asked, diagnosis, baseline)
-    print_diagnosis(diagnosis, options.format, gate, again=again)
+    print_diagnosis(diagnosis, options.format, gate, whole=whole)
     return gating.say_gate(gate)
 
 
@@ -146,10 +149,12 @@ def _refuse_empty(diagnosis: Diagnosis) -> int:
     return InputError.exit_code
 
 
-def _again(options: DiagnoseOptions) -> str:
-    """The command once more, as far as what is printed depends on it."""
+def _whole(options: DiagnoseOptions) -> str:
+    """The command that shows all of it, as far as what is printed depends on it."""
     given = [*options.paths, *(f"--step-ms={value:g}" for value in options.step_ms)]
-    return shlex.join(["stepscope", "diagnose", *given, *(["--all"] if options.all else [])])
+    every = ["--all"] if options.all else []
+    command = shlex.join(["stepscope", "diagnose", *given, *every, "-v"])
+    return command if len(command) <= MOST_COMMAND else "the same command with -v"
 
 
 def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) -> None:
@@ -180,10 +185,10 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
 
 
 def print_diagnosis(
-    diagnosis: Diagnosis, style: str, gate: Gate | None = None, *, again: str | None = None
+    diagnosis: Diagnosis, style: str, gate: Gate | None = None, *, whole: str | None = None
 ) -> None:
     """The report on standard output; JSON and Markdown have the gate's answer in them, and are
-    whole. Text is one screen where `again` names the command that gives the rest."""
+    whole. Text is one screen where `whole` names the command that shows all of it."""
     from stepscope.core.timings import stage
 
     with stage("draw"):
@@ -197,10 +202,10 @@ def print_diagnosis(
 
             put(brief(diagnosis))
             return
-        if style == "text" and again is not None:
+        if style == "text" and whole is not None:
             from stepscope.report.diagnosis.short import next_commands, short_document
 
-            print_document(short_document(diagnosis, next_commands(diagnosis, again)))
+            print_document(short_document(diagnosis, next_commands(diagnosis, whole)))
             return
         from stepscope.report.diagnosis.view import diagnosis_document
 

@@ -240,9 +240,9 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
             say(f"the run is kept in {folder}")
             document = diagnosis_document(diagnosis)
             if not verbose:
-                again = f"stepscope diagnose {shlex.quote(str(folder))}"
+                whole = f"stepscope diagnose {shlex.quote(str(folder))} -v"
                 document = short_document(
-                    diagnosis, next_commands(diagnosis, again, shlex.quote(str(report)))
+                    diagnosis, next_commands(diagnosis, whole, shlex.quote(str(report)))
                 )
             try:
                 show(document, Console(stderr=True))

@@ -393,10 +393,7 @@ def _measured_by(
     for index, result in run_tasks(workers, measure, [sources[number] for number in unread]):
         number = unread[index]
         if isinstance(result, DiedError):
-            words = (
-                "the worker that read it died, and again when it was tried anew, most likely for "
-                "lack of memory"
-            )
+            words = f"the worker that read it died, and again when it was tried anew, {result}"
             yield number, Measured(problem=f"{sources[number].label}: {words}")
         else:
             share_texts(result.facts, texts)

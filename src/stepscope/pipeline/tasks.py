@@ -20,6 +20,7 @@ from stepscope.errors import StepscopeError
 MAX_DEATHS = 3
 """Of the workers on one task:
 it is tried twice more, the last time alone, so that no other task can be to blame."""
+OUT_OF_MEMORY = "most likely for lack of memory"
 POLL_S = 1.0
 """Between two looks at whether the workers are still there."""
 
@@ -40,18 +41,16 @@ class Workers:
         self.width = width
         """Tasks in flight."""
 
-    def renew(self) -> None:
-        """A new executor in place of a broken one."""
-        raise StepscopeError(
-            "a worker process died, most likely for lack of memory; try again with --jobs 1"
-        )
+    def renew(self) -> str:
+        """A new executor in place of a broken one, and how the worker that broke it died."""
+        raise StepscopeError("a worker process died; try again with --jobs 1")
 
     def check(self) -> None:
         """Raise when nobody is left to work: waiting on would be for ever."""
 
 
 class DiedError(Exception):
-    """What a task gives whose workers died, every time."""
+    """What a task gives whose workers died, every time; its text says how."""
 
 
 def run_tasks(
@@ -78,22 +77,21 @@ def run_tasks(
         if broken:
             # A broken executor ends all it had. What finished before that is as good as ever.
             done = wait(running).done
+        cause = workers.renew() if broken else OUT_OF_MEMORY
         for future in done:
             number = running.pop(future)
             try:
                 yield number, future.result()
             except (BrokenExecutor, MemoryError):
                 if not queue.retry(number):
-                    yield number, DiedError()
+                    yield number, DiedError(cause)
             except workers.lost:
-                yield number, DiedError()
+                yield number, DiedError(OUT_OF_MEMORY)
             except CancelledError:
                 raise StepscopeError(
                     "the tasks were cancelled: whoever ran them is gone. Start it again and try "
                     "anew"
                 ) from None
-        if broken:
-            workers.renew()
 
 
 class _Queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope import __version__
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.pipeline.tasks import Workers
+from stepscope.pipeline.tasks import OUT_OF_MEMORY, Workers
 from stepscope.readers.remote import is_private, size_of
 from stepscope.readers.source import Source
 
@@ -42,17 +43,31 @@ class LocalWorkers(Workers):
         # All of them are retried when the pool breaks.
         super().__init__(_pool(num), num + 1)
 
-    def renew(self) -> None:
+    def renew(self) -> str:
+        processes = dict(getattr(self.executor, "_processes", None) or {})
         self.executor.shutdown(wait=True, cancel_futures=True)
         self.executor = _pool(self._num)
+        return death_words([process.exitcode for process in processes.values()])
+
+
+def death_words(exit_codes: Sequence[int | None]) -> str:
+    """What ended a pool: its executor ends the others with SIGTERM."""
+    code = next((code for code in exit_codes if code not in (None, 0, -signal.SIGTERM)), None)
+    if code == -signal.SIGKILL:
+        return OUT_OF_MEMORY
+    if code is None:
+        return "ended by a signal from outside"
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"with exit code {code}; what it said stands above"
 
 
 def _pool(num: int) -> ProcessPoolExecutor:
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    # Not fork: it is unsafe once threads run, and the progress bar is one.
-    return ProcessPoolExecutor(num, mp_context=multiprocessing.get_context("spawn"))
+    from stepscope.pipeline.spawning import WithoutMain
+
+    return ProcessPoolExecutor(num, mp_context=WithoutMain())
 
 
 @contextmanager

@@ -31,6 +31,13 @@ def number(value: float) -> str:
     return "0" if value == 0 else fixed(value, digits_after_point(value))
 
 
+def figure(value: float) -> str:
+    """Four digits at most, no zeros to fill them and no exponent: 3, 7.856, 130 812."""
+    if 0 < value < 0.0005 or value >= 9999.5:
+        return number(value)
+    return f"{value:.4g}"
+
+
 def in_column(value: float, decimals: int) -> str:
     """The number with its column's decimals; `<0.1` where they would make it look like nothing."""
     text = fixed(value, decimals)

@@ -15,17 +15,25 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.mcp.answers import ANSWER_BYTES
+from tests.capture.jobs import LIGHT
 from tests.shared_data import DEMO
 
 mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
-SLOW = """
-import time, torch
-model = torch.nn.Linear(8, 8)
+SLOW = f"""
+{LIGHT}
+import time
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.ones(4) * (index % 3)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(40):
-    time.sleep(0.001)
-    model(torch.randn(4, 8)).sum().backward()
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=1):
+    model(batch).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 """
@@ -146,9 +154,13 @@ def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path
         result = await client.call_tool("verify", {"apply": "no-such-finding"})
         assert result.is_error
         assert "no-such-finding" in text_of(result)
+        told = json.loads(text_of(await client.call_tool("verify", {"apply": "num_workers=4"})))
+        assert told["verdict"] == "gain proven"
+        assert told["speedup"]["low"] > 1.2
 
     asked(folder, talk, "--allow-verify", "--", sys.executable, "train.py", cwd=tmp_path)
-    assert not list(tmp_path.glob("stepscope-runs/*"))
+    (proof,) = tmp_path.glob("stepscope-runs/*")
+    assert not (folder / "stepscope-runs").exists(), "verify writes where the user started it"
 
 
 @pytest.mark.parametrize(

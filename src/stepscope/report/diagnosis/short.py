@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from stepscope.core.diagnosis import Diagnosis, Finding
 from stepscope.core.facts import PARTS, RankFacts
 from stepscope.core.numbers import size_words
@@ -34,16 +36,23 @@ from stepscope.report.document.blocks import (
     Card,
     Document,
     Facts,
+    Line,
     Prose,
     Section,
     Segment,
     Stack,
     Warn,
 )
+from stepscope.report.document.terminal import to_text
+from stepscope.report.names import shorten
 from stepscope.report.units import ms, plural
 from stepscope.rules.judge_job import FIXES
 
+MOST_LINES = 23
+"""Of 80 cells: a terminal has 24 if nobody made it larger, and the last is the prompt's."""
 MOST_FINDINGS = 3
+MOST_LOCATION = 30
+"""Cells, of the line of code that a finding is about."""
 LEAST_SEGMENT = 0.01
 """Of the step, from which a part has its own place in the bar."""
 MOST_STEADY = 0.8
@@ -54,29 +63,53 @@ Commands = tuple[tuple[str, str], ...]
 """What for, and the command."""
 
 
+class _Detail(Struct, frozen=True):
+    """How many lines the findings get, the first of them first."""
+
+    reasons: tuple[int, int, int]
+    actions: tuple[int, int, int]
+
+
+DETAILS = (
+    _Detail((9, 9, 9), (9, 9, 9)),
+    _Detail((1, 1, 1), (2, 2, 2)),
+    _Detail((1, 1, 1), (2, 2, 1)),
+    _Detail((1, 1, 1), (2, 1, 1)),
+    _Detail((1, 1, 0), (2, 1, 1)),
+    _Detail((1, 0, 0), (2, 1, 1)),
+    _Detail((0, 0, 0), (2, 1, 1)),
+    _Detail((0, 0, 0), (1, 1, 1)),
+)
+"""The first that fits on the screen is taken."""
+
+
 def short_document(diagnosis: Diagnosis, commands: Commands = ()) -> Document:
     """One screen; `commands` end it."""
-    return tuple(_blocks(diagnosis, commands))
+    for detail in DETAILS:
+        document = tuple(_blocks(diagnosis, commands, detail))
+        if to_text(document).count("\n") <= MOST_LINES:
+            break
+    return document
 
 
-def _blocks(diagnosis: Diagnosis, commands: Commands) -> Iterator[Block]:
+def _blocks(diagnosis: Diagnosis, commands: Commands, detail: _Detail) -> Iterator[Block]:
     facts = diagnosis.facts
     yield from damage_warnings(all_notes(diagnosis))
     yield from _out_of_memory(diagnosis)
-    yield headline(diagnosis)
+    yield headline(diagnosis, is_tight=True)
     yield Prose(time_words(diagnosis.step))
     run = facts.whole_run
     if run is not None and run.productive_share < MOST_STEADY:
-        yield Prose(f"The whole run: {whole_run_words(run)}", "quiet")
+        yield Line(text=f"The whole run: {whole_run_words(run)}", tone="quiet")
         for advice in run.advice[:1]:
-            yield Action(advice_words(advice))
+            yield Line(text=advice_words(advice), is_action=True)
     if facts.ranks:
         if facts.comms is not None and len(facts.ranks) > 1:
             yield from late_ranks(diagnosis, facts.comms)
         yield from _step(facts.median_rank, is_alone=len(facts.ranks) == 1)
     elif facts.run is not None and not (facts.run.ranks or facts.run.exit_code):
         yield from map(Action, diagnosis.notes[-1:])
-    yield from _faults(diagnosis)
+    yield from _faults(diagnosis, detail)
     if commands:
         yield Section(title="Next", aside=_left_out(diagnosis), blocks=(Facts(commands),))
 
@@ -96,7 +129,7 @@ def _left_out(diagnosis: Diagnosis) -> str:
 
 
 def _step(rank: RankFacts, *, is_alone: bool) -> Iterator[Block]:
-    """The median step as one bar."""
+    """The median step as one bar, named where the line above does not say what it is."""
     parts = rank.typical_parts_ns
     total = 0 if parts is None else sum(parts.values())
     if rank.partition is None or parts is None or total <= 0:
@@ -113,34 +146,72 @@ def _step(rank: RankFacts, *, is_alone: bool) -> Iterator[Block]:
     rest = 1.0 - sum(segment.share for segment in segments)
     if rest >= LEAST_SEGMENT / 2:
         segments.append(Segment("other", rest))
-    whose = "The step" if is_alone else f"Rank {rank.rank}'s step"
-    title = f"{whose}, {ms(total)} while profiled"
     if rank.steps.source == "whole trace":
-        title = f"All that was recorded, {ms(total)}"
-    yield Section(title=title, blocks=(Stack(tuple(segments)),))
+        yield Prose(f"All that was recorded, {ms(total)}:")
+    elif not is_alone:
+        yield Prose(f"Rank {rank.rank}'s step, {ms(total)} while profiled:")
+    yield Stack(tuple(segments))
 
 
-def _faults(diagnosis: Diagnosis) -> Iterator[Section]:
+def _faults(diagnosis: Diagnosis, detail: _Detail) -> Iterator[Section]:
     """The first findings; after them what other recordings show, as far as there is room."""
     faults: list[Finding | Advice] = [*diagnosis.findings, *diagnosis.advice]
     if not faults:
         yield from _no_faults(diagnosis)
         return
-    many_ranks = len(diagnosis.facts.ranks) > 1
+    shown = faults[:MOST_FINDINGS]
     blocks: list[Block] = [
-        _card(number, fault, many_ranks=many_ranks)
-        for number, fault in enumerate(faults[:MOST_FINDINGS], 1)
+        Card(
+            number=number,
+            code=fault.code,
+            title=_title(fault, diagnosis),
+            blocks=tuple(_lines(fault, number, detail)),
+        )
+        for number, fault in enumerate(shown, 1)
     ]
     if len(faults) > MOST_FINDINGS:
-        codes = ", ".join(fault.code for fault in faults[MOST_FINDINGS : 2 * MOST_FINDINGS])
-        dots = ", ..." if len(faults) > 2 * MOST_FINDINGS else ""
+        codes = ", ".join(fault.code for fault in faults[MOST_FINDINGS : 3 * MOST_FINDINGS])
         num = plural(len(faults) - MOST_FINDINGS, "finding")
-        blocks.append(Prose(f"and {num} more: {codes}{dots}", "quiet"))
+        blocks.append(Line(text=f"and {num} more: {codes}", tone="quiet"))
     together = together_words(diagnosis)
     if together:
         blocks.append(Prose(together))
     aside = "predicted gain, with its range" if diagnosis.findings else ""
+    if any(isinstance(fault, Finding) and fault.changes_numerics for fault in shown):
+        aside += "; * can change the numbers"
     yield Section(title="What to do", aside=aside, blocks=tuple(blocks))
+
+
+def _title(fault: Finding | Advice, diagnosis: Diagnosis) -> str:
+    if isinstance(fault, Advice):
+        return weight_words(fault)
+    codes = [each.code for each in diagnosis.findings[:MOST_FINDINGS]]
+    before = codes[: codes.index(fault.code)]
+    others = [str(before.index(code) + 1) for code in fault.excludes if code in before]
+    instead = f"instead of {' or '.join(others)}: " if others else ""
+    title = finding_title(fault, many_ranks=len(diagnosis.facts.ranks) > 1)
+    return f"{instead}{title}{' *' if fault.changes_numerics else ''}"
+
+
+def _lines(fault: Finding | Advice, number: int, detail: _Detail) -> Iterator[Line]:
+    """Why, and what to do; with the line of code that most of it comes from."""
+    action, where = fault.action, ""
+    locations = fault.source_locations if isinstance(fault, Finding) else ()
+    if locations and locations[0].line is not None:
+        line = locations[0].line
+        words, _, last = action.rpartition(". ")
+        action = words if line in last else action
+        if len(line) > MOST_LOCATION:
+            line = line.partition(" in ")[0]
+        where = f"({shorten(line, MOST_LOCATION)})"
+    most = detail.reasons[number - 1]
+    if most:
+        yield Line(text=fault.summary, tail=where, most=most)
+        where = ""
+        if isinstance(fault, Advice):
+            # No replay weighs it: what shows it stands for that.
+            yield from (Line(text=line, tone="quiet") for line in fault.evidence[:1])
+    yield Line(text=action, tail=where, most=detail.actions[number - 1], is_action=True)
 
 
 def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -156,28 +227,9 @@ def _no_faults(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section(title="What to do", blocks=blocks)
 
 
-def _card(number: int, fault: Finding | Advice, *, many_ranks: bool) -> Card:
-    blocks: list[Block] = [Prose(fault.summary), Action(fault.action)]
-    if isinstance(fault, Advice):
-        title = weight_words(fault)
-        # No replay weighs it: what shows it stands for that.
-        blocks[1:1] = [Prose(line, "quiet") for line in fault.evidence[:1]]
-    else:
-        title = finding_title(fault, many_ranks=many_ranks)
-        cautions = []
-        if fault.changes_numerics:
-            cautions.append("it can change the numbers")
-        if fault.excludes:
-            cautions.append(f"not together with {' or '.join(fault.excludes)}")
-        if cautions:
-            words = "; ".join(cautions)
-            blocks.append(Prose(f"{words[:1].upper()}{words[1:]}.", "warn"))
-    return Card(number=number, code=fault.code, title=title, blocks=tuple(blocks))
-
-
-def next_commands(diagnosis: Diagnosis, again: str, report: str | None = None) -> Commands:
-    """What to do next, with real names. `again`: the command that diagnoses it once more;
-    `report`: the page that is there already."""
+def next_commands(diagnosis: Diagnosis, whole: str, report: str | None = None) -> Commands:
+    """What to do next, with real names. `whole`: the command that shows all of it; `report`: the
+    page that is there already."""
     run = diagnosis.facts.run
     rows: list[tuple[str, str]] = []
     if run is not None:
@@ -185,7 +237,7 @@ def next_commands(diagnosis: Diagnosis, again: str, report: str | None = None) -
     faults: list[Finding | Advice] = [*diagnosis.findings, *diagnosis.advice]
     if faults:
         rows.append(("what it means", f"stepscope explain {shlex.quote(faults[0].code)}"))
-    rows.append(("all of it", f"{again} -v"))
+    rows.append(("all of it", whole))
     if report is not None:
         rows.append(("the report", report))
     return tuple(rows)

@@ -48,9 +48,12 @@ from stepscope.report.names import shorten
 from stepscope.report.units import gain_words, ms, percent, plural
 
 MAX_FINDINGS = 8
+LINE = 80
 MAX_PATH = 76
-MAX_FOLDER = 56
-"""Cells, of what stands on the first line of a terminal."""
+MAX_RANKS = 20
+LEAST_PATH = 28
+"""Cells: of a line, and of what stands on the first one: a file's path, the ranks' number before
+their folder, the name of a file where there is little room."""
 
 MOST_WARNINGS = 2
 DAMAGE = re.compile(
@@ -117,14 +120,15 @@ def damage_warnings(notes: Sequence[str]) -> Iterator[Warn]:
         yield Warn(f"{note[:1].upper()}{note[1:]}{'' if note[-1:] in '.?!' else '.'}")
 
 
-def headline(diagnosis: Diagnosis) -> Headline:
-    """The verdict, and what was looked at."""
+def headline(diagnosis: Diagnosis, *, is_tight: bool = False) -> Headline:
+    """The verdict, and what was looked at; on one line where it is tight."""
     verdict = diagnosis.verdict
     tones: dict[str, Tone] = {"compute": "good", "unknown": ""}
     return Headline(
         text=verdict.summary.strip() or limit_words(verdict),
-        about=(_what_was_read(diagnosis.facts),),
+        about=(_what_was_read(diagnosis.facts, is_tight=is_tight),),
         tone=tones.get(verdict.bound, "warn"),
+        is_tight=is_tight,
     )
 
 
@@ -145,7 +149,7 @@ def _rank_blocks(diagnosis: Diagnosis) -> Iterator[Block]:
     yield from host_sections(rank)
 
 
-def _what_was_read(facts: Facts) -> str:
+def _what_was_read(facts: Facts, *, is_tight: bool) -> str:
     """File or folder, device, steps: `trace.json.gz, NVIDIA H100: 4 steps detected by ProfilerStep,
     3 whole ones measured`."""
     ranks = facts.ranks
@@ -154,28 +158,37 @@ def _what_was_read(facts: Facts) -> str:
         files = {
             path for recording in facts.auxiliary.recordings for path in recording.paths
         } | set(() if facts.nccl is None else facts.nccl.files)
-        return f"{plural(len(files), 'recording')}, no trace"
+        read = f"{len(files)} recordings"
+        if len(files) == 1:
+            read = shorten(files.pop(), MAX_PATH - len(", no trace"))
+        return f"{read}, no trace"
     if not ranks:
         if facts.run is None:
             return "No rank was read."
         return f"{facts.run.path}: the profiler recorded no step"
+    rest = f", {_device_words(ranks)}: {_step_words(facts.median_rank, is_tight=is_tight)}"
+    room = max(LEAST_PATH, LINE - len(rest)) if is_tight else MAX_PATH
     if len(ranks) == 1:
-        read = shorten(ranks[0].path, MAX_PATH)
-    else:
-        folder = shorten(_common_folder([rank.path for rank in ranks]), MAX_FOLDER)
-        read = f"{len(ranks)} ranks" + (f" in {folder}" if folder else "")
+        path = ranks[0].path
+        if is_tight and len(path) > room:
+            path = path.rpartition("/")[2]
+        return shorten(path, room) + rest
+    folder = shorten(_common_folder([rank.path for rank in ranks]), room - MAX_RANKS)
+    return f"{len(ranks)} ranks" + (f" in {folder}" if folder else "") + rest
+
+
+def _device_words(ranks: Sequence[RankFacts]) -> str:
     names = Counter(rank.device_name for rank in ranks if rank.device_name)
     devices = " and ".join(shorten(name, 40) for name, _ in names.most_common(2))
     if len(names) > 2:
         devices += f" and {len(names) - 2} other kinds of device"
-    if not devices:
-        devices = "no device"
-        if any(rank.steps.where == "device" for rank in ranks):
-            devices = "no device named"
-    return f"{read}, {devices}: {_step_words(facts.median_rank)}"
+    if devices:
+        return devices
+    is_named = any(rank.steps.where == "device" for rank in ranks)
+    return "no device named" if is_named else "no device"
 
 
-def _step_words(rank: RankFacts) -> str:
+def _step_words(rank: RankFacts, *, is_tight: bool) -> str:
     steps = rank.steps
     if steps.source == "whole trace":
         return "no steps could be detected" if rank.num_events else "no events"
@@ -183,9 +196,11 @@ def _step_words(rank: RankFacts) -> str:
     seen = f"{plural(steps.num_seen, 'step')} detected by {source}"
     if not steps.windows:
         return f"{seen}, none of them whole"
-    if len(steps.windows) != steps.num_seen:
-        return f"{seen}, {len(steps.windows)} measured"
-    return seen
+    if len(steps.windows) == steps.num_seen:
+        return seen
+    if is_tight:
+        return f"{len(steps.windows)} of {plural(steps.num_seen, 'step')}"
+    return f"{seen}, {len(steps.windows)} measured"
 
 
 def _common_folder(paths: list[str]) -> str:
@@ -240,7 +255,7 @@ def together_words(diagnosis: Diagnosis) -> str:
     is_any = any(finding.excludes for finding in findings)
     which = "All that go together" if is_any else "All of them together"
     gain = f"{which}: {diagnosis.together:.2f}x"
-    return f"{gain}, which leaves {left} a step; they do not multiply."
+    return f"{gain}, {left} a step; they do not multiply."
 
 
 def finding_title(finding: Finding, *, many_ranks: bool) -> str:

@@ -29,6 +29,8 @@ class Headline(Struct, frozen=True, kw_only=True):
     """Who says it, where a reader may not know."""
     about: tuple[str, ...] = ()
     """What was looked at."""
+    is_tight: bool = False
+    """Whether no line parts it from what it is about."""
     tone: Tone = ""
 
 
@@ -49,6 +51,17 @@ class Action(Struct, frozen=True):
     """What to do about it."""
 
     text: str
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """A sentence that is given so many lines, and ends at a clause where they hold no more."""
+
+    text: str
+    tail: str = ""
+    """What stands after it, whatever room there is."""
+    most: int = 1
+    is_action: bool = False
+    tone: Tone = ""
 
 
 class Items(Struct, frozen=True):
@@ -169,6 +182,7 @@ Block = (
     | Prose
     | Warn
     | Action
+    | Line
     | Items
     | Facts
     | Code

@@ -23,6 +23,7 @@ from stepscope.report.document.blocks import (
     Facts,
     Headline,
     Items,
+    Line,
     Prose,
     Section,
     Stack,
@@ -112,6 +113,9 @@ class _Writer:
                 return f"> [!WARNING]\n> {self._safe(block.text)}"
             case Action():
                 return f"&rarr; {self._safe(block.text)}"
+            case Line():
+                arrow = "&rarr; " if block.is_action else ""
+                return arrow + _toned(self._safe(f"{block.text} {block.tail}"), block.tone)
             case Items():
                 return self._list(block.lines)
             case Facts():

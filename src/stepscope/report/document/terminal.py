@@ -30,6 +30,7 @@ from stepscope.report.document.blocks import (
     Facts,
     Headline,
     Items,
+    Line,
     Part,
     Prose,
     Section,
@@ -39,7 +40,7 @@ from stepscope.report.document.blocks import (
     Warn,
     cell,
 )
-from stepscope.report.names import clean, shorten
+from stepscope.report.names import clean, first_clauses, shorten
 from stepscope.report.units import NBSP, percent
 
 PLAIN_WIDTH = 80
@@ -130,6 +131,8 @@ class _Lines:
             case Action():
                 lead = self._text(" " * indent + "->")
                 self._paragraph(self._text(block.text, "green"), indent + 3, lead)
+            case Line():
+                self._short(block, indent)
             case Items():
                 for line in block.lines:
                     lead = self._text(" " * (indent or INDENT) + "-")
@@ -156,8 +159,24 @@ class _Lines:
     def _headline(self, block: Headline) -> None:
         for line in block.about:
             self._paragraph(self._text(line, "dim"), 0)
-        self._blank()
+        if not block.is_tight:
+            self._blank()
         self._paragraph(self._text(block.text, f"bold {STYLES[block.tone]}".rstrip()), 0)
+
+    def _short(self, line: Line, indent: int) -> None:
+        """As much of its text as leaves room for the tail."""
+        lead = self._text(" " * indent + ("->" if line.is_action else ""))
+        margin = indent + (3 if line.is_action else 0)
+        style = "green" if line.is_action else STYLES[line.tone]
+        tail = self._text(f" {line.tail}" if line.tail else "")
+        text, width = self._clean(line.text), self._width - margin
+        room = line.most * width - tail.cell_len
+        while True:
+            made = self._text(first_clauses(text, room), style) + tail
+            if room <= width // 2 or len(made.wrap(self._console, width)) <= line.most:
+                break
+            room -= 1
+        self._paragraph(made, margin, lead)
 
     def _section(self, section: Section) -> None:
         """The aside goes below the title where there is no room beside it."""
@@ -218,6 +237,7 @@ class _Lines:
     def _stack(self, stack: Stack, indent: int) -> None:
         """The bar on one line, and what its parts are. Parts of a kind share a colour, and differ
         in their fill."""
+        indent = indent or INDENT
         counts: dict[Part, int] = {}
         fills, styles = [], []
         for at, segment in enumerate(stack.segments):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.protocol.json_text import json_text
 from stepscope.report.names import clean
-from stepscope.report.units import percent
+from stepscope.report.units import figure, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -94,6 +94,7 @@ def environment(*, is_inline: bool = False) -> Environment:
     )
     made.filters["kind"] = lambda block: type(block).__name__
     made.filters["percent"] = percent
+    made.filters["figure"] = figure
     made.globals["is_inline"] = is_inline
     return made
 
