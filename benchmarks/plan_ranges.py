@@ -3,9 +3,11 @@
     PYTHONPATH=src python -m benchmarks.plan_ranges ROWS.jsonl...
 
 For dense models and for mixtures: measured / predicted of every row, each source with the weight of
-one. A range is from one quantile to the opposite one of all; how much it covers is counted on each
-source with the range of the others (leave one source out), and the mean of that is told. The
-quantiles that bring it to 80 % are those of `planner/ranges.py`, with the devices that rows are of.
+one. Mixtures have two sources, too few to leave one out: there each model of a source counts as
+one, since what a plan gets wrong of a mixture goes with the model. A range is from one quantile to
+the opposite one of all; how much it covers is counted on each group with the range of the others
+(leave one out), and the mean of that is told. The quantiles that bring it to 80 % are those of
+`planner/ranges.py`, with the devices that rows are of.
 """
 
 from __future__ import annotations
@@ -74,14 +76,17 @@ def ratios_of(rows: list[dict[str, Any]]) -> tuple[dict[tuple[str, str], Ratios]
         told = predict(blind)
         if "unsupported" in told or row["measured"].get("oom_or_crash"):
             continue
-        kind = "dense" if model_of(row).experts is None else "mixture"
+        model = model_of(row)
+        kind, group = "dense", row["source"]
+        if model.experts is not None:
+            kind, group = "mixture", f"{row['source']}, {model.name}"
         step, memory = measured_step_s(row), measured_memory_gib(row)
         if step:
-            made["step", kind][row["source"]].append(step / told["step_s"])
+            made["step", kind][group].append(step / told["step_s"])
             devices[cluster_of(row).device.key] += 1
         if memory is not None:
             planned = memory_kinds(blind)[memory[1]] / GIB
-            made["memory", kind][row["source"]].append(memory[0] / planned)
+            made["memory", kind][group].append(memory[0] / planned)
     return made, devices
 
 
@@ -102,7 +107,7 @@ def main() -> int:
             judged = f"left out in turn: {np.mean(list(covered.values())):.0%} covered"
         print(
             f"{figure}, {kind}: {low:.2f} to {high:.2f} x planned (tails of {tail:.2f}); "
-            f"{len(of_source)} sources, {judged}"
+            f"{len(of_source)} groups, {judged}"
         )
         for name, share in sorted(covered.items()):
             print(f"    {name}: {share:.0%} of {len(of_source[name])}")

@@ -315,9 +315,35 @@ def test_a_ring_moves_each_byte_but_its_own_twice() -> None:
     network = Network(cluster, job().constants)
     group = Group(np.array([8]), np.array([1]))
     bus = cluster.tiers[0].bytes_per_s * job().constants.link_share
-    start, moved = job().constants.collective_s, 7 / 8 * 1e9 / bus + 7 * cluster.tiers[0].latency_s
-    assert network.gather_s(group, 1e9)[0] == pytest.approx(moved + start)
-    assert network.reduce_s(group, 1e9)[0] == pytest.approx(2 * moved + start)
+    moved = 7 / 8 * 1e9 / bus + 7 * cluster.tiers[0].latency_s
+    assert network.gather_s(group, 1e9)[0] == pytest.approx(moved + job().constants.gather_s)
+    assert network.reduce_s(group, 1e9)[0] == pytest.approx(
+        2 * moved + job().constants.collective_s
+    )
+
+
+def test_a_link_that_was_measured_has_its_share_in_it() -> None:
+    near = parse_cluster("1x8xB200").tiers[0]
+    measured = replace(near, is_measured=True)
+    assert near.bus_bytes_per_s(0.74) == pytest.approx(606e9, rel=0.01)
+    assert measured.bus_bytes_per_s(0.74) == pytest.approx(0.74 * near.bytes_per_s)
+
+
+def test_sequence_parallel_ranks_start_twice_as_many_collectives() -> None:
+    constants = replace(job().constants, link_share=1e9)
+    own = replace(
+        job(), constants=constants, framework=replace(MEGATRON_CORE, overlaps_tensor=False)
+    )
+    plain, parted = (
+        float(
+            estimate_one(
+                own, Layout(tp=8, num_micro=1, is_sequence_parallel=is_sequence)
+            ).times.tensor_comms[0]
+        )
+        for is_sequence in (False, True)
+    )
+    starts = constants.gather_s * 8 - constants.collective_s * 4
+    assert parted - plain == pytest.approx(own.model.layers * starts, rel=1e-3)
 
 
 def test_a_latency_that_was_measured_has_the_start_in_it() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.plan_ranges import WANTED, calibrated, coverage, quantile
 from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.devices import find_device
+from stepscope.planner.estimate import estimate_one
 from stepscope.planner.job import TrainingJob
+from stepscope.planner.layout import Layout
 from stepscope.planner.ranges import (
     MEMORY,
     STEP_DENSE,
@@ -32,6 +36,17 @@ def test_a_device_that_no_row_is_of_has_a_wide_range_and_says_so() -> None:
         assert ranges.step == STEP_UNSEEN
         assert ranges.words.startswith("No published step of")
     assert STEP_UNSEEN.high / STEP_UNSEEN.low > STEP_DENSE.high / STEP_DENSE.low
+
+
+def test_a_mixture_on_such_a_device_is_least_sure() -> None:
+    job = replace(job_of("qwen3-235b-a22b", "4x8xMI355X"), global_batch=512)
+    ranges = ranges_of(job)
+    assert ranges.step.low <= min(STEP_UNSEEN.low, STEP_MIXTURE.low)
+    assert ranges.step.high > max(STEP_UNSEEN.high, STEP_MIXTURE.high)
+    # Primus: 32 of them, 4 stages, 8 expert ranks; the batch is not said.
+    layout = Layout(pp=4, ep=8, dp=8, micro_batch=1, num_micro=64, zero_stage=1)
+    planned = estimate_one(job, layout)
+    assert ranges.step.low < planned.tokens_per_s_per_device[0] / 2742.4 < ranges.step.high
 
 
 def test_validated_devices_are_devices() -> None:

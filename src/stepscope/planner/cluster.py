@@ -33,8 +33,19 @@ class Tier:
     keeps_order: bool = True
     """Whether 128 bytes arrive whole and in order, which NCCL's LL128 needs: over NVLink,
     InfiniBand and RoCE they do, over EFA and sockets they do not."""
-    share: float | None = None
-    """Of the rate that collectives reach as bus bandwidth; None is what is usual."""
+    share: float = 1.0
+    """Of what collectives usually reach of such a rate; 1 where it was measured."""
+
+    @property
+    def waits_each_step(self) -> bool:
+        """Whether every step of a ring over nodes takes a hop between them: without LL128 parts go
+        as whole chunks. A latency that was measured has it."""
+        return not (self.keeps_order or self.is_measured)
+
+    def bus_bytes_per_s(self, usual_share: float) -> float:
+        """As collectives reach it."""
+        own = 1.0 if self.is_measured else self.share
+        return self.bytes_per_s * usual_share * own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

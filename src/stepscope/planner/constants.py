@@ -97,6 +97,9 @@ class Constants:
     collective_s: float = 35 * MICRO
     """To start any collective, beside its hops: NCCL's all-reduce of 1 MB takes 44, 51 and 93 us
     over 2, 4 and 8 A100s of a node (vTrain's published tables), of which hops are 7, 20 and 48."""
+    gather_s: float = 22 * MICRO
+    """To start a gather or a scatter alone: 45 to 47 us over 8 H100s up to 4 MB, of which hops are
+    24 (nccl-tests' output in SimuMax, nccl_fit.py), and 23 to 26 over B200s (its system file)."""
     network_share: float = 0.75
     """The same of a network card."""
     network_fall: float = 0.08

@@ -196,6 +196,7 @@ def _products_s(
 ) -> tuple[Any, Any]:
     """Seconds of the layer's matrix products, forward and backward."""
     framework, in_bytes = job.framework, job.value_bytes
+    added_bytes = 2 * framework.grad_bytes if framework.accumulates_fused else 0.0
     grad_bytes = 2 * framework.grad_bytes if framework.accumulates_fused else in_bytes
     forward: Any = 0.0
     backward: Any = 0.0
@@ -203,7 +204,7 @@ def _products_s(
         if isinstance(num, int):
             forward = forward + num * rates.gemm_s(m, n, k)
             backward = backward + num * rates.gemm_s(m, k, n)
-            weights_s = num * rates.gemm_s(k, n, m)
+            weights_s = num * rates.gemm_s(k, n, m, added_bytes)
         else:
             forward = forward + rates.grouped_s(num, m, n, k, in_bytes, is_fused=is_fused)
             backward = backward + rates.grouped_s(num, m, k, n, in_bytes, is_fused=is_fused)
@@ -255,13 +256,13 @@ def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats
 
 
 def _tensor_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:
-    """Two all-reduces of the activations, or as many gathers and scatters."""
+    """Two all-reduces of the activations, or two gathers and two scatters, each started."""
     group = Group(layouts.tp, np.ones_like(layouts.tp))
     moved = tokens * job.model.hidden * job.value_bytes
-    whole = 2 * network.reduce_s(group, moved)
+    parts = 4 * network.gather_s(group, moved)
     if job.framework.overlaps_tensor:
-        whole = np.where(layouts.is_sequence_parallel == 1, whole * 0.4, whole)
-    return whole
+        parts = parts * 0.4
+    return np.where(layouts.is_sequence_parallel == 1, parts, 2 * network.reduce_s(group, moved))
 
 
 def _expert_comms(job: TrainingJob, layouts: Layouts, network: Network, tokens: Any) -> Floats:

@@ -51,15 +51,17 @@ SMALL = 0.02
 """Of a step: a part below it on either side gives no factor, as it is mostly noise."""
 SHARES = {
     COMPUTE: (
-        "gemm_share", "gemm_share_hopper", "gemm_share_fp8", "gemm_share_fp8_blackwell",
-        "gemm_share_fp4", "flash_share", "flash_share_hopper", "fused_share_hopper",
-        "stream_share", "scalar_share",
+        "gemm_share", "gemm_share_hopper", "gemm_share_blackwell", "gemm_share_cdna3",
+        "gemm_share_cdna4", "gemm_share_fp8", "gemm_share_fp8_blackwell", "gemm_share_fp8_cdna",
+        "gemm_share_fp4", "flash_share", "flash_share_hopper", "flash_share_cdna",
+        "fused_share_hopper", "fused_share_blackwell", "stream_share", "stream_share_blackwell",
+        "scalar_share",
     ),
     COMMS: ("link_share", "network_share"),
 }  # fmt: skip
 """Rates: a part that takes twice as long has half of them."""
 TIMES = {
-    COMMS: ("collective_s", "network_latency"),
+    COMMS: ("collective_s", "gather_s", "network_latency"),
     HOST: ("host_layer_s", "host_collective_s", "host_send_s"),
 }
 

@@ -53,9 +53,10 @@ class Network:
         near, *far = merged(cluster.tiers)
         self._tiers = (near, *(_loaded(tier, constants) for tier in far))
         self._constants = constants
-        self._near_bytes_per_s = near.bytes_per_s * (near.share or constants.link_share)
+        self._near_bytes_per_s = near.bus_bytes_per_s(constants.link_share)
         # A latency that was measured has the start in it.
         self._start_s = 0.0 if near.is_measured else constants.collective_s
+        self._gather_start_s = 0.0 if near.is_measured else constants.gather_s
 
     def bus_bytes_per_s(self, group: Group) -> Floats:
         """What each member can send at the same time as all others do,
@@ -86,7 +87,8 @@ class Network:
     def around_s(self, group: Group) -> Floats:
         """Latency of a ring.
 
-        A part goes from member to member, now inside a node, now out of it.
+        A part goes from member to member, now inside a node, now out of it. Where a network does
+        not keep order, NCCL has whole chunks alone: each step waits for the hop between nodes.
         """
         size = np.asarray(group.size)
         total: Any = (size - 1) * self._tiers[0].latency_s
@@ -96,6 +98,10 @@ class Network:
             total = np.where(
                 units > 1, total + units * (tier.latency_s - self._tiers[0].latency_s), total
             )
+        far = self._tiers[-1]
+        if far.waits_each_step:
+            _, units = self._units(group)
+            total = np.where(units > 1, (size - 1) * far.latency_s, total)
         return np.asarray(total)
 
     def gather_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
@@ -103,7 +109,7 @@ class Network:
         in so many parts."""
         size = np.asarray(group.size)
         share = (size - 1) / size
-        hops = num_parts * (self.around_s(group) + self._start_s)
+        hops = num_parts * (self.around_s(group) + self._gather_start_s)
         return np.where(size > 1, share * total_bytes / self.bus_bytes_per_s(group) + hops, 0.0)
 
     def reduce_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:

@@ -44,9 +44,11 @@ USUAL_SEQ = 1024
 FUSED_EXPERTS = "26.06"
 """Of Megatron-Bridge, the container from which experts' products are fused and steps are graphs on
 Blackwell (notes of 0.5.1)."""
-_NEW_DEVICES = re.compile(r"h200|b200|b300|mi3[0-9]{2}x")
 COMPILES_LOSS = 2025
 """Of torchtitan, the year from which its compiler takes the loss in."""
+DEVICES_SINCE_2025 = ("h200", "b200", "b300", "gb200", "gb300", "mi325x", "mi350x", "mi355x")
+"""How their keys begin. Clouds lend them since the end of 2024 (EC2's p5en with H200s: December),
+so that what was measured on one and names no year is not older than `COMPILES_LOSS`."""
 LAST_WITHOUT_FLASH = 2022
 """The last year of Megatron-LM without attention in a single kernel."""
 GIB = 2**30
@@ -123,7 +125,7 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
         is_new = any(word in gpu for word in ("h100", "h200", "b200", "b300"))
         return (MEGATRON_CORE, True) if is_new else (MEGATRON, False)
     if "torchtitan" in name:
-        return _torchtitan(name, options, str((row.get("cluster") or {}).get("gpu", ""))), True
+        return _torchtitan(row, name, options), True
     named = next((framework for word, framework in NAMED if word in name), None)
     if named is not None:
         return named, True
@@ -136,16 +138,18 @@ def _named_framework(row: dict[str, Any]) -> tuple[Framework, bool]:
     return _megatron(name, options)
 
 
-def _torchtitan(name: str, options: str, gpu: str) -> Framework:
+def _torchtitan(row: dict[str, Any], name: str, options: str) -> Framework:
     """With or without a compiler, which takes the loss in from 2025 on: logits stay in half
-    precision, and so does their gradient. Where no year is said, devices tell: those that came in
-    2025 have a framework of that time."""
+    precision, and so does their gradient. Where no year is said, a device that is younger tells."""
     framework = replace(TORCHTITAN, fuses="compile" in options)
+    if not framework.fuses:
+        return framework
     year = re.search(r"20[2-9]\d", f"{name} {options}")
-    is_new = int(year[0]) >= COMPILES_LOSS if year else _NEW_DEVICES.search(gpu.casefold())
-    if framework.fuses and is_new:
-        return replace(framework, logit_bytes=4.0, logit_passes=12.0)
-    return framework
+    if year is not None:
+        is_new = int(year[0]) >= COMPILES_LOSS
+    else:
+        is_new = cluster_of(row).device.key.startswith(DEVICES_SINCE_2025)
+    return replace(framework, logit_bytes=4.0, logit_passes=12.0) if is_new else framework
 
 
 def _megatron(name: str, options: str) -> tuple[Framework, bool]:
