@@ -15,7 +15,7 @@ from stepscope.planner.catalog import find_model
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate, estimate_one
-from stepscope.planner.framework import FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
+from stepscope.planner.framework import DDP, FRAMEWORKS, INTERNEVO, MEGATRON, MEGATRON_CORE
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, SCHEDULES, Layout, Layouts
 from stepscope.planner.memory import layer_bytes
@@ -490,3 +490,18 @@ def test_without_half_precision_there_is_no_second_copy() -> None:
     held = parameters(job(), made.layouts)
     states = made.memory.weights + made.memory.gradients + made.memory.optimizer
     assert states == pytest.approx(16 * float(held.dense[0]))
+
+
+def test_ranks_of_ddp_have_their_gradients_twice() -> None:
+    model = find_model("llama3.2-1b")
+    made = [
+        estimate_one(
+            job(parse_cluster(f"{dp}xH200"), model=model, framework=DDP, global_batch=2 * dp),
+            Layout(dp=dp, num_micro=2),
+        )
+        for dp in (1, 8)
+    ]
+    alone, together = (float(each.memory.buffers[0]) for each in made)
+    assert alone == 0
+    weights = parameters(job(model=model, framework=DDP), Layouts.of([Layout()]))
+    assert together == pytest.approx(4 * float((weights.dense + weights.routed)[0]))

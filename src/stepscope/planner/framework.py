@@ -105,6 +105,8 @@ class Framework:
     has_stages: bool = True
     offloads: bool = False
     """Whether it can keep states on the host. Any job may be asked what that would give."""
+    bucket_bytes: float = 0.0
+    """Per parameter, of buckets that gradients are copied to before they cross."""
     slack: float | None = None
     """Of tensors that the allocator holds beyond them; None is what is usual."""
     extra_activation: float = 0.0
@@ -219,6 +221,7 @@ DDP = Framework(
     cast_bytes=2.0,
     slack=EAGER_SLACK,
     grad_bytes=4.0,
+    bucket_bytes=4.0,
     copy_bytes=0.0,
     logit_bytes=EAGER_LOGIT_BYTES,
     frees_grads=True,
@@ -230,7 +233,9 @@ DDP = Framework(
     has_stages=False,
 )
 """Plain PyTorch: fp32 weights under autocast,
-which keeps a copy of each in half precision and the residuals in fp32."""
+which keeps a copy of each in half precision and the residuals in fp32. Several ranks have
+gradients twice: DDP's buckets stay, and what micro-batches add up lies beside them even with
+gradient_as_bucket_view."""
 
 FRAMEWORKS = (
     MEGATRON,

@@ -107,6 +107,10 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         whole_bytes = local * (framework.weight_bytes + (0.0 if job.is_adapter else 4.0))
         gathered = np.where(stays, np.maximum(gathered, whole_bytes), gathered)
     buffers = _buffers(job, layouts)
+    if not job.is_adapter:
+        buffers = buffers + np.where(
+            (layouts.dp > 1) & ~is_whole, local * framework.bucket_bytes, 0.0
+        )
     activations, logits = np.where(is_last, last, first), np.where(is_last, logits, 0.0)
     if framework.frees_grads:
         # They come as activations go: what is there at the end beyond what was at the beginning.
@@ -119,7 +123,7 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
     )
     update = np.maximum(update_bytes - activations - logits - gathered, 0.0)
     allocated = weights + grads + states + activations + logits + gathered + buffers + update
-    loose = constants.fragmentation - 1 if framework.slack is None else framework.slack
+    loose = slack_share(job)
     in_stages = np.where(layouts.pp > 1, constants.pipeline_slack, 0.0) * activations
     return Memory(
         weights=weights,
@@ -133,6 +137,12 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         slack=allocated * loose + in_stages,
         context=_context(job, layouts),
     )
+
+
+def slack_share(job: TrainingJob) -> float:
+    """What the allocator reserves beyond the tensors, of them."""
+    slack = job.framework.slack
+    return job.constants.fragmentation - 1 if slack is None else slack
 
 
 def state_widths(job: TrainingJob) -> tuple[float, float, float]:

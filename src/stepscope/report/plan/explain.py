@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from stepscope.planner.flops import attention_flops_per_token, product_flops_per_token
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layouts
+from stepscope.planner.memory import slack_share
 from stepscope.planner.network import Group, Network
 from stepscope.planner.parameters import fullest_stage, parameters
 from stepscope.planner.rates import rates_of
@@ -140,7 +141,8 @@ class _Made:
                 "and their gradients"
             )
         if name == "buffers":
-            return "activations on their way between tensor ranks and between stages"
+            words = "activations on their way between tensor ranks and between stages"
+            return f"DDP's buckets of gradients; {words}" if job.framework.bucket_bytes else words
         if name == "update":
             return (
                 "what the optimizer makes while it updates, beyond the room of the activations "
@@ -148,7 +150,7 @@ class _Made:
             )
         if name == "slack":
             return (
-                f"{percent(job.constants.fragmentation - 1)} of the tensors: reserved by the "
+                f"{percent(slack_share(job))} of the tensors: reserved by the "
                 "allocator over allocated"
             )
         return "the driver's context and NCCL, which no allocator counts"

@@ -176,10 +176,12 @@ def prepared(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer, An
     model = Decoder() if SETTINGS["offload"] == "all" else Decoder().to(device)
     if SETTINGS["launcher"] == "fsdp2":
         wrapped: nn.Module = sharded(model)
-    else:
+    elif dist.get_world_size() > 1:
         wrapped = nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=25, gradient_as_bucket_view=True
         )
+    else:
+        wrapped = model
     return wrapped, optimizer_of(wrapped), Tensor.backward
 
 
@@ -189,7 +191,7 @@ def step(model: nn.Module, data: Iterator[Tensor], backward: Any, device: torch.
     is_autocast = SETTINGS["precision"] == "bf16" and SETTINGS["launcher"] == "ddp"
     for index in range(num):
         # Plain data ranks reduce gradients once a step, with the last micro-batch.
-        is_held = SETTINGS["launcher"] == "ddp" and index < num - 1
+        is_held = index < num - 1 and isinstance(model, nn.parallel.DistributedDataParallel)
         with model.no_sync() if is_held else contextlib.nullcontext():  # type: ignore[operator]
             with torch.autocast(device.type, torch.bfloat16, enabled=is_autocast):
                 loss = model(next(data)) / num
