@@ -2,8 +2,8 @@
 
 The first optimizer and the first DistributedDataParallel import torch._dynamo, which takes as long
 as torch itself, only to keep it away from what they do; and a third of `import torch` registers
-what tensors without data and exported programs need. Quantized, masked and random variables are
-left out with them.
+what tensors without data and exported programs need. Function transforms, nested, quantized and
+masked tensors, random variables and the tensors' documentation are left out with them.
 """
 
 import gc
@@ -12,11 +12,27 @@ import types
 from typing import Any
 
 LEFT_OUT = (
-    "_meta_registrations", "export", "ao", "quantization", "nn.intrinsic", "nn.qat",
-    "nn.quantizable", "nn.quantized", "masked", "distributions",
+    "_higher_order_ops", "_higher_order_ops.invoke_subgraph", "_lobpcg", "_meta_registrations",
+    "_native", "_size_docs", "_storage_docs", "_tensor_docs", "ao", "distributions",
+    "distributed._meta_registrations", "export", "func", "fx.experimental.sym_node", "hub",
+    "masked", "nested", "nested._internal", "nested._internal.nested_tensor", "nn.intrinsic",
+    "nn.qat", "nn.quantizable", "nn.quantized", "quantization", "signal",
 )  # fmt: skip
+
+
+class _LeftOut(types.ModuleType):
+    """Whatever is asked of it is a class of that name, which nothing is an instance of."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
 for _name in LEFT_OUT:
-    sys.modules[f"torch.{_name}"] = types.ModuleType(f"torch.{_name}")
+    sys.modules[f"torch.{_name}"] = _LeftOut(f"torch.{_name}")
 gc.disable()
 import torch  # noqa: E402
 from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
@@ -31,3 +47,5 @@ dynamo.utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimize
 dynamo.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = torch._dynamo = dynamo
 vars(torch)["_lazy_modules"].discard("_inductor")
+# Python looks through all objects several times as it ends, and torch's are most of them.
+gc.freeze()

@@ -16,6 +16,7 @@ from stepscope.pipeline.page import page_of_recording
 from stepscope.pipeline.recording import Recording
 from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
+from tests.browser.reading import faults_of
 from tests.format_samples import samples
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, some
@@ -25,9 +26,6 @@ CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
-)
 if CHROMIUM is None:
     pytest.skip(
         "no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True
@@ -112,8 +110,7 @@ def test_it_fits_and_a_screen_reader_can_read_it(
     # The policy holds off axe's own script, too.
     page = opened(browser, demo_page, size, scheme, bypass=True)
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-    faults = axe.Axe().run(page).response["violations"]
-    assert [f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}" for one in faults] == []
+    assert faults_of(page) == []
     page.context.close()
 
 
@@ -242,8 +239,7 @@ def test_recordings_beside_the_trace_have_a_part_each(browser: Any, tmp_path: Pa
     assert parts.locator("table").count() >= 6
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     # The rest of the page has its own test.
-    faults = axe.Axe().run(page, context="#auxiliary").response["violations"]
-    assert [f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}" for one in faults] == []
+    assert faults_of(page, "#auxiliary") == []
     assert page.said == []
     page.context.close()
 
@@ -281,7 +277,7 @@ def test_recorded_stacks_are_a_flame_graph(browser: Any, tmp_path: Path) -> None
         flame = page.locator("#flame svg")
         assert flame.locator("rect").count() > 2
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert axe.Axe().run(page, context="#flame").violations_count == 0
+        assert faults_of(page, "#flame") == []
         assert page.said == []
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from stepscope.cli.serve.pages import Pages
 from stepscope.cli.serve.server import Server, server_of
-from tests.browser.test_page import SIZES, axe
+from tests.browser.reading import faults_of
+from tests.browser.test_page import SIZES
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT
@@ -68,8 +69,7 @@ def test_it_fits_and_a_screen_reader_can_read_it(
 ) -> None:
     page = opened(browser, server, path, size, bypass=True)
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-    faults = axe.Axe().run(page).response["violations"]
-    assert [f"{each['id']}: {each['nodes'][0]['target']}" for each in faults] == []
+    assert faults_of(page) == []
     # The browser itself says that a page is not there.
     said = [words for words in page.said if path != "/nothing" or "404" not in words]
     assert said == []

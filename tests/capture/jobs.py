@@ -36,6 +36,9 @@ def train(num, at_step=None, pause_s=0.002):
 
 LOOP = LIGHT + WHOLE_LOOP
 
+LAUNCHER = LIGHT + "from torch.distributed.run import main\nmain()\n"
+"""What pip installs as `torchrun`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -68,6 +71,13 @@ def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOO
     path = folder / name
     path.write_text(before + text, encoding="utf-8")
     return path
+
+
+def torchrun(folder: Path, *words: str) -> list[str]:
+    """Two ranks on this machine."""
+    path = folder / "torchrun"
+    path.write_text(LAUNCHER, encoding="utf-8")
+    return [sys.executable, str(path), "--standalone", "--nproc-per-node=2", *words]
 
 
 def record(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord, read_run
-from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope
+from tests.capture.jobs import LOOP, WHOLE_LOOP, environment, script, stepscope, torchrun
 
 torch = pytest.importorskip("torch")
 
@@ -303,15 +303,7 @@ def test_ranks_of_a_launcher_record_themselves_and_one_that_comes_late_is_named(
     """On a machine whose cores other work takes, a replay may miss the step, and then nobody is
     named: another recording is made. The wrong one is never named."""
     path = script(tmp_path, STRAGGLER)
-    launcher = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        str(path),
-        "late",
-    )
+    launcher = torchrun(tmp_path, str(path), "late")
     for number in range(5):
         place = tmp_path / str(number)
         place.mkdir()

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from stepscope.process.job import MARK, OwnedJob
 from stepscope.process.table import processes
-from tests.capture.jobs import environment, script, stepscope
+from tests.capture.jobs import environment, script, stepscope, torchrun
 from tests.waiting import until
 
 pytest.importorskip("torch")
@@ -30,10 +31,10 @@ time.sleep(600)
 
 
 def check(
-    folder: Path, text: str, *options: str, launcher: tuple[str, ...] = ()
+    folder: Path, text: str, *options: str, launcher: Sequence[str] = (sys.executable,)
 ) -> subprocess.CompletedProcess[str]:
     path = script(folder, text)
-    words = ["health", *options, "--", sys.executable, *launcher, str(path)]
+    words = ["health", *options, "--", *launcher, str(path)]
     done = subprocess.run(
         stepscope(*words),
         capture_output=True,
@@ -73,8 +74,7 @@ model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 train(10**9, at_step=lambda step: time.sleep(0.1 * dist.get_rank()))
 """
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    done = check(tmp_path, text, launcher=launcher)
+    done = check(tmp_path, text, launcher=torchrun(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 of 2 stepped" in done.stdout
     assert "late-rank (rank 1)" in done.stdout

@@ -13,6 +13,7 @@ from stepscope.cli.main import main
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.log_dir import Written, newest_recordings, of_one_moment
 from tests.builders import event, trace_text, write
+from tests.capture.jobs import LIGHT
 
 JOB = """
 import sys, torch
@@ -44,7 +45,7 @@ def train(world: int, where: Path, meeting: Path) -> None:
     """What a user of the plugin has: the profiler with its handler, on every rank."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", JOB, str(rank), str(world), str(where), str(meeting)],
+            [sys.executable, "-c", LIGHT + JOB, str(rank), str(world), str(where), str(meeting)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

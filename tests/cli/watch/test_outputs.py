@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.tail import Follower
 from stepscope.report.live.alert_json import alert_json, alert_of
 from stepscope.report.live.prometheus import exposition
-from tests.capture.jobs import environment, stepscope
+from tests.capture.jobs import LIGHT, environment, stepscope, torchrun
 from tests.http_receiver import Receiver
 from tests.live_runs import add_samples, add_steps, row, sample, write_rank, write_run
 from tests.report.test_live_view import rank, view
@@ -200,12 +199,10 @@ while step < 5000 and not (step % 10 == 0 and stop.item()):
 def test_a_late_rank_of_a_real_job_is_named_while_it_runs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path, run, stop = tmp_path / "train.py", tmp_path / "run", tmp_path / "stop"
-    path.write_text(JOB)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = ["run", "--no-diagnose", "--out", str(run), "--", *launcher, "--nproc_per_node", "2"]
-    process = subprocess.Popen(
-        stepscope(*words, str(path), str(stop)), env=environment(), stderr=subprocess.DEVNULL
-    )
+    path.write_text(LIGHT + JOB)
+    words = ["run", "--no-diagnose", "--out", str(run), "--"]
+    words += torchrun(tmp_path, str(path), str(stop))
+    process = subprocess.Popen(stepscope(*words), env=environment(), stderr=subprocess.DEVNULL)
 
     def named() -> bool:
         kinds = ("late-rank", "busy-machine")

@@ -22,7 +22,7 @@ from stepscope.process.members import members
 from stepscope.protocol.run_folder import SITE_FOLDER, STDERR_FILE, STDOUT_FILE
 from stepscope.readers.run_folder.folder import read_run
 from stepscope.readers.run_folder.values import Row
-from tests.capture.jobs import LIGHT
+from tests.capture.jobs import LIGHT, torchrun
 from tests.live_runs import add_steps, row, write_rank, write_run
 
 JOB = """
@@ -82,14 +82,7 @@ def words(code: str) -> list[str]:
 def test_knobs_take_hold_in_every_rank_and_all_end_at_the_same_step(
     job: list[str], tmp_path: Path
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        job[-1],
-    ]
+    command = torchrun(tmp_path, job[-1])
     loaders: dict[str, Value] = {
         "num_workers": 1,
         "prefetch_factor": 3,
