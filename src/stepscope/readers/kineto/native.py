@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
@@ -101,9 +102,8 @@ def scanner_for_file() -> Scanner:
 
 def _num_cores() -> int:
     """Cores for this file: one where other processes read others beside it."""
-    from multiprocessing import parent_process
-
-    if parent_process() is not None:
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 

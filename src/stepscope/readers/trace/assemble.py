@@ -36,7 +36,7 @@ def assemble(
     order = _time_order(columns["start_ns"], columns["dur_ns"])
     for name in Trace.COLUMNS:
         column = columns.pop(name) if name in columns else _joined(name, chunks)
-        columns[name] = column if order is None else column[order]
+        columns[name] = column if order is None else column.take(order)
     chunks.clear()
     return Trace(
         **columns,
