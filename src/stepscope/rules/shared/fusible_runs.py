@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import Change
@@ -155,7 +156,7 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
     is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
     joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
-    numbers = np.unique(table.alike[joining])
+    numbers = distinct(table.alike[joining])
     traffics = [_traffic(table, op) for op in table.example[numbers].tolist()]
     finder = RunFinder(traffics)
     traffic_of = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
@@ -442,7 +443,8 @@ def fused_tasks(case: Case, share: float) -> Change:
     new_ns = fused_ns(runs, roofs, share)
     gains = runs.several & (new_ns < runs.now_ns)
     leads, new_ns = runs.lead[gains], new_ns[gains]
-    left = np.setdiff1d(runs.tasks_of(gains), leads)
+    tasks = runs.tasks_of(gains)
+    left = tasks[~is_among(tasks, leads)]
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
@@ -462,7 +464,7 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
         left[runs.task] = False
     left &= ~table.where(lambda op: JOINED.search(table.op_name(op)) is not None)
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
-    kept = int((left & ~single).sum()) + len(np.unique(table.op[single]))
+    kept = int((left & ~single).sum()) + len(distinct(table.op[single]))
     in_runs = 0 if runs is None else int(_num_kernels(runs).sum())
     return (kept + in_runs) / max(graph.num_steps, 1)
 
