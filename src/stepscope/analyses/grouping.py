@@ -41,7 +41,8 @@ def is_among(values: Integers, others: Integers) -> NDArray[np.bool_]:
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(others)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    return ordered.take(at) == values
+    is_one: NDArray[np.bool_] = ordered.take(at) == values
+    return is_one
 
 
 def grouped(values: Integers) -> tuple[Int64, Int64]:

@@ -166,7 +166,7 @@ def _row(
         num_ranks=n,
         dtype=dtype,
         bytes=int(np.median(sizes)) if len(sizes) else None,
-        num_sizes=len(distinct(sizes)),
+        num_sizes=len(np.unique(sizes)),
         count_per_step=_per_step(entries, mine, np.ones(len(mine))) if has_steps else None,
         ns_per_step=_per_step(entries, mine, entries.dur_ns[mine]) if has_steps else None,
         wait_ns_per_step=wait_ns,

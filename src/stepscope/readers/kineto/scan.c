@@ -344,8 +344,25 @@ typedef struct {
     uint64_t has; /* a bit for each text that is there */
 } Args;
 
+/* Operators and frames come in the same order again and again. A name or details that follow on the
+ * last ones as they did before need neither be taken apart nor looked up: a text that was clean
+ * once, and ends by itself, is so again. */
+#define NUM_NAME_GUESSES 4096
+#define NUM_DETAIL_GUESSES 8192
+#define MAX_PARTS 5
+typedef struct {
+    int32_t code; /* NONE: no guess */
+    int first, num; /* of the texts of Args that it has */
+    unsigned has, same; /* a bit for each: it is there; and it was met again */
+    Text parts[MAX_PARTS];
+    size_t sizes[MAX_PARTS];
+} GuessedDetails;
+
 typedef struct {
     uint64_t seed;
+    int32_t name_guesses[NUM_NAME_GUESSES], detail_guesses[NUM_DETAIL_GUESSES]; /* and one */
+    int32_t last_names[3], last_detail;
+    GuessedDetails guessed;
     Fields event_fields, args_fields, instant_fields;
     Guess guesses[NUM_GUESSES];
     uint8_t guess_slots[256];
@@ -952,7 +969,56 @@ typedef struct {
     Value values[NUM_EVENT_FIELDS];
     Number ts, dur;
     unsigned seen;
+    int32_t name; /* its number, where it has one and was looked up */
 } Event;
+
+static inline int32_t *name_guess(Scan *scan) {
+    const int32_t *last = scan->last_names;
+    uint64_t mix = (uint64_t)(uint32_t)last[0] * UINT64_C(0x9e3779b97f4a7c15) ^
+                   (uint64_t)(uint32_t)last[1] * UINT64_C(0xd6e8feb86659fd93) ^
+                   (uint64_t)(uint32_t)last[2] * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return &scan->name_guesses[(mix ^ mix >> 32) % NUM_NAME_GUESSES];
+}
+
+static inline int32_t *detail_guess(Scan *scan, int32_t name) {
+    uint64_t mix = (uint64_t)(uint32_t)name * UINT64_C(0x9e3779b97f4a7c15) ^
+                   (uint64_t)(uint32_t)scan->last_detail * UINT64_C(0xd6e8feb86659fd93);
+    return &scan->detail_guesses[(mix ^ mix >> 32) % NUM_DETAIL_GUESSES];
+}
+
+/* After the name of a complete event, which is looked up. */
+static inline Text take_name(Scan *scan, Text at, Event *event) {
+    Value *value = &event->values[F_NAME];
+    const Table *table = &scan->tables[NAMES];
+    int32_t guess = *name_guess(scan) - 1;
+    if (guess >= 0 && (uint32_t)guess < table->num && at < scan->end && *at == '"') {
+        size_t size;
+        Text known = key_of(table, (uint32_t)guess, &size);
+        if ((size_t)(scan->end - at) >= size + 2 && at[size + 1] == '"' &&
+            (!size || !memcmp(at + 1, known, size))) {
+            value->at = at + 1;
+            value->size = size;
+            value->type = STRING;
+            value->escaped = 0;
+            event->name = guess;
+            return at + size + 2;
+        }
+    }
+    Number number = {0};
+    Text after = take_value(scan, at, value, &number);
+    if (LIKELY(after && value->type == STRING)) {
+        uint64_t code = hash(value->at, value->size, scan->seed);
+        event->name = found(table, value->at, value->size, code);
+    }
+    return after;
+}
+
+static inline void remember_name(Scan *scan, int32_t name) {
+    *name_guess(scan) = name + 1;
+    scan->last_names[2] = scan->last_names[1];
+    scan->last_names[1] = scan->last_names[0];
+    scan->last_names[0] = name;
+}
 
 static int reserve_row(Scan *scan) {
     Result *result = &scan->result;
@@ -1050,11 +1116,67 @@ static int take_category(Scan *scan, const Value *value, int32_t *number) {
 
 enum { NUM_DETAILS = HOST_COLLECTIVES - OP_DETAILS, NUM_SIDES = NUM_TABLES - HOST_COLLECTIVES };
 
-static int take_details(Scan *scan, int table, int first, int num, int32_t *code) {
-    const Value *parts[5];
+/* What details consist of, by table: the first of Args' texts, and how many. */
+static const int PARTS[NUM_DETAILS][2] = {{A_TYPES - NUM_NUMBERS, 4},
+                                          {A_GRID - NUM_NUMBERS, MAX_PARTS},
+                                          {A_SYNC_KIND - NUM_NUMBERS, 3}};
+
+/* The details that an event of this name is likely to have. */
+static void guess_details(Scan *scan, int32_t name) {
+    GuessedDetails *guessed = &scan->guessed;
+    guessed->code = NONE;
+    guessed->num = 0;
+    if (name < 0) return;
+    int32_t code = *detail_guess(scan, name) - 1;
+    if (code < 0) return;
+    const Table *table = &scan->tables[OP_DETAILS + code % NUM_DETAILS];
+    uint32_t number = (uint32_t)(code / NUM_DETAILS);
+    if (number >= table->num) return;
+    size_t size;
+    Text at = key_of(table, number, &size), end = at + size;
+    guessed->code = code;
+    guessed->first = PARTS[code % NUM_DETAILS][0];
+    guessed->num = PARTS[code % NUM_DETAILS][1];
+    guessed->has = guessed->same = 0;
+    for (int i = 0; i < guessed->num; i++) {
+        Text stop = memchr(at, 0, (size_t)(end - at));
+        if (!stop) stop = end;
+        guessed->parts[i] = at;
+        guessed->sizes[i] = (size_t)(stop - at);
+        guessed->has |= (unsigned)(stop > at) << i;
+        at = stop < end ? stop + 1 : end;
+    }
+}
+
+/* After the text of a field that is as guessed; NULL where it is not. */
+static inline Text guessed_text_end(Scan *scan, int text, Text at) {
+    GuessedDetails *guessed = &scan->guessed;
+    unsigned part = (unsigned)(text - guessed->first);
+    if (part >= (unsigned)guessed->num) return NULL;
+    guessed->same &= ~(1u << part);
+    size_t size = guessed->sizes[part];
+    if (!size || (size_t)(scan->end - at) <= size || memcmp(at, guessed->parts[part], size))
+        return NULL;
+    uint8_t next = at[size];
+    int ends_itself = *at == '[' || *at == '"' || *at == '{';
+    if (!ends_itself && next != ',' && next != '}' && next > ' ') return NULL;
+    guessed->same |= 1u << part;
+    return at + size;
+}
+
+static int take_details(Scan *scan, int table, int32_t *code) {
+    const Value *parts[MAX_PARTS];
     static const Value nothing = {0};
+    const GuessedDetails *guessed = &scan->guessed;
+    const int first = PARTS[table - OP_DETAILS][0], num = PARTS[table - OP_DETAILS][1];
     *code = NONE;
-    if (!(scan->args.has >> first & ((UINT64_C(1) << num) - 1))) return 1;
+    unsigned has = (unsigned)(scan->args.has >> first & ((UINT64_C(1) << num) - 1));
+    if (!has) return 1;
+    if (guessed->code != NONE && guessed->first == first && guessed->has == has &&
+        guessed->same == has) {
+        *code = guessed->code;
+        return 1;
+    }
     for (int i = 0; i < num; i++)
         parts[i] = scan->args.has >> (first + i) & 1 ? &scan->args.texts[first + i] : &nothing;
     int32_t number = number_of_values(scan, &scan->tables[table], parts, num);
@@ -1075,9 +1197,11 @@ static int take_collective(Scan *scan, int table, int32_t *code) {
     return number >= 0 || no_memory(scan);
 }
 
-static Text read_args(Scan *scan, const Value *category, Text at) {
+static Text read_args(Scan *scan, const Event *event, Text at) {
     Args *args = &scan->args;
+    const Value *category = &event->values[F_CAT];
     uint8_t before = AT_ARGS;
+    guess_details(scan, event->name);
     if (category->type == STRING && category->size)
         before += (uint8_t)(category->size + category->at[0]) % NUM_ARGS_STARTS;
     int field;
@@ -1097,7 +1221,8 @@ static Text read_args(Scan *scan, const Value *category, Text at) {
             if (at && !take_whole(&value, &number, &args->numbers[field])) return NULL;
         } else {
             Text begin = at;
-            at = value_skipped(scan, at);
+            at = guessed_text_end(scan, field - NUM_NUMBERS, begin);
+            if (!at) at = value_skipped(scan, begin);
             Value *text = &args->texts[field - NUM_NUMBERS];
             text->at = begin;
             text->type = ANY_OTHER;
@@ -1134,9 +1259,9 @@ static int fill_device(Scan *scan, const Event *event, int64_t row, int kind) {
     result->device[row] = (int16_t)(device < NONE ? NONE : device > INT16_MAX ? INT16_MAX : device);
     int32_t *detail = &result->detail[row];
     if (kind == KERNEL)
-        clean &= take_details(scan, LAUNCH_DETAILS, A_GRID - NUM_NUMBERS, 5, detail);
+        clean &= take_details(scan, LAUNCH_DETAILS, detail);
     if (kind == SYNC)
-        clean &= take_details(scan, SYNC_DETAILS, A_SYNC_KIND - NUM_NUMBERS, 3, detail);
+        clean &= take_details(scan, SYNC_DETAILS, detail);
     return clean && take_collective(scan, DEVICE_COLLECTIVES, &result->collective[row]);
 }
 
@@ -1149,7 +1274,7 @@ static int fill_kind(Scan *scan, const Event *event, int64_t row, int kind) {
         result->external[row] = numbers[A_EXTERNAL];
         result->sequence[row] = numbers[A_SEQUENCE];
         result->fwd_thread[row] = numbers[A_FWD_THREAD];
-        return take_details(scan, OP_DETAILS, A_TYPES - NUM_NUMBERS, 4, &result->detail[row]) &&
+        return take_details(scan, OP_DETAILS, &result->detail[row]) &&
                take_collective(scan, HOST_COLLECTIVES, &result->collective[row]);
     case RUNTIME:
         result->correlation[row] = numbers[A_CORRELATION];
@@ -1187,7 +1312,9 @@ static int finish_complete(Scan *scan, Event *event) {
     result->num_negative += dur < 0;
     if (!reserve_row(scan)) return no_memory(scan);
     if (!take_category(scan, &values[F_CAT], &category)) return 0;
-    name = number_of(&scan->tables[NAMES], values[F_NAME].at, values[F_NAME].size, scan->seed);
+    name = event->name;
+    if (UNLIKELY(name < 0))
+        name = number_of(&scan->tables[NAMES], values[F_NAME].at, values[F_NAME].size, scan->seed);
     thread = take_thread(scan, &values[F_PID], &values[F_TID]);
     if (name < 0 || thread < 0) return no_memory(scan);
     int64_t row = result->num_rows;
@@ -1203,7 +1330,13 @@ static int finish_complete(Scan *scan, Event *event) {
     result->sequence[row] = result->fwd_thread[row] = result->size_bytes[row] = NONE;
     result->detail[row] = result->collective[row] = NONE;
     result->num_rows++;
-    return fill_kind(scan, event, row, kind);
+    if (!fill_kind(scan, event, row, kind)) return 0;
+    remember_name(scan, name);
+    if (result->detail[row] != NONE) {
+        *detail_guess(scan, name) = result->detail[row] + 1;
+        scan->last_detail = result->detail[row];
+    }
+    return 1;
 }
 
 static int is_text(const Value *value, const char *text) {
@@ -1345,7 +1478,9 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
         } else if (field == F_ARGS && *phase == COMPLETE && at < end && *at == '{') {
             value->type = OBJECT;
             value->at = NULL; /* read */
-            at = read_args(scan, &values[F_CAT], at);
+            at = read_args(scan, event, at);
+        } else if (field == F_NAME && *phase == COMPLETE) {
+            at = take_name(scan, at, event);
         } else {
             at = take_value(scan, at, value, field == F_TS    ? &event->ts
                                              : field == F_DUR ? &event->dur
@@ -1364,6 +1499,7 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
 static Text read_event(Scan *scan, Text at) {
     Event event;
     event.seen = 0;
+    event.name = NONE;
     for (int i = 0; i < NUM_EVENT_FIELDS; i++) {
         event.values[i].type = MISSING;
         event.values[i].at = scan->begin;
@@ -1386,9 +1522,10 @@ static Text read_event(Scan *scan, Text at) {
         if (args->type == MISSING) {
             for (int i = 0; i < NUM_NUMBERS; i++) scan->args.numbers[i] = NONE;
             scan->args.has = 0;
+            scan->guessed.code = NONE;
         } else if (args->type != OBJECT) {
             return NULL;
-        } else if (args->at && !read_args(scan, &event.values[F_CAT], args->at)) {
+        } else if (args->at && !read_args(scan, &event, args->at)) {
             return NULL; /* they stand before the phase */
         }
     }
