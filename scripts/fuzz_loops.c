@@ -56,6 +56,23 @@ static int enclosed(int64_t strange) {
     return done;
 }
 
+static int looked_up(int64_t strange) {
+    int64_t num = below(200), num_events = below(50), outermost = below(2);
+    int64_t *parent = room(num, 8), *events = room(num_events, 8), *result = room(num_events, 8);
+    uint8_t *marked = room(num, 1);
+    for (int64_t i = 0; i < num; i++) {
+        parent[i] = is_odd(strange) ? any_int() : is_odd(5) ? NONE : i - 1 - below(i);
+        marked[i] = is_odd(9);
+    }
+    for (int64_t i = 0; i < num_events; i++)
+        events[i] = is_odd(strange) ? any_int() : num ? below(num + 1) - 1 : NONE;
+    int done = !stepscope_ancestor_with(num, parent, marked, num_events, events, outermost, result);
+    for (int64_t i = 0; done && i < num_events; i++)
+        if (result[i] != NONE && !(result[i] <= events[i] && marked[result[i]])) exit(3);
+    free(parent), free(events), free(result), free(marked);
+    return done;
+}
+
 static int played(int64_t strange) {
     int64_t calls = below(100), streams = below(4), tasks = 0;
     int64_t *first = room(calls + 1, 8), *wait = room(calls, 8);
@@ -93,8 +110,8 @@ int main(int num, char **arguments) {
     for (long seed = first; seed < first + seeds; seed++) {
         state = (uint64_t)seed * 2862933555777941757u + 3037000493u;
         int64_t strange = seed % 2 ? 1000000 : 200; /* One number in so many. */
-        num_done += enclosed(strange) + played(strange);
+        num_done += enclosed(strange) + looked_up(strange) + played(strange);
     }
-    printf("%ld columns through nesting and replay, %ld taken\n", 2 * seeds, num_done);
+    printf("%ld columns through nesting and replay, %ld taken\n", 3 * seeds, num_done);
     return 0;
 }

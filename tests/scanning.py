@@ -143,11 +143,10 @@ def damaged_chunks(seed: int) -> list[bytes]:
     chance = random.Random(seed)
     chunks = []
     for _ in range(chance.choice([1, 2, 4])):
-        piece = bytearray(
-            chance.choice([b",", b", ", b" ,\n  "]).join(
-                chance.choices(events(), k=chance.choice(EVENTS_PER_CHUNK))
-            )
-        )
+        # In the same order again, too: then the scanner guesses what comes.
+        chosen = chance.choices(events(), k=chance.choice(EVENTS_PER_CHUNK))
+        chosen *= chance.choice([1, 1, 6])
+        piece = bytearray(chance.choice([b",", b", ", b" ,\n  "]).join(chosen))
         for _ in range(chance.choice([0, 1, 1, 2, 5, 20])):
             if piece:
                 chance.choice(CHANGES)(piece, chance)

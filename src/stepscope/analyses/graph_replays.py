@@ -198,11 +198,10 @@ def in_capture(trace: Trace) -> Bool:
     """Mask of the events that began while a capture was under way: their launches are recorded
     into a graph, and put nothing on the device."""
     runtime = trace.is_kind(Kind.RUNTIME)
-    begins, ends = (
-        (runtime & matching(trace, pattern)).astype(np.int64)
-        for pattern in (BEGIN_CAPTURE, END_CAPTURE)
-    )
-    under_way: Int64 = np.cumsum(begins - ends)
+    begins, ends = (runtime & matching(trace, each) for each in (BEGIN_CAPTURE, END_CAPTURE))
+    if not begins.any() and not ends.any():
+        return np.zeros(len(trace), np.bool_)
+    under_way: Int64 = np.cumsum(begins.astype(np.int64) - ends)
     # A capture that began before the recording only ends in it.
     before: Int64 = np.minimum.accumulate(np.minimum(under_way, 0))
     mask: Bool = under_way > before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import os
 import shlex
@@ -62,6 +63,8 @@ GC_OBJECTS = 100_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
+    # The interpreter would look for cycles once more among all that it is about to drop.
+    atexit.register(gc.freeze)
     words = sys.argv[1:] if argv is None else argv
     if not words:
         put(build_parser(()).format_help())

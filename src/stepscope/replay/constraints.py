@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
 
@@ -89,7 +90,7 @@ def _dependencies(start: Int64, end: Int64, stream: Int64, ready: Int64, usual: 
     the task of another stream that ended last before, or as, they began."""
     after = np.full(len(start), NONE, np.int64)
     late = np.flatnonzero(start - ready > usual)
-    if len(late) == 0 or len(np.unique(stream)) < 2:
+    if len(late) == 0 or len(distinct(stream)) < 2:
         return after
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
@@ -114,7 +115,7 @@ def _recorded_order(start: Int64, end: Int64, stream: Int64, compute: Bool) -> I
     """
     after = np.full(len(start), NONE, np.int64)
     kernels = np.flatnonzero(compute)
-    if len(np.unique(stream[kernels])) < 2:
+    if len(distinct(stream[kernels])) < 2:
         return after
     by_end = kernels[np.argsort(end[kernels], kind="stable")]
     positions = np.searchsorted(end[by_end], start[kernels], side="right") - 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.links import Links
@@ -124,7 +125,7 @@ class Graph:
     def has_step_length(self) -> bool:
         """Whether two steps have work in them:
         without, the distance from one to the next is not known."""
-        return len(np.unique(self.task_step)) > 1
+        return len(distinct(self.task_step)) > 1
 
     @property
     def call_ns(self) -> Float64:
@@ -153,12 +154,12 @@ def build(
     tasks = np.flatnonzero(trace.device_work & (links.launch != NONE) & (cut.step_of >= 0))
     tasks = tasks[trace.kind[links.launch[tasks]] == Kind.RUNTIME]
     tasks = tasks[cut.step_of[tasks] <= _last_step(cut.step_of[tasks])]
-    if len(np.unique(cut.step_of[tasks])) < 2:
+    if len(distinct(cut.step_of[tasks])) < 2:
         return None
     last = int(cut.step_of[tasks].max())
     host_window = int(cut.host_start[0]), int(cut.host_end[last])
     waits = _waiting_calls(trace, links, host, host_window)
-    calls = np.union1d(links.launch[tasks], waits)
+    calls = distinct(np.concatenate([links.launch[tasks], waits]))
     tasks = tasks[np.lexsort((trace.start_ns[tasks], links.launch[tasks]))]
     first = np.searchsorted(np.searchsorted(calls, links.launch[tasks]), np.arange(len(calls) + 1))
     trace = _began_by(trace, host_window[1], calls, tasks)
@@ -223,7 +224,7 @@ def _last_step(steps: Int64) -> int:
         return NONE
     counts = np.cumsum(np.bincount(steps))
     enough = int(np.searchsorted(counts, MAX_TASKS, side="right")) - 1
-    two = int(np.unique(steps)[:2].max())
+    two = int(distinct(steps)[:2].max())
     return max(enough, two)
 
 
@@ -236,7 +237,7 @@ def _waiting_calls(
     blocking = links.launch[np.flatnonzero(to_host)]
     syncs = np.flatnonzero(host.sync_call)
     low, high = window
-    calls = np.union1d(syncs, blocking[blocking != NONE])
+    calls = distinct(np.concatenate([syncs, blocking[blocking != NONE]]))
     start = trace.start_ns[calls]
     inside: Int64 = calls[(start >= low) & (start < high)]
     return inside
@@ -372,6 +373,6 @@ def _feeding_time(trace: Trace, links: Links, calls: _Calls, full: Bool, tasks: 
     """When the host was inside a copy's call that took long:
     it moves the bytes itself, as from memory that is not pinned."""
     fed = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, TO_HOST)[tasks]
-    copies = np.isin(calls.calls, links.launch[tasks[fed]])
+    copies = is_among(calls.calls, links.launch[tasks[fed]])
     slow = calls.calls[copies & ~full & (trace.dur_ns[calls.calls] > SLOW_COPY_NS)]
     return union(trace.start_ns[slow], trace.end_ns[slow])

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.core.comms import CollectiveRecords, Matched
 from stepscope.core.trace import NONE
 from stepscope.replay.bisection import bisect
@@ -47,11 +48,11 @@ def job_graph_of(
         shared = np.array(
             [number.get(event, NONE) for event in graph.task_event.tolist()], np.int64
         )
-        members[np.unique(shared[shared != NONE])] += 1
+        members[distinct(shared[shared != NONE])] += 1
         parts.append(RankGraph(graph=graph, shared=shared))
     single = np.flatnonzero(members == 1)
     parts = [
-        replace(part, shared=np.where(np.isin(part.shared, single), NONE, part.shared))
+        replace(part, shared=np.where(is_among(part.shared, single), NONE, part.shared))
         for part in parts
     ]
     return JobGraph(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.analyses.collectives.events import host_collectives
+from stepscope.analyses.grouping import is_among
 from stepscope.analyses.host.activity import ON_DEVICE_COPY
 from stepscope.analyses.kernels.roofline import compute_bound
 from stepscope.analyses.naming import matching
@@ -22,7 +23,7 @@ def task_kinds(context: RankContext, graph: Graph) -> TaskKinds:
         shared, none = host_collectives(trace)[tasks], np.zeros(len(tasks), np.bool_)
         return TaskKinds(transfer=none, comms=shared, arithmetic=~shared, memory=none)
     trace, comms = graph.of_trace(context.trace), context.collective[tasks]
-    on_units = np.isin(tasks, work.kernels[compute_bound(work, context.roofs)])
+    on_units = is_among(tasks, work.kernels[compute_bound(work, context.roofs)])
     transfer = (trace.kind[tasks] == Kind.MEMCPY) & ~matching(trace, ON_DEVICE_COPY)[tasks]
     compute = (trace.kind[tasks] == Kind.KERNEL) & ~comms & on_units
     return TaskKinds(

@@ -11,6 +11,7 @@ from msgspec import Struct
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.waits import with_waits
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import MemoryChange, SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
@@ -68,7 +69,7 @@ class JobCase:
     def tasks(self, index: int, entries: Bool) -> Bool:
         """Mask over a rank's tasks: those of these entries of its ledger."""
         events = self.rank_records[index].event[entries]
-        mask: Bool = np.isin(self.job_graph.parts[index].graph.task_event, events)
+        mask: Bool = is_among(self.job_graph.parts[index].graph.task_event, events)
         return mask
 
     def compute_tasks(self, index: int) -> Bool:
@@ -83,7 +84,7 @@ class JobCase:
         """How many of these entries a step has, over the steps that were recorded whole."""
         steps = self.rank_records[index].step
         inside = entries & (steps != NONE)
-        recorded = np.unique(steps[(steps != NONE)])
+        recorded = distinct(steps[(steps != NONE)])
         return float(inside.sum()) / max(len(recorded), 1)
 
 
@@ -132,7 +133,7 @@ def with_moving_ns(
     """Moving the bytes of the masked tasks takes `new_ns` of what it takes."""
     moving, graphs = job_graph.moving_ns.copy(), []
     for part, mask in zip(job_graph.parts, masks, strict=True):
-        numbers = np.unique(part.shared[mask & (part.shared != NONE)])
+        numbers = distinct(part.shared[mask & (part.shared != NONE)])
         moving[numbers] = new_ns(job_graph.moving_ns[numbers])
         own = mask & (part.shared == NONE)
         graphs.append(

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stepscope.analyses.collectives.records import collective_records_of
+from stepscope.analyses.grouping import distinct
 from stepscope.core.diagnosis import Abstention, Finding
 from stepscope.core.facts import Facts, Replayed
 from stepscope.core.progress import counted
@@ -185,7 +186,7 @@ def choose(job: Job) -> list[int]:
 
 def _strides(num: int) -> list[int]:
     """At most MOST_RANKS of so many, evenly spread, the first and the last among them."""
-    indices: list[int] = np.unique(
+    indices: list[int] = distinct(
         np.linspace(0, num - 1, min(num, MOST_RANKS)).round().astype(int)
     ).tolist()
     return indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,6 +14,7 @@ from stepscope.replay.graph import Graph
 from stepscope.workload.model import ParsedInputs, Work, parse_inputs, work_of
 
 Column = TypeVar("Column", Bool, Float64, Int16, Int64)
+Answer = TypeVar("Answer")
 
 
 class TaskTable(Struct, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ class TaskTable(Struct, frozen=True, kw_only=True):
     is_matrix: Bool
     _inputs: dict[int, ParsedInputs | None] = field(default_factory=dict)
     _works: dict[tuple[int, int], Work | None] = field(default_factory=dict)
+    _answers: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     def of_category(self, *names: str) -> Bool:
         chosen = np.array([category in names for category in (*self.categories, "")], np.bool_)
@@ -79,6 +81,14 @@ class TaskTable(Struct, frozen=True, kw_only=True):
     def key(self, op: int) -> tuple[int, int]:
         """The operator's name and inputs: what it does."""
         return int(self.trace.name[op]), int(self.trace.detail[op])
+
+    def once(self, ask: Callable[[TaskTable, int], Answer], op: int) -> Answer:
+        """What is asked of an operator, asked once for each name and inputs, and for NONE."""
+        key = (ask, NONE) if op == NONE else (ask, *self.key(op))
+        if key not in self._answers:
+            self._answers[key] = ask(self, op)
+        answer: Answer = self._answers[key]
+        return answer
 
     def work(self, op: int) -> Work | None:
         """The operator's work."""

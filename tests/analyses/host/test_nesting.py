@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.host.nesting import (
+    ancestor_by_levels,
     ancestor_with,
     by_levels,
     by_stack,
@@ -147,6 +148,26 @@ def test_ancestor_with_finds_innermost_and_outermost() -> None:
         index_of(trace, "m1"),
         NONE,
     ]
+
+
+@needs_library
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=25),
+    st.lists(st.integers(NONE, 24), max_size=10),
+    st.booleans(),
+)
+def test_one_by_one_and_by_levels_the_ancestors_are_the_same(
+    ranges: list[tuple[int, bool]], events: list[int], outermost: bool
+) -> None:
+    parent = np.array(
+        [max(i - back, 0) if i and back else NONE for i, (back, _) in enumerate(ranges)]
+    )
+    marked = np.array([is_marked for _, is_marked in ranges], np.bool_)
+    asked = np.array([event for event in events if event < len(ranges)], np.int64)
+    parent = parent.astype(np.int64)
+    one_by_one = ancestor_with(parent, asked, marked, outermost=outermost)
+    by_level = ancestor_by_levels(parent, asked, marked, outermost=outermost)
+    assert one_by_one.tolist() == by_level.tolist()
 
 
 def test_is_within_counts_the_event_itself_and_its_own_thread_alone() -> None:

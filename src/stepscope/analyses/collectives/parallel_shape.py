@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepscope.analyses.collectives.group_families import Families, Family
+from stepscope.analyses.grouping import distinct
 from stepscope.core.comms import BACKWARD, FORWARD, OPTIMIZER, CollectiveRecords
 from stepscope.core.comms_facts import Dimension
 from stepscope.core.trace import NONE
@@ -109,7 +110,7 @@ def _patterns(
             if home not in large or kind.bytes is None or kind.bytes >= SMALL_BYTES:
                 patterns.setdefault(home, Counter())[kind.op, phase] += times
         if len(records.unevenness):
-            for which in np.unique(records.kind[records.unevenness > UNEVEN]).tolist():
+            for which in distinct(records.kind[records.unevenness > UNEVEN]).tolist():
                 uneven[homes[which]] = True
     return patterns, uneven
 

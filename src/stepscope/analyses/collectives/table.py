@@ -17,6 +17,7 @@ from msgspec import Struct
 from stepscope.analyses.collectives.group_families import Families, Family, stride_of
 from stepscope.analyses.collectives.link_fit import bus_factor, fit
 from stepscope.analyses.collectives.records import in_windows
+from stepscope.analyses.grouping import distinct
 from stepscope.core.comms import Collective, CollectiveRecords, Matched
 from stepscope.core.comms_facts import CollectiveRow, LinkFit
 from stepscope.core.numbers import number_ranges
@@ -161,7 +162,7 @@ def _row(
     return CollectiveRow(
         op=op,
         group=families.label(family),
-        num_groups=len(np.unique(entries.group[mine])),
+        num_groups=len(distinct(entries.group[mine])),
         num_ranks=n,
         dtype=dtype,
         bytes=int(np.median(sizes)) if len(sizes) else None,
@@ -183,7 +184,7 @@ def _row(
 
 def _slowest_group(moving: Float64, size: Float64, group: Int64) -> tuple[float, int] | None:
     """The lowest rate and the group that has it; None where there are fewer than two groups."""
-    groups = np.unique(group).tolist()
+    groups = distinct(group).tolist()
     rates = [(_rate(moving[group == code], size[group == code]), code) for code in groups]
     measured = [(rate, code) for rate, code in rates if rate is not None]
     return min(measured, default=None) if len(groups) > 1 else None
@@ -237,7 +238,7 @@ def _per_step(entries: Entries, mine: Int64, values: Float64) -> float:
     """The sum over a step on one rank: the mean over the ranks that have any."""
     rank_index = entries.rank_index[mine]
     total = np.bincount(rank_index, values, len(entries.num_steps))
-    has = np.unique(rank_index)
+    has = distinct(rank_index)
     return float((total[has] / entries.num_steps[has]).mean())
 
 

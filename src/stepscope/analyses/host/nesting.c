@@ -1,5 +1,5 @@
-/* Which host range encloses which, in one pass over events in order of time: the same as
- * nesting.py's `enclosing`. */
+/* Which host range encloses which, in one pass over events in order of time, and what stands around
+ * them: the same as nesting.py's `by_levels` and `ancestor_by_levels`. */
 
 #include <stdint.h>
 
@@ -28,6 +28,28 @@ EXPORT int stepscope_enclosing(int64_t num, const int64_t *start, const int64_t 
         while (top != NONE && !is_open(top, start[i], start, dur)) top = parent[top];
         parent[i] = top;
         tops[thread[i]] = i;
+    }
+    return 0;
+}
+
+/* Of each of `events` the innermost, or outermost, of itself and what is around it that is marked.
+ * Not 0: a number is out of range, or a range does not begin before what it is around. */
+EXPORT int stepscope_ancestor_with(int64_t num, const int64_t *parent, const uint8_t *marked,
+                                   int64_t num_events, const int64_t *events, int64_t outermost,
+                                   int64_t *result) {
+    for (int64_t i = 0; i < num_events; i++) {
+        int64_t best = NONE, event = events[i];
+        if (event < NONE || event >= num) return 1;
+        while (event != NONE) {
+            if (marked[event]) {
+                best = event;
+                if (!outermost) break;
+            }
+            int64_t above = parent[event];
+            if (above < NONE || above >= event) return 1;
+            event = above;
+        }
+        result[i] = best;
     }
     return 0;
 }

@@ -130,6 +130,29 @@ def _last_one_level_up(depth: Int64) -> Int64:
 def ancestor_with(parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False) -> Int64:
     """For each of `events`, the innermost (or outermost) of
     itself and its ancestors that is marked; NONE when none is."""
+    compiled = library()
+    if compiled is None:
+        return ancestor_by_levels(parent, events, marked, outermost=outermost)
+    result = np.empty(len(events), np.int64)
+    is_done = call(
+        compiled,
+        "stepscope_ancestor_with",
+        min(len(parent), len(marked)),
+        np.ascontiguousarray(parent, np.int64),
+        np.ascontiguousarray(marked, np.bool_),
+        len(events),
+        np.ascontiguousarray(events, np.int64),
+        int(outermost),
+        result,
+    )
+    assert is_done, "an event that is not there, or that does not come after what is around it"
+    return result
+
+
+def ancestor_by_levels(
+    parent: Int64, events: Int64, marked: Bool, *, outermost: bool = False
+) -> Int64:
+    """The same for all events at once, from level to level."""
     result = np.full(len(events), NONE, np.int64)
     if not marked.any():
         return result

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.frames import Owner, line_of, owner_of
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
@@ -61,7 +62,7 @@ def stacks_of(trace: Trace, links: Links) -> Stacks | None:
     if not (python | module).any():
         return None
     owner = np.zeros(len(trace.names), np.uint8)
-    for code in np.unique(trace.name[python]).tolist():
+    for code in distinct(trace.name[python]).tolist():
         owner[code] = owner_of(trace.names[code])
     whose = np.where(python, owner[trace.name], Owner.NOBODY)
     return Stacks(
@@ -127,7 +128,7 @@ def frames_at(stacks: Stacks, moments: Int64, on: Bool) -> Int64:
     trace, parent = stacks.trace, stacks.links.parent
     innermost = np.full(len(moments), NONE, np.int64)
     frames = np.flatnonzero(trace.is_kind(Kind.PYTHON) & on)
-    for thread in np.unique(trace.thread[frames]).tolist():
+    for thread in distinct(trace.thread[frames]).tolist():
         mine = frames[trace.thread[frames] == thread]
         before = np.searchsorted(trace.start_ns[mine], moments, side="right") - 1
         frame = np.where(before >= 0, mine[np.maximum(before, 0)], NONE)

@@ -234,10 +234,15 @@ def _filled(context: RankContext, work: _Kernels, roofs: DevicePeaks) -> Float64
     is_product = work.is_matrix & context.kernels.of_category("gemm")[work.row]
     columns = np.stack([detail, name, of_op, op_name, work.is_matrix, is_product])
     which = np.zeros(len(work.index), np.int64)
+    num = 1
     for column in columns:
-        # Two at a time: the codes of all would not fit into one number.
-        _, which = np.unique(which * (int(columns.max()) + 2) + column + 1, return_inverse=True)
-    _, first = np.unique(which, return_index=True)
+        num_codes = int(column.max()) + 2
+        if num * num_codes >= 2**63:
+            codes, which = np.unique(which, return_inverse=True)
+            num = len(codes)
+        which = which * num_codes + column + 1
+        num *= num_codes
+    _, first, which = np.unique(which, return_index=True, return_inverse=True)
     shares = [_share_filled(trace, kind, num_sms) for kind in columns[:, first].T.tolist()]
     return np.array(shares, np.float64)[which]
 

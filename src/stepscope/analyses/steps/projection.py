@@ -8,7 +8,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, grouped, sums
+from stepscope.analyses.grouping import distinct, grouped, is_among, sums
 from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.intervals import Intervals, contains
 from stepscope.analyses.links import Links
@@ -87,7 +87,7 @@ def rerun_forward_ops(trace: Trace, links: Links) -> Bool:
         + trace.detail[recorded]
         + 1
     )
-    mask[recorded[inside]] = np.isin(key[inside], distinct(key[~inside]))
+    mask[recorded[inside]] = is_among(key[inside], key[~inside])
     return mask
 
 

@@ -99,6 +99,10 @@ class Scanner:
                 return columns
         return self._scan_text(text)
 
+    def scan_in_place(self, chunk: bytes | memoryview) -> list[Columns]:
+        """The same in pieces, which hold until the next chunk is scanned."""
+        return [self.scan(chunk)]
+
     def _scan_doubles(self, text: bytes) -> Columns:
         events = _decoded(_decode_doubles, text)
         complete = [e for e in events if type(e) is Complete]

@@ -83,7 +83,7 @@ class Feed:
         self._state: Callable[[bool], list[Columns] | None] = self._at_start
 
     def run(self, blocks: Iterable[bytes]) -> Iterator[Columns]:
-        """Columns for every chunk of the stream."""
+        """Columns for every chunk of the stream, each good until the next is asked for."""
         for block in blocks:
             self._buffer = self._buffer + block if self._buffer else block
             while (columns := self._state(False)) is not None:
@@ -140,10 +140,10 @@ class Feed:
             return None
         cut = self._last_cut()
         if cut is not None:
-            columns = self._scan(0, cut)
-            if columns is not None:
+            pieces = self._scan_in_place(cut)
+            if pieces is not None:
                 self._buffer, self._wanted = self._buffer[cut:], CHUNK_BYTES
-                return [columns]
+                return pieces
         taken = self._take_apart()
         if self._state == self._in_events and len(self._buffer) > MAX_EVENT_BYTES:
             self._state, self._skimmer = self._in_oversized, Skimmer()
@@ -167,6 +167,13 @@ class Feed:
             if start == 0:
                 break
         return None
+
+    @stage("scan")
+    def _scan_in_place(self, end: int) -> list[Columns] | None:
+        try:
+            return self.scanner.scan_in_place(memoryview(self._buffer)[:end])
+        except ScanError:
+            return None
 
     @stage("scan")
     def _scan(self, start: int, end: int) -> Columns | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_uint64, c_void_p
@@ -101,9 +102,8 @@ def scanner_for_file() -> Scanner:
 
 def _num_cores() -> int:
     """Cores for this file: one where other processes read others beside it."""
-    from multiprocessing import parent_process
-
-    if parent_process() is not None:
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
@@ -247,8 +247,8 @@ class Numbers:
         self._arrays[array][known:num, table] = numbers
         self._nums[array][table] = num
 
-    def translate(self, engine: int, codes: NDArray[np.int32], out: NDArray[np.int32]) -> None:
-        self._arrays[engine].ravel().take(codes, out=out, mode="wrap")
+    def translated(self, engine: int, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        return self._arrays[engine].ravel().take(codes, mode="wrap")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -276,13 +276,25 @@ class NativeScanner(Scanner):
 
     def scan(self, chunk: bytes | memoryview) -> Columns:
         """Columns of the chunk's events, as Scanner.scan gives them."""
+        pieces = self.scan_in_place(chunk)
+        memory = [piece.memory for piece in pieces if piece.memory is not None]
+        return Columns(
+            **{
+                name: np.concatenate([getattr(piece, name) for piece in pieces])
+                for name in Trace.COLUMNS
+            },
+            memory=np.concatenate(memory) if memory else None,
+        )
+
+    def scan_in_place(self, chunk: bytes | memoryview) -> list[Columns]:
+        """The same, of each engine, where they stand in the library."""
         parts = self._parts(chunk)
         is_clean, as_text = self._scan_parts(parts, as_text=self.times_as_text), self.times_as_text
         if is_clean and not as_text and self._is_lossy(len(parts)):
             is_clean, as_text = self._scan_parts(parts, as_text=True), True
         if not is_clean:
             self.num_refused += 1
-            return Scanner.scan(self, chunk)
+            return [Scanner.scan(self, chunk)]
         self.times_as_text = as_text
         engines = self._engines[: len(parts)]
         for part, engine in zip(parts, engines, strict=True):
@@ -347,29 +359,18 @@ class NativeScanner(Scanner):
             if string is not None:
                 self.thread_names[str(_place(pid)), str(_place(tid))] = string
 
-    def _native_columns(self, engines: Sequence[Engine]) -> Columns:
+    def _native_columns(self, engines: Sequence[Engine]) -> list[Columns]:
         for numbers in self._numbers.values():
             numbers.update(engines)
-        for engine in engines:
+        pieces = []
+        for i, engine in enumerate(engines):
             self._count_others(engine)
-        memory = [engine.memory() for engine in engines if engine.result.num_memory_seen]
-        return Columns(
-            **{name: self._column(name, engines) for name in Trace.COLUMNS},
-            memory=np.concatenate(memory) if memory else None,
-        )
-
-    def _column(self, name: str, engines: Sequence[Engine]) -> NDArray[Any]:
-        """Of all engines, one after the other, in an array of ours."""
-        parts = [engine.column(name) for engine in engines]
-        numbers = self._numbers.get(name)
-        if numbers is None:
-            return np.concatenate(parts)
-        column = np.empty(sum(map(len, parts)), np.int32)
-        begin = 0
-        for i, part in enumerate(parts):
-            numbers.translate(i, part, column[begin : begin + len(part)])
-            begin += len(part)
-        return column
+            columns = {name: engine.column(name) for name in Trace.COLUMNS}
+            for name, numbers in self._numbers.items():
+                columns[name] = numbers.translated(i, columns[name])
+            has_memory = engine.result.num_memory_seen
+            pieces.append(Columns(**columns, memory=engine.memory().copy() if has_memory else None))
+        return pieces
 
     def _count_others(self, engine: Engine) -> None:
         is_other = engine.column("kind") == int(Kind.OTHER)

@@ -26,7 +26,7 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-#define ABI_VERSION 3
+#define ABI_VERSION 4
 
 enum { OK, NOT_CLEAN, NO_MEMORY };
 
@@ -260,9 +260,12 @@ static inline int field_of(const Fields *fields, Text key, size_t size) {
 }
 
 /* Events of a file are written alike: after one key mostly comes the one that came before. A key
- * that is as guessed, from its quote to the blanks after its colon, need not be taken apart. */
+ * that is as guessed, from the end of the value before it to its own value, need not be taken
+ * apart; nor the end of an object. */
 #define MAX_GUESSED 56
 #define NUM_GUESSES 128
+#define NUM_NEXT 4
+#define ENDS (-2) /* in the place of a field: the object's closing brace */
 typedef struct {
     /* What `field` is one of: no guess leads from the fields of an event to those of arguments. */
     const Fields *fields;
@@ -270,15 +273,15 @@ typedef struct {
     uint8_t size;
     int8_t field;
     uint8_t is_time;
-    uint8_t next[2]; /* what came after it; 0 is no guess, and matches nothing */
+    uint8_t next[NUM_NEXT]; /* what came after it; NO_GUESS, and nothing after it, matches nothing */
 } Guess;
 
 /* Where an event begins, and where the arguments of one category do. */
 enum { NO_GUESS, AT_EVENT, AT_ARGS, NUM_ARGS_STARTS = 16, NUM_STARTS = AT_ARGS + NUM_ARGS_STARTS };
 
-enum { F_PH, F_CAT, F_NAME, F_PID, F_TID, F_TS, F_DUR, F_ARGS, NUM_EVENT_FIELDS };
-static const char *const EVENT_FIELDS[NUM_EVENT_FIELDS] = {"ph",  "cat", "name", "pid",
-                                                           "tid", "ts",  "dur",  "args"};
+enum { F_PH, F_CAT, F_PID, F_TID, NUM_FEW, F_NAME = NUM_FEW, F_TS, F_DUR, F_ARGS, NUM_EVENT_FIELDS };
+static const char *const EVENT_FIELDS[NUM_EVENT_FIELDS] = {"ph",   "cat", "pid", "tid",
+                                                           "name", "ts",  "dur", "args"};
 
 /* Those of records.Args: first the numbers, then what is kept as text. */
 enum {
@@ -313,6 +316,7 @@ typedef struct {
     size_t size; /* of a string without its quotes; of anything else, all of it */
     int type;
     int escaped;
+    uint32_t id; /* of the KnownValue that it is; 0 where it is none */
 } Value;
 
 typedef struct {
@@ -323,18 +327,48 @@ typedef struct {
     int wide; /* more than 64 bits hold */
 } Number;
 
+/* The first fields of an event have few values: a string without escapes, or a whole number. One
+ * that is as remembered, with the comma after a number, need not be taken apart. */
+#define MAX_KNOWN 24
+#define NUM_KNOWN 32
+typedef struct {
+    uint8_t text[MAX_KNOWN + 8];
+    uint8_t compared, size; /* how much of the text is compared, and how much of it is the value */
+    int type;
+    uint32_t id; /* another for each text that ever stood here */
+} KnownValue;
+
 typedef struct {
     int64_t numbers[NUM_NUMBERS];
     Value texts[NUM_TEXTS];
     uint64_t has; /* a bit for each text that is there */
 } Args;
 
+/* Operators and frames come in the same order again and again. A name or details that follow on the
+ * last ones as they did before need neither be taken apart nor looked up: a text that was clean
+ * once, and ends by itself, is so again. */
+#define NUM_NAME_GUESSES 4096
+#define NUM_DETAIL_GUESSES 8192
+#define MAX_PARTS 5
+typedef struct {
+    int32_t code; /* NONE: no guess */
+    int first, num; /* of the texts of Args that it has */
+    unsigned has, same; /* a bit for each: it is there; and it was met again */
+    Text parts[MAX_PARTS];
+    size_t sizes[MAX_PARTS];
+} GuessedDetails;
+
 typedef struct {
     uint64_t seed;
+    int32_t name_guesses[NUM_NAME_GUESSES], detail_guesses[NUM_DETAIL_GUESSES]; /* and one */
+    int32_t last_names[3], last_detail;
+    GuessedDetails guessed;
     Fields event_fields, args_fields, instant_fields;
     Guess guesses[NUM_GUESSES];
     uint8_t guess_slots[256];
     unsigned num_guesses;
+    KnownValue values[NUM_FEW][NUM_KNOWN];
+    uint32_t num_ids;
     uint8_t phases[NUM_PHASES];
     Table known; /* lower-case categories */
     uint8_t *known_kinds;
@@ -463,20 +497,67 @@ static inline Text string_end(Text at, Text end, int *escaped) {
     return UNLIKELY(high) && !is_utf8(begin, at) ? NULL : at;
 }
 
+static const uint64_t POWERS[20] = {
+    UINT64_C(1), UINT64_C(10), UINT64_C(100), UINT64_C(1000), UINT64_C(10000), UINT64_C(100000),
+    UINT64_C(1000000), UINT64_C(10000000), UINT64_C(100000000), UINT64_C(1000000000),
+    UINT64_C(10000000000), UINT64_C(100000000000), UINT64_C(1000000000000),
+    UINT64_C(10000000000000), UINT64_C(100000000000000), UINT64_C(1000000000000000),
+    UINT64_C(10000000000000000), UINT64_C(100000000000000000), UINT64_C(1000000000000000000),
+    UINT64_C(10000000000000000000)};
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-static inline int are_digits(uint64_t eight) {
-    const uint64_t high = UINT64_C(0xf0f0f0f0f0f0f0f0), zeros = UINT64_C(0x3030303030303030);
-    return (eight & high) == zeros && ((eight + UINT64_C(0x0606060606060606)) & high) == zeros;
+#define ZEROS UINT64_C(0x3030303030303030)
+
+/* How many digits the eight bytes begin with. */
+static inline unsigned num_digits(uint64_t eight) {
+    uint64_t numbers = eight ^ ZEROS;
+    uint64_t others = ((numbers + UINT64_C(0x7676767676767676)) | numbers) &
+                      UINT64_C(0x8080808080808080);
+    return others ? (unsigned)__builtin_ctzll(others) >> 3 : 8;
 }
 
 /* Pairs of digits, then fours, then all eight. */
 static inline uint64_t eight_digits(uint64_t eight) {
-    eight -= UINT64_C(0x3030303030303030);
+    eight -= ZEROS;
     eight = eight * 10 + (eight >> 8);
     return ((eight & UINT64_C(0x000000ff000000ff)) * UINT64_C(0x000f424000000064) +
             ((eight >> 16) & UINT64_C(0x000000ff000000ff)) * UINT64_C(0x0000271000000001)) >> 32;
 }
 #endif
+
+/* After the digits at `at`, which are put behind those of `sum`. */
+static inline Text digits_end(Text at, Text end, uint64_t *sum) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (end - at >= 8) {
+        uint64_t eight = load8(at);
+        unsigned num = num_digits(eight);
+        if (num == 8) {
+            *sum = *sum * POWERS[8] + eight_digits(eight);
+            at += 8;
+            continue;
+        }
+        if (num)
+            *sum = *sum * POWERS[num] +
+                   eight_digits(eight << (64 - 8 * num) | ZEROS >> (8 * num));
+        return at + num;
+    }
+#endif
+    while (at < end && (uint8_t)(*at - '0') < 10) *sum = *sum * 10 + (uint8_t)(*at++ - '0');
+    return at;
+}
+
+/* The same where nobody asks for their value. */
+static inline Text digits_skipped(Text at, Text end) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (end - at >= 8) {
+        unsigned num = num_digits(load8(at));
+        at += num;
+        if (num < 8) return at;
+    }
+#endif
+    while (at < end && (uint8_t)(*at - '0') < 10) at++;
+    return at;
+}
 
 /* After the number at `at`; NULL when it is not JSON's. */
 static inline Text number_end(Text at, Text end, Number *number) {
@@ -487,16 +568,7 @@ static inline Text number_end(Text at, Text end, Number *number) {
     at += number->negative;
     Text first = at;
     uint64_t digits = 0;
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    if (end - at >= 8) {
-        uint64_t eight = load8(at);
-        if (are_digits(eight)) {
-            digits = eight_digits(eight);
-            at += 8;
-        }
-    }
-#endif
-    while (at < end && (uint8_t)(*at - '0') < 10) digits = digits * 10 + (uint8_t)(*at++ - '0');
+    at = digits_end(at, end, &digits);
     number->whole = digits;
     ptrdiff_t num = at - first;
     if (!num || (*first == '0' && num > 1)) return NULL;
@@ -509,9 +581,8 @@ static inline Text number_end(Text at, Text end, Number *number) {
                        UINT64_MAX - most * 10 < (uint64_t)(uint8_t)(at[-1] - '0');
     }
     if (at < end && *at == '.') {
-        Text point = at++;
-        while (at < end && (uint8_t)(*at - '0') < 10)
-            digits = digits * 10 + (uint8_t)(*at++ - '0');
+        Text point = at;
+        at = digits_end(at + 1, end, &digits);
         if (at - point < 2) return NULL;
         number->num_decimals = at - point - 1 > 1000 ? 1000 : (unsigned)(at - point - 1);
         num += at - point - 1;
@@ -534,8 +605,7 @@ static inline Text number_end(Text at, Text end, Number *number) {
 /* The same where nobody asks for its value. */
 static inline Text number_skipped(Text at, Text end) {
     Text first = at + (*at == '-');
-    at = first;
-    while (at < end && (uint8_t)(*at - '0') < 10) at++;
+    at = digits_skipped(first, end);
     if (UNLIKELY(at == first || (*first == '0' && at - first > 1))) return NULL;
     if (LIKELY(at < end && *at != '.' && (*at | 0x20) != 'e')) return at;
     Number number;
@@ -575,34 +645,35 @@ static inline Text key_end(Scan *scan, Text at, Text *key, size_t *size) {
     return skip_blanks(at + 1, scan->end);
 }
 
-/* There are MAX_GUESSED bytes at `at`, whole words. */
-static inline int is_guessed(const Guess *guess, Text at) {
+/* There are whole words at both. Nothing is not the same as nothing. */
+static inline int is_same_text(Text one, Text other, size_t size) {
     size_t i = 0;
-    for (; i + 8 <= guess->size; i += 8)
-        if (load8(at + i) != load8(guess->text + i)) return 0;
+    for (; i + 8 <= size; i += 8)
+        if (load8(one + i) != load8(other + i)) return 0;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    uint64_t rest = (UINT64_C(1) << 8 * (guess->size & 7)) - 1;
-    if (rest && ((load8(at + i) ^ load8(guess->text + i)) & rest)) return 0;
+    uint64_t rest = (UINT64_C(1) << 8 * (size & 7)) - 1;
+    if ((load8(one + i) ^ load8(other + i)) & rest) return 0;
 #else
-    for (; i < guess->size; i++)
-        if (at[i] != guess->text[i]) return 0;
+    for (; i < size; i++)
+        if (one[i] != other[i]) return 0;
 #endif
-    return guess->size;
+    return size != 0;
 }
 
-/* Remembers the key from `at` to `after` as what follows guess number `before`; its own number. */
+/* Remembers what stands from `at` to `after` as what follows guess number `before`; its own
+ * number. */
 static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, const Fields *fields,
                         int field, int is_time) {
     size_t size = (size_t)(after - at);
-    if (size > MAX_GUESSED) return before;
+    if (size > MAX_GUESSED) return NO_GUESS;
     unsigned number;
-    uint8_t slot = slot_of(at + 1, size - 1);
+    uint8_t slot = slot_of(at, size);
     for (; (number = scan->guess_slots[slot]); slot++) {
         const Guess *guess = &scan->guesses[number];
         if (guess->fields == fields && guess->size == size && !memcmp(guess->text, at, size)) break;
     }
     if (!number) {
-        if (scan->num_guesses == NUM_GUESSES) return before;
+        if (scan->num_guesses == NUM_GUESSES) return NO_GUESS;
         number = scan->guess_slots[slot] = (uint8_t)scan->num_guesses++;
         Guess *guess = &scan->guesses[number];
         guess->fields = fields;
@@ -611,27 +682,29 @@ static uint8_t remember(Scan *scan, uint8_t before, Text at, Text after, const F
         guess->field = (int8_t)field;
         guess->is_time = (uint8_t)is_time;
     }
-    uint8_t *next = scan->guesses[before].next;
-    next[1] = next[0];
-    next[0] = (uint8_t)number;
+    if (before != NO_GUESS) {
+        uint8_t *next = scan->guesses[before].next;
+        memmove(next + 1, next, NUM_NEXT - 1);
+        next[0] = (uint8_t)number;
+    }
     return (uint8_t)number;
 }
 
-/* The same as key_end, for a key that may be one of `fields`: gives its number, or NONE.
- * `before` is the guess that the key before was, and becomes this one's. */
-static inline Text known_key_end(Scan *scan, Text at, const Fields *fields, uint8_t *before,
-                                 int *field) {
-    if (LIKELY(scan->end - at >= MAX_GUESSED)) {
-        for (int i = 0; i < 2; i++) {
-            uint8_t number = scan->guesses[*before].next[i];
-            const Guess *guess = &scan->guesses[number];
-            if (!is_guessed(guess, at)) continue;
-            at = skip_blanks(at + guess->size, scan->end);
-            *before = number;
-            *field = guess->field;
-            if (guess->is_time) note_time(scan, at);
-            return at;
-        }
+/* next_key, where no guess is right. */
+static Text read_key(Scan *scan, Text at, const Fields *fields, uint8_t *before, int *field) {
+    const Text begin = at, end = scan->end;
+    /* After nothing that was remembered there was a key: those before the first are. */
+    int is_first = *before != NO_GUESS && *before < NUM_STARTS;
+    at = skip_blanks(at, end);
+    if (UNLIKELY(at >= end)) return NULL;
+    if (*at == '}') {
+        *field = ENDS;
+        *before = remember(scan, *before, begin, at + 1, fields, ENDS, 0);
+        return at + 1;
+    }
+    if (!is_first) {
+        if (UNLIKELY(*at != ',')) return NULL;
+        at = skip_blanks(at + 1, end);
     }
     Text key;
     size_t size;
@@ -640,8 +713,30 @@ static inline Text known_key_end(Scan *scan, Text at, const Fields *fields, uint
     *field = field_of(fields, key, size);
     int is_time = *field < 0 && is_time_key(key, size);
     if (UNLIKELY(is_time)) note_time(scan, after);
-    *before = remember(scan, *before, at, after, fields, *field, is_time);
+    *before = remember(scan, *before, begin, after, fields, *field, is_time);
     return after;
+}
+
+/* From after a value, or after the brace that opens an object, to the next value: its field is a
+ * number of `fields`, or NONE. Or to after the closing brace, with the field ENDS. `before` is the
+ * guess that led to that value, and becomes this one's. */
+static inline Text next_key(Scan *scan, Text at, const Fields *fields, uint8_t *before,
+                            int *field) {
+    if (LIKELY(scan->end - at >= MAX_GUESSED)) {
+        const uint8_t *next = scan->guesses[*before].next;
+        for (int i = 0; i < NUM_NEXT && next[i]; i++) {
+            const Guess *guess = &scan->guesses[next[i]];
+            if (!is_same_text(guess->text, at, guess->size)) continue;
+            at += guess->size;
+            *before = next[i];
+            *field = guess->field;
+            if (*field == ENDS) return at;
+            at = skip_blanks(at, scan->end);
+            if (UNLIKELY(guess->is_time)) note_time(scan, at);
+            return at;
+        }
+    }
+    return read_key(scan, at, fields, before, field);
 }
 
 /* After the value at `at`, whatever it is; NULL when it is not clean JSON. */
@@ -697,6 +792,12 @@ static Text value_end(Scan *scan, Text at) {
     }
 }
 
+/* The same; most are numbers. */
+static inline Text value_skipped(Scan *scan, Text at) {
+    if (LIKELY(at < scan->end && (uint8_t)(*at - '0') < 10)) return number_skipped(at, scan->end);
+    return value_end(scan, at);
+}
+
 /* The same for a value that is looked at. */
 static inline Text take_value(Scan *scan, Text at, Value *value, Number *number) {
     const Text end = scan->end;
@@ -720,6 +821,51 @@ static inline Text take_value(Scan *scan, Text at, Value *value, Number *number)
         after = value_end(scan, at);
     }
     value->size = after ? (size_t)(after - at) : 0;
+    return after;
+}
+
+static inline KnownValue *known_at(Scan *scan, int field, Text at) {
+    return &scan->values[field][load8(at) * UINT64_C(0x9e3779b97f4a7c15) >> 59];
+}
+
+/* After a value that is as remembered; NULL where it is not. */
+static inline Text known_value_end(Scan *scan, int field, Text at, Value *value) {
+    if (UNLIKELY(scan->end - at < MAX_KNOWN + 8)) return NULL;
+    const KnownValue *known = known_at(scan, field, at);
+    if (!is_same_text(known->text, at, known->compared)) return NULL;
+    int is_string = known->type == STRING;
+    value->at = at + is_string;
+    value->size = known->size;
+    value->type = known->type;
+    value->escaped = 0;
+    value->id = known->id;
+    return at + known->size + 2 * is_string;
+}
+
+static void remember_value(Scan *scan, int field, Value *value, Text after) {
+    int is_string = value->type == STRING;
+    if ((!is_string && value->type != WHOLE) || value->escaped) return;
+    if (scan->end - after < MAX_KNOWN + 8 || (!is_string && *after != ',')) return;
+    Text at = value->at - is_string;
+    size_t compared = (size_t)(after - at) + !is_string;
+    if (compared > MAX_KNOWN || scan->num_ids == UINT32_MAX) return;
+    KnownValue *known = known_at(scan, field, at);
+    memcpy(known->text, at, compared);
+    known->compared = (uint8_t)compared;
+    known->size = (uint8_t)value->size;
+    known->type = value->type;
+    known->id = value->id = ++scan->num_ids;
+}
+
+/* The same as take_value for one of the fields with few values. */
+static inline Text take_few(Scan *scan, int field, Text at, Value *value) {
+    Text after = known_value_end(scan, field, at, value);
+    if (LIKELY(after != NULL)) return after;
+    Number number = {0};
+    after = take_value(scan, at, value, &number);
+    value->id = 0;
+    if (UNLIKELY(!after || (value->type == WHOLE && number.wide))) return NULL;
+    remember_value(scan, field, value, after);
     return after;
 }
 
@@ -772,14 +918,6 @@ static inline int take_whole(const Value *value, const Number *number, int64_t *
     return value->type == NULL_VALUE;
 }
 
-static const uint64_t POWERS[20] = {
-    UINT64_C(1), UINT64_C(10), UINT64_C(100), UINT64_C(1000), UINT64_C(10000), UINT64_C(100000),
-    UINT64_C(1000000), UINT64_C(10000000), UINT64_C(100000000), UINT64_C(1000000000),
-    UINT64_C(10000000000), UINT64_C(100000000000), UINT64_C(1000000000000),
-    UINT64_C(10000000000000), UINT64_C(100000000000000), UINT64_C(1000000000000000),
-    UINT64_C(10000000000000000), UINT64_C(100000000000000000), UINT64_C(1000000000000000000),
-    UINT64_C(10000000000000000000)};
-
 /* nanoseconds.ns_from_text: exact, a half to the even one. */
 static inline int64_t ns_of_digits(const Number *number) {
     uint64_t ns;
@@ -831,7 +969,56 @@ typedef struct {
     Value values[NUM_EVENT_FIELDS];
     Number ts, dur;
     unsigned seen;
+    int32_t name; /* its number, where it has one and was looked up */
 } Event;
+
+static inline int32_t *name_guess(Scan *scan) {
+    const int32_t *last = scan->last_names;
+    uint64_t mix = (uint64_t)(uint32_t)last[0] * UINT64_C(0x9e3779b97f4a7c15) ^
+                   (uint64_t)(uint32_t)last[1] * UINT64_C(0xd6e8feb86659fd93) ^
+                   (uint64_t)(uint32_t)last[2] * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return &scan->name_guesses[(mix ^ mix >> 32) % NUM_NAME_GUESSES];
+}
+
+static inline int32_t *detail_guess(Scan *scan, int32_t name) {
+    uint64_t mix = (uint64_t)(uint32_t)name * UINT64_C(0x9e3779b97f4a7c15) ^
+                   (uint64_t)(uint32_t)scan->last_detail * UINT64_C(0xd6e8feb86659fd93);
+    return &scan->detail_guesses[(mix ^ mix >> 32) % NUM_DETAIL_GUESSES];
+}
+
+/* After the name of a complete event, which is looked up. */
+static inline Text take_name(Scan *scan, Text at, Event *event) {
+    Value *value = &event->values[F_NAME];
+    const Table *table = &scan->tables[NAMES];
+    int32_t guess = *name_guess(scan) - 1;
+    if (guess >= 0 && (uint32_t)guess < table->num && at < scan->end && *at == '"') {
+        size_t size;
+        Text known = key_of(table, (uint32_t)guess, &size);
+        if ((size_t)(scan->end - at) >= size + 2 && at[size + 1] == '"' &&
+            (!size || !memcmp(at + 1, known, size))) {
+            value->at = at + 1;
+            value->size = size;
+            value->type = STRING;
+            value->escaped = 0;
+            event->name = guess;
+            return at + size + 2;
+        }
+    }
+    Number number = {0};
+    Text after = take_value(scan, at, value, &number);
+    if (LIKELY(after && value->type == STRING)) {
+        uint64_t code = hash(value->at, value->size, scan->seed);
+        event->name = found(table, value->at, value->size, code);
+    }
+    return after;
+}
+
+static inline void remember_name(Scan *scan, int32_t name) {
+    *name_guess(scan) = name + 1;
+    scan->last_names[2] = scan->last_names[1];
+    scan->last_names[1] = scan->last_names[0];
+    scan->last_names[0] = name;
+}
 
 static int reserve_row(Scan *scan) {
     Result *result = &scan->result;
@@ -883,6 +1070,7 @@ static int32_t number_of_values(Scan *scan, Table *table, const Value *const *va
 }
 
 static inline int is_same(const Value *one, const Value *other) {
+    if (LIKELY(one->id && other->id)) return one->id == other->id;
     return one->type == other->type && one->size == other->size &&
            (!one->size || !memcmp(one->at, other->at, one->size));
 }
@@ -928,11 +1116,67 @@ static int take_category(Scan *scan, const Value *value, int32_t *number) {
 
 enum { NUM_DETAILS = HOST_COLLECTIVES - OP_DETAILS, NUM_SIDES = NUM_TABLES - HOST_COLLECTIVES };
 
-static int take_details(Scan *scan, int table, int first, int num, int32_t *code) {
-    const Value *parts[5];
+/* What details consist of, by table: the first of Args' texts, and how many. */
+static const int PARTS[NUM_DETAILS][2] = {{A_TYPES - NUM_NUMBERS, 4},
+                                          {A_GRID - NUM_NUMBERS, MAX_PARTS},
+                                          {A_SYNC_KIND - NUM_NUMBERS, 3}};
+
+/* The details that an event of this name is likely to have. */
+static void guess_details(Scan *scan, int32_t name) {
+    GuessedDetails *guessed = &scan->guessed;
+    guessed->code = NONE;
+    guessed->num = 0;
+    if (name < 0) return;
+    int32_t code = *detail_guess(scan, name) - 1;
+    if (code < 0) return;
+    const Table *table = &scan->tables[OP_DETAILS + code % NUM_DETAILS];
+    uint32_t number = (uint32_t)(code / NUM_DETAILS);
+    if (number >= table->num) return;
+    size_t size;
+    Text at = key_of(table, number, &size), end = at + size;
+    guessed->code = code;
+    guessed->first = PARTS[code % NUM_DETAILS][0];
+    guessed->num = PARTS[code % NUM_DETAILS][1];
+    guessed->has = guessed->same = 0;
+    for (int i = 0; i < guessed->num; i++) {
+        Text stop = memchr(at, 0, (size_t)(end - at));
+        if (!stop) stop = end;
+        guessed->parts[i] = at;
+        guessed->sizes[i] = (size_t)(stop - at);
+        guessed->has |= (unsigned)(stop > at) << i;
+        at = stop < end ? stop + 1 : end;
+    }
+}
+
+/* After the text of a field that is as guessed; NULL where it is not. */
+static inline Text guessed_text_end(Scan *scan, int text, Text at) {
+    GuessedDetails *guessed = &scan->guessed;
+    unsigned part = (unsigned)(text - guessed->first);
+    if (part >= (unsigned)guessed->num) return NULL;
+    guessed->same &= ~(1u << part);
+    size_t size = guessed->sizes[part];
+    if (!size || (size_t)(scan->end - at) <= size || memcmp(at, guessed->parts[part], size))
+        return NULL;
+    uint8_t next = at[size];
+    int ends_itself = *at == '[' || *at == '"' || *at == '{';
+    if (!ends_itself && next != ',' && next != '}' && next > ' ') return NULL;
+    guessed->same |= 1u << part;
+    return at + size;
+}
+
+static int take_details(Scan *scan, int table, int32_t *code) {
+    const Value *parts[MAX_PARTS];
     static const Value nothing = {0};
+    const GuessedDetails *guessed = &scan->guessed;
+    const int first = PARTS[table - OP_DETAILS][0], num = PARTS[table - OP_DETAILS][1];
     *code = NONE;
-    if (!(scan->args.has >> first & ((UINT64_C(1) << num) - 1))) return 1;
+    unsigned has = (unsigned)(scan->args.has >> first & ((UINT64_C(1) << num) - 1));
+    if (!has) return 1;
+    if (guessed->code != NONE && guessed->first == first && guessed->has == has &&
+        guessed->same == has) {
+        *code = guessed->code;
+        return 1;
+    }
     for (int i = 0; i < num; i++)
         parts[i] = scan->args.has >> (first + i) & 1 ? &scan->args.texts[first + i] : &nothing;
     int32_t number = number_of_values(scan, &scan->tables[table], parts, num);
@@ -953,9 +1197,11 @@ static int take_collective(Scan *scan, int table, int32_t *code) {
     return number >= 0 || no_memory(scan);
 }
 
-static Text read_args(Scan *scan, const Value *category, Text at) {
+static Text read_args(Scan *scan, const Event *event, Text at) {
     Args *args = &scan->args;
+    const Value *category = &event->values[F_CAT];
     uint8_t before = AT_ARGS;
+    guess_details(scan, event->name);
     if (category->type == STRING && category->size)
         before += (uint8_t)(category->size + category->at[0]) % NUM_ARGS_STARTS;
     int field;
@@ -963,19 +1209,20 @@ static Text read_args(Scan *scan, const Value *category, Text at) {
     Number number = {0};
     for (int i = 0; i < NUM_NUMBERS; i++) args->numbers[i] = NONE;
     args->has = 0;
-    at = skip_blanks(at + 1, scan->end);
-    if (at < scan->end && *at == '}') return at + 1;
+    at++;
     for (;;) {
-        at = known_key_end(scan, at, &scan->args_fields, &before, &field);
+        at = next_key(scan, at, &scan->args_fields, &before, &field);
         if (UNLIKELY(!at)) return NULL;
+        if (field == ENDS) return at;
         if (field < 0) {
-            at = value_end(scan, at);
+            at = value_skipped(scan, at);
         } else if (field < NUM_NUMBERS) {
             at = take_value(scan, at, &value, &number);
             if (at && !take_whole(&value, &number, &args->numbers[field])) return NULL;
         } else {
             Text begin = at;
-            at = value_end(scan, at);
+            at = guessed_text_end(scan, field - NUM_NUMBERS, begin);
+            if (!at) at = value_skipped(scan, begin);
             Value *text = &args->texts[field - NUM_NUMBERS];
             text->at = begin;
             text->type = ANY_OTHER;
@@ -983,11 +1230,6 @@ static Text read_args(Scan *scan, const Value *category, Text at) {
             args->has |= UINT64_C(1) << (field - NUM_NUMBERS);
         }
         if (UNLIKELY(!at)) return NULL;
-        at = skip_blanks(at, scan->end);
-        if (UNLIKELY(at >= scan->end)) return NULL;
-        if (*at == '}') return at + 1;
-        if (UNLIKELY(*at != ',')) return NULL;
-        at = skip_blanks(at + 1, scan->end);
     }
 }
 
@@ -1017,9 +1259,9 @@ static int fill_device(Scan *scan, const Event *event, int64_t row, int kind) {
     result->device[row] = (int16_t)(device < NONE ? NONE : device > INT16_MAX ? INT16_MAX : device);
     int32_t *detail = &result->detail[row];
     if (kind == KERNEL)
-        clean &= take_details(scan, LAUNCH_DETAILS, A_GRID - NUM_NUMBERS, 5, detail);
+        clean &= take_details(scan, LAUNCH_DETAILS, detail);
     if (kind == SYNC)
-        clean &= take_details(scan, SYNC_DETAILS, A_SYNC_KIND - NUM_NUMBERS, 3, detail);
+        clean &= take_details(scan, SYNC_DETAILS, detail);
     return clean && take_collective(scan, DEVICE_COLLECTIVES, &result->collective[row]);
 }
 
@@ -1032,7 +1274,7 @@ static int fill_kind(Scan *scan, const Event *event, int64_t row, int kind) {
         result->external[row] = numbers[A_EXTERNAL];
         result->sequence[row] = numbers[A_SEQUENCE];
         result->fwd_thread[row] = numbers[A_FWD_THREAD];
-        return take_details(scan, OP_DETAILS, A_TYPES - NUM_NUMBERS, 4, &result->detail[row]) &&
+        return take_details(scan, OP_DETAILS, &result->detail[row]) &&
                take_collective(scan, HOST_COLLECTIVES, &result->collective[row]);
     case RUNTIME:
         result->correlation[row] = numbers[A_CORRELATION];
@@ -1070,7 +1312,9 @@ static int finish_complete(Scan *scan, Event *event) {
     result->num_negative += dur < 0;
     if (!reserve_row(scan)) return no_memory(scan);
     if (!take_category(scan, &values[F_CAT], &category)) return 0;
-    name = number_of(&scan->tables[NAMES], values[F_NAME].at, values[F_NAME].size, scan->seed);
+    name = event->name;
+    if (UNLIKELY(name < 0))
+        name = number_of(&scan->tables[NAMES], values[F_NAME].at, values[F_NAME].size, scan->seed);
     thread = take_thread(scan, &values[F_PID], &values[F_TID]);
     if (name < 0 || thread < 0) return no_memory(scan);
     int64_t row = result->num_rows;
@@ -1086,7 +1330,13 @@ static int finish_complete(Scan *scan, Event *event) {
     result->sequence[row] = result->fwd_thread[row] = result->size_bytes[row] = NONE;
     result->detail[row] = result->collective[row] = NONE;
     result->num_rows++;
-    return fill_kind(scan, event, row, kind);
+    if (!fill_kind(scan, event, row, kind)) return 0;
+    remember_name(scan, name);
+    if (result->detail[row] != NONE) {
+        *detail_guess(scan, name) = result->detail[row] + 1;
+        scan->last_detail = result->detail[row];
+    }
+    return 1;
 }
 
 static int is_text(const Value *value, const char *text) {
@@ -1203,7 +1453,8 @@ static int finish(Scan *scan, Event *event, uint8_t phase) {
     }
 }
 
-/* The members of an event up to its closing brace, which it is after; NULL when it is not clean. */
+/* The members of an event, from after its opening brace to after its closing one; NULL when it is
+ * not clean. */
 static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
     const Text end = scan->end;
     Value *values = event->values;
@@ -1211,55 +1462,54 @@ static Text read_members(Scan *scan, Text at, Event *event, int *phase) {
     uint8_t before = AT_EVENT;
     int field;
     for (;;) {
-        at = known_key_end(scan, at, &scan->event_fields, &before, &field);
+        at = next_key(scan, at, &scan->event_fields, &before, &field);
         if (UNLIKELY(!at)) return NULL;
+        if (field == ENDS) return at;
         if (field < 0) {
-            at = value_end(scan, at);
-        } else {
-            if (UNLIKELY(event->seen >> field & 1)) return NULL;
-            event->seen |= 1u << field;
-            Value *value = &values[field];
-            if (field == F_ARGS && *phase == COMPLETE && at < end && *at == '{') {
-                value->type = OBJECT;
-                value->at = NULL; /* read */
-                at = read_args(scan, &values[F_CAT], at);
-            } else {
-                at = take_value(scan, at, value, field == F_TS    ? &event->ts
-                                                 : field == F_DUR ? &event->dur
-                                                                  : &number);
-            }
+            at = value_skipped(scan, at);
             if (UNLIKELY(!at)) return NULL;
-            if (field == F_PH) {
-                if (value->type != STRING || value->size != 1 || *value->at >= NUM_PHASES)
-                    return NULL;
-                *phase = scan->phases[*value->at];
-            } else if (field == F_TS || field == F_DUR) {
-                scan->result.not_whole |= value->type == STRING || value->type == DECIMAL;
-            } else if ((field == F_PID || field == F_TID) && value->type == WHOLE && number.wide) {
-                return NULL;
-            }
+            continue;
+        }
+        if (UNLIKELY(event->seen >> field & 1)) return NULL;
+        event->seen |= 1u << field;
+        Value *value = &values[field];
+        if (field < NUM_FEW) {
+            at = take_few(scan, field, at, value);
+        } else if (field == F_ARGS && *phase == COMPLETE && at < end && *at == '{') {
+            value->type = OBJECT;
+            value->at = NULL; /* read */
+            at = read_args(scan, event, at);
+        } else if (field == F_NAME && *phase == COMPLETE) {
+            at = take_name(scan, at, event);
+        } else {
+            at = take_value(scan, at, value, field == F_TS    ? &event->ts
+                                             : field == F_DUR ? &event->dur
+                                                              : &number);
         }
         if (UNLIKELY(!at)) return NULL;
-        at = skip_blanks(at, end);
-        if (UNLIKELY(at >= end)) return NULL;
-        if (*at == '}') return at + 1;
-        if (UNLIKELY(*at != ',')) return NULL;
-        at = skip_blanks(at + 1, end);
+        if (field == F_PH) {
+            if (value->type != STRING || value->size != 1 || *value->at >= NUM_PHASES) return NULL;
+            *phase = scan->phases[*value->at];
+        } else if (field == F_TS || field == F_DUR) {
+            scan->result.not_whole |= value->type == STRING || value->type == DECIMAL;
+        }
     }
 }
 
 static Text read_event(Scan *scan, Text at) {
     Event event;
     event.seen = 0;
+    event.name = NONE;
     for (int i = 0; i < NUM_EVENT_FIELDS; i++) {
         event.values[i].type = MISSING;
         event.values[i].at = scan->begin;
         event.values[i].size = 0;
         event.values[i].escaped = 0;
+        event.values[i].id = 0;
     }
     if (UNLIKELY(at >= scan->end || *at != '{')) return NULL;
     int phase = REFUSED;
-    Text after = read_members(scan, skip_blanks(at + 1, scan->end), &event, &phase);
+    Text after = read_members(scan, at + 1, &event, &phase);
     if (UNLIKELY(!after || !(event.seen & 1u << F_PH))) return NULL;
     if (phase == COMPLETE || phase == META) {
         int place = event.values[F_PID].type;
@@ -1272,9 +1522,10 @@ static Text read_event(Scan *scan, Text at) {
         if (args->type == MISSING) {
             for (int i = 0; i < NUM_NUMBERS; i++) scan->args.numbers[i] = NONE;
             scan->args.has = 0;
+            scan->guessed.code = NONE;
         } else if (args->type != OBJECT) {
             return NULL;
-        } else if (args->at && !read_args(scan, &event.values[F_CAT], args->at)) {
+        } else if (args->at && !read_args(scan, &event, args->at)) {
             return NULL; /* they stand before the phase */
         }
     }
@@ -1364,6 +1615,7 @@ EXPORT int stepscope_scan(void *handle, const uint8_t *text, int64_t size, int a
     scan->as_text = as_text;
     result->not_whole = result->beyond_doubles = scan->no_memory = 0;
     scan->last_category.type = scan->last_pid.type = scan->last_tid.type = ANY_OTHER;
+    scan->last_category.id = scan->last_pid.id = scan->last_tid.id = 0;
     int status = read_chunk(scan);
     if (status != OK) stepscope_scan_take_back(handle);
     return status;

@@ -34,9 +34,16 @@ def assemble(
     memory = [c.memory for c in chunks if c.memory is not None]
     columns = {name: _joined(name, chunks) for name in ("start_ns", "dur_ns")}
     order = _time_order(columns["start_ns"], columns["dur_ns"])
+    spare: dict[np.dtype[Any], NDArray[Any]] = {}
     for name in Trace.COLUMNS:
         column = columns.pop(name) if name in columns else _joined(name, chunks)
-        columns[name] = column if order is None else column[order]
+        if order is not None:
+            # To where the column before stood: memory that is there need not be made.
+            ordered = spare.get(column.dtype)
+            ordered = np.empty_like(column) if ordered is None else ordered
+            column.take(order, out=ordered, mode="clip")
+            spare[column.dtype], column = column, ordered
+        columns[name] = column
     chunks.clear()
     return Trace(
         **columns,

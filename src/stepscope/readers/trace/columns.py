@@ -3,7 +3,7 @@ could not be read."""
 
 from __future__ import annotations
 
-from mmap import mmap
+import mmap
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +16,10 @@ K = TypeVar("K")
 
 BLOCK_ROWS = 1 << 22
 """Of the arrays that many chunks are put together in."""
+HUGE_ROWS = 1 << 18
+"""From here on they get huge pages, where the system has them: fewer to be made. One for each
+column would be more than a small trace takes."""
+HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class Codes(dict[K, int], Generic[K]):
@@ -85,6 +89,8 @@ class Blocks:
     def __init__(self) -> None:
         self._blocks: list[Columns] = []
         self._room: dict[str, NDArray[Any]] = {}
+        self._mappings: list[mmap.mmap] = []
+        """Of the rooms that have small pages."""
         self._num = 0
         self._memory: list[Int64] = []
 
@@ -93,13 +99,15 @@ class Blocks:
         num = len(columns.start_ns)
         if num > BLOCK_ROWS - self._num or not self._room:
             self._close()
-            self._room = {
-                name: _mapped(max(num, BLOCK_ROWS), getattr(columns, name).dtype)
-                for name in Trace.COLUMNS
-            }
+            for name in Trace.COLUMNS:
+                self._make_room(name, max(num, BLOCK_ROWS), getattr(columns, name).dtype)
         for name, room in self._room.items():
             room[self._num : self._num + num] = getattr(columns, name)
         self._num += num
+        if self._num > HUGE_ROWS and HUGE_PAGES is not None:
+            for mapping in self._mappings:
+                mapping.madvise(HUGE_PAGES)
+            self._mappings = []
         if columns.memory is not None:
             self._memory.append(columns.memory)
 
@@ -113,11 +121,13 @@ class Blocks:
             filled = {name: room[: self._num] for name, room in self._room.items()}
             memory = np.concatenate(self._memory) if self._memory else None
             self._blocks.append(Columns(**filled, memory=memory))
-        self._room, self._num, self._memory = {}, 0, []
+        self._room, self._mappings, self._num, self._memory = {}, [], 0, []
 
-
-def _mapped(num: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.frombuffer(mmap(-1, num * dtype.itemsize), dtype)
+    def _make_room(self, name: str, num: int, dtype: np.dtype[Any]) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mapping = mmap.mmap(-1, num * dtype.itemsize, flags=flags)
+        self._mappings.append(mapping)
+        self._room[name] = np.frombuffer(mapping, dtype)
 
 
 class Tally(Struct):

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import is_among
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
@@ -66,7 +67,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
     steps = max(graph.num_steps, 1)
     gone = int(masks[0].sum()) / steps
     num = num_micro_batches(job, 0)
-    unused = np.isin(records.event, graph.task_event[masks[0]])
+    unused = is_among(records.event, graph.task_event[masks[0]])
     size = sum(records.kinds[kind].bytes or 0 for kind in records.kind[unused])
     return JobProposal(
         code=CODE,

@@ -37,6 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
@@ -350,7 +351,7 @@ def _flags(table: TaskTable, positions: Mapping[str, int]) -> set[bool | None]:
     """What `benchmark` was, over all of these operators; None among it where that was not
     recorded."""
     flags: set[bool | None] = set()
-    for op in np.unique(table.op).tolist():
+    for op in distinct(table.op).tolist():
         position = None if op == NONE else positions.get(table.op_name(op))
         inputs = table.inputs(op) if position is not None else None
         if position is not None and inputs is not None:
@@ -361,8 +362,8 @@ def _flags(table: TaskTable, positions: Mapping[str, int]) -> set[bool | None]:
 def _holds_still(graph: Graph, table: TaskTable, convolutions: Bool) -> bool:
     """Whether every step has the same convolutions."""
     kinds: list[set[tuple[int, int]]] = []
-    for step in np.unique(graph.task_step).tolist():
-        ops = np.unique(table.op[convolutions & (graph.task_step == step)])
+    for step in distinct(graph.task_step).tolist():
+        ops = distinct(table.op[convolutions & (graph.task_step == step)])
         kinds.append({table.key(op) for op in ops.tolist() if op != NONE})
     return all(kind == kinds[0] for kind in kinds)
 

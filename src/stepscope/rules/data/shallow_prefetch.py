@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.loader import READY_NS, WORKERS, next_calls
 from stepscope.core.diagnosis import Abstention
 from stepscope.replay.changes import with_part_ns
@@ -52,7 +53,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         return None
     fetches = case.context.trace.dur_ns[next_calls(case.context.trace, case.context.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
-    distance = np.unique(np.diff(bursts))
+    distance = distinct(np.diff(bursts))
     if len(bursts) < POLICY.least_bursts or len(distance) != 1 or int(distance[0]) < 2:
         return None
     every, wait_ms = int(distance[0]), float(fetches[bursts].mean()) / 1e6

@@ -23,6 +23,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
 from stepscope.analyses.naming import matching
@@ -114,7 +115,7 @@ def _anomaly_checks(case: Case) -> Intervals:
         return empty()
     nodes = is_op & matching(trace, BACKWARD_RANGE)
     inside = ancestor_with(parent, checking, nodes, outermost=True)
-    if len(np.unique(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
+    if len(distinct(inside[inside != NONE])) < POLICY.least_share * max(int(nodes.sum()), 1):
         return empty()
     checks = np.flatnonzero(is_op & matching(trace, CHECK))
     inside = ancestor_with(parent, checks, nodes, outermost=True)
@@ -123,7 +124,7 @@ def _anomaly_checks(case: Case) -> Intervals:
     # them and after the last, to the node's end, is of the checks as well.
     first = np.full(len(trace), np.iinfo(np.int64).max)
     np.minimum.at(first, inside, trace.start_ns[checks])
-    checked = np.unique(inside)
+    checked = distinct(inside)
     return union(first[checked], trace.end_ns[checked])
 
 
@@ -146,7 +147,7 @@ def _stack_notes(case: Case) -> Intervals:
         return empty()
     usual = np.full(len(trace.names), int(np.median(lead_ns[~recorded])), np.int64)
     names = trace.name[ops]
-    for name in np.unique(names[~recorded]).tolist():
+    for name in distinct(names[~recorded]).tolist():
         usual[name] = int(np.median(lead_ns[~recorded & (names == name)]))
     over = np.maximum(lead_ns - usual[names], 0) * recorded
     noted = over > POLICY.least_note_ns

@@ -28,6 +28,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, join, union
 from stepscope.analyses.naming import matching
@@ -84,7 +85,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     waits = _waits(case, case.graph)
     if not waits.all.any():
         return None
-    read = np.unique(waits.reader[waits.scalar | waits.fetch])
+    read = distinct(waits.reader[waits.scalar | waits.fetch])
     trace = case.replayed
     reading = union(trace.start_ns[read], trace.end_ns[read])
     whole = join(reading, feeding_ranges(case, read))

@@ -209,9 +209,9 @@ def _with_all_work(task_ns: Float64, loops: _Loops, gone: Bool, group: int) -> F
     """The kernels that are left take as long as all of their group, less the fixed time of those
     that are gone."""
     tasks = np.flatnonzero(loops.task_loop != NONE)
-    key = np.stack((loops.task_loop[tasks], loops.task_expert[tasks] // group))
-    _, group_of = np.unique(key, axis=1, return_inverse=True)
-    group_of = group_of.reshape(-1)
+    groups = loops.task_expert[tasks] // group
+    key = loops.task_loop[tasks] * (int(groups.max(initial=0)) + 1) + groups
+    _, group_of = np.unique(key, return_inverse=True)
     own = task_ns[tasks]
     spent = np.where(gone[tasks], np.maximum(own - SHORTEST_NS, 0.0), own)
     whole = np.bincount(group_of, spent)

@@ -28,6 +28,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct, field
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
@@ -237,7 +238,7 @@ def _sums(table: TaskTable, repeated: set[Shape]) -> Bool:
 def spared(case: Case, table: TaskTable, gone: Bool, sums: Bool, *, with_host: bool) -> Change:
     """Without these casts; the sums then run over half the bytes."""
     trace, links = case.replayed, case.context.links
-    ops: Int64 = np.unique(table.op[gone])
+    ops: Int64 = distinct(table.op[gone])
     outer = ancestor_with(links.parent, ops[ops != NONE], matching(trace, CASTING), outermost=True)
     ranges = ranges_of(case, outer[outer != NONE])
 

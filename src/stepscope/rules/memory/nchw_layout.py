@@ -26,6 +26,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
@@ -125,9 +126,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=(
             (
                 f"{int(turning.sum()) // steps} transposes a step around "
-                f"{len(np.unique(table.op[turning])) // steps} convolutions"
+                f"{len(distinct(table.op[turning])) // steps} convolutions"
             ),
-            f"{len(np.unique(table.op[norms])) // steps} norms a step over tensors in NCHW",
+            f"{len(distinct(table.op[norms])) // steps} norms a step over tensors in NCHW",
         ),
         events=graph.task_event[turning],
         change=_turned(graph, turning, times, 1.0),

@@ -41,9 +41,7 @@ from stepscope.rules.shared.compiled_host import (
 from stepscope.rules.shared.fusible_runs import (
     FUSIBLE,
     fused_tasks,
-    of_several,
     runs_of,
-    tasks_in,
 )
 from stepscope.rules.task_table import per_step_ms
 
@@ -67,13 +65,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
             reason="small kernels whose reads and writes are not known",
             needs="record_shapes=True",
         )
-    worth = of_several(runs_of(case))
-    if not worth:
+    runs = runs_of(case)
+    if runs is None or not runs.several.any():
         return None
+    num_runs = int(runs.several.sum())
     mask = np.zeros(len(graph), np.bool_)
-    mask[tasks_in(worth)] = True
+    mask[runs.tasks_of(runs.several)] = True
     spent_ms = per_step_ms(graph, mask)
-    longest = max(worth, key=lambda run: run.now_ns)
+    longest = np.where(runs.several, runs.now_ns, -1.0).argmax()
+    longest_ops = table.op[runs.task[(runs.run == longest) & runs.begins_op][:8]].tolist()
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -83,12 +83,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
         evidence=(
             _launches(case),
             (
-                f"{len(worth) // max(graph.num_steps, 1)} runs a step of "
-                f"{int(mask.sum()) // max(len(worth), 1)} kernels on average"
+                f"{num_runs // max(graph.num_steps, 1)} runs a step of "
+                f"{int(mask.sum()) // num_runs} kernels on average"
             ),
             (
                 "the longest: "
-                f"{', '.join(table.op_name(op).removeprefix('aten::') for op in longest.ops[:8])}"
+                f"{', '.join(table.op_name(op).removeprefix('aten::') for op in longest_ops)}"
             ),
         ),
         events=graph.task_event[mask],

@@ -24,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, field
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
@@ -198,7 +199,7 @@ def _fused(
                 backward=name == BACKWARD,
                 ideal=ideal,
             )
-    ops = np.unique(table.op[mask & ~kept])
+    ops = distinct(table.op[mask & ~kept])
     host = union(trace.start_ns[ops], trace.end_ns[ops])
 
     def change(graph: Graph) -> Graph:

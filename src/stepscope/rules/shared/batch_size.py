@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct
 from stepscope.analyses.memory.growth import CASTS, trained_weights
 from stepscope.analyses.naming import matching
 from stepscope.core.memory import MemoryUse
@@ -175,7 +176,7 @@ def filled_share(case: Case, graph: Graph) -> Float64:
         return filled
     room = device.num_sms * THREADS_PER_SM
     codes = trace.detail[graph.task_event]
-    for code in np.unique(codes[codes != NONE]).tolist():
+    for code in distinct(codes[codes != NONE]).tolist():
         detail = trace.details[code]
         if isinstance(detail, Launch) and detail.grid and detail.block:
             blocks, launched = float(np.prod(detail.grid)), codes == code

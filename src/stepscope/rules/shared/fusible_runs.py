@@ -7,15 +7,17 @@ sizes, not addresses.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
-from stepscope.core.trace import NONE, Bool, Int64, Kind
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
@@ -95,98 +97,231 @@ class Traffic(Struct, frozen=True, kw_only=True):
     name: str
 
 
-@dataclass(slots=True, kw_only=True)
-class FusibleRun:
-    """Operators that could be one kernel. Bytes."""
+class FusibleRuns(Struct, frozen=True, kw_only=True):
+    """Runs of operators that could be one kernel each; an entry for each run. Bytes."""
 
-    backward: bool
-    ops: list[int] = field(default_factory=list)
-    tasks: list[int] = field(default_factory=list)
-    live: dict[Tensor, int] = field(default_factory=dict)
-    """Written in the run and not taken up yet."""
-    seen: set[Tensor] = field(default_factory=set)
-    comes_in: float = 0.0
+    task: Int64
+    """All their tasks; those of one run in the order they execute."""
+    run: Int64
+    """Of each of these tasks."""
+    begins_op: Bool
+    """Of each of these tasks: the first of its operator."""
+    lead: Int64
+    """The first task."""
+    num_ops: Int64
+    backward: Bool
+    comes_in: Float64
     """Read, and of a size not seen before in the run: surely from outside."""
-    may_come_in: float = 0.0
+    may_come_in: Float64
     """Read, and of a size seen before: the same tensor again, or another."""
-    goes_out: float = 0.0
-    """Of a run of several operators."""
-    traffic: float = 0.0
+    goes_out: Float64
+    """Written, and not taken up in the run."""
+    traffic: Float64
     """Of all the operators as they are."""
-    now_ns: float = 0.0
-    """Of a run of several operators."""
-    instructions: float = 0.0
-    grad_in: float = 0.0
+    now_ns: Float64
+    instructions: Float64
+    grad_in: Float64
     """The largest tensor that the first operator reads."""
-    over_batches: bool = False
+    over_batches: Bool
     """It has a batch norm, whose library kernels are slow for reasons of their own."""
-    num_norms_backward: int = 0
-    copies: bool = False
-    sums: bool = False
-    homes: set[int] = field(default_factory=set)
-    """Places of the forward runs it is the backward of."""
+    num_norms_backward: Int64
+    copies: Bool
+    sums: Bool
+    child: Int64
+    """A run of backward operators, and beside it in `home` a run it is the backward of."""
+    home: Int64
+
+    @property
+    def several(self) -> Bool:
+        """Those with something to fuse: more than one operator."""
+        return self.num_ops > 1
+
+    def tasks_of(self, chosen: Bool) -> Int64:
+        """All tasks of these runs."""
+        return self.task[chosen[self.run]]
 
 
 @once_a_case
-def runs_of(case: Case) -> list[FusibleRun]:
-    """The runs of the replayed steps; none without shapes."""
+def runs_of(case: Case) -> FusibleRuns | None:
+    """The runs of the replayed steps; None without shapes."""
     assert case.graph is not None
     if not case.context.trace.meta.has_shapes:
-        return []
+        return None
     return find_runs(case.graph, case.table)
 
 
-def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
+def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
     end ends all that are open."""
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
     is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
     joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
-    traffics = _traffics(table, joining)
+    numbers = distinct(table.alike[joining])
+    traffics = [_traffic(table, op) for op in table.example[numbers].tolist()]
+    finder = RunFinder(traffics)
+    traffic_of = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
     ending = (~joining & (table.is_matrix | ~fusible)).tolist()
     is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
     ops, backward = table.op.tolist(), table.backward.tolist()
     sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
     away = (table.home != table.op).tolist()
-    runs: list[FusibleRun] = []
-    by_sequence: dict[int, int] = {}
     for stream in range(graph.num_streams):
-        opened: list[int] = []
+        finder.end_all()
         last_op, last_run, last_step = NONE, NONE, NONE
         for task in np.flatnonzero(graph.task_stream == stream).tolist():
             op, step = ops[task], steps[task]
             if op == last_op and op != NONE:
                 if last_run != NONE:
-                    runs[last_run].tasks.append(task)
+                    finder.extend(last_run, task)
                 continue
             if is_set[task]:
                 continue
             if step != last_step or ending[task]:
-                opened = []
+                finder.end_all()
             last_op, last_run, last_step = op, NONE, step
-            traffic = traffics[task]
-            if traffic is None:
+            if traffic_of[task] == NONE:
                 continue
-            last_run = _run_for(runs, opened, traffic, backward[task])
-            run = runs[last_run]
-            _join(run, traffic)
-            run.ops.append(op)
-            run.tasks.append(task)
-            _link(run, by_sequence, last_run, sequence[task], is_away=away[task])
-    for run in of_several(runs):
-        run.now_ns = float(graph.task_ns[run.tasks].sum())
-        run.goes_out = sum(count * _bytes_of(tensor) for tensor, count in run.live.items())
-    return runs
+            last_run = finder.join(task, traffic_of[task], is_backward=backward[task])
+            finder.link(last_run, sequence[task], is_away=away[task])
+    return finder.found(graph)
 
 
-def of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
-    """Those with something to fuse: more than one operator."""
-    return [run for run in runs if len(run.ops) > 1]
+class RunFinder:
+    """Puts operators into runs, one after the other. Tensors are numbers here: each number of
+    elements and type its own."""
+
+    def __init__(self, traffics: Sequence[Traffic]) -> None:
+        self._traffics = traffics
+        written = [each.writes for each in traffics if each.writes is not None]
+        tensors = dict.fromkeys(chain(written, *(each.reads for each in traffics)))
+        numbers = {tensor: number for number, tensor in enumerate(tensors)}
+        self._bytes = [_bytes_of(tensor) for tensor in tensors]
+        self._reads = [tuple(numbers[tensor] for tensor in each.reads) for each in traffics]
+        self._large = [frozenset(numbers[tensor] for tensor in each.large) for each in traffics]
+        self._writes = [NONE if each.writes is None else numbers[each.writes] for each in traffics]
+        self._opened: tuple[list[int], list[int]] = ([], [])
+        """Forward runs and backward ones that may go on."""
+        self._live: list[dict[int, int]] = []
+        """By run: what was written in it and is not taken up yet, how often."""
+        self._seen: list[set[int]] = []
+        self._backward: list[bool] = []
+        self._comes_in: list[float] = []
+        self._may_come_in: list[float] = []
+        self._tasks: list[int] = []
+        self._runs: list[int] = []
+        self._joined: list[int] = []
+        """By task: the traffic it brought; NONE for another kernel of the operator before."""
+        self._by_sequence: dict[int, int] = {}
+        self._homes: set[tuple[int, int]] = set()
+
+    def end_all(self) -> None:
+        self._opened = ([], [])
+
+    def extend(self, run: int, task: int) -> None:
+        """Another task of the operator that joined last."""
+        self._tasks.append(task)
+        self._runs.append(run)
+        self._joined.append(NONE)
+
+    def join(self, task: int, number: int, *, is_backward: bool) -> int:
+        """The run that the operator joins, with its traffic added."""
+        run = self._run_for(number, is_backward=is_backward)
+        live, seen, reads = self._live[run], self._seen[run], self._reads[number]
+        traffic = self._traffics[number]
+        for tensor, size in zip(reads, traffic.read_bytes, strict=True):
+            left = live.get(tensor)
+            if left:
+                live[tensor] = left - 1
+            elif tensor in seen:
+                self._may_come_in[run] += size
+            else:
+                self._comes_in[run] += size
+        seen.update(reads)
+        written = self._writes[number]
+        if written != NONE:
+            live[written] = live.get(written, 0) + 1
+            if traffic.writes_alike:
+                seen.add(written)
+        self._comes_in[run] += traffic.again
+        self._tasks.append(task)
+        self._runs.append(run)
+        self._joined.append(number)
+        return run
+
+    def _run_for(self, number: int, *, is_backward: bool) -> int:
+        """The latest open run that has written something the operator reads, or a new one."""
+        opened, reads, large = self._opened[is_backward], self._reads[number], self._large[number]
+        for run in reversed(opened):
+            live = self._live[run]
+            for tensor in reads:
+                if live.get(tensor):
+                    return run
+        # A compiler also fuses operators that read the same tensors, which tensors of one size in
+        # one run may be.
+        for run in reversed(opened) if large else ():
+            if not large.isdisjoint(self._seen[run]):
+                return run
+        opened.append(len(self._live))
+        self._live.append({})
+        self._seen.append(set())
+        self._backward.append(is_backward)
+        self._comes_in.append(0.0)
+        self._may_come_in.append(0.0)
+        return opened[-1]
+
+    def link(self, run: int, sequence: int, *, is_away: bool) -> None:
+        """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
+        if sequence == NONE:
+            return
+        if not self._backward[run]:
+            self._by_sequence[sequence] = run
+        elif is_away and sequence in self._by_sequence:
+            self._homes.add((run, self._by_sequence[sequence]))
+
+    def found(self, graph: Graph) -> FusibleRuns:
+        num = len(self._live)
+        task, run = np.array(self._tasks, np.int64), np.array(self._runs, np.int64)
+        joined = np.array(self._joined, np.int64)
+        begins_op = joined != NONE
+        run_of_op, traffic_of_op = run[begins_op], joined[begins_op]
+
+        def summed(per_traffic: Iterable[float]) -> Float64:
+            values = np.array(list(per_traffic), np.float64)
+            return _sums(run_of_op, values[traffic_of_op], num)
+
+        first = np.unique(run, return_index=True)[1]
+        largest = np.array([max(each.read_bytes, default=0.0) for each in self._traffics])
+        homes = np.array(sorted(self._homes), np.int64).reshape(-1, 2)
+        return FusibleRuns(
+            task=task,
+            run=run,
+            begins_op=begins_op,
+            lead=task[first],
+            num_ops=np.bincount(run_of_op, minlength=num),
+            backward=np.array(self._backward, np.bool_),
+            comes_in=np.array(self._comes_in),
+            may_come_in=np.array(self._may_come_in),
+            goes_out=np.array([self._left_over(live) for live in self._live]),
+            traffic=summed(each.moved for each in self._traffics),
+            now_ns=_sums(run, graph.task_ns[task], num),
+            instructions=summed(each.instructions for each in self._traffics),
+            grad_in=largest[joined[first]],
+            over_batches=summed(each.over_batches for each in self._traffics) > 0,
+            num_norms_backward=summed(each.is_norm_backward for each in self._traffics).astype(
+                np.int64
+            ),
+            copies=summed(each.name == COPY for each in self._traffics) > 0,
+            sums=summed(each.name == SUM for each in self._traffics) > 0,
+            child=homes[:, 0],
+            home=homes[:, 1],
+        )
+
+    def _left_over(self, live: dict[int, int]) -> float:
+        return sum((count * self._bytes[tensor] for tensor, count in live.items()), 0.0)
 
 
-def tasks_in(runs: list[FusibleRun]) -> Int64:
-    """All their tasks."""
-    return np.fromiter(chain.from_iterable(run.tasks for run in runs), np.int64)
+def _sums(groups: Int64, values: Float64, num: int) -> Float64:
+    return np.bincount(groups, values, num).astype(np.float64)
 
 
 def _fits(table: TaskTable, op: int) -> bool:
@@ -198,72 +333,6 @@ def _fits(table: TaskTable, op: int) -> bool:
 
 def _bytes_of(tensor: Tensor) -> float:
     return size_bytes(*tensor) or 0.0
-
-
-def _run_for(runs: list[FusibleRun], opened: list[int], traffic: Traffic, is_backward: bool) -> int:
-    """The latest open run that has written something the operator reads, or a new one."""
-    for index in reversed(opened):
-        run = runs[index]
-        if run.backward == is_backward:
-            live = run.live
-            for tensor in traffic.reads:
-                if live.get(tensor):
-                    return index
-    # A compiler also fuses operators that read the same tensors, which tensors of one size in
-    # one run may be.
-    for index in reversed(opened) if traffic.large else ():
-        if runs[index].backward == is_backward and not traffic.large.isdisjoint(runs[index].seen):
-            return index
-    runs.append(FusibleRun(backward=is_backward))
-    opened.append(len(runs) - 1)
-    return len(runs) - 1
-
-
-def _join(run: FusibleRun, traffic: Traffic) -> None:
-    """Add the operator's traffic to the run's."""
-    live, seen = run.live, run.seen
-    for tensor, size in zip(traffic.reads, traffic.read_bytes, strict=True):
-        if live.get(tensor):
-            live[tensor] -= 1
-        elif tensor in seen:
-            run.may_come_in += size
-        else:
-            run.comes_in += size
-    if not run.ops:
-        run.grad_in = max(traffic.read_bytes, default=0.0)
-    seen.update(traffic.reads)
-    run.over_batches |= traffic.over_batches
-    run.num_norms_backward += traffic.is_norm_backward
-    run.copies |= traffic.name == COPY
-    run.sums |= traffic.name == SUM
-    run.instructions += traffic.instructions
-    if traffic.writes is not None:
-        run.live[traffic.writes] = run.live.get(traffic.writes, 0) + 1
-        if traffic.writes_alike:
-            run.seen.add(traffic.writes)
-    run.comes_in += traffic.again
-    run.traffic += traffic.moved
-
-
-def _link(
-    run: FusibleRun, by_sequence: dict[int, int], index: int, sequence: int, *, is_away: bool
-) -> None:
-    """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
-    if sequence == NONE:
-        return
-    if not run.backward:
-        by_sequence[sequence] = index
-    elif is_away and sequence in by_sequence:
-        run.homes.add(by_sequence[sequence])
-
-
-def _traffics(table: TaskTable, joining: Bool) -> list[Traffic | None]:
-    """What the operator of each of the masked tasks moves and computes."""
-    traffics: list[Traffic | None] = [None] * len(table.example)
-    for number in np.unique(table.alike[joining]).tolist():
-        traffics[number] = _traffic(table, int(table.example[number]))
-    masked = zip(table.alike.tolist(), joining.tolist(), strict=True)
-    return [traffics[number] if joins else None for number, joins in masked]
 
 
 def _traffic(table: TaskTable, op: int) -> Traffic:
@@ -334,32 +403,34 @@ def _calls_a_function(table: TaskTable, op: int, num_reads: int) -> bool:
     return CALLS.search(name) is not None
 
 
-def fused_ns(run: FusibleRun, runs: list[FusibleRun], roofs: DevicePeaks, share: float) -> float:
-    """One kernel for the run, with this share of what may come in coming in. It moves bytes no
+def fused_ns(runs: FusibleRuns, roofs: DevicePeaks, share: float) -> Float64:
+    """One kernel for each run, with this share of what may come in coming in. It moves bytes no
     faster than its parts do now."""
     vector = roofs.peak_flops("fp32", matrix=False) or float("inf")
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
-    if run.over_batches:
-        rate *= POLICY.batch_norm_share
-    else:
-        rate = min(rate, run.traffic / max(run.now_ns, 1.0))
+    rates = np.where(
+        runs.over_batches,
+        rate * POLICY.batch_norm_share,
+        np.minimum(rate, np.maximum(runs.traffic, 1.0) / np.maximum(runs.now_ns, 1.0)),
+    )
 
-    def time(size: float, instructions: float) -> float:
-        return fixed_ns(roofs, STREAM_FIXED_NS) + max(
-            size / rate, instructions / (vector / 2) * 1e9
+    def time(size: Float64, instructions: Float64) -> Float64:
+        return fixed_ns(roofs, STREAM_FIXED_NS) + np.maximum(
+            size / rates, instructions / (vector / 2) * 1e9
         )
 
-    best = time(run.comes_in + share * run.may_come_in + run.goes_out, run.instructions)
-    if run.homes:
-        again = [runs[index] for index in run.homes]
-        reads = run.grad_in + sum(other.comes_in + share * other.may_come_in for other in again)
-        best = min(
-            best,
-            time(
-                reads + run.goes_out, run.instructions + sum(other.instructions for other in again)
-            ),
-        )
-    return best
+    def of_homes(values: Float64) -> Float64:
+        return _sums(runs.child, values[runs.home], len(runs.lead))
+
+    reads = runs.comes_in + share * runs.may_come_in
+    alone = time(reads + runs.goes_out, runs.instructions)
+    # Or the forward runs are done again, from what they read.
+    again = time(
+        runs.grad_in + of_homes(reads) + runs.goes_out,
+        runs.instructions + of_homes(runs.instructions),
+    )
+    has_home = np.bincount(runs.child, minlength=len(runs.lead)) > 0
+    return np.where(has_home, np.minimum(alone, again), alone)
 
 
 @once_a_case
@@ -367,18 +438,13 @@ def fused_tasks(case: Case, share: float) -> Change:
     """Each run that gains by it is one kernel, with this share of what may come in coming in; none
     where the device's rates are not known."""
     runs, roofs = runs_of(case), case.context.roofs
-    lengths: dict[int, float] = {}
-    gone: list[int] = []
-    for run in of_several(runs) if roofs is not None else ():
-        assert roofs is not None
-        fused = fused_ns(run, runs, roofs, share)
-        if fused >= run.now_ns:
-            continue
-        lengths[run.tasks[0]] = fused
-        gone += run.tasks[1:]
-    leads = np.array(sorted(lengths), np.int64)
-    new_ns = np.array([lengths[task] for task in sorted(lengths)])
-    left = np.array(gone, np.int64)
+    if runs is None or roofs is None:
+        return lambda before: before
+    new_ns = fused_ns(runs, roofs, share)
+    gains = runs.several & (new_ns < runs.now_ns)
+    leads, new_ns = runs.lead[gains], new_ns[gains]
+    tasks = runs.tasks_of(gains)
+    left = tasks[~is_among(tasks, leads)]
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
@@ -394,19 +460,19 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     graph, table, runs = case.graph, case.table, runs_of(case)
     assert graph is not None
     left = of_model.copy()
-    left[tasks_in(runs)] = False
+    if runs is not None:
+        left[runs.task] = False
     left &= ~table.where(lambda op: JOINED.search(table.op_name(op)) is not None)
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
-    kept = int((left & ~single).sum()) + len(np.unique(table.op[single]))
-    return (kept + sum(map(_num_kernels, runs))) / max(graph.num_steps, 1)
+    kept = int((left & ~single).sum()) + len(distinct(table.op[single]))
+    in_runs = 0 if runs is None else int(_num_kernels(runs).sum())
+    return (kept + in_runs) / max(graph.num_steps, 1)
 
 
-def _num_kernels(run: FusibleRun) -> int:
+def _num_kernels(runs: FusibleRuns) -> Int64:
     """Sums over rows take a pass of their own, in two stages; of operators that stand alone, as far
     as sizes tell, casts of weights and gradients do, the others mostly join a neighbour."""
-    if run.over_batches:
-        return 1 + POLICY.batch_norm_kernels
-    norms = run.num_norms_backward
-    if len(run.ops) == 1 and not (norms or run.copies or run.sums):
-        return 0
-    return 1 + 2 * norms + int(run.backward and run.sums)
+    norms = runs.num_norms_backward
+    joins = ~runs.several & (norms == 0) & ~runs.copies & ~runs.sums
+    num = np.where(joins, 0, 1 + 2 * norms + (runs.backward & runs.sums))
+    return np.where(runs.over_batches, 1 + POLICY.batch_norm_kernels, num)

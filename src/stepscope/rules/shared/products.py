@@ -11,6 +11,10 @@ PRODUCTS = {"aten::mm": (0, 1), "aten::addmm": (1, 2)}
 
 def product_sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
     """m, n and k; zeros when not known."""
+    return table.once(_sizes, op)
+
+
+def _sizes(table: TaskTable, op: int) -> tuple[int, int, int]:
     inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
     if inputs is None or positions is None:
         return 0, 0, 0

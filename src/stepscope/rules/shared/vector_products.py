@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
@@ -88,7 +89,7 @@ def _vector_matrix_tasks(table: TaskTable) -> Bool:
         & ((table.tensor_core == 0) | table.of_category("attention") | (table.tensor_core == NONE))
     )
     thick = sure & (table.op != NONE) & ~table.where(partial(is_thin, table))
-    chosen: Bool = matrix & np.isin(table.op, table.op[thick])
+    chosen: Bool = matrix & is_among(table.op, table.op[thick])
     return chosen
 
 
@@ -115,7 +116,7 @@ def at_precision(
         image_ns = image_times_in_half(graph, table, roofs)
         forward = sized & ~table.backward
         cast_ns = np.zeros(len(table.example))
-        for number in np.unique(table.alike[forward]).tolist():
+        for number in distinct(table.alike[forward]).tolist():
             elements = float(_weight_elements(table, int(table.example[number])))
             if elements:
                 cast_ns[number] = stream_ns(roofs, POLICY.cast_bytes * elements)
@@ -151,7 +152,7 @@ def _times(
 ) -> Float64:
     """Per task, its time at that precision; a helper of a product whose time is known takes
     none."""
-    helped = np.isin(table.op, np.unique(table.op[sized]))
+    helped = is_among(table.op, table.op[sized])
     times = np.where(slow & helped & ~sized, 0.0, np.inf)
     traffic = 1.0 if precision == "tf32" else 0.5
     known: dict[tuple[int, int, float, float], float] = {}

@@ -19,9 +19,9 @@ Example: 154 MB of pinned images took 2.8 of each 27.5 ms step, in the way.
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
 from stepscope.replay.changes import on_own_stream
@@ -47,8 +47,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     graph = case.graph
     kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
-    tasks = copy_tasks(case, PINNED_TO_DEVICE) & np.isin(
-        graph.task_stream, np.unique(graph.task_stream[kernels])
+    tasks = copy_tasks(case, PINNED_TO_DEVICE) & is_among(
+        graph.task_stream, distinct(graph.task_stream[kernels])
     )
     copied_ns = per_step(graph, float(graph.task_ns[tasks].sum()))
     if copied_ns < POLICY.least_share * case.step_interval_ns:
