@@ -86,7 +86,7 @@ def test_nchw_layout_knows_that_group_norm_gets_slower() -> None:
     assert isinstance(proposal, Proposal)
     assert case.graph is not None
     assert case.speedup(proposal.change(case.graph)) < 1.0
-    assert finding_of(case, proposal).predicted_speedup == 1.0
+    assert finding_of(case, proposal).predicted_speedup < 1.0
 
 
 def thin(name: str, us: float, *, side: int, dtype: str = "float") -> Launch:
@@ -127,7 +127,7 @@ def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> N
         assert isinstance(proposal, Proposal)
         assert case.graph is not None
         assert case.speedup(proposal.change(case.graph)) < 1.0
-        assert finding_of(case, proposal).predicted_speedup == 1.0  # a fix that slows gives nothing
+        assert finding_of(case, proposal).predicted_speedup < 1.0  # and the finding says so
 
 
 def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:

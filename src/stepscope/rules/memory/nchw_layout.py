@@ -134,6 +134,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=_turned(graph, turning, times, 1.0 + POLICY.uncertainty),
         hopeful=_turned(graph, turning, times, 1.0 - POLICY.uncertainty),
         changes_numerics=True,
+        may_slow=True,
     )
 
 

@@ -96,6 +96,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         cautious=_cautious(case),
         hopeful=_compiled(case, 0.0, 1.0 - OPEN_SHARE),
         changes_numerics=True,
+        may_slow=True,
     )
 
 
