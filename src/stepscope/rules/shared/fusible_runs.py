@@ -62,9 +62,13 @@ FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|
 """Operators that write their first argument without reading it."""
 JOINED = re.compile(r"::(cat|split|stack)$")
 """Operators with kernels of their own that a compiler writes into their neighbours."""
+PICKING = re.compile(r"::(index|index_select|gather|embedding)$")
+"""Operators that pick rows: a compiled operator that reads them picks them itself."""
+ADDING = re.compile(r"index_put")
+"""Sorts its numbers first; compiled it adds where each belongs."""
 SINGLE = re.compile(r"embedding_dense_backward|index_put|scatter|gather|sort|cumsum")
 """Operators of several kernels that are one when compiled."""
-COPY, SUM = "aten::copy_", "aten::sum"
+COPY, SUM, COUNTING = "aten::copy_", "aten::sum", "aten::nonzero"
 CALLS = re.compile(
     r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
 )
@@ -140,10 +144,9 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
     end ends all that are open."""
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
-    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
-    joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
+    joining = _joining(graph, table)
     traffics = _traffics(table, joining)
-    ending = (~joining & (table.is_matrix | ~fusible)).tolist()
+    ending = (~joining & ~_picking(table) & (table.is_matrix | ~fusible)).tolist()
     is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
     ops, backward = table.op.tolist(), table.backward.tolist()
     sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
@@ -177,6 +180,44 @@ def find_runs(graph: Graph, table: TaskTable) -> list[FusibleRun]:
         run.now_ns = float(graph.task_ns[run.tasks].sum())
         run.goes_out = sum(count * _bytes_of(tensor) for tensor, count in run.live.items())
     return runs
+
+
+def _joining(graph: Graph, table: TaskTable) -> Bool:
+    kind = table.trace.kind[graph.task_event]
+    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
+    fusible = table.of_category(*FUSIBLE) | is_copy
+    joining: Bool = fusible & table.where(partial(_fits, table)) & ~table.optimizer
+    return joining
+
+
+def _picking(table: TaskTable) -> Bool:
+    return table.where(lambda op: PICKING.search(table.op_name(op)) is not None)
+
+
+@once_a_case
+def picked_in_place(case: Case) -> Int64:
+    """Tasks that pick rows for an operator that a compiler generates. None where the host counts
+    the rows (`nonzero`): the compiler's graphs end there, by default."""
+    graph, table = case.graph, case.table
+    assert graph is not None
+    if any(table.op_name(op) == COUNTING for op in table.example.tolist()):
+        return np.empty(0, np.int64)
+    picking, joined = _picking(table), table.where(partial(_is_joined, table))
+    reading = _joining(graph, table) | joined
+    picked = []
+    for stream in range(graph.num_streams):
+        tasks = np.flatnonzero(graph.task_stream == stream)
+        is_read = False
+        for task in tasks[::-1].tolist():
+            if not picking[task]:
+                is_read = bool(reading[task])
+            elif is_read:
+                picked.append(task)
+    return np.array(sorted(picked), np.int64)
+
+
+def _is_joined(table: TaskTable, op: int) -> bool:
+    return JOINED.search(table.op_name(op)) is not None
 
 
 def of_several(runs: list[FusibleRun]) -> list[FusibleRun]:
@@ -376,6 +417,10 @@ def fused_tasks(case: Case, share: float) -> Change:
             continue
         lengths[run.tasks[0]] = fused
         gone += run.tasks[1:]
+    if roofs is not None and case.context.trace.meta.has_shapes:
+        gone += picked_in_place(case).tolist()
+        adding = case.table.where(lambda op: ADDING.search(case.table.op_name(op)) is not None)
+        gone += np.flatnonzero(adding & case.table.of_category("sort")).tolist()
     leads = np.array(sorted(lengths), np.int64)
     new_ns = np.array([lengths[task] for task in sorted(lengths)])
     left = np.array(gone, np.int64)
@@ -395,7 +440,8 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     assert graph is not None
     left = of_model.copy()
     left[tasks_in(runs)] = False
-    left &= ~table.where(lambda op: JOINED.search(table.op_name(op)) is not None)
+    left[picked_in_place(case)] = False
+    left &= ~table.where(partial(_is_joined, table))
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
     kept = int((left & ~single).sum()) + len(np.unique(table.op[single]))
     return (kept + sum(map(_num_kernels, runs))) / max(graph.num_steps, 1)

@@ -17,7 +17,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.shared.autocast import under_autocast
 from stepscope.rules.shared.convolutions import is_nchw, is_thin
 from stepscope.rules.shared.half_width import more_norm_kernels, times_in_half
-from stepscope.rules.shared.host_ranges import call_of_task
+from stepscope.rules.shared.host_ranges import with_launches
 from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -107,25 +107,10 @@ def at_precision(
         faster = np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
         # What another fix has changed, as by fusing it, is not what it was.
         others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
-        return replace(
-            before,
-            task_ns=np.where(others, others_ns, faster) + cast.cast_ns,
-            call_parts=_with_launches(before, table.optimizer, launches),
-        )
+        narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
+        return with_launches(narrower, table.optimizer, launches)
 
     return change
-
-
-def _with_launches(graph: Graph, optimizer: Bool, launches: Float64) -> dict[str, Float64]:
-    """The host's time with so many launches added to each task's. A cast is launched from no Python
-    of the model's: each takes what the middle one of the model's launches does."""
-    work, call = graph.call_parts["work"], call_of_task(graph)
-    of_model = np.unique(call[~optimizer])
-    if not len(of_model):
-        return graph.call_parts
-    extra = np.zeros(len(work))
-    np.add.at(extra, call, launches * float(np.median(work[of_model])))
-    return graph.call_parts | {"work": work + extra}
 
 
 def _times(
