@@ -232,7 +232,7 @@ def test_fields_that_an_older_version_lacked_have_a_default() -> None:
 
 def test_a_number_out_of_range_is_refused_at_its_place() -> None:
     told = json.loads(kept_diagnosis("serial-loader"))
-    told["findings"][0]["predicted_low"] = 0.5
+    told["findings"][0]["predicted_low"] = -0.5
     with pytest.raises(FormatError, match=r"predicted_low"):
         decode(json.dumps(told), DiagnosisContract, "a.json")
 

@@ -236,12 +236,12 @@ MUTATIONS = {
     "no mfu, not even null": (_drop("ranks", 0, "mfu"), "$.ranks[0]"),
     "a code with a space": (_set("serial loader", "findings", 0, "code"), "$.findings[0].code"),
     "a share below nothing": (_set(-0.1, "verdict", "shares", "data"), "$.verdict.shares.data"),
-    "a fix that slows": (
-        _set(0.99, "findings", 0, "predicted_speedup"),
+    "a step that never ends": (
+        _set(0.0, "findings", 0, "predicted_speedup"),
         "$.findings[0].predicted_speedup",
     ),
-    "a fix that may slow": (
-        _set(0.99, "findings", 0, "predicted_low"),
+    "a gain below nothing": (
+        _set(-0.5, "findings", 0, "predicted_low"),
         "$.findings[0].predicted_low",
     ),
     "a gain not known": (_set(None, "findings", 0, "predicted_low"), "$.findings[0].predicted_low"),

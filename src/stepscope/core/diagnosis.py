@@ -13,7 +13,6 @@ from stepscope.core.constraints import (
     AboveZero,
     AtLeastZero,
     Count,
-    Gain,
     Share,
     keys_of,
     like,
@@ -92,10 +91,10 @@ class Alternative(Struct, frozen=True, kw_only=True):
     code: Code
     """What `stepscope explain` takes."""
     action: str
-    predicted_speedup: Gain
+    predicted_speedup: AboveZero
     """Of this fix alone, replayed; never part of the combined gain."""
-    predicted_low: Gain
-    predicted_high: Gain
+    predicted_low: AboveZero
+    predicted_high: AboveZero
     changes_numerics: bool = False
 
 
@@ -120,10 +119,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...]
     ranks: tuple[Count, ...]
     """Those that have it."""
-    predicted_speedup: Gain
-    """Today's step over the step after the fix, replayed; 1 where the fix gives nothing."""
-    predicted_low: Gain
-    predicted_high: Gain
+    predicted_speedup: AboveZero
+    """Today's step over the step after the fix, replayed; 1 where the fix gives nothing, less where
+    it would slow the step."""
+    predicted_low: AboveZero
+    predicted_high: AboveZero
     predicted_step_ms: AtLeastZero
     """The step after the fix, for as many samples as today's has."""
     samples_times: AboveZero = 1.0
@@ -148,16 +148,15 @@ class Finding(Struct, frozen=True, kw_only=True):
         return max((self.predicted_speedup, *others))
 
     def self_check(self) -> None:
-        """Assert that no finding promises a slower step, and that the range holds the
-        prediction."""
+        """Assert that the range holds the prediction."""
         assert (
-            1.0 <= self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf
+            0.0 < self.predicted_low <= self.predicted_speedup <= self.predicted_high < math.inf
         ), self.code
         assert 0.0 <= self.predicted_step_ms < math.inf, self.code
         assert all(0.0 <= place.share <= 1.0 for place in self.source_locations), self.code
         assert self.code not in self.excludes, self.code
         for each in self.alternatives:
-            gains = (1.0, each.predicted_low, each.predicted_speedup, each.predicted_high, math.inf)
+            gains = (0.0, each.predicted_low, each.predicted_speedup, each.predicted_high, math.inf)
             assert all(a <= b for a, b in pairwise(gains)), each.code
 
 

@@ -102,6 +102,8 @@ class JobProposal(Struct, frozen=True, kw_only=True):
     cautious: JobChange | None = None
     hopeful: JobChange | None = None
     changes_numerics: bool = False
+    may_slow: bool = False
+    """As of a Proposal."""
     rare_ns: float = 0.0
     """As of a Proposal; of the rank that loses most."""
     source_locations: tuple[SourceLocation, ...] = ()

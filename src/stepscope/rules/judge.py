@@ -80,8 +80,8 @@ def _answers(job: JobCase) -> list[list[Answer]]:
 
 def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     """The proposal with what the replay says it gives: the fix as it is likely to turn out, giving
-    less and giving more. A fix that the replay finds to lengthen the step gives nothing: nobody
-    need apply it."""
+    less and giving more. One that may slow the step, and does in the replay, is said to; of any
+    other it gives nothing."""
     cautious = proposal.cautious or proposal.change
     hopeful = proposal.hopeful or proposal.change
     changed = [proposal.change(job.job_graph)]
@@ -93,9 +93,11 @@ def finding_of(job: JobCase, proposal: JobProposal) -> Finding:
     if job.host_bounds is not None:
         quick, slow = job.host_bounds
         changed += [hopeful(quick), cautious(slow)]
-    step_gains = [max(1.0, job.speedup(job_graph)) for job_graph in changed]
+    least = 0.0 if proposal.may_slow else 1.0
+    step_gains = [max(least, job.speedup(job_graph)) for job_graph in changed]
     gains = [gain * _rare_gain(job, proposal.rare_ns) for gain in step_gains]
     low, high = widened(min(gains), max(gains), gains[0], held_up_share(job))
+    low = max(least, low)
     return Finding(
         code=proposal.code,
         bound=proposal.bound,
@@ -192,6 +194,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         cautious=_variant(proposals, "cautious"),
         hopeful=_variant(proposals, "hopeful"),
         changes_numerics=proposal.changes_numerics,
+        may_slow=proposal.may_slow,
         alternative_to=proposal.alternative_to,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,

@@ -39,6 +39,8 @@ class Proposal(Struct, frozen=True, kw_only=True):
     hopeful: Change | None = None
     """The same fix giving more."""
     changes_numerics: bool = False
+    may_slow: bool = False
+    """It brings work of its own, as casts are: the step may become longer by it."""
     alternative_to: tuple[str, ...] = ()
     """Codes of findings whose cost this fixes in another way: where one of them stands, this is
     said with it, else by itself."""

@@ -86,7 +86,7 @@ def test_nchw_layout_knows_that_group_norm_gets_slower() -> None:
     assert isinstance(proposal, Proposal)
     assert case.graph is not None
     assert case.speedup(proposal.change(case.graph)) < 1.0
-    assert finding_of(case, proposal).predicted_speedup == 1.0
+    assert finding_of(case, proposal).predicted_speedup < 1.0
 
 
 def thin(name: str, us: float, *, side: int, dtype: str = "float") -> Launch:
@@ -127,7 +127,21 @@ def test_nchw_layout_knows_that_wide_depthwise_kernels_in_fp32_get_slower() -> N
         assert isinstance(proposal, Proposal)
         assert case.graph is not None
         assert case.speedup(proposal.change(case.graph)) < 1.0
-        assert finding_of(case, proposal).predicted_speedup == 1.0  # a fix that slows gives nothing
+        assert finding_of(case, proposal).predicted_speedup < 1.0  # and the finding says so
+
+
+def test_nchw_layout_adds_launches_in_fp32_without_tensor_cores() -> None:
+    kernel = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw"
+    full = launch("aten::cudnn_convolution", kernel, 20.0, FULL, FULL_TYPES, strides=FULL_STRIDES)
+    dims, strides = "[[64, 64, 112, 112], [64]]", NCHW
+    batch_norm = launch(
+        "aten::cudnn_batch_norm", "bn_fw_tr", 60.0, dims, '["float", "float"]', strides=strides
+    )
+    case = case_of_steps(*[full, batch_norm] * 4, host_us=200.0)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    # 8 launches a step become 18, and the host is the limit; a fill takes the middle one's time.
+    assert 0.4 < finding_of(case, proposal).predicted_speedup < 0.7
 
 
 def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:

@@ -5,7 +5,10 @@ cores (sgemm, simt, ffma).
 
 Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32 and 989 in
 bf16. Products that keep the device busy become that much shorter; those that wait for the host do
-not, and autocast adds a cast of every weight, each a kernel and a launch.
+not, and autocast adds casts, each a kernel and a launch, going forward and back: of every weight
+and bias, and of what a layer norm, a sum of residuals or a softmax gives in fp32. What lies between
+products is half as wide and its kernels half as long. Where the host is the limit, or what is cast
+is larger than what is multiplied, the step becomes slower.
 
 Evidence it needs: shapes (`record_shapes=True`), to tell each product's FLOPs and its type.
 
@@ -51,4 +54,5 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events=graph.task_event[products.slow],
         change=change,
         changes_numerics=True,
+        may_slow=True,
     )

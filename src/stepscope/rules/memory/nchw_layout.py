@@ -6,7 +6,8 @@ NCHW tensors.
 Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transposed before and after
 each one, and PyTorch's batch norm over NCHW in 16 bits reaches a fraction of the bandwidth. Group
 norm is the other way round: twice as slow going forward in NHWC, so a model full of it may gain
-nothing.
+nothing. For fp32 without TF32 cuDNN has many of its kernels in NCHW alone: they turn tensors back,
+which the host launches, and a host that is nearly the limit becomes it.
 
 Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for
 the norms.
@@ -43,6 +44,7 @@ from stepscope.rules.shared.convolutions import (
     is_thin,
     is_turned_by_compiler,
 )
+from stepscope.rules.shared.host_ranges import with_launches
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
 from stepscope.workload.operands import operand
@@ -91,6 +93,14 @@ class Policy(Struct, frozen=True, kw_only=True):
     rounding_factor: float = 0.62
     """Of a turn to NHWC over fp32 tensors: it rounds them to TF32 as well, and in NHWC that pass
     stays, as a plain copy."""
+    full_turns: float = 1.5
+    """Launches more of a convolution in fp32 without TF32, forward: for most of them cuDNN has
+    kernels for NCHW alone, and turns to it and back (46 for the 31 of a mobilenet)."""
+    full_backward_turns: float = 1.75
+    thin_backward_launches: float = 2.0
+    """More of a depthwise one, whose weight's gradient takes a second pass."""
+    norm_launches: float = 1.0
+    """More of a batch norm in fp32, each pass: a fill."""
     uncertainty: float = 0.3
     """Of the norms' new time, either way."""
 
@@ -117,6 +127,12 @@ def propose(case: Case) -> Proposal | Abstention | None:
     thin_ms = per_step_ms(graph, thin)
     if (turning_ms + norms_ms + thin_ms) * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
+    batch_norms = norms & table.where(lambda op: "batch_norm" in table.op_name(op))
+    launches = _more_launches(table, batch_norms)
+
+    def launched(turned: Change) -> Change:
+        return lambda before: with_launches(turned(before), table.optimizer, launches)
+
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -131,10 +147,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"{len(distinct(table.op[norms])) // steps} norms a step over tensors in NCHW",
         ),
         events=graph.task_event[turning],
-        change=_turned(graph, turning, times, 1.0),
-        cautious=_turned(graph, turning, times, 1.0 + POLICY.uncertainty),
-        hopeful=_turned(graph, turning, times, 1.0 - POLICY.uncertainty),
+        change=launched(_turned(graph, turning, times, 1.0)),
+        cautious=launched(_turned(graph, turning, times, 1.0 + POLICY.uncertainty)),
+        hopeful=launched(_turned(graph, turning, times, 1.0 - POLICY.uncertainty)),
         changes_numerics=True,
+        may_slow=True,
     )
 
 
@@ -157,7 +174,28 @@ def turned_by_compiler(case: Case) -> Change | None:
         return None
     times = _new_times(graph, table, np.zeros(len(graph), np.bool_), case.context.roofs)
     times[turning] = _left_of_turns(graph, table, turning)
-    return _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
+    turned = _turned(graph, turning, np.where(flat, times, np.nan), 1.0)
+    launches = np.where(flat, _more_launches(table, np.zeros(len(graph), np.bool_)), 0.0)
+    return lambda before: with_launches(turned(before), table.optimizer, launches)
+
+
+def _more_launches(table: TaskTable, norms: Bool) -> Float64:
+    """Per task, the launches that NHWC adds in fp32: on the first kernel of each operator."""
+    full = np.array([precision == "fp32" for precision in table.precision], np.bool_)
+    first = np.diff(table.op, prepend=NONE - 1) != 0
+    convolutions = table.of_category("convolution") & (table.tensor_core == 0)
+    convolutions &= table.where(partial(_is_image_convolution, table))
+    thin = table.where(partial(is_thin, table))
+    back = table.backward
+    turns = np.where(back, POLICY.full_backward_turns, POLICY.full_turns)
+    turns = np.where(thin, np.where(back, POLICY.thin_backward_launches, 0.0), turns)
+    launches = np.where(convolutions, turns, np.where(norms, POLICY.norm_launches, 0.0))
+    return np.where(first & full, launches, 0.0)
+
+
+def _is_image_convolution(table: TaskTable, op: int) -> bool:
+    pair = image_and_weight(table, op)
+    return pair is not None and is_picture(pair[0]) and is_nchw(table, op)
 
 
 def _turning(table: TaskTable) -> Bool:

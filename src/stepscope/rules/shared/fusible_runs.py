@@ -64,9 +64,13 @@ FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|
 """Operators that write their first argument without reading it."""
 JOINED = re.compile(r"::(cat|split|stack)$")
 """Operators with kernels of their own that a compiler writes into their neighbours."""
+PICKING = re.compile(r"::(index|index_select|gather|embedding)$")
+"""Operators that pick rows: a compiled operator that reads them picks them itself."""
+ADDING = re.compile(r"index_put")
+"""Sorts its numbers first; compiled it adds where each belongs."""
 SINGLE = re.compile(r"embedding_dense_backward|index_put|scatter|gather|sort|cumsum")
 """Operators of several kernels that are one when compiled."""
-COPY, SUM = "aten::copy_", "aten::sum"
+COPY, SUM, COUNTING = "aten::copy_", "aten::sum", "aten::nonzero"
 CALLS = re.compile(
     r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
 )
@@ -154,13 +158,12 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
     """Runs on each stream, in the order they execute; a product, a copy from the host or a step's
     end ends all that are open."""
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
-    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
-    joining = (fusible | is_copy) & table.where(partial(_fits, table)) & ~table.optimizer
+    joining = _joining(graph, table)
     numbers = distinct(table.alike[joining])
     traffics = [_traffic(table, op) for op in table.example[numbers].tolist()]
     finder = RunFinder(traffics)
     traffic_of = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
-    ending = (~joining & (table.is_matrix | ~fusible)).tolist()
+    ending = (~joining & ~_picking(table) & (table.is_matrix | ~fusible)).tolist()
     is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
     ops, backward = table.op.tolist(), table.backward.tolist()
     sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
@@ -184,6 +187,44 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
             last_run = finder.join(task, traffic_of[task], is_backward=backward[task])
             finder.link(last_run, sequence[task], is_away=away[task])
     return finder.found(graph)
+
+
+def _joining(graph: Graph, table: TaskTable) -> Bool:
+    kind = table.trace.kind[graph.task_event]
+    is_copy = (kind == Kind.MEMCPY) & table.where(lambda op: table.op_name(op) == COPY)
+    fusible = table.of_category(*FUSIBLE) | is_copy
+    joining: Bool = fusible & table.where(partial(_fits, table)) & ~table.optimizer
+    return joining
+
+
+def _picking(table: TaskTable) -> Bool:
+    return table.where(lambda op: PICKING.search(table.op_name(op)) is not None)
+
+
+@once_a_case
+def picked_in_place(case: Case) -> Int64:
+    """Tasks that pick rows for an operator that a compiler generates. None where the host counts
+    the rows (`nonzero`): the compiler's graphs end there, by default."""
+    graph, table = case.graph, case.table
+    assert graph is not None
+    if any(table.op_name(op) == COUNTING for op in table.example.tolist()):
+        return np.empty(0, np.int64)
+    picking, joined = _picking(table), table.where(partial(_is_joined, table))
+    reading = _joining(graph, table) | joined
+    picked = []
+    for stream in range(graph.num_streams):
+        tasks = np.flatnonzero(graph.task_stream == stream)
+        is_read = False
+        for task in tasks[::-1].tolist():
+            if not picking[task]:
+                is_read = bool(reading[task])
+            elif is_read:
+                picked.append(task)
+    return np.array(sorted(picked), np.int64)
+
+
+def _is_joined(table: TaskTable, op: int) -> bool:
+    return JOINED.search(table.op_name(op)) is not None
 
 
 class RunFinder:
@@ -445,6 +486,10 @@ def fused_tasks(case: Case, share: float) -> Change:
     leads, new_ns = runs.lead[gains], new_ns[gains]
     tasks = runs.tasks_of(gains)
     left = tasks[~is_among(tasks, leads)]
+    if case.context.trace.meta.has_shapes:
+        adding = case.table.where(lambda op: ADDING.search(case.table.op_name(op)) is not None)
+        summed = np.flatnonzero(adding & case.table.of_category("sort"))
+        left = np.concatenate((left, picked_in_place(case), summed))
 
     def change(before: Graph) -> Graph:
         task_ns, gaps = before.task_ns.copy(), before.task_gap_ns.copy()
@@ -462,7 +507,8 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     left = of_model.copy()
     if runs is not None:
         left[runs.task] = False
-    left &= ~table.where(lambda op: JOINED.search(table.op_name(op)) is not None)
+    left[picked_in_place(case)] = False
+    left &= ~table.where(partial(_is_joined, table))
     single = left & table.where(lambda op: SINGLE.search(table.op_name(op)) is not None)
     kept = int((left & ~single).sum()) + len(distinct(table.op[single]))
     in_runs = 0 if runs is None else int(_num_kernels(runs).sum())

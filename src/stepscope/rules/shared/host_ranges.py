@@ -11,7 +11,7 @@ from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
-from stepscope.replay.changes import without_tasks, without_waits
+from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 
@@ -67,6 +67,18 @@ def calls_inside(graph: Graph, ranges: Intervals) -> Bool:
 def call_of_task(graph: Graph) -> Int64:
     """The call that launches each task."""
     return np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
+
+
+def with_launches(graph: Graph, optimizer: Bool, launches: Float64) -> Graph:
+    """So many launches more beside each task's. They come from no Python of the model's: each takes
+    what the middle one of the model's launches does; `optimizer` are the others' tasks."""
+    work, call = graph.call_parts["work"], call_of_task(graph)
+    of_model = np.unique(call[~optimizer])
+    if not len(of_model):
+        return graph
+    extra = np.zeros(len(work))
+    np.add.at(extra, call, launches * float(np.median(work[of_model])))
+    return with_part_ns(graph, "work", work + extra)
 
 
 def tasks_of(graph: Graph, calls: Bool) -> Bool:

@@ -8,16 +8,18 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.grouping import is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.shared.autocast import under_autocast
 from stepscope.rules.shared.convolutions import is_nchw, is_thin
-from stepscope.rules.shared.half_images import image_times_in_half
-from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns, stream_ns
+from stepscope.rules.shared.half_width import more_norm_kernels, times_in_half
+from stepscope.rules.shared.host_ranges import with_launches
+from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.operands import operand, operands
@@ -28,24 +30,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the step in such kernels below which there is nothing to say."""
     unknown_share: float = 0.05
     """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
-    cast_bytes: int = 12
-    """Moved per weight under autocast: 4 read and 2 written going forward, 2 read and 4 written for
-    its gradient."""
-    casts: float = 3.6
-    """Launches that autocast adds per product of the forward pass: its weight, its gradient, its
-    input and that one's gradient, unless it is cast already (3.7 over the products of a
-    speech model, 497 launches)."""
 
 
 POLICY = Policy()
-WEIGHTS = {
-    "aten::mm": 1,
-    "aten::addmm": 2,
-    "aten::linear": 1,
-    "aten::cudnn_convolution": 1,
-    "aten::_convolution": 1,
-}
-"""Where these operators have their weight."""
 
 
 class VectorProducts(Struct, frozen=True, kw_only=True):
@@ -108,43 +95,23 @@ def at_precision(
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     graph, table, slow, sized = case.graph, case.table, products.slow, products.sized
     assert graph is not None
-    is_half = precision != "tf32"
     times = _times(table, roofs, slow, sized, precision)
-    casts = np.zeros(len(slow))
-    image_ns = np.full(len(slow), np.nan)
-    if is_half:
-        image_ns = image_times_in_half(graph, table, roofs)
-        forward = sized & ~table.backward
-        cast_ns = np.zeros(len(table.example))
-        for number in distinct(table.alike[forward]).tolist():
-            elements = float(_weight_elements(table, int(table.example[number])))
-            if elements:
-                cast_ns[number] = stream_ns(roofs, POLICY.cast_bytes * elements)
-        casts = np.where(forward, cast_ns[table.alike], 0.0)
+    if precision == "tf32":
+        return lambda before: replace(
+            before, task_ns=np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
+        )
+    cast = under_autocast(case, roofs)
+    others_ns = times_in_half(graph, table, roofs, cast.narrow)
+    launches = cast.launches + more_norm_kernels(table)
 
     def change(before: Graph) -> Graph:
-        faster = np.where(slow, np.minimum(before.task_ns, times) + casts, before.task_ns)
+        faster = np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
         # What another fix has changed, as by fusing it, is not what it was.
-        others = ~np.isnan(image_ns) & (before.task_ns == graph.task_ns)
-        return replace(
-            before,
-            task_ns=np.where(others, image_ns, faster),
-            call_parts=_with_launches(before, sized & ~table.backward if is_half else None),
-        )
+        others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
+        narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
+        return with_launches(narrower, table.optimizer, launches)
 
     return change
-
-
-def _with_launches(graph: Graph, products: Bool | None) -> dict[str, Float64]:
-    """The host's time with the launches of casts added, each as long as this host takes for a
-    launch, on average."""
-    work = graph.call_parts["work"]
-    if products is None or not len(work):
-        return graph.call_parts
-    calls = np.searchsorted(graph.call_first, np.flatnonzero(products), side="right") - 1
-    extra = np.zeros(len(work))
-    np.add.at(extra, calls, POLICY.casts * float(np.mean(work)))
-    return graph.call_parts | {"work": work + extra}
 
 
 def _times(
@@ -209,9 +176,3 @@ def _is_aligned(table: TaskTable, op: int, precision: str) -> bool:
         tensor for tensor in operands(inputs, range(len(inputs.dims))) if len(tensor.dims) >= 2
     ]
     return all(tensor.dims[-1] % step == 0 for tensor in matrices)
-
-
-def _weight_elements(table: TaskTable, op: int) -> int:
-    inputs, position = table.inputs(op), WEIGHTS.get(table.op_name(op))
-    weight = None if inputs is None or position is None else operand(inputs, position)
-    return 0 if weight is None else weight.numel

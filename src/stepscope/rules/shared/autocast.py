@@ -1,0 +1,300 @@
+"""What autocast to 16 bits does to the tensors between the products of a model.
+
+Products and attention give 16 bits. Layer and group norms, powers, exponentials, sums, softmaxes
+and losses give fp32, whatever they get (PyTorch's list of autocast's operators). Most others give
+what they get, and fp32 where they get both. An operator that wants another type has its input cast
+by a kernel of its own, and the gradient cast back by another; sums cast as they read.
+A parameter is cast once in each pass, however many products share it, and its gradient once.
+A trace has sizes, not addresses: a tensor is taken for the last one written of its size, and what
+is added to it for the sum before, as residuals are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.analyses.naming import matching
+from stepscope.core.trace import NONE, Bool, Float64, Kind
+from stepscope.rules.case import Case
+from stepscope.rules.shared.compiled_host import GRADIENT
+from stepscope.rules.shared.convolutions import is_convolution
+from stepscope.rules.shared.rates import stream_ns
+from stepscope.rules.task_table import TaskTable
+from stepscope.workload.operands import Operand, operand, operands, read_bytes
+
+FULL = re.compile(
+    r"layer_norm|group_norm|vector_norm|pow|exp$|expm1|log$|log1p|log2|log10|rsqrt|reciprocal|"
+    r"softplus|softmax|cumprod|prod$|cosine|loss|dist$|sinh|cosh|erfinv"
+)
+"""Operators whose inputs are cast to fp32 by a kernel of their own (softmaxes: those in bf16)."""
+FULL_WHILE_READING = re.compile(r"::sum$|cumsum")
+OF_FIRST = re.compile(r"batch_norm|::index|embedding|gather|scatter|_$")
+"""Operators that give the type of their first input, whatever the others are."""
+PICKS = re.compile(r"::index$|index_select|::gather|embedding|::cat$")
+"""Operators that give other sizes than they get."""
+FILLS = re.compile(r"::(fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
+CAST_BYTES = 6
+"""Of a number that is cast, read in one type and written in the other."""
+LINEAR = re.compile(r"::(mul|div|neg|copy_|add_)$")
+Places = tuple[tuple[int, ...], int | None, int | None]
+PRODUCTS: dict[str, Places] = {
+    "aten::mm": ((0,), 1, None),
+    "aten::addmm": ((1,), 2, 0),
+    "aten::linear": ((0,), 1, 2),
+    "aten::bmm": ((0, 1), None, None),
+    "aten::baddbmm": ((1, 2), None, None),
+}
+"""Where they have their activations, their weight and their bias."""
+ATTENTION: Places = ((0, 1, 2), None, None)
+CONVOLUTION: Places = ((0,), 1, None)
+STREAMING = ("pointwise", "pooling", "dropout", "copy")
+
+
+class Autocast(Struct, frozen=True, kw_only=True):
+    """One entry per task of the graph."""
+
+    narrow: Bool
+    """Streams over tensors that are 16 bits wide then."""
+    launches: Float64
+    """Kernels that cast something for it, and back for its gradient."""
+    cast_ns: Float64
+    """Of these kernels."""
+
+
+class _Tensor(Struct, frozen=True, kw_only=True):
+    """What was written last of some size."""
+
+    narrow: bool
+    numel: int = 0
+    """0 where it is not known."""
+    order: int = 0
+    beside: bool | None = None
+    """Of a linear layer's output on which no function was applied yet: whether its input was
+    narrow. Another layer that seems to read it stands beside that layer and reads its input, as the
+    keys' and values' layers do after the queries'."""
+
+
+WIDE = _Tensor(narrow=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Types:
+    """Which tensors of a step are 16 bits wide, by their number of elements."""
+
+    tensors: dict[int, _Tensor] = field(default_factory=dict)
+    last: _Tensor = WIDE
+    layer: _Tensor = WIDE
+    """The last linear layer's output."""
+    sums: dict[int, _Tensor] = field(default_factory=dict)
+    """What a residual of a size is: the last sum or norm, or the first tensor written of it."""
+
+    def of(self, tensor: Operand) -> _Tensor:
+        """An unknown tensor may be a part of what was written last; else it is a parameter, or came
+        from outside."""
+        known = self.tensors.get(tensor.numel)
+        if known is not None:
+            return known
+        return self.last if _may_be_part(tensor, self.last) else WIDE
+
+    def is_narrow_part(self, tensor: Operand) -> bool:
+        """The same of what attention reads: it may be a part of the last layer's output."""
+        found = self.of(tensor)
+        is_later = self.layer.order > found.order and self.layer.numel > tensor.numel
+        return (self.layer if is_later and _may_be_part(tensor, self.layer) else found).narrow
+
+    def write(self, numel: int, *, narrow: bool, beside: bool | None = None) -> None:
+        order = self.last.order + 1
+        self.last = _Tensor(narrow=narrow, numel=numel, order=order, beside=beside)
+        if numel:
+            self.tensors[numel] = self.last
+            self.sums.setdefault(numel, self.last)
+
+    def write_sum(self, numel: int, *, narrow: bool) -> None:
+        self.write(numel, narrow=narrow)
+        self.sums[numel] = self.last
+
+
+def _may_be_part(tensor: Operand, whole: _Tensor) -> bool:
+    return not _is_vector(tensor) and whole.numel % max(tensor.numel, 1) == 0
+
+
+def _is_vector(tensor: Operand) -> bool:
+    """As biases and scales are, whatever they are spread over."""
+    return sum(size > 1 for size in tensor.dims) < 2
+
+
+@dataclass(slots=True, kw_only=True)
+class _Casts:
+    """Of one operator."""
+
+    activations: list[int] = field(default_factory=list)
+    """Elements of each."""
+    parameters: list[int] = field(default_factory=list)
+    narrow: bool = False
+
+
+def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
+    """The casts that autocast adds to the recorded step, and what it makes narrower."""
+    graph, table = case.graph, case.table
+    assert graph is not None
+    casts = _casts_by_op(case)
+    is_narrow = _with_parents(case, {op: of_op.narrow for op, of_op in casts.items()})
+    narrow = np.zeros(len(graph), np.bool_)
+    launches, cast_ns = np.zeros(len(graph)), np.zeros(len(graph))
+    once = _share_cast_once(case, casts)
+    leads = np.diff(table.op, prepend=-2) != 0
+    homes = table.home.tolist()
+    for task, op in enumerate(table.op.tolist()):
+        of_op = casts.get(op)
+        narrow[task] = is_narrow.get(homes[task] if of_op is None else op, False)
+        if of_op is not None and leads[task]:
+            launches[task] = 2 * (len(of_op.activations) + once * len(of_op.parameters))
+            cast_ns[task] = 2 * sum(_cast_ns(roofs, numel) for numel in of_op.activations)
+            cast_ns[task] += 2 * once * sum(_cast_ns(roofs, numel) for numel in of_op.parameters)
+    streams = table.of_category(*STREAMING) & ~table.optimizer
+    return Autocast(narrow=streams & narrow, launches=launches, cast_ns=cast_ns)
+
+
+def _with_parents(case: Case, of_ops: dict[int, bool]) -> dict[int, bool]:
+    """The operators that these are parts of as well: they are the ones that autograd knows."""
+    parent, kind = case.context.links.parent, case.context.trace.kind
+    result = dict(of_ops)
+    for op, narrow in of_ops.items():
+        outer = int(parent[op])
+        while outer != NONE and kind[outer] == Kind.OP:
+            result[outer], outer = narrow, int(parent[outer])
+    return result
+
+
+def _cast_ns(roofs: DevicePeaks, numel: int) -> float:
+    return stream_ns(roofs, float(CAST_BYTES * numel))
+
+
+def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
+    """Of the parameters that products read, those that are others than before in the step: no more
+    than have a gradient."""
+    assert case.graph is not None
+    used = sum(len(of_op.parameters) for of_op in casts.values())
+    gradients = int(matching(case.replayed, GRADIENT).sum())
+    return min(1.0, gradients / used) if gradients and used else 1.0
+
+
+def _casts_by_op(case: Case) -> dict[int, _Casts]:
+    """Of each operator of the forward pass with a kernel of its own, in order."""
+    graph, table = case.graph, case.table
+    assert graph is not None
+    forward = ~table.backward & ~table.optimizer & (table.op != NONE)
+    ops, first = np.unique(table.op[forward], return_index=True)
+    steps = graph.task_step[forward][first].tolist()
+    result: dict[int, _Casts] = {}
+    types, last_step = _Types(), NONE
+    for op, step in zip(ops.tolist(), steps, strict=True):
+        if step != last_step:
+            types, last_step = _Types(), step
+        result[op] = _casts(table, op, types)
+    return result
+
+
+def _casts(table: TaskTable, op: int, types: _Types) -> _Casts:
+    """What is cast for the operator; `types` is what is written after it."""
+    name, inputs = table.op_name(op), table.inputs(op)
+    if inputs is None:
+        return _Casts()
+    places = _places(table, op)
+    if places is not None:
+        return _product_casts(table, op, types, places)
+    numel, before = _written(table, op), types.last
+    tensors = _activations(table, op)
+    if FILLS.search(name) or not tensors:
+        types.write(numel, narrow=before.narrow)
+        return _Casts(narrow=before.narrow)
+    narrow = all(types.of(tensor).narrow for tensor in tensors)
+    if FULL.search(name) or FULL_WHILE_READING.search(name):
+        types.write_sum(numel, narrow=False)
+        is_cast = narrow and FULL.search(name) is not None
+        return _Casts(activations=[tensors[0].numel] if is_cast else [])
+    if name == "aten::add" and len(tensors) == 2 and tensors[0].numel == tensors[1].numel:
+        narrow = narrow and types.sums.get(numel, WIDE).narrow
+        types.write_sum(numel, narrow=narrow)
+        return _Casts(narrow=narrow)
+    is_linear = len(tensors) == 1 and LINEAR.search(name) is not None
+    beside = types.of(tensors[0]).beside if is_linear else None
+    types.write(numel, narrow=narrow, beside=beside)
+    added = operand(inputs, 1) if name == "aten::add_" and before.beside is not None else None
+    is_bias = added is not None and added.numel > 1 and _is_vector(added)
+    return _Casts(narrow=narrow, parameters=[added.numel] if added is not None and is_bias else [])
+
+
+def _activations(table: TaskTable, op: int) -> list[Operand]:
+    """The inputs that decide about the type of what the operator gives."""
+    name, inputs = table.op_name(op), table.inputs(op)
+    assert inputs is not None
+    tensors = [
+        tensor
+        for tensor in operands(inputs, range(len(inputs.dims)))
+        if tensor.numel > 1 and tensor.dtype == "fp32"
+    ]
+    if name == "aten::copy_":
+        return tensors[1:]
+    return tensors[:1] if OF_FIRST.search(name) or FULL.search(name) else tensors
+
+
+def _product_casts(table: TaskTable, op: int, types: _Types, places: Places) -> _Casts:
+    inputs = table.inputs(op)
+    assert inputs is not None
+    activations, *parameters = places
+    tensors = [tensor for tensor in operands(inputs, activations) if tensor.dtype == "fp32"]
+    is_layer = parameters[0] is not None
+    if is_layer:
+        narrow = [_layer_reads(types.of(tensor)) for tensor in tensors]
+    else:
+        narrow = [types.is_narrow_part(tensor) for tensor in tensors]
+    numel = _written(table, op)
+    types.write(numel, narrow=True, beside=all(narrow) if is_layer else None)
+    if is_layer:
+        types.layer = types.last
+    read = [place for place in parameters if place is not None]
+    return _Casts(
+        activations=[
+            tensor.numel for tensor, fits in zip(tensors, narrow, strict=True) if not fits
+        ],
+        parameters=[tensor.numel for tensor in operands(inputs, read) if tensor.dims],
+        narrow=True,
+    )
+
+
+def _layer_reads(found: _Tensor) -> bool:
+    return found.narrow if found.beside is None else found.beside
+
+
+def _places(table: TaskTable, op: int) -> Places | None:
+    name, work = table.op_name(op), table.work(op)
+    if name in PRODUCTS:
+        return PRODUCTS[name]
+    if is_convolution(table, op):
+        return CONVOLUTION
+    return ATTENTION if work is not None and work.kind == "attention" else None
+
+
+def _written(table: TaskTable, op: int) -> int:
+    """Elements of what the operator writes, by the bytes it moves; as many as its largest input has
+    where they are not known, 0 where that says nothing."""
+    inputs, work = table.inputs(op), table.work(op)
+    tensors = [] if inputs is None else operands(inputs, range(len(inputs.dims)))
+    largest = max((tensor.numel for tensor in tensors), default=0)
+    if PICKS.search(table.op_name(op)):
+        return 0
+    if work is not None and work.kind == "attention":
+        return tensors[0].numel
+    read = read_bytes(*tensors)
+    if work is None or work.bytes is None or read is None or work.bytes <= read:
+        return largest
+    written = int((work.bytes - read) / 4)
+    # Norms write their statistics as well.
+    is_as_large = not work.is_matrix and largest <= written <= 1.4 * largest
+    return largest if is_as_large else written
