@@ -25,7 +25,7 @@ from stepscope.replay.changes import (
 )
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
-from stepscope.replay.profiler_cost import fit, without_cost
+from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import shares
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
 from tests.shared_data import DEMO, needs_shared, shared_traces
@@ -247,6 +247,10 @@ def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
     assert fitted.graph.call_parts["input"].sum() == pytest.approx(
         graph.call_parts["input"].sum() / 2, rel=0.1
     )
+    # What recording cost follows the host's own speed, which a loader's processes would hide.
+    assert fitted.cost_ns == usual_cost_ns(graph)
+    none = np.zeros(len(graph), np.bool_)
+    assert fit(graph, 1.4 * MS, none, contended=True).cost_ns == USUAL_COST_NS
 
 
 def test_a_host_that_waited_for_room_in_the_queue_is_not_slow() -> None:
