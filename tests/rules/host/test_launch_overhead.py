@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from stepscope.rules.case import Case
 from stepscope.rules.host import launch_overhead
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.compiled_host import model_launches, own_python
+from stepscope.rules.shared.compiled_host import captured_work, model_launches, own_python
 from stepscope.rules.shared.host_ranges import tasks_of
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import op
@@ -134,3 +136,18 @@ def test_python_inside_the_model_goes_when_it_is_compiled_but_for_long_stretches
     short, long = training(gap_us=300).case(), training(gap_us=3000).case()
     assert own_python(short).sum() == 0
     assert own_python(long).sum() / 3 > 2e6
+
+
+def launches_around(case: Case) -> float:
+    """What a compiled and captured model does around its graphs, in launches of today, a step."""
+    assert case.graph is not None
+    mask = model_launches(case)
+    today = case.graph.call_parts["work"][mask]
+    after = captured_work(case)(case.graph).call_parts["work"][mask]
+    return float(after.sum() / today.mean()) / case.graph.num_steps
+
+
+def test_what_forward_leaves_for_backward_goes_through_python_between_two_graphs() -> None:
+    # 20 to enter, and a tenth for each of 40 kernels of the forward.
+    assert launches_around(launching(kernel_us=3, host_us=30).case()) == pytest.approx(20)
+    assert launches_around(training().case()) == pytest.approx(24)

@@ -11,6 +11,7 @@ from its inputs rather than read them, as torch.compile does. Transcendental fun
 arithmetic that the traffic hid: they set a floor. The compiler also lays the images of most models
 with convolutions out with their channels innermost, and the kernels that turned them go. The host
 launches fewer kernels, each for about what it took before: where it is the limit, that is the gain.
+Python from one module to the next goes with it; the training loop around the model is not compiled.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
