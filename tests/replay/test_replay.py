@@ -25,7 +25,7 @@ from stepscope.replay.changes import (
 )
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.kinds import task_kinds
-from stepscope.replay.profiler_cost import fit, without_cost
+from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, usual_cost_ns, without_cost
 from stepscope.replay.resources import shares
 from stepscope.replay.simulate import ends_by_call, ends_by_stretch, ends_compiled, play
 from tests.shared_data import DEMO, needs_shared, shared_traces
@@ -210,6 +210,29 @@ def test_a_host_that_ran_ahead_tells_its_own_time() -> None:
     assert fit(graph, 1010 * US, none, 900 * US).cost_ns == pytest.approx(0.0, abs=10.0)
 
 
+def test_what_stood_in_its_stream_began_for_what_ended_shortly_before_on_another() -> None:
+    """A collective, launched a step ahead, that begins 40 us after the backward: without the
+    backward it begins at once."""
+    events: list[Event] = []
+    for i in range(4):
+        at = 10 * MS + i * 3 * MS
+        ahead = at - 2 * MS
+        events += [
+            mark(f"ProfilerStep#{i}", ahead, ahead + 3 * MS - 1),
+            call("cudaLaunchKernel", ahead + 10 * US, ahead + 12 * US, 2 * i + 1),
+            kernel("gemm", at, at + 2 * MS, 2 * i + 1, stream=7),
+            call("cudaLaunchKernel", ahead + 20 * US, ahead + 22 * US, 2 * i + 2),
+            kernel("ncclDevKernel_AllReduce", at + 2040 * US, at + 2900 * US, 2 * i + 2, stream=20),
+        ]
+    graph = graph_of(*events)
+    later = slice(3, None, 2)
+    assert graph.task_after[later].tolist() == [2, 4, 6]
+    assert (graph.task_gap_ns[later] < MS).all()
+    backward = graph.task_stream == graph.task_stream[0]
+    sooner = play(graph).end_ns - play(without_tasks(graph, backward)).end_ns
+    assert sooner[later].tolist() == pytest.approx([2 * MS] * 3)
+
+
 def test_a_run_slower_than_its_recording_is_stretched_to_it() -> None:
     graph = graph_of(*steps(5, host_us=50, device_us=10))
     fitted = fit(graph, 900 * US, np.zeros(len(graph), np.bool_))
@@ -247,6 +270,10 @@ def test_what_varies_takes_up_the_difference_to_the_given_step() -> None:
     assert fitted.graph.call_parts["input"].sum() == pytest.approx(
         graph.call_parts["input"].sum() / 2, rel=0.1
     )
+    # What recording cost follows the host's own speed, which a loader's processes would hide.
+    assert fitted.cost_ns == usual_cost_ns(graph)
+    none = np.zeros(len(graph), np.bool_)
+    assert fit(graph, 1.4 * MS, none, contended=True).cost_ns == USUAL_COST_NS
 
 
 def test_a_host_that_waited_for_room_in_the_queue_is_not_slow() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stepscope.core.trace import NONE
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import HOST_PARTS, Graph
-from stepscope.replay.job import alone
+from stepscope.replay.job import alone, job_shares
+from stepscope.replay.resources import TaskKinds
 from stepscope.replay.simulate_job import JobGraph, RankGraph, play_job
 from tests.rules.job_cases import Fleet, ddp
 
@@ -89,6 +90,25 @@ def test_a_change_on_one_rank_moves_all() -> None:
 
 def test_alone_nobody_waits() -> None:
     assert alone(job_graph(steps(100), steps(300))) == [110 * US, 310 * US]
+
+
+def test_work_that_is_mostly_one_ranks_is_told_as_imbalance() -> None:
+    """Without its kernels of 500 us the step is 98 % shorter, and with those of the others 78 %."""
+    uneven = job_graph(steps(100), steps(100), steps(500))
+    even = job_graph(steps(400), steps(400), steps(500))
+    kinds = [
+        TaskKinds(
+            transfer=part.shared < NONE,
+            comms=part.shared != NONE,
+            arithmetic=part.shared < NONE,
+            memory=part.shared == NONE,
+        )
+        for part in uneven.parts
+    ]
+    shares = job_shares(uneven, kinds)
+    assert shares["imbalance"] == pytest.approx(1 - 110 / 510)
+    assert shares["imbalance"] > shares["memory"]
+    assert job_shares(even, kinds)["memory"] > 0.9
 
 
 def test_collectives_of_some_ranks_do_not_hold_the_others_up() -> None:

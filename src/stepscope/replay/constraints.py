@@ -49,13 +49,18 @@ def read_constraints(
     queued = launched + QUEUED_NS <= before
     delay = (start - launched).astype(np.float64)
     gap = np.maximum(start - before, 0).astype(np.float64)
-    after = _dependencies(start, end, stream, np.where(queued, before, launched), USUAL_GAP_NS)
+    ready = np.where(queued, before, launched)
+    after = _dependencies(start, end, stream, ready, USUAL_GAP_NS)
     waited = after != NONE
     prompt = ~queued & ~waited & (delay < LONGEST_LATENCY_NS)
     usual_latency = float(np.median(delay[prompt])) if prompt.any() else USUAL_LATENCY_NS
     short = queued & (gap < USUAL_GAP_NS)
     usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
     after = np.where(waited, after, _recorded_order(start, end, stream, compute))
+    # Of ranks that share a device an event is seen late: what stood in its stream for long began
+    # for it all the same.
+    late = _dependencies(start, end, stream, ready, LONGEST_LATENCY_NS)
+    after = np.where((after == NONE) & queued, late, after)
     ended = np.where(after != NONE, end[np.maximum(after, 0)], np.iinfo(np.int64).min // 2)
     # A stream that stood still for long while another was at work waited for it,
     # though not for the end of that task alone.

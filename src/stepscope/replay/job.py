@@ -26,6 +26,9 @@ PROBE = 1.1
 TIE = 0.1
 """Of the step. Waiting is the others' side of what holds one rank up, and where both are about as
 large it is the ranks' waiting that is told: what the late one does is its finding."""
+MOST_OF_IT = 0.75
+"""Of what a rank's own work accounts for, from which it is one rank's: the others wait for it."""
+OF_ONE_RANK = ("data", "host", "transfer", "compute", "memory")
 MIN_SLOPE = 0.5
 """Of a collective's longer time that the step must grow by:
 else it is not the collectives that it waits for."""
@@ -195,8 +198,11 @@ def job_shares(job_graph: JobGraph, kinds: Sequence[TaskKinds]) -> dict[str, flo
     if sum(own.values()) <= 1.0:
         return own
     shares, gone, before = dict.fromkeys(names, 0.0), [], 0.0
-    own_first = {name: share + (TIE if name == "imbalance" else 0.0) for name, share in own.items()}
-    for name in sorted(names, key=lambda name: -own_first[name]):
+    own_first = own | {"imbalance": own["imbalance"] + TIE}
+    largest = max(own[name] for name in OF_ONE_RANK)
+    if own["imbalance"] >= MOST_OF_IT * largest:
+        own_first["imbalance"] = max(own_first["imbalance"], largest)
+    for name in sorted(names, key=lambda name: (-own_first[name], name != "imbalance")):
         gone.append(name)
         after = max(before, _less(job_graph, kinds, gone, whole))
         shares[name] = min(own[name], after - before)

@@ -92,6 +92,8 @@ def fit(
     copies: Bool,
     host_ns: float | None = None,
     measured: Collection[str] = (),
+    *,
+    contended: bool = False,
 ) -> Fitted:
     """The graph of the unprofiled run:
     fitted to its step time, or with the usual cost taken off when that is not known.
@@ -100,6 +102,8 @@ def fit(
     device. `measured` are the parts that are as long as the unprofiled run has them.
     `copies` are the tasks that cross the bus: the host's memory limits them, and one that ran slow
     is slow there too.
+    `contended`: other processes and threads of a loader are in the host's way, so that its speed
+    says nothing of what recording cost.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
@@ -125,7 +129,7 @@ def fit(
     recorded = play(graph).step_interval_ns
     shortest = play(without_cost(graph, COST_RANGE_NS[1])).step_interval_ns
     if episodic or recorded < step_ns * (1 - CLOSE) or shortest > step_ns:
-        return _stretched(graph, step_ns, copies, measured)
+        return _stretched(graph, step_ns, copies, measured, contended=contended)
 
     def is_cheap(cost_ns: float) -> bool:
         return play(without_cost(graph, cost_ns)).step_interval_ns > step_ns
@@ -164,21 +168,27 @@ def _episodic(graph: Graph, measured: Collection[str]) -> list[str]:
     ]
 
 
-def _stretched(graph: Graph, step_ns: float, copies: Bool, measured: Collection[str]) -> Fitted:
+def _stretched(
+    graph: Graph, step_ns: float, copies: Bool, measured: Collection[str], *, contended: bool
+) -> Fitted:
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
-    graph = without_cost(graph, USUAL_COST_NS)
+    recorded, graph = graph, without_cost(graph, USUAL_COST_NS)
     episodic = _episodic(graph, measured)
     parts = [part for part in graph.call_parts if part not in measured]
     factors, tasks = HOST_RANGE, copies
+    cost_ns = USUAL_COST_NS
     if episodic:
+        # The rest of the host's time stays as it is, so that what recording it cost matters.
+        cost_ns = USUAL_COST_NS if contended else usual_cost_ns(recorded)
+        graph = without_cost(recorded, cost_ns)
         parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
 
     def is_short(factor: float) -> bool:
         return play(_scaled(graph, parts, factor, tasks)).step_interval_ns <= step_ns
 
     factor, _ = bisect(is_short, *factors, 20, is_geometric=True)
-    return _fitted(_scaled(graph, parts, factor, tasks), USUAL_COST_NS, step_ns)
+    return _fitted(_scaled(graph, parts, factor, tasks), cost_ns, step_ns)
 
 
 def _scaled(graph: Graph, parts: list[str], factor: float, tasks: Bool) -> Graph:

@@ -169,7 +169,12 @@ def case_of(
     else:
         host_ns = None if unprofiled is None else unprofiled.host_ns
         fitted = fit(
-            with_measured(graph, measured), step_ns, kinds.transfer, host_ns, measured=measured
+            with_measured(graph, measured),
+            step_ns,
+            kinds.transfer,
+            host_ns,
+            measured=measured,
+            contended=starved,
         )
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).played_interval_ns / step_interval

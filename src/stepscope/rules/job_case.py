@@ -116,6 +116,8 @@ class JobProposal(Struct, frozen=True, kw_only=True):
     alternative_to: tuple[str, ...] = ()
     """Codes of findings whose cost this fixes in another way: where one of them stands, this is
     said with it, else by itself."""
+    listed_last: bool = False
+    """As of a Proposal."""
 
 
 def without_collectives(job_graph: JobGraph, masks: Sequence[Bool]) -> JobGraph:

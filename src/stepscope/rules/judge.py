@@ -33,7 +33,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """What the rules have to say about a job."""
 
     findings: tuple[Finding, ...] = ()
-    """Largest gain first, all of them."""
+    """Largest gain first, all of them; what is listed last after the others worth naming."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -53,7 +53,7 @@ def judge(job: JobCase) -> Judgement:
             (finding_of(job, proposal), proposal)
             for proposal in counted("replaying fixes", proposals, len(proposals))
         ),
-        key=lambda pair: -pair[0].predicted_speedup,
+        key=_place,
     )
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
@@ -66,6 +66,14 @@ def judge(job: JobCase) -> Judgement:
         remarks=tuple(answer for answer in first if isinstance(answer, Remark)),
         lacks_stacks=any(proposal.lacks_stacks for proposal in worth),
     )
+
+
+def _place(pair: Pair) -> tuple[int, float]:
+    """Where a finding stands among the others."""
+    finding, proposal = pair
+    if finding.predicted_speedup < LEAST_SPEEDUP:
+        return 2, -finding.predicted_speedup
+    return int(proposal.listed_last), -finding.predicted_speedup
 
 
 def _answers(job: JobCase) -> list[list[Answer]]:
@@ -196,6 +204,7 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
         changes_numerics=proposal.changes_numerics,
         may_slow=proposal.may_slow,
         alternative_to=proposal.alternative_to,
+        listed_last=proposal.listed_last,
         rare_ns=max(each.rare_ns for each in proposals.values()),
         source_locations=locations,
         memory=proposal.memory,

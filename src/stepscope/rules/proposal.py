@@ -44,6 +44,9 @@ class Proposal(Struct, frozen=True, kw_only=True):
     alternative_to: tuple[str, ...] = ()
     """Codes of findings whose cost this fixes in another way: where one of them stands, this is
     said with it, else by itself."""
+    listed_last: bool = False
+    """It makes another training of it, on an inference: said after the fixes that do not, however
+    much it gives."""
     events: Int64 | None = None
     """The kernels, calls or ranges it is about: stacks name the lines they come from. None when no
     line could fix it."""

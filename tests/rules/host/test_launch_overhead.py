@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+from stepscope.rules.case import Case
 from stepscope.rules.host import launch_overhead
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.compiled_host import captured_work, model_launches, own_python
+from stepscope.rules.shared.host_ranges import tasks_of
 from tests.rules.recorder import Recorder, gain
+from tests.tracing import op
 
 
 def launching(*, kernel_us: float, host_us: float, changing: bool = False) -> Recorder:
@@ -89,3 +96,58 @@ def test_compiling_the_model_leaves_the_optimizer_as_it_is() -> None:
     # Half of the launches are the optimizer's: without them no more than half of the step goes.
     assert 1.3 < gain(case, said) < 2.0
     assert case.speedup(said.hopeful(case.graph)) > 5
+
+
+def training(*, gap_us: float = 0.0, num_clipped: int = 0) -> Recorder:
+    """Forward and backward of 40 launches each, with a gap in Python half-way through the forward,
+    then as many gradients whose norm is read one by one, then the optimizer."""
+    run = Recorder()
+    for number in range(3):
+        start = run.now
+        for i in range(40):
+            if i == 20:
+                run.work(gap_us)
+            run.launch("aten::mm", kernel_us=3, host_us=30, kernel_name=f"forward_{i}")
+        began = run.now
+        for i in range(40):
+            run.launch("aten::mm", kernel_us=3, host_us=30, kernel_name=f"backward_{i}")
+        run.span("autograd::engine::evaluate_function: MmBackward0", began, kind=op)
+        for _ in range(num_clipped):
+            run.launch("aten::linalg_vector_norm", kernel_us=3, host_us=30)
+            run.item()
+        began = run.now
+        run.launch("aten::_fused_adamw_", kernel_us=10)
+        run.span("Optimizer.step#AdamW.step", began)
+        run.step(number, start)
+    return run
+
+
+def test_what_the_loop_launches_after_backward_is_not_the_models() -> None:
+    with_clipping, without = training(num_clipped=20).case(), training().case()
+    mask = model_launches(with_clipping)
+    assert mask.sum() == model_launches(without).sum() == 3 * 80
+    assert with_clipping.graph is not None
+    names = with_clipping.context.trace.name[with_clipping.graph.task_event]
+    norms = [i for i, name in enumerate(with_clipping.context.trace.names) if "norm_kernel" in name]
+    assert not (tasks_of(with_clipping.graph, mask) & np.isin(names, norms)).any()
+
+
+def test_python_inside_the_model_goes_when_it_is_compiled_but_for_long_stretches() -> None:
+    short, long = training(gap_us=300).case(), training(gap_us=3000).case()
+    assert own_python(short).sum() == 0
+    assert own_python(long).sum() / 3 > 2e6
+
+
+def launches_around(case: Case) -> float:
+    """What a compiled and captured model does around its graphs, in launches of today, a step."""
+    assert case.graph is not None
+    mask = model_launches(case)
+    today = case.graph.call_parts["work"][mask]
+    after = captured_work(case)(case.graph).call_parts["work"][mask]
+    return float(after.sum() / today.mean()) / case.graph.num_steps
+
+
+def test_what_forward_leaves_for_backward_goes_through_python_between_two_graphs() -> None:
+    # 20 to enter, and a tenth for each of 40 kernels of the forward.
+    assert launches_around(launching(kernel_us=3, host_us=30).case()) == pytest.approx(20)
+    assert launches_around(training().case()) == pytest.approx(24)

@@ -10,6 +10,7 @@ from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import MemoryChange
 from stepscope.core.memory import BatchLine, BatchSize, MemoryUse
 from stepscope.core.trace import DeviceProperties, Launch, TraceMeta
+from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
 from stepscope.rules.proposal import Proposal
@@ -26,6 +27,7 @@ def accumulating(
     alike: bool = True,
     sync_us: float = 0,
     operator: str = "aten::mm",
+    memory_bytes: int | None = None,
 ) -> Case:
     run = Recorder()
     for number in range(3):
@@ -63,16 +65,17 @@ def accumulating(
         occupancy_pct=None,
     )
     events = [e if e.device < 0 else type(e)(**{**vars(e), "detail": shape}) for e in run.events]
+    spec = None if memory_bytes is None else find_spec_by_key("h200-sxm")
     device = DeviceProperties(
         index=0,
         name="a GPU",
-        memory_bytes=None,
+        memory_bytes=memory_bytes,
         num_sms=100,
         compute_capability=None,
         warp_size=None,
     )
     return case_of(
-        build_context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), None),
+        build_context(trace_of(*events, meta=TraceMeta(path="built", devices=(device,))), spec),
         0,
         None,
     )
@@ -167,6 +170,24 @@ def test_without_memory_a_larger_batch_is_an_alternative_to_what_helps_the_host(
     assert "4 times as large" in said.action
     assert "not known" in said.action
     assert said.memory is None
+
+
+def test_what_a_step_moves_says_that_a_larger_batch_fits() -> None:
+    """70 us of kernels at 4.8 TB/s move 0.3 GB: four times as much is a hundredth of the memory,
+    and more than a memory of 1 GB has."""
+    small, large = (
+        small_batch.propose(
+            accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, memory_bytes=size)
+        )
+        for size in (GB, 140 * GB)
+    )
+    assert isinstance(small, Proposal)
+    assert small.alternative_to
+    assert isinstance(large, Proposal)
+    assert not large.alternative_to
+    assert large.listed_last
+    assert "not known" not in large.action
+    assert "holds no more of 140 GB" in large.evidence[2]
 
 
 def test_without_memory_a_device_that_limits_the_step_is_left_alone() -> None:

@@ -104,8 +104,9 @@ class Recording(Struct, frozen=True, kw_only=True):
 
 class DiagnosisContract(Contract, frozen=True, kw_only=True, tag="stepscope.diagnosis/1"):
     """What `stepscope diagnose --format json` prints. null is 'not measured', 0 is 'measured to be
-    zero'. Findings are sorted by predicted_speedup, the largest first. docs/diagnosis.md says what
-    each field means."""
+    zero'. Findings are sorted by predicted_speedup, the largest first; a larger batch that fits by
+    inference alone stands last of those worth naming. docs/diagnosis.md says what each field
+    means."""
 
     AGAIN: ClassVar[str] = "Diagnose its traces again"
 

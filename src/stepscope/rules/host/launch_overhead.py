@@ -11,7 +11,9 @@ Evidence it needs: runtime calls and the kernels they launched.
 What to do: `torch.compile(model, mode="reduce-overhead")`, or `torch.cuda.make_graphed_callables` /
 `torch.cuda.CUDAGraph` around the step: shapes must hold still and nothing inside may wait for the
 device. Fewer, larger kernels help too: fused modules (a cuDNN RNN in place of a loop of cells), a
-larger batch.
+larger batch. What compiling does not reach is left in the gain: the optimizer, what the loop
+launches and reads between a backward and the next forward, and around the graphs entering them, the
+parameters' checks and gradients, and each tensor that the forward leaves for the backward.
 
 Example: 675 kernels of 3 us took a step of 17 ms; captured in a CUDA graph it was 2.35 ms.
 """

@@ -13,8 +13,11 @@ to take k times as long for k times the samples, and at best no longer than for 
 
 Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
 (`record_shapes=True`) for the roofs; the allocator's events (`profile_memory=True`, `stepscope run
---memory`) for what each batch takes of memory: no more is proposed than fits. Without them a larger
-batch is said beside what else helps the host, and no more than 4 times as large. Steps with
+--memory`) for what each batch takes of memory: no more is proposed than fits. Without them no more
+than 4 times as large, and after what else helps. A tensor that a step makes or uses is moved in it,
+so what its kernels move is the most that it can hold: where four times that fits, with as much
+again to spare for what no step uses, the batch does. Else a larger batch is said beside what helps
+the host, with the doubt. Steps with
 operators as large as the data say (nonzero, masked_select) are not judged: a detector's boxes grow
 with the images, one by one.
 
@@ -51,6 +54,8 @@ from stepscope.rules.shared.batch_size import (
     change_to,
     has_room,
     is_data_sized,
+    surely_fits,
+    touched_bytes,
 )
 from stepscope.rules.shared.host_ranges import call_of_task, tasks_of
 from stepscope.rules.shared.loading import with_input
@@ -116,6 +121,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
     best = tried[-1]
     before = None if memory is None else memory.peak_bytes
     knows_room = has_room(memory, best.times) is not None
+    fits = knows_room or surely_fits(case, best.times)
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -123,13 +129,18 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         f"long. Samples a second: {', '.join(f'x{each.times} {each.gain:.2f}' for each in tried)} "
         "times today's.",
         action=f"A batch {best.times} times as large, and the learning rate that goes with it"
-        + ("" if knows_room else "; whether memory has room for it is not known"),
-        evidence=(*(_price(case, each) for each in tried), _room_words(memory)),
+        + ("" if fits else "; whether memory has room for it is not known"),
+        evidence=(
+            *(_price(case, each) for each in tried),
+            *(() if knows_room or not fits else (_touched_words(case, best.times),)),
+            _room_words(memory),
+        ),
         change=change_to(case, best.times, SIZES.roof_share),
         cautious=change_to(case, best.times, SIZES.cautious_roof_share),
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
-        alternative_to=() if knows_room else INSTEAD_OF,
+        alternative_to=() if fits else INSTEAD_OF,
+        listed_last=not knows_room,
         samples_times=float(best.times),
         memory=None
         if before is None or best.memory_bytes is None
@@ -154,6 +165,15 @@ def _samples_per_s(case: Case) -> float | None:
     if loader is None or not loader.batch_size or not case.step_interval_ns:
         return None
     return loader.batch_size / case.step_interval_ns * 1e9
+
+
+def _touched_words(case: Case, times: float) -> str:
+    device, touched = case.context.device, touched_bytes(case, times)
+    assert device is not None and device.memory_bytes and touched is not None
+    return (
+        f"a step with it moves {size_words(round(touched))}, and so holds no more of "
+        f"{size_words(device.memory_bytes)}, but for what no step uses"
+    )
 
 
 def _room_words(memory: MemoryUse | None) -> str:

@@ -55,6 +55,9 @@ class Sizes(Struct, frozen=True, kw_only=True):
     is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
     """The same where memory is not known: only of a step that hardly grows with the batch."""
+    touched_share: float = 0.5
+    """Of the device's memory that a step with the larger batch may touch: the rest is for what is
+    held and not touched (averages of weights, other models, the allocator's cache)."""
 
 
 SIZES = Sizes()
@@ -119,6 +122,28 @@ def has_room(memory: MemoryUse | None, times: float) -> bool | None:
         return None
     sizes = {batch.times: batch.reserved_bytes for batch in memory.batches}
     return None if times not in sizes else sizes[times] is not None
+
+
+def touched_bytes(case: Case, times: float) -> float | None:
+    """The most that a step with a batch so many times as large can touch: all that its kernels move
+    now, those that grow as many times. A tensor that a step makes or uses is moved in it once at
+    least. None where the device's rate is not known."""
+    graph, roofs = case.graph, case.context.roofs
+    assert graph is not None
+    if roofs is None:
+        return None
+    at_rate = graph.task_ns * 1e-9 * roofs.spec.bandwidth_bytes_per_s.value
+    moved = np.where(np.isnan(case.table.bytes), at_rate, case.table.bytes)
+    grown = moved * np.where(_growing(case, graph), times, 1.0)
+    return float(grown.sum()) / max(graph.num_steps, 1)
+
+
+def surely_fits(case: Case, times: float) -> bool:
+    """Whether all that a step with the larger batch can touch fits with room to spare."""
+    device, touched = case.context.device, touched_bytes(case, times)
+    if touched is None or device is None or not device.memory_bytes:
+        return False
+    return touched <= SIZES.touched_share * device.memory_bytes
 
 
 def change_to(case: Case, times: float, roof_share: float) -> Change:
