@@ -308,3 +308,10 @@ def test_a_missing_package_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError, match=rf"pip install 'stepscope\[{extra}\]'"):
         uses.get(module, lambda: run.query("select 1"))()
+
+
+def test_the_first_rows_print_themselves() -> None:
+    first = stepscope.load(DEMO, cache=False).kernels.head(2)
+    assert "rank" in repr(first)
+    assert "2 rows" in str(first)
+    assert "<stepscope table" not in repr(first)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from importlib import resources
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-from stepscope.report.live.prometheus import METRICS
+from stepscope.report.live.otlp import metrics as otlp_metrics
+from stepscope.report.live.otlp import name_and_unit
+from stepscope.report.live.prometheus import METRICS, exposition
+from tests.report.test_live_view import rank, view
 
 BOARD: dict[str, Any] = json.loads(
     (resources.files("stepscope") / "data" / "grafana.json").read_text(encoding="utf-8")
@@ -33,6 +37,18 @@ def test_every_expression_names_metrics_that_are_exported() -> None:
         names = set(OURS.findall(text))
         assert names, text
         assert names <= EXPORTED, text
+
+
+def test_every_metric_of_the_board_is_emitted() -> None:
+    healthy = rank(0)
+    unmeasured = [each.name for each in fields(healthy) if getattr(healthy, each.name) is None]
+    shown = view([rank(0, **dict.fromkeys(unmeasured, 1.0))])
+    emitted = set(re.findall(r"^(stepscope_\w+)[{ ]", exposition(shown), re.MULTILINE))
+    (resource,) = otlp_metrics(shown, 10**18)["resourceMetrics"]
+    sent = {metric["name"] for metric in resource["scopeMetrics"][0]["metrics"]}
+    for name in {name for text in expressions() for name in OURS.findall(text)}:
+        assert name in emitted
+        assert name_and_unit(name)[0] in sent
 
 
 def test_every_label_is_one_that_metrics_have() -> None:

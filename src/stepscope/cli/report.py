@@ -105,16 +105,24 @@ def write(text: str, path: Path) -> None:
 
     if path.is_dir():
         raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
+    try:
+        keep(text, path)
+    except OSError as problem:
+        raise UsageError(
+            f"cannot write {path}: {problem.strerror}. Name another file with -o"
+        ) from None
+
+
+def keep(text: str, path: Path) -> None:
+    """Whole or not at all; OSError where there is no room, or it may not."""
     part = path.with_name(f".{path.name}.part")
     try:
         # Half characters have no encoding.
         part.write_bytes(text.encode("utf-8", "replace"))
         part.replace(path)
-    except OSError as problem:
+    except OSError:
         part.unlink(missing_ok=True)
-        raise UsageError(
-            f"cannot write {path}: {problem.strerror}. Name another file with -o"
-        ) from None
+        raise
 
 
 def put_or_write(text: str, path: Path | None, *, errors: str = "replace") -> None:

@@ -218,7 +218,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
     from rich.console import Console
 
     from stepscope.cli.progress import progress_bar
-    from stepscope.cli.report import write
+    from stepscope.cli.report import keep
     from stepscope.errors import StepscopeError
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.page import page_of_recording
@@ -251,7 +251,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
                 # diagnosis all the same.
                 drop()
             (folder / DIAGNOSIS_FILE).write_text(to_json(diagnosis) + "\n", encoding="utf-8")
-            write(render_page(page_of(page_of_recording(recording))), report)
+            keep(render_page(page_of(page_of_recording(recording))), report)
             if verbose:
                 say(f"the report is {report}")
     except StepscopeError as problem:
@@ -259,7 +259,7 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
     except KeyboardInterrupt:
         say(f"interrupted; the run is kept in {folder}: stepscope diagnose {folder}")
     except OSError as problem:
-        say(f"the diagnosis could not be kept in {folder}: {problem.strerror}")
+        say(f"the diagnosis or its report could not be kept in {folder}: {problem.strerror}")
     except Exception as problem:  # noqa: BLE001 - the job has ended as it did, and its exit code is what the caller waits for
         say(
             f"the diagnosis failed, which is a fault of stepscope: {type(problem).__name__}: "

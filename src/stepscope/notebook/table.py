@@ -7,12 +7,18 @@ With pandas installed a table is used as its data frame is: `kernels.head()`, `k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from shutil import get_terminal_size
 from typing import Any
 
 from stepscope.analyses.tables.columns import TableSpec
 from stepscope.notebook.arrow import ArrowTable, arrow
 from stepscope.notebook.extras import need
 from stepscope.notebook.html import table_html
+from stepscope.notebook.text import to_text
+
+MOST_ROWS = 10
+"""Printed, where pandas does not do it."""
 
 
 class Table:
@@ -55,7 +61,10 @@ class Table:
 
     def head(self, n: int = 5) -> Table:
         """The first rows, as a table; pandas is not needed for it."""
-        return Table(self.name, lambda: self.to_arrow().slice(0, max(n, 0)), self.spec)
+        rows = self.to_arrow().slice(0, max(n, 0))
+        first = Table(self.name, lambda: rows, self.spec)
+        first.to_arrow()
+        return first
 
     def __getattr__(self, name: str) -> Any:
         """Whatever else a pandas.DataFrame has."""
@@ -90,8 +99,15 @@ class Table:
         return int(self.to_arrow().num_rows)
 
     def __repr__(self) -> str:
-        size = "not built yet" if self._rows is None else f"{len(self)} rows"
-        return f"<stepscope table {self.name}: {size}, {len(self.columns)} columns>"
+        """Its rows, where they are there already: looking at a name builds nothing."""
+        if self._rows is None:
+            return f"<stepscope table {self.name}: not built yet, {len(self.columns)} columns>"
+        return str(self)
+
+    def __str__(self) -> str:
+        if find_spec("pandas") is not None:
+            return str(self._pandas())
+        return to_text(self.to_arrow(), get_terminal_size().columns, MOST_ROWS)
 
     def _repr_html_(self) -> str:
         return table_html(self.to_arrow(), self.name, self.spec)

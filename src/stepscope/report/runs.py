@@ -34,7 +34,7 @@ def _runs_blocks(folder: str, entries: Sequence[RunEntry], now_ns: int) -> Itera
         yield Prose("Record one: stepscope run -- python train.py", "quiet")
         return
     columns = (
-        Column(title="run", fit="wrap"),
+        Column(title="run"),
         *numbers("age", "step", "size"),
         Column(title="verdict", fit="wrap", most=40),
         Column(title="command", fit="shorten", most=40),

@@ -169,7 +169,7 @@ def _what_was_read(facts: Facts, *, is_tight: bool) -> str:
     rest = f", {_device_words(ranks)}: {_step_words(facts.median_rank, is_tight=is_tight)}"
     room = max(LEAST_PATH, LINE - len(rest)) if is_tight else MAX_PATH
     if len(ranks) == 1:
-        path = ranks[0].path
+        path = ranks[0].path if facts.run is None else facts.run.path
         if is_tight and len(path) > room:
             path = path.rpartition("/")[2]
         return shorten(path, room) + rest
