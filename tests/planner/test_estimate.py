@@ -485,6 +485,21 @@ def test_shards_of_gradients_are_filled_after_every_micro_batch() -> None:
     assert often.memory.gradients[0] == pytest.approx(once.memory.gradients[0] / 1024)
 
 
+def test_products_in_eight_bits_keep_their_inputs_so() -> None:
+    """Norms' and the activation's outputs at a byte; attention's is there in both."""
+    hopper = replace(job(parse_cluster("1x8xH100")), framework=MEGATRON_CORE)
+    model, layouts = hopper.model, Layouts.of([Layout(micro_batch=1)])
+    wide, narrow = (
+        layer_bytes(replace(hopper, precision=precision), layouts)[0]
+        for precision in ("bf16", "fp8")
+    )
+    less = 2 * model.hidden + model.ffn_hidden - model.heads * model.head_dim
+    assert wide - narrow == hopper.seq_len * less
+    as_they_came = replace(hopper.framework, keeps_narrow_inputs=False)
+    kept = layer_bytes(replace(hopper, framework=as_they_came, precision="fp8"), layouts)[0]
+    assert kept == wide
+
+
 def test_without_half_precision_there_is_no_second_copy() -> None:
     made = estimate_one(job(precision="fp32"), Layout(tp=8, pp=8, dp=16, num_micro=96))
     held = parameters(job(), made.layouts)

@@ -84,6 +84,9 @@ class Framework:
     kept_logit_bytes: float = 0.0
     """Per logit of the micro-batch before, which the loop still refers to while the next one
     runs."""
+    keeps_narrow_inputs: bool = False
+    """Whether products in 8 bits keep their inputs so until backward (Transformer Engine), and not
+    as they came (torchao's Float8Linear)."""
     kept_gathered: float = 0.0
     """Of a layer's gathered inputs that stay whole until backward under sequence parallelism;
     else they are gathered again."""
@@ -131,6 +134,7 @@ MEGATRON = Framework(
 MEGATRON_CORE = Framework(
     name="megatron-core",
     has_fused_update=True,
+    keeps_narrow_inputs=True,
     attention=3,
     fuses_experts=True,
     logit_passes=24.0,

@@ -18,6 +18,8 @@ from stepscope.planner.parameters import (
 )
 from stepscope.planner.rates import Floats
 
+NARROW = ("fp8", "fp4")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -210,6 +212,8 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     if not framework.fuses and latent is None:
         # One product makes queries, keys and values: what was rotated stays beside its result.
         layer = layer + inner * (q + kv / 2) * job.value_bytes
+    if framework.keeps_narrow_inputs and job.precision in NARROW:
+        layer = layer - np.where(again, 0.0, _narrowed(job, outer, inner)) + inner * out
     layer = layer + framework.kept_gathered * (tokens - outer) * model.hidden * job.value_bytes
     if framework.has_dropout:
         layer = layer + 2 * outer * model.hidden
@@ -219,6 +223,18 @@ def _layer_bytes(job: TrainingJob, layouts: Layouts) -> Floats:
     plain = scores * (5.0 if framework.has_dropout else 4.0)
     layer = layer + np.where((layouts.is_flash == 1) | (layouts.recompute >= 1), 0.0, plain)
     return np.asarray(layer + framework.extra_activation * outer * model.hidden)
+
+
+def _narrowed(job: TrainingJob, outer: Any, inner: Any) -> Any:
+    """Bytes less of norms' and activations' outputs in 8 bits: products alone read them. What
+    attention gives is read by itself too, and is there in both."""
+    model = job.model
+    width = float(model.ffn_hidden)
+    if model.experts is not None:
+        share = model.num_mixture_layers / model.layers
+        wide = model.experts.top_k * model.experts.ffn_hidden + model.experts.shared_ffn_hidden
+        width = (1 - share) * width + share * wide
+    return (2 * outer * model.hidden + inner * width) * (job.value_bytes - 1)
 
 
 def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Floats]:

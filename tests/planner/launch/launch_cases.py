@@ -64,7 +64,8 @@ def written(launch: Launch, folder: Path) -> Path:
 def read_by(package: str, code: str, *arguments: str) -> Any:
     """What the real package makes of it, as JSON on the last line that it prints."""
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install {package}")
+        named = {"megatron": "megatron-core"}.get(package, package)
+        pytest.skip(f"{named} is not installed: pip install {named}")
     environment = dict(
         os.environ, DS_ACCELERATOR="cpu", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES=""
     )
