@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.calibration.collectives import KINDS, measure_collectives
 from stepscope.calibration.device import find_device
@@ -23,7 +23,7 @@ from stepscope.readers.system.hardware_file import read_hardware
 
 RANK = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from stepscope.calibration.device import find_device
 from stepscope.calibration.sweep import CPU_QUICK

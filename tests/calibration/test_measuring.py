@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from stepscope.calibration.device import Device, find_device
 from stepscope.calibration.hardware_file import save

@@ -7,11 +7,11 @@ import json
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.core.contract.alert import AlertContract

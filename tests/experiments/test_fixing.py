@@ -4,9 +4,9 @@ which order."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiments.experiment import (

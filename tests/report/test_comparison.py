@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from stepscope.core.experiments.comparison import Changed, Comparison, Knob, Speedup, Work

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.calibration.timer import DeviceTimer, HostTimer, Timer
 from stepscope.core.calibrated import Machine
@@ -22,8 +23,7 @@ USUAL_CACHE_BYTES = 64 << 20
 WARM_UP_S = 0.7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """Torch, and which of its devices. `torch` is a module from outside, and Any."""
 
     torch: Any

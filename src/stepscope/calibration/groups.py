@@ -10,9 +10,10 @@ import os
 import socket
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.calibration.device import Device, first_line
 from stepscope.errors import UsageError
@@ -37,8 +38,7 @@ def number(name: str, otherwise: int = 0) -> int:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """Ranks that talk to one another. `handle` is torch's; None is all ranks."""
 
     tier: str
@@ -48,8 +48,7 @@ class Group:
     handle: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """All ranks, and what they agree on."""
 
     device: Device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -13,8 +13,7 @@ Heads = tuple[int, int, int, int]
 """batch, heads, length, head size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """Shapes are tried from the smallest.
 
     One that would take longer than `longest_call_s` a call is left out, and said.

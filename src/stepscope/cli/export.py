@@ -13,7 +13,7 @@ import gzip
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -255,6 +255,8 @@ def _critical_path(context: RankContext, facts: RankFacts | None) -> Spans | Non
 
 def _sampled(job: _Job, head: RankClock) -> list[Series]:
     """The run folder's counters, on the rank's own clock."""
+    from msgspec import structs
+
     from stepscope.analyses.timeline.samples import sampled_series
 
     run = job.recording.inputs.run
@@ -263,7 +265,7 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
     if record is None:
         return []
     series = sampled_series(record, head.base_ns + head.first_ns, head.base_ns + head.last_ns)
-    return [replace(each, time_ns=each.time_ns - head.base_ns) for each in series]
+    return [structs.replace(each, time_ns=each.time_ns - head.base_ns) for each in series]
 
 
 def _refuse_target(target: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 OK, BAD, UNKNOWN = "ok", "bad", "not known"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One question about the job."""
 
     name: str
@@ -17,8 +16,7 @@ class Check:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """All of them."""
 
     checks: tuple[Check, ...]

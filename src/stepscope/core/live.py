@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msgspec import Struct
-
 RUNS, SILENT, STALLED, SWITCHED_OFF = "runs", "silent", "stalled", "switched off"
 """silent: its process tells nothing any more; stalled: it tells, but makes no steps; switched off:
 the capture in it gave up."""
@@ -34,7 +32,8 @@ RAISED, RECORDED, OVER = "raised", "recorded", "over"
 """Of an alert: something is wrong; what was recorded of it is there; it is over."""
 
 
-class Alert(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
     """Something that changed for the worse: once when it is seen, and once when it is over."""
 
     kind: str

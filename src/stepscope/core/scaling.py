@@ -7,7 +7,8 @@ parts agree to the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.facts import PARTS
 
@@ -24,8 +25,7 @@ leave of it."""
 KINDS = ("weak", "strong")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStep:
+class RunStep(Struct, frozen=True, kw_only=True):
     """One run's step time and how sure it is."""
 
     count: int
@@ -39,8 +39,7 @@ class RunStep:
     """Around the median of the recorded steps; None for a given time and where they are too few."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WidthRun:
+class WidthRun(Struct, frozen=True, kw_only=True):
     """All that is kept of one run."""
 
     path: str
@@ -69,8 +68,7 @@ class WidthRun:
             assert sum(ns or 0 for ns in self.parts_ns.values()) == self.step.ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """What one run loses against the ideal: the base run's step, divided by the growth in width
     where scaling is strong."""
 
@@ -88,8 +86,7 @@ class Loss:
             assert sum(ns or 0 for ns in self.parts_ns.values()) == self.lost_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(Struct, frozen=True, kw_only=True):
     """How one run compares with the base run."""
 
     ideal_speedup: float
@@ -106,8 +103,7 @@ class Gain:
     loss: Loss
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amdahl:
+class Amdahl(Struct, frozen=True, kw_only=True):
     """T(n) = T(1) * (serial + (1 - serial) / n), fitted over all widths."""
 
     serial_fraction: float
@@ -116,8 +112,7 @@ class Amdahl:
     num_widths: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Struct, frozen=True, kw_only=True):
     """The runs by width, the narrowest first: it is the base of all comparisons."""
 
     kind: str | None

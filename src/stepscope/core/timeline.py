@@ -3,9 +3,8 @@ are integer nanoseconds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.facts import PARTS
 from stepscope.core.trace import NONE, Int64
@@ -14,8 +13,7 @@ HOST, STREAM, COLLECTIVES = "host", "stream", "collectives"
 """What a lane shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class Lane(Struct, frozen=True, kw_only=True):
     """A host thread, a device's stream, or the collectives: some rows of slices."""
 
     label: str
@@ -24,8 +22,7 @@ class Lane:
     num_rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class What:
+class What(Struct, frozen=True, kw_only=True):
     """What slices are that differ in nothing but their time. None: not recorded, or not the same
     for all that were joined."""
 
@@ -42,8 +39,7 @@ class What:
     """forward, backward or optimizer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
+class Slices(Struct, frozen=True, kw_only=True):
     """Slices by row, in each by start; those of one row do not overlap. A block stands for `count`
     slices too small to draw."""
 
@@ -65,8 +61,7 @@ class Slices:
         return len(self.start_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
+class Gaps(Struct, frozen=True, kw_only=True):
     """The window from end to end, each piece with its part of the step."""
 
     start_ns: Int64
@@ -80,8 +75,7 @@ class Gaps:
     """Whether waiting for other ranks is separate from moving bytes. If not, all is transfer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """What one rank did in one step. The host runs ahead of the device, so the picture begins
     before the step's window."""
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND
 
 CHECK_RUNS = 3
@@ -35,8 +37,7 @@ class SpentError(Exception):
     none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
+class Division(Struct, frozen=True, kw_only=True):
     """The budget, and what of it is kept for the check and the proof."""
 
     total_s: float

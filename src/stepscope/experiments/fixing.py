@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiments.experiment import Prediction, Verified
@@ -40,8 +42,7 @@ NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
 """`num_workers=4`, as an action names the setting and the value to try."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixPolicy:
+class FixPolicy(Struct, frozen=True, kw_only=True):
     """What is tried."""
 
     most: int = 8

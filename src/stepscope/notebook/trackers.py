@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
@@ -22,8 +23,7 @@ from stepscope.notebook.run import Run
 PREFIX = "stepscope"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scalar:
+class Scalar(Struct, frozen=True, kw_only=True):
     """One number for a tracker."""
 
     name: str

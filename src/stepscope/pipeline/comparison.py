@@ -4,8 +4,9 @@ the ranks' work by piece, timed steps, settings, memory."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from stepscope.analyses.run.curves import ON_CUDA, peak_memory
 from stepscope.core.facts import RankFacts

@@ -4,7 +4,8 @@ a timeline, curves, the machine's measured rates."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.records import collective_records_of
@@ -33,8 +34,7 @@ MORE_SLICES = 4_000
 MOST_OTHER_RANKS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A diagnosis with what is drawn besides it."""
 
     diagnosis: Diagnosis

@@ -8,9 +8,8 @@ the beginning. Shortening anything that is not on it would not have shortened th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.timeline.tracks import Spans
 from stepscope.core.trace import NONE, Float64, Int64, Trace
@@ -20,8 +19,7 @@ BACKLOG = -2
 """It waited for work from before the recording."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True, kw_only=True):
     """From the first link of the chain to the last."""
 
     task: Int64
@@ -36,8 +34,7 @@ class CriticalPath:
         return len(self.task)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timing:
+class _Timing(Struct, frozen=True, kw_only=True):
     """A played graph, and what each of its tasks and calls waited for."""
 
     end: list[float]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.analyses.run.health import Outcome, expected_ranks, health
 from stepscope.core.diagnosis import Finding
@@ -67,7 +67,7 @@ def test_a_healthy_job(good: Outcome) -> None:
 def test_what_makes_a_job_unhealthy(
     good: Outcome, name: str, change: dict[str, object], words: str
 ) -> None:
-    answer = health(replace(good, **change))  # type: ignore[arg-type]
+    answer = health(replace(good, **change))
     assert answer.state == BAD
     (check,) = [check for check in answer.checks if check.state == BAD]
     assert check.name == name
@@ -88,7 +88,7 @@ def test_what_makes_a_job_unhealthy(
     ],
 )
 def test_what_leaves_it_open(good: Outcome, change: dict[str, object], words: str) -> None:
-    answer = health(replace(good, **change))  # type: ignore[arg-type]
+    answer = health(replace(good, **change))
     assert answer.state == UNKNOWN
     assert words in " ".join(to_text(health_document(answer)).split())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from msgspec.structs import replace
 
 from stepscope.analyses.run.scaling import fit_amdahl, infer_kind, karp_flatt, scale
 from stepscope.analyses.run.width import mean_parts, median_interval, run_step, width_run

@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-from msgspec.structs import replace
 
 from stepscope.cli.watch.alerting import Sinks, read_alerts
 from stepscope.cli.watch.evidence import BETWEEN_S, Evidence

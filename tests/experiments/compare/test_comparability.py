@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.verify.options import ALLOWABLE
 from stepscope.core.experiments.trials import Change, Setup, Trial

@@ -7,10 +7,10 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.diagnosis import Finding
 from stepscope.core.experiments.comparison import Comparison
@@ -42,7 +42,7 @@ def side(label: str, steps: Sequence[float] = (), **more: object) -> CompareSide
         knobs={},
         is_judged=True,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 def noisy(middle: float, num: int, seed: int, spread: float = 0.02) -> list[float]:

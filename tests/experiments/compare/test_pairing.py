@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stepscope.experiments.compare.differences import account, device_accounts, device_change
 from stepscope.experiments.compare.pairing import pair

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.experiments.trials import Change, NumericRow, Trial
 from stepscope.core.experiments.tuning import NOT_PROVEN, PROVEN, Tuning

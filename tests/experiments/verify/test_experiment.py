@@ -3,11 +3,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import (
     BASELINE,
@@ -56,7 +56,7 @@ def trial(step_ns: Sequence[float], **more: object) -> Trial:
         is_cut=True,
         setup=SETUP,
     )
-    return replace(whole, **more)  # type: ignore[arg-type]
+    return replace(whole, **more)
 
 
 def test_what_was_measured_is_told_where_no_more_runs_can_be_started() -> None:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.core.experiments.trials import NumericRow
 from stepscope.experiments.verify.numerics_check import (

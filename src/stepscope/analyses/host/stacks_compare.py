@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.stacks import Comparison, Frame, Standing, Stood

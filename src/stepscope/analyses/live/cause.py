@@ -8,9 +8,10 @@ sample a second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.analyses.live.episode import Trouble
 from stepscope.analyses.live.level import LASTS_S, LEAST_VALUES
@@ -35,8 +36,7 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostUse:
+class HostUse(Struct, frozen=True, kw_only=True):
     """One rank's process, over about a second."""
 
     at_s: float
@@ -46,8 +46,7 @@ class HostUse:
     is_on_device: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(Struct, frozen=True, kw_only=True):
     """What one rank's step takes more than before, in nanoseconds."""
 
     before: float

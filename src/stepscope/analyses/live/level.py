@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 DRIFT = 1.0
 """Deviations that a value must exceed the past's middle by for the sum to rise."""
@@ -43,8 +44,7 @@ NORMAL = 1.4826
 """Median distances from the median in a standard deviation of a normal distribution."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rise:
+class Rise(Struct, frozen=True, kw_only=True):
     """The stream left its level."""
 
     since_s: float

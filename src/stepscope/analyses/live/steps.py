@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.readers.run_folder.tail import RankTail
 from stepscope.readers.run_folder.values import Row
@@ -23,8 +24,7 @@ MOST_OPEN = 2_048
 """Steps kept that not all ranks have made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStep:
+class RankStep(Struct, frozen=True, kw_only=True):
     """One rank's part of a step, in nanoseconds."""
 
     length: int
@@ -43,8 +43,7 @@ class RankStep:
         return self.own - self.loader - self.exchange - self.optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStep:
+class JobStep(Struct, frozen=True, kw_only=True):
     """A step that no rank spent with a profiler, a save or an evaluation."""
 
     step: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.analyses.run.samples import last_step
 from stepscope.core.diagnosis import Finding
@@ -23,8 +24,7 @@ SPREAD = 0.1
 MIN_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """How the trial went."""
 
     ranks: tuple[RankTail, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
+
+from msgspec.structs import replace
 
 from stepscope.analyses.live.loss import losses_of
 from stepscope.analyses.live.steps import StepTable

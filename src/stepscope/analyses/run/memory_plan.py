@@ -7,7 +7,7 @@ gradients     571 MB     0             571 MB       the peak was before backward
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
@@ -27,8 +27,7 @@ SURE_SHARE = 0.9
 below, a part may be larger than was seen, and no ratio is given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
+class PlanRow(Struct, frozen=True, kw_only=True):
     """One part of the memory. None is "not planned" or "not recorded"."""
 
     part: str

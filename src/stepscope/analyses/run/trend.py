@@ -9,8 +9,9 @@ numbers. The trend is judged by Kendall's S over the bins (Mann 1945).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 NUM_BINS = 24
 MIN_BINS = 12
@@ -23,8 +24,7 @@ LASTING = 0.5
 """The last third must rise at this share of the mean rate: what levels off is no leak."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
+class Trend(Struct, frozen=True, kw_only=True):
     """It rose from one size to another, and still rises."""
 
     first_bytes: float

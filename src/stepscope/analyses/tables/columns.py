@@ -4,9 +4,9 @@ what each holds, and its values for one rank."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepscope.core.trace import NONE, Bool, Int64
@@ -14,8 +14,7 @@ from stepscope.core.trace import NONE, Bool, Int64
 INT, FLOAT, TEXT, BOOL = "int", "float", "text", "bool"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSpec:
+class ColumnSpec(Struct, frozen=True, kw_only=True):
     """One column, as it is documented. Its unit is the end of its name."""
 
     name: str
@@ -24,8 +23,7 @@ class ColumnSpec:
     about: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSpec:
+class TableSpec(Struct, frozen=True, kw_only=True):
     """One table, as it is documented."""
 
     name: str
@@ -33,8 +31,7 @@ class TableSpec:
     columns: tuple[ColumnSpec, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class Values(Struct, frozen=True, kw_only=True):
     """A column's values. Text is codes into `words`,
     so that a name that occurs a million times is kept once."""
 

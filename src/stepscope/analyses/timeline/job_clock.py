@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.analyses.collectives.matching import match, named_ranks
 from stepscope.core.comms import CollectiveRecords, Matched
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankClock:
+class RankClock(Struct, frozen=True, kw_only=True):
     """One rank's own clock, and the collectives that tie it to the others'."""
 
     rank: int
@@ -21,8 +21,7 @@ class RankClock:
     collective_records: CollectiveRecords | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aligned:
+class Aligned(Struct, frozen=True, kw_only=True):
     """Where each rank stands on the one clock."""
 
     shift_ns: tuple[int, ...]

@@ -7,9 +7,8 @@ Such slices get another lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Int64
 
@@ -18,8 +17,7 @@ MAX_LANES = 64
 nobody could read it, and a damaged file could ask for millions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nested:
+class Nested(Struct, frozen=True, kw_only=True):
     """Each slice's lane, and the order in which slices open and close."""
 
     lane: Int64

@@ -3,15 +3,13 @@ and which neighbours are drawn as one block."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.core.trace import NONE, Bool, Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class Blocks(Struct, frozen=True, kw_only=True):
     """Events, sorted by row and start, put together:
     which block each is in, and where each block begins."""
 

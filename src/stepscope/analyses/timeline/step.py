@@ -3,10 +3,10 @@ what ran where, who launched it, and what the device waited for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.events import host_collectives
 from stepscope.analyses.collectives.records import collective_records_of
@@ -39,8 +39,7 @@ KIND_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _Rows(Struct, frozen=True, kw_only=True):
     """The events that are drawn, by row and start."""
 
     lanes: tuple[Lane, ...]
@@ -196,7 +195,7 @@ def _slices(context: RankContext, rows: _Rows, blocks: Blocks, what: Int64, rank
     sizes = _sizes(context, rank)[event]
     if len(event) == 0:
         nothing = np.empty(0, np.int64)
-        return Slices(**dict.fromkeys(Slices.__slots__, nothing))
+        return Slices(**dict.fromkeys(Slices.__struct_fields__, nothing))
     num_known = np.add.reduceat((sizes != NONE).astype(np.int64), first)
     count = np.diff(np.append(first, len(event)))
     total = np.add.reduceat(np.maximum(sizes, 0), first)

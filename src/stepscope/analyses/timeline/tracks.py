@@ -3,9 +3,8 @@ the steps, the partition, and counters, as columns over time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.waits import waiting
 from stepscope.analyses.intervals import Intervals, bounds, empty, intersect, union
@@ -19,8 +18,7 @@ CPU = 0
 """The allocator's device type of host memory; the others are devices."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(Struct, frozen=True, kw_only=True):
     """Slices that follow one another, by start, each with a name out of a table."""
 
     start_ns: Int64
@@ -37,8 +35,7 @@ class Spans:
         assert bool((self.start_ns[1:] >= self.end_ns[:-1]).all()), "slices that overlap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """A figure over time: each value holds until the next."""
 
     name: str

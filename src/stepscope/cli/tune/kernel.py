@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from stepscope.cli.option_types import positive, seconds
 from stepscope.cli.options import add_format

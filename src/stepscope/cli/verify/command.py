@@ -16,7 +16,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,8 @@ LEAST_LIMIT_S, LIMIT_TIMES = 120.0, 10.0
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from msgspec.structs import replace
+
     from stepscope.cli.verify.check import numbers_notes
     from stepscope.cli.verify.prediction import read_prediction
     from stepscope.experiments.budget import Budget, for_runs
@@ -167,6 +168,8 @@ def prove(
 ) -> Verified:
     """Runs both sides in `folder` until it is settled, or the budget is spent; what they compute
     too, where that is asked."""
+    from msgspec.structs import replace
+
     from stepscope.cli.verify.check import check_of
     from stepscope.experiments.budget import CHECK_RUNS
     from stepscope.experiments.verify.experiment import hold, refused, verify

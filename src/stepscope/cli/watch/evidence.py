@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from stepscope.core.live import RECORDED, Alert
 from stepscope.process.control import ask_recording

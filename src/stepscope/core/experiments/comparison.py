@@ -7,8 +7,9 @@ their total to the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
+
+from msgspec import Struct
 
 from stepscope.core.constraints import one_of
 
@@ -27,8 +28,7 @@ optimizer's."""
 VERDICTS = ("faster", "slower", "no difference seen", "not told")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRun:
+class ComparedRun(Struct, frozen=True, kw_only=True):
     """One of the two, as it is named in the report."""
 
     label: str
@@ -53,8 +53,7 @@ class ComparedRun:
     """Whether `step_ns` is the steps' mean, as a kept figure is, and not their median."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speedup:
+class Speedup(Struct, frozen=True, kw_only=True):
     """Before / after: more than 1 is faster."""
 
     value: float | None
@@ -68,8 +67,7 @@ class Speedup:
     """Why there is no interval, or no ratio; "" where there is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One line of an account. None is "not measured on that side"."""
 
     name: str
@@ -81,8 +79,7 @@ class Row:
         return (self.after_ns or 0) - (self.before_ns or 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(Struct, frozen=True, kw_only=True):
     """One way to split a time: the rows and the rest sum to the totals exactly."""
 
     by: str
@@ -109,8 +106,7 @@ class Account:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What one side of a changed row did, a step."""
 
     ops: tuple[str, ...]
@@ -123,8 +119,7 @@ class Work:
     ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Struct, frozen=True, kw_only=True):
     """Work of the two runs that belongs together."""
 
     name: str
@@ -150,8 +145,7 @@ class Changed:
         return self.after_ns - self.before_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceChange:
+class DeviceChange(Struct, frozen=True, kw_only=True):
     """The device's busy time of a step, split over pairs of work; the host's operators where
     nothing ran on a device."""
 
@@ -178,8 +172,7 @@ class DeviceChange:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A finding of the first run, compared with what the second one gave."""
 
     code: str
@@ -194,8 +187,7 @@ class Held:
     """Whether the measured ratio lies within the prediction, or their intervals meet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Knob(Struct, frozen=True, kw_only=True):
     """A setting that differs. None where that run did not tell it."""
 
     name: str
@@ -203,8 +195,7 @@ class Knob:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankChange:
+class RankChange(Struct, frozen=True, kw_only=True):
     """One rank: its own work a step (all but waiting for the others), and its waiting."""
 
     rank: int
@@ -215,8 +206,7 @@ class RankChange:
     wait_after_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksChange:
+class RanksChange(Struct, frozen=True, kw_only=True):
     """The ranks against one another."""
 
     rows: tuple[RankChange, ...]
@@ -228,8 +218,7 @@ class RanksChange:
     spread_after_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """One run against the first."""
 
     before: ComparedRun

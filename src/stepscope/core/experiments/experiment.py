@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import one_of
 from stepscope.core.experiments.trials import Change, Trial
@@ -31,8 +30,7 @@ REFUSED = "refused"
 VERDICTS = (PROVEN, NO_GAIN, WORSE, UNSETTLED, DIVERGES, REFUSED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """A number and how sure it is. Where nothing is known of that, it goes from 0 to infinity."""
 
     value: float
@@ -45,8 +43,7 @@ class Interval:
         return self.low > 0 and math.isfinite(self.high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """One run of the experiment."""
 
     side: Side
@@ -58,8 +55,7 @@ class Measured:
     """The trimmed mean of its steps; None when it timed none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideSummary:
+class SideSummary(Struct, frozen=True, kw_only=True):
     """One side's runs together."""
 
     num_runs: int
@@ -72,8 +68,7 @@ class SideSummary:
     """Of all steps, with none left out: it sees the rare long ones that the pace leaves out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoFar:
+class SoFar(Struct, frozen=True, kw_only=True):
     """What was measured of one side when it ended before the evidence was looked at. It proves
     nothing."""
 
@@ -85,8 +80,7 @@ class SoFar:
     """Of all their timed steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """Something that the two sides should have in common and have not."""
 
     what: str
@@ -202,8 +196,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     verdict: Annotated[str, one_of("held", "too high", "too low", "open")] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class Verified(Struct, frozen=True, kw_only=True):
     """What an experiment proved."""
 
     verdict: str

@@ -6,7 +6,8 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from stepscope.core.experiments.experiment import Prediction, Verified
 from stepscope.core.experiments.trials import Change, Value
@@ -20,8 +21,7 @@ NOT_RUN = "it was not run"
 OUTCOMES = (KEPT, REVERTED, BY_HAND, NOT_TRIED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One finding, and what was done about it."""
 
     code: str
@@ -36,8 +36,7 @@ class Attempt:
     """Compared with everything kept before it; None where nothing was run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Struct, frozen=True, kw_only=True):
     """A run's findings, from the top."""
 
     command: tuple[str, ...]

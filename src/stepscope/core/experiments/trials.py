@@ -6,13 +6,13 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 Value = bool | int | float | str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """How a trial differs from the command as it was given."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -29,8 +29,7 @@ class Change:
         return not (self.environment or self.knobs or self.arguments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """What the two sides of an experiment must have in common."""
 
     world_size: int | None = None
@@ -59,8 +58,7 @@ class Setup:
         return self.batch_size * self.num_batches * (self.world_size or 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericRow:
+class NumericRow(Struct, frozen=True, kw_only=True):
     """What one step computed, on the first rank."""
 
     step: int
@@ -72,8 +70,7 @@ class NumericRow:
     parameter_norm: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoss:
+class StepLoss(Struct, frozen=True, kw_only=True):
     """The loss of one step: the mean over its backward passes, and over the ranks that have one."""
 
     step: int
@@ -82,8 +79,7 @@ class StepLoss:
     """NaN or infinite where that of one pass or rank is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """One run of the command."""
 
     folder: str

@@ -7,9 +7,8 @@ A field is None when it was not measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from stepscope.core.constraints import AtLeastZero, Count
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
@@ -38,8 +37,7 @@ REFUSED = "changes what is computed"
 VERDICTS = (PROVEN, NOT_PROVEN, NOTHING_FASTER, REFUSED, NOT_MEASURED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Tried(Struct, frozen=True, kw_only=True):
     """One trial of the search."""
 
     number: int
@@ -68,8 +66,7 @@ class KnobShown(Struct, frozen=True, kw_only=True, rename={"words": "values"}):
     """How the job was given the settings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
+class Winner(Struct, frozen=True, kw_only=True):
     """The best setting, and what is known of it."""
 
     settings: Mapping[str, Value]
@@ -101,8 +98,7 @@ class Spent(
     proof_s: AtLeastZero
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(Struct, frozen=True, kw_only=True):
     """The whole search."""
 
     command: tuple[str, ...]

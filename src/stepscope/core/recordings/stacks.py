@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """One call."""
 
     name: str
@@ -14,8 +13,7 @@ class Frame:
     line: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stood:
+class Stood(Struct, frozen=True, kw_only=True):
     """One process, over all looks at it."""
 
     pid: int
@@ -29,8 +27,7 @@ class Stood:
     """Why there are no stacks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What is made of it."""
 
     pid: int
@@ -49,8 +46,7 @@ class Standing:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """All ranks, and what their source locations mean together."""
 
     ranks: tuple[Standing, ...]

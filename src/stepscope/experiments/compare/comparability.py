@@ -4,7 +4,8 @@ have."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.experiments.experiment import Difference
 from stepscope.core.experiments.trials import Setup, Trial
@@ -12,8 +13,7 @@ from stepscope.core.experiments.trials import Setup, Trial
 Read = Callable[[Setup], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class Term(Struct, frozen=True, kw_only=True):
     """One thing that must be the same."""
 
     name: str

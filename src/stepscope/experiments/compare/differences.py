@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.comparison import OVERLAP, Account, Changed, DeviceChange, Row, Work
 from stepscope.experiments.compare.pairing import Pair, pair

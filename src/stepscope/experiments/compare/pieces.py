@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.collectives.step_parts import step_parts
 from stepscope.analyses.host.nesting import ancestor_with
@@ -33,8 +34,7 @@ _NUMBERED = re.compile(
 _GIVEN = re.compile(r"(?:_\d+)+$|[: ]+\d+/\d+$| \w{20,}(?= ##$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
+class Sort(Struct, frozen=True, kw_only=True):
     """What calls that are alike have in common."""
 
     phase: str | None
@@ -73,8 +73,7 @@ class Detail:
     share: Share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
+class Pieces(Struct, frozen=True, kw_only=True):
     """The work of one run's step."""
 
     where: str

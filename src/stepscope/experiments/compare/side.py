@@ -4,7 +4,9 @@ JSON."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stepscope.analyses.run.width import mean_parts, run_step
 from stepscope.core.comms_facts import CommsFacts
@@ -18,8 +20,7 @@ NOT_OF_TWO = ("not judged: ", "step time is the profiled one", "lines and module
 """How the notes of a diagnosis begin that a comparison says in its own words, or has no use for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSide:
+class RankSide(Struct, frozen=True, kw_only=True):
     """One rank: its step while profiled, and how much of it was waiting for others."""
 
     rank: int
@@ -27,8 +28,7 @@ class RankSide:
     wait_ns: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDone:
+class WorkDone(Struct, frozen=True, kw_only=True):
     """What a step does, as far as it is known."""
 
     world_size: int | None = None
@@ -56,8 +56,7 @@ class WorkDone:
         return self.batch_size * self.num_batches * (self.world_size or 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareSide:
+class CompareSide(Struct, frozen=True, kw_only=True):
     """All that is compared of one run."""
 
     label: str

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.experiments.comparison import Speedup
 from stepscope.core.experiments.experiment import Interval
@@ -36,8 +38,7 @@ UNEVEN = 1.2
 """A mean this much longer than the median, or shorter: the median is not the pace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class Timed(Struct, frozen=True, kw_only=True):
     """The steps of one side that are compared."""
 
     source: str

@@ -6,15 +6,15 @@ Its outputs, what it did to its inputs, and its gradients, with names for each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.experiments.kernels.execution import Built
 from stepscope.experiments.kernels.target import Inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallResult:
+class CallResult(Struct, frozen=True, kw_only=True):
     """What one call gave."""
 
     outputs: dict[str, Any]

@@ -10,8 +10,9 @@ everywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.core.experiments.kernel_tuning import Error
 
@@ -21,8 +22,7 @@ UNIFORM = 3.0**-0.5
 """The rms of an error that is anywhere between plus and minus one, equally."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCheck:
+class OutputCheck(Struct, frozen=True, kw_only=True):
     """One output compared: numbers, or words for what has none."""
 
     name: str

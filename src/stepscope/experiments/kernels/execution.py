@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
@@ -76,8 +77,7 @@ def autotune_configs(target: Target) -> tuple[Settings, ...]:
     return tuple(configs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class Built(Struct, frozen=True, kw_only=True):
     """A callable, and the parameters that its gradients are of."""
 
     kernel: Kernel

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from stepscope.core.experiments.kernel_tuning import Error
 from stepscope.experiments.kernels.call import CallResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceResult:
+class ReferenceResult(Struct, frozen=True, kw_only=True):
     """What the reference is in one case."""
 
     problem: str | None
@@ -24,8 +23,7 @@ class ReferenceResult:
     flops: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """One configuration in one case."""
 
     why: str | None
@@ -41,8 +39,7 @@ class CheckResult:
     has_gradients: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleResult:
+class SampleResult(Struct, frozen=True, kw_only=True):
     """One sample of a time."""
 
     ns: float | None
@@ -50,8 +47,7 @@ class SampleResult:
     is_broken: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceOutputs:
+class ReferenceOutputs(Struct, frozen=True, kw_only=True):
     """What the reference computes in one case: in its precision, and more precisely."""
 
     same: CallResult

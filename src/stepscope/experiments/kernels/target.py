@@ -20,10 +20,11 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from msgspec import Struct, field
 
 from stepscope.errors import UsageError
 
@@ -31,8 +32,7 @@ DECLARED = ("inputs", "shapes", "edges", "configs", "reference", "flops")
 FORM = "write MODULE:FUNCTION, as in kernels.softmax:softmax, or FILE.py:FUNCTION"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """A callable, and what its module says about it."""
 
     name: str

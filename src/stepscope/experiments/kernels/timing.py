@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
+from msgspec import Struct
+
 from stepscope.core.experiments.kernel_tuning import Case, Gain, Timed
 from stepscope.experiments.kernels.choice import gain, is_different, timed
 from stepscope.experiments.kernels.results import SampleResult
@@ -179,8 +181,7 @@ class Race:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceResult:
+class RaceResult(Struct, frozen=True, kw_only=True):
     """What one case's timing gave, by the configuration's number."""
 
     times: dict[int, Timed]

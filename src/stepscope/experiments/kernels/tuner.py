@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.experiments.kernel_tuning import (
@@ -58,8 +58,7 @@ class Bench(Protocol):
     ) -> SampleResult: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What is swept."""
 
     described: Described
@@ -74,8 +73,7 @@ class Plan:
     roofs: DeviceRates | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPolicy:
+class SweepPolicy(Struct, frozen=True, kw_only=True):
     budget_s: float = 120.0
     """For all of it. A configuration under way is not cut short by it."""
     config_s: float = 60.0

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import IO, Any
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
@@ -22,8 +22,7 @@ from stepscope.experiments.kernels.bench import KernelBench
 from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class Opening(Struct, frozen=True, kw_only=True):
     """The first line: what the process is for."""
 
     target: str
@@ -38,8 +37,7 @@ class Opening:
     """None: checked where there are any, not timed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class Described(Struct, frozen=True, kw_only=True):
     """What the process found: the target and the device."""
 
     name: str
@@ -63,8 +61,7 @@ class Described:
     allows_tf32: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One thing to do."""
 
     do: str
@@ -75,8 +72,7 @@ class Request:
     inner: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     usage: str | None = None
     """A user's mistake, in words: the sweep ends with it."""
     described: Described | None = None

@@ -9,7 +9,8 @@ what makes the product come out. The script must take it as an argument, or a va
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stepscope.core.experiments.trials import Setup
 from stepscope.errors import InputError, UsageError

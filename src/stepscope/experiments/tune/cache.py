@@ -23,7 +23,7 @@ from os import PathLike
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from stepscope.core.experiments.trials import Value
 from stepscope.core.json_decode import decode_json
@@ -88,8 +88,7 @@ class CacheEntry:
         return self.checked, _when(self.at) or datetime.min.replace(tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class Imported(Struct, frozen=True, kw_only=True):
     """What became of the records of another file."""
 
     added: int = 0

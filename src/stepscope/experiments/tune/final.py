@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import NumericsCheck, Verified
 from stepscope.core.experiments.trials import Value
@@ -27,8 +28,7 @@ Wait = Callable[[str], None]
 """Waits a while for the process on this machine; raises where it has waited long enough."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """What the proof of a search came to."""
 
     best: Mapping[str, Value]

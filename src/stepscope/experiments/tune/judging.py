@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Setup, Trial
 from stepscope.core.experiments.tuning import (
@@ -33,8 +34,7 @@ SAMPLES_APART = 0.02
 """Share by which the samples a step may differ: the last batch of an epoch is often smaller."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialJudge:
+class TrialJudge(Struct, frozen=True, kw_only=True):
     """Judges trials of a search by its baseline's."""
 
     space: Space

@@ -19,8 +19,9 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Change, Value
 from stepscope.errors import UsageError
@@ -38,8 +39,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Way(Struct, frozen=True, kw_only=True):
     """How the job gets a knob's value."""
 
     kind: str = HOOK
@@ -48,8 +48,7 @@ class Way:
     variable: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Knob(Struct, frozen=True, kw_only=True):
     """One knob: a range of numbers, or a list of values."""
 
     name: str
@@ -127,8 +126,7 @@ class Knob:
 Settings = Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pinned:
+class Pinned(Struct, frozen=True, kw_only=True):
     """A knob that is not searched: it is what makes its product with another one come out."""
 
     knob: Knob
@@ -136,8 +134,7 @@ class Pinned:
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """All knobs together."""
 
     knobs: tuple[Knob, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, NumericsCheck
@@ -23,8 +24,7 @@ Numerics = Callable[[Change], Trial]
 """Runs the job once with what it computes written down."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumericsLook:
+class NumericsLook(Struct, frozen=True, kw_only=True):
     """What is known of the numbers of one setting."""
 
     check: NumericsCheck | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Change, Trial, Value
 
@@ -12,8 +13,7 @@ Measure = Callable[[Change, "OnSteps | None"], Trial]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunePolicy:
+class TunePolicy(Struct, frozen=True, kw_only=True):
     """How long to search, and what may change."""
 
     num_trials: int = 20
@@ -32,8 +32,7 @@ class TunePolicy:
     prune: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """A setting to try early, and where it came from."""
 
     settings: Mapping[str, Value]

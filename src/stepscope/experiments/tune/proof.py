@@ -3,8 +3,11 @@ faster."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepscope.core.experiments.experiment import (
     CANDIDATE,
@@ -58,8 +61,7 @@ HINTS = {"batch-size": "--free batch", "batches": "--free batch", "data": "--fre
 Ranked = list[tuple[dict[str, Value], float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofPolicy:
+class ProofPolicy(Struct, frozen=True, kw_only=True):
     """How the winner is proven."""
 
     budget_s: float | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from stepscope.core.contract.diagnosis import read_diagnosis
 from stepscope.core.experiments.trials import Setup, Value
@@ -57,8 +58,7 @@ def key_of(what: str, knobs: Sequence[Knob], setup: Setup) -> CacheKey:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class Remembered(Struct, frozen=True, kw_only=True):
     """What the cache knows of a search, and how to say it."""
 
     starts: tuple[Start, ...]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.core.experiments.trials import Value
 from stepscope.core.experiments.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
@@ -56,8 +57,7 @@ class AskedTrial:
     """From 1 on: 0 is the baseline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostTrial:
+class LostTrial(Struct, frozen=True, kw_only=True):
     """A trial whose process is gone."""
 
     settings: dict[str, Value] | None

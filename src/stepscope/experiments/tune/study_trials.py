@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stepscope.core.experiments.trials import Value
 from stepscope.core.experiments.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, Tried

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.experiments.experiment import (
     BASELINE,
@@ -35,8 +36,7 @@ FEWEST_ROUNDS = 2
 """Four pairs. With two, Student's interval is so wide that hardly a gain is seen in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyPolicy:
+class VerifyPolicy(Struct, frozen=True, kw_only=True):
     """When an experiment ends, and what counts."""
 
     min_rounds: int = FEWEST_ROUNDS

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from stepscope.core.json_decode import decode_json
 from stepscope.errors import FormatError
@@ -30,8 +30,7 @@ OWN = frozenset({"[self]", "[await]", "[X frames hidden]"})
 NOTHING_READ = "It is not whole: record it again, and let the tool end by itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     tally: StackTally
     tool: str
     unit: str

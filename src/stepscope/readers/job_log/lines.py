@@ -8,15 +8,15 @@ in it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings import job_output
 
 MAX_TEXT = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(Struct, frozen=True, kw_only=True):
     kind: str
     mark: str
     pattern: re.Pattern[str]

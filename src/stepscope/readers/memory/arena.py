@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from stepscope.errors import FormatError
 
 MAX_MOVED = 100_000_000
@@ -21,8 +23,7 @@ SMALL_BYTES = 1 << 20
 more than this is left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The allocator's settings that decide about sizes."""
 
     max_split_bytes: int | None = None

@@ -4,7 +4,8 @@ each phase made of it."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.readers.memory.events import OOM, Event
 from stepscope.readers.memory.frames import origin
@@ -14,8 +15,7 @@ from stepscope.readers.memory.replay import BEFORE, Allocation, Replay
 FORWARD, BACKWARD, OPTIMIZER, EARLIER = "forward", "backward", "optimizer", "before"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtPeak:
+class AtPeak(Struct, frozen=True, kw_only=True):
     """None is "not known": no stacks, or no step."""
 
     phase: str | None = None
@@ -25,8 +25,7 @@ class AtPeak:
     phases: tuple[tuple[str, int | None, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Struct, frozen=True, kw_only=True):
     """The last time memory ran out."""
 
     frame: str | None = None

@@ -18,6 +18,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from stepscope.core.calibrated import CollectivePoint, Timing
 from stepscope.errors import FormatError, InputError
 from stepscope.protocol.untrusted import finite_text, read_regular
@@ -54,8 +56,7 @@ BANDWIDTH = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 SIZE = re.compile(r"[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclTests:
+class NcclTests(Struct, frozen=True, kw_only=True):
     """What the tests measured. Host names stay behind."""
 
     device: str | None

@@ -8,7 +8,8 @@ not all there is None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.recordings.kernels import KernelMetrics
 
@@ -33,8 +34,7 @@ KEPT = (
 """Shown as they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """The sizes that shares are of; None where nothing tells them."""
 
     name: str | None = None

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ NUM_ROWS = 64
 NUM_SAMPLES = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTail:
+class RankTail(Struct, frozen=True, kw_only=True):
     """What one rank wrote last."""
 
     rank: int

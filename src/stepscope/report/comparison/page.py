@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from stepscope.core.experiments.comparison import (
     OVERLAP,
     Account,
@@ -73,8 +75,7 @@ OPEN = ("runs", "part", "changed", "held")
 TableRow = tuple[str | Cell | Bar, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedTable:
+class ComparedTable(Struct, frozen=True, kw_only=True):
     """One table of a comparison, under its title."""
 
     name: str
@@ -83,8 +84,7 @@ class ComparedTable:
     """Whether nothing in it changed by a share of the step that matters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonPage:
+class ComparisonPage(Struct, frozen=True, kw_only=True):
     """One comparison, ready to be drawn."""
 
     title: str
@@ -137,8 +137,7 @@ class _Line:
         return longer >= 0.5 * 10.0 ** (6 - decimals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Times:
+class _Times(Struct, frozen=True, kw_only=True):
     """The lines of a table of times, with what ends it."""
 
     lines: Sequence[_Line]

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from stepscope.report.document.blocks import (
     Action,
     Bar,
@@ -47,8 +49,7 @@ _LINKED = re.compile(r"&#64;|&#35;(?=\d)|:(?=//)|\bwww(?=\.)|\bGH(?=-\d)", re.IG
 drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
+class _Room(Struct, frozen=True, kw_only=True):
     """How much a comment may hold."""
 
     chars: int

@@ -4,10 +4,10 @@ whole diagnosis is at hand."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from stepscope import __version__
 from stepscope.core.contract.diagnosis import DiagnosisContract, Rank, median_rank, parts_ms

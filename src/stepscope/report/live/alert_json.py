@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from stepscope.core.contract.alert import AlertContract, Measured
 from stepscope.core.contract.codec import filled, plain
@@ -43,10 +44,11 @@ def alert_of(line: Mapping[str, Any]) -> Alert | None:
         return None
     if not PLAIN.fullmatch(contract.kind):
         return None
-    measured = contract.measured
-    if measured is None:
-        return filled(Alert, contract, before=None, after=None, unit=None)
-    return filled(Alert, contract, before=measured.before, after=measured.after, unit=measured.unit)
+    names = (name for name in contract.__struct_fields__ if name in Alert.__slots__)
+    told = {name: getattr(contract, name) for name in names}
+    if contract.measured is not None:
+        told |= asdict(contract.measured)
+    return Alert(**told)
 
 
 def alert_line(alert: Alert) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from stepscope.core.trace import Float64, Int64
 
@@ -13,8 +14,7 @@ MAX_CHARS = 2000
 Value = str | int | float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arg:
+class Arg(Struct, frozen=True, kw_only=True):
     """Something recorded of slices: a number, or a text of a table. Below 0: nothing."""
 
     name: str
@@ -22,8 +22,7 @@ class Arg:
     texts: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
+class Slices(Struct, frozen=True, kw_only=True):
     """Slices of one process as columns, with the order in which they open (`i`) and close
     (`~i`)."""
 

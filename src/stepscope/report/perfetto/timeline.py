@@ -4,9 +4,9 @@ our own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.links import Links
 from stepscope.analyses.timeline.nesting import nest
@@ -37,8 +37,7 @@ OURS, COUNTERS, STREAMS, THREADS = 0, 100, 10_000, 20_000
 """Where the tracks of a process stand, from the top."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTracks:
+class RankTracks(Struct, frozen=True, kw_only=True):
     """One rank, ready to be drawn. Times are its own; `shift_ns` added gives those of the file."""
 
     rank: int

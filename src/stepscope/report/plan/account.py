@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from stepscope.planner.choice import Choice
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
@@ -68,8 +70,7 @@ class Account:
     """By figure, from where to where 80 % of what was measured lies."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class Variant(Struct, frozen=True, kw_only=True):
     """The best layout of the same job with one thing changed, or at another width; None where none
     fits."""
 

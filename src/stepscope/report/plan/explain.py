@@ -8,7 +8,8 @@ multiplies out to the plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.planner.flops import attention_flops_per_token, product_flops_per_token
 from stepscope.planner.job import TrainingJob
@@ -22,8 +23,7 @@ from stepscope.report.plan.words import gib, seconds, short_count
 from stepscope.report.units import NBSP, fixed, number, percent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One line of the account."""
 
     word: str

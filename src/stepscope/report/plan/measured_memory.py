@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from stepscope.core.contract import plan as document
 from stepscope.core.contract.codec import filled
@@ -23,8 +24,7 @@ PART_WORDS = {
 UNKNOWN = "-"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMemory:
+class MeasuredMemory(Struct, frozen=True, kw_only=True):
     """One layout's memory and what was recorded, part by part."""
 
     layout: str | None

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from stepscope.core.contract.codec import encode, filled
 from stepscope.core.contract.plan_run import PlanRunContract, RecordedRun, Width
@@ -26,8 +27,7 @@ from stepscope.report.units import number, percent, plural
 BAR_WIDTH = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True, kw_only=True):
     """The answer, and what was given beside the run."""
 
     path: Sequence[str]
