@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import stepscope
@@ -21,9 +22,17 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Those inside it, at any depth; what expressions are made of holds no import."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
 def imports_of(path: Path, known: dict[str, Path]) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in statements(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):

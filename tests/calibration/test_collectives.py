@@ -20,6 +20,7 @@ from stepscope.calibration.sweep import CPU_QUICK
 from stepscope.core.calibrated import Timing, bus_factor, ring_steps
 from stepscope.errors import UsageError
 from stepscope.readers.system.hardware_file import read_hardware
+from tests.capture.jobs import LIGHT
 
 RANK = """
 import sys
@@ -51,7 +52,7 @@ def test_two_ranks_agree_on_what_they_measured(tmp_path: Path) -> None:
     }
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(tmp_path)],
+            [sys.executable, "-c", LIGHT + RANK, str(tmp_path)],
             env={**told, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)

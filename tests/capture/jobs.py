@@ -73,6 +73,13 @@ def script(folder: Path, text: str, name: str = "train.py", *, before: str = LOO
     return path
 
 
+def light_path(folder: Path) -> str:
+    """A PYTHONPATH with which every python begins with LIGHT."""
+    (folder / "light").mkdir()
+    (folder / "light" / "sitecustomize.py").write_text(LIGHT, encoding="utf-8")
+    return str(folder / "light")
+
+
 def torchrun(folder: Path, *words: str) -> list[str]:
     """Two ranks on this machine."""
     path = folder / "torchrun"

@@ -33,6 +33,7 @@ from stepscope.report.document.markdown import to_markdown
 from stepscope.report.document.terminal import to_text
 from stepscope.report.kernel_tune.json import kernel_tuning_contract
 from stepscope.report.kernel_tune.view import kernel_tuning_document
+from tests.capture.jobs import light_path
 
 FOLDER = Path(__file__).parents[2] / "kernels"
 BLOCKED = f"{FOLDER}/blocked.py"
@@ -48,6 +49,7 @@ def test_a_sweep_outlives_kernels_that_raise_die_and_hang(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", light_path(tmp_path))
     cache = tmp_path / "tuned.jsonl"
     code = run(
         f"{BLOCKED}:moody", "--reference", f"{BLOCKED}:plain", "--shapes", "4x9", "--edges", "1x1",

@@ -14,6 +14,7 @@ import pytest
 
 from stepscope.planner.catalog import find_model
 from stepscope.planner.launch.emit import launch_of
+from tests.capture.jobs import torchrun
 from tests.planner.launch.launch_cases import TOY, chosen, job_of, written
 
 pytest.importorskip("torch")
@@ -46,9 +47,10 @@ def emitted(target: str, folder: Path, **parts: Any) -> Path:
 
 
 def started(folder: Path, *command: str) -> dict[str, Any]:
-    environment = dict(os.environ, STEPS="3", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    told = {"STEPS": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **told}
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", *command],
+        command,
         cwd=folder,
         capture_output=True,
         text=True,
@@ -65,9 +67,6 @@ def started(folder: Path, *command: str) -> dict[str, Any]:
     return result
 
 
-TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
-
-
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
@@ -76,7 +75,8 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "trai
     ],
 )
 def test_two_ranks_train_over_gloo(target: str, parts: dict[str, Any], tmp_path: Path) -> None:
-    result = started(emitted(target, tmp_path, **parts), *TORCHRUN)
+    folder = emitted(target, tmp_path, **parts)
+    result = started(folder, *torchrun(folder, "train.py"))
     assert result["measured"]["step_s"] > 0
     assert result["planned"]["step_s"] > 0
 
@@ -86,7 +86,8 @@ def test_two_ranks_train_under_accelerate(tmp_path: Path) -> None:
         pytest.skip("accelerate is not installed: pip install accelerate")
     folder = emitted("accelerate", tmp_path, zero_stage=3)
     config = ("--config_file", "accelerate.yaml", "--cpu", "train.py")
-    assert started(folder, "accelerate.commands.launch", *config)["measured"]["step_s"] > 0
+    launcher = (sys.executable, "-m", "accelerate.commands.launch")
+    assert started(folder, *launcher, *config)["measured"]["step_s"] > 0
 
 
 def test_the_scripts_have_the_planned_parameters(tmp_path: Path) -> None:

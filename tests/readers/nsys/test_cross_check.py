@@ -93,11 +93,10 @@ def test_lab_traces_give_the_same_facts(name: str, tmp_path: Path) -> None:
 
 
 def test_diagnose_gives_the_same_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    demo_export: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_export(read_kineto(DEMO), tmp_path / "demo.sqlite")
     told = []
-    for each in (DEMO, path):
+    for each in (DEMO, demo_export):
         assert main(["diagnose", str(each), "--no-cache", "--format", "json"]) == 0
         told.append(json.loads(capsys.readouterr().out))
     kineto, nsys = told
@@ -110,11 +109,9 @@ def test_diagnose_gives_the_same_verdict(
     assert same["predicted_speedup"] == pytest.approx(first["predicted_speedup"], rel=0.01)
 
 
-def test_projection_of_the_demo_is_what_its_launches_say(tmp_path: Path) -> None:
+def test_projection_of_the_demo_is_what_its_launches_say(demo_export: Path) -> None:
     """nvtx_gpu_proj_sum's definition, worked out again with loops over the export's own rows."""
-    trace = nsys_sqlite.read(
-        Source(path=write_export(read_kineto(DEMO), tmp_path / "demo.sqlite"), label="demo")
-    )
+    trace = nsys_sqlite.read(Source(path=demo_export, label="demo"))
     rows = {row.name: row for row in projection_rows(trace, project(trace, link(trace)))}
     start, end, thread, correlation = (
         c.tolist() for c in (trace.start_ns, trace.end_ns, trace.thread, trace.correlation)

@@ -217,14 +217,19 @@ def exported(folder: Path, trace: Path) -> Path:
     return write_export(kineto, folder / "run.sqlite")
 
 
-def test_both_exports_of_a_recording_give_the_same_facts(tmp_path: Path) -> None:
-    export = exported(tmp_path, DEMO)
-    path = as_json(export, tmp_path / "run.json")
+@pytest.fixture(scope="module")
+def demo_json(demo_export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return as_json(demo_export, tmp_path_factory.mktemp("json") / "run.json")
+
+
+def test_both_exports_of_a_recording_give_the_same_facts(
+    demo_export: Path, demo_json: Path
+) -> None:
     databases, lines = (
         measure_rank(build_context(trace, None), 0)
         for trace in (
-            nsys_sqlite.read(Source(path=export, label="same")),
-            json_lines.read(Source(path=path, label="same")),
+            nsys_sqlite.read(Source(path=demo_export, label="same")),
+            json_lines.read(Source(path=demo_json, label="same")),
         )
     )
     for name in ("steps", "kernels", "ops", "marks", "phases", "launches", "categories", "copies"):
@@ -233,9 +238,8 @@ def test_both_exports_of_a_recording_give_the_same_facts(tmp_path: Path) -> None
     assert lines.kernels
 
 
-def test_diagnose_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = as_json(exported(tmp_path, DEMO), tmp_path / "run.json")
-    assert main(["diagnose", str(path)]) == 0
+def test_diagnose_reads_it(demo_json: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(demo_json)]) == 0
     assert "steps detected by" in capsys.readouterr().out.replace("\n", " ")
 
 
