@@ -216,8 +216,7 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             0 < steps.num_seen < steps.num_marked,
             (
                 f"{steps.num_marked - steps.num_seen} of {steps.num_marked} steps launched no "
-                "device "
-                "work; the others were measured"
+                "device work; the others were measured"
             ),
         ),
         (devices > 1, f"work of {devices} devices in one trace: busy means that any of them was"),
@@ -250,8 +249,7 @@ def _notes(context: RankContext, work: Int64, lost: int) -> tuple[str, ...]:
             lost,
             (
                 f"{lost} device events or their launches were lost, of {len(work)}: bounds that "
-                "are "
-                "close are not distinguished"
+                "are close are not distinguished"
             ),
         ),
         (

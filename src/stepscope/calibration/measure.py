@@ -88,8 +88,7 @@ def unsteady_note(times: Sequence[Timing]) -> tuple[str, ...]:
     return (
         (
             f"{wide} of {len(times)} points spread by more than {UNSTEADY:g} times: was the "
-            "machine "
-            "busy with something else?"
+            "machine busy with something else?"
         ),
     )
 

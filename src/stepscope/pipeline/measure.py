@@ -305,8 +305,7 @@ def _hardware_notes(hardware: Calibrated | None, good: Sequence[Measured]) -> tu
     }
     notes = [
         f"the hardware file was measured on {hardware.machine.device[:MAX_LETTERS]}, and this run "
-        f"is of {other[:MAX_LETTERS]}:"
-        " it is judged by datasheets"
+        f"is of {other[:MAX_LETTERS]}: it is judged by datasheets"
         for other in sorted(others)[:MAX_NAMED]
     ]
     if len(others) < len({rank.device_name for rank, _ in facts}):

@@ -47,8 +47,7 @@ BY_MAGIC: tuple[tuple[bytes, str, str], ...] = (
         "an SQLite database without the tables of Nsight Systems (rocpd?)",
         (
             "Export it anew: nsys export --type sqlite; and name it .sqlite, if its tables come "
-            "late "
-            "in the file."
+            "late in the file."
         ),
     ),
     (b"PAR1", "a Parquet file", WANTED),

@@ -86,8 +86,7 @@ FORMATS: tuple[Format, ...] = (
         words="Nsight Systems, exported to SQLite",
         kind=TRACE,
         record="nsys profile -t cuda,nvtx,osrt,nccl --pytorch=autograd-shapes-nvtx "
-        "--cuda-graph-trace=node -o run"
-        " python train.py; nsys export --type sqlite run.nsys-rep",
+        "--cuda-graph-trace=node -o run python train.py; nsys export --type sqlite run.nsys-rep",
         judges=("steps", "partition", "kernels", "operators", "host", "comms"),
         module="nsys.sqlite",
         has_parts=True,
@@ -114,8 +113,7 @@ FORMATS: tuple[Format, ...] = (
         words="Nsight Compute, --csv with --page raw or details",
         kind=KERNELS,
         record="ncu --set full --launch-skip 200 --launch-count 50 "
-        "--csv --page raw python train.py "
-        "> ncu.csv",
+        "--csv --page raw python train.py > ncu.csv",
         judges=("kernels",),
         module="ncu.csv",
     ),

@@ -67,8 +67,7 @@ def infer_kind(runs: Sequence[WidthRun]) -> tuple[str | None, str, str]:
             "not measured",
             (
                 f"the FLOPs of a step were not measured at width {widths} (record_shapes=True "
-                "records "
-                "them)"
+                "records them)"
             ),
         )
     grown = [run.width / base.width for run in runs[1:]]

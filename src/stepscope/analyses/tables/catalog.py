@@ -55,8 +55,7 @@ EVENTS = _table(
         TEXT,
         (
             "op, mark, python, runtime, kernel, memcpy, memset, sync, device_mark, overhead, "
-            "compile "
-            "or other"
+            "compile or other"
         ),
     ),
     ("name", TEXT, "as recorded"),
@@ -173,8 +172,7 @@ COLLECTIVES = _table(
         TEXT,
         (
             "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier, "
-            "..., "
-            "other"
+            "..., other"
         ),
     ),
     ("name", TEXT, "the kernel, or the host's range where it has none (gloo)"),

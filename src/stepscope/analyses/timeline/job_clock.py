@@ -78,8 +78,7 @@ def _notes(
         return (
             (
                 "several traces say that they are the same rank: they stand by their wall clocks, "
-                "and "
-                "were not compared"
+                "and were not compared"
             ),
         )
     apart = sorted(

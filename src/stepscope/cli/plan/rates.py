@@ -34,8 +34,7 @@ def as_in_run(
     if not gemms:
         raise InputError(
             f"{source}: no matrix products with known FLOPs were recorded, so there are no rates "
-            "to take from it; "
-            "record with record_shapes=True, or leave out --from"
+            "to take from it; record with record_shapes=True, or leave out --from"
         )
     notes = [
         f"{name} products at {gemm.peak / 1e12:.0f} TFLOP/s, as in {source}"

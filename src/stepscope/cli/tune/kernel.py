@@ -262,8 +262,7 @@ def _configs(
         needed = ", ".join(described.needs_settings)
         raise UsageError(
             f"{described.name} cannot be called without {needed}, so it cannot be its own "
-            "reference: give --reference, "
-            "or stepscope_reference beside it"
+            "reference: give --reference, or stepscope_reference beside it"
         )
     return tuple(configs), False
 

@@ -92,8 +92,7 @@ def check_commands(sides: Sides) -> None:
         if shutil.which(command[0]) is None:
             raise UsageError(
                 f"{command[0]}, with which the {side} begins, is not a command that can be run "
-                "here. "
-                "Is it spelled right, and on PATH?"
+                "here. Is it spelled right, and on PATH?"
             )
 
 

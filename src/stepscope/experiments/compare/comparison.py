@@ -46,8 +46,7 @@ NO_STEPS = (
 NO_STEPS_IN = "no step of {} was timed: record it with `stepscope run`, or give --step-ms for both"
 PROFILED = (
     "the steps were recorded under a profiler, which slows the host: a run that the host limits "
-    "seems slower than it is."
-    " --step-ms gives the times without one"
+    "seems slower than it is. --step-ms gives the times without one"
 )
 NOT_HELD = (
     "whether what was predicted held is not told: the device of one of the two waits for the "
@@ -55,8 +54,7 @@ NOT_HELD = (
 )
 ONE_RUN_EACH = (
     "one run against one run tells nothing of how runs differ by themselves (clocks, placement, "
-    "neighbours);"
-    " `stepscope verify` runs both several times and does"
+    "neighbours); `stepscope verify` runs both several times and does"
 )
 
 

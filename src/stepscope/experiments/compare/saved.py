@@ -54,8 +54,7 @@ def side_of_json(text: bytes | str, label: str) -> CompareSide:
         notes=(
             (
                 f"{label} is a kept diagnosis: it has the step's parts, and no table of operators "
-                "or "
-                "kernels to pair"
+                "or kernels to pair"
             ),
             *side_notes(label, diagnosis.notes),
         ),

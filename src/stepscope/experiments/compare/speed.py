@@ -169,8 +169,7 @@ def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
             None,
             (
                 "the interval was not measured: a kept diagnosis has no steps of its own, nor has "
-                "a "
-                "log"
+                "a log"
             ),
         )
     half, value = Z * math.hypot(errors[0], errors[1]), first.ns / second.ns
@@ -230,8 +229,7 @@ def uneven(first: Timed, second: Timed) -> list[str]:
                 f"the {word} run's mean step, without the longest and shortest twentieth, is "
                 f"{mean / 1e6:.3g} ms where its median"
                 f" is {side.ns / 1e6:.3g} ms: its steps are of two kinds, as with a loader that "
-                "delivers in bursts, and medians"
-                " compare one kind alone"
+                "delivers in bursts, and medians compare one kind alone"
             )
     return notes
 
@@ -246,6 +244,5 @@ def with_odd(before: CompareSide, after: CompareSide) -> str | None:
         return None
     return (
         "steps that save or evaluate are not among those compared; with them the mean step takes "
-        f"{whole[1] / 1e6:.3g} ms"
-        f" instead of {whole[0] / 1e6:.3g} ms: {ratio:.3g}x"
+        f"{whole[1] / 1e6:.3g} ms instead of {whole[0] / 1e6:.3g} ms: {ratio:.3g}x"
     )

@@ -37,8 +37,7 @@ def parse_shapes(text: str, option: str = "--shapes") -> tuple[Shapes, ...]:
             if not SHAPE.fullmatch(word):
                 raise UsageError(
                     f"{option} {text}: {part.strip()!r} is no shape. Write 1024x1024, a comma "
-                    "between cases, "
-                    "a semicolon between the tensors of one case: 512x256;256x1024"
+                    "between cases, a semicolon between the tensors of one case: 512x256;256x1024"
                 )
             shapes.append(_sizes([int(size) for size in word.split("x")], f"{option} {text}"))
         cases.append(tuple(shapes))

@@ -186,8 +186,7 @@ def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
     return [
         (
             f"the reference gives {', '.join(poor)} whatever it is given: its own error could not "
-            "be "
-            "measured, eight roundings taken"
+            "be measured, eight roundings taken"
         )
     ]
 

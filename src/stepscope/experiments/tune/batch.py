@@ -29,8 +29,7 @@ def check_batch(knobs: Sequence[Knob], free: Collection[str]) -> None:
     if BATCH not in names:
         raise UsageError(
             f"--knob {ACCUMULATION} alone would change how many samples an optimizer step sees. "
-            f"Give --knob {BATCH}=... with it, "
-            "or say --free batch"
+            f"Give --knob {BATCH}=... with it, or say --free batch"
         )
     if ACCUMULATION not in names:
         raise UsageError(

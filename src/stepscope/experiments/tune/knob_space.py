@@ -306,8 +306,7 @@ def _knob(name: str, text: str, way: Way | None) -> Knob:
         raise UsageError(
             f"--knob {name}: that is not a setting that stepscope can set inside a job. {meant}"
             f'If the script takes it, say how: --as {name}="--{name.replace("_", "-")}={{}}", or '
-            f"--as {name}=env:VARIABLE. "
-            f"It can set: {', '.join(SETTINGS)}"
+            f"--as {name}=env:VARIABLE. It can set: {', '.join(SETTINGS)}"
         )
     setting = None if way is not None else setting
     match = _RANGE.fullmatch(text)

@@ -30,8 +30,7 @@ AS_LONG = 0.02
 """Ratios of usual steps this near to 1 count as none."""
 NO_STEPS = (
     "ended with no step timed: a step is a call of a PyTorch optimizer's step(), the first few "
-    "(--warm-up) do not count, and "
-    "it made no such calls, or too few"
+    "(--warm-up) do not count, and it made no such calls, or too few"
 )
 
 

@@ -253,8 +253,7 @@ def _notes(
     if not history.events:
         yield (
             "no events were recorded, so the peak is what was held when the snapshot was taken; "
-            "call "
-            "torch.cuda.memory._record_memory_history() before training"
+            "call torch.cuda.memory._record_memory_history() before training"
         )
     elif not passes.has_stacks:
         yield (
@@ -265,8 +264,7 @@ def _notes(
         size = sum(allocation.size for allocation in replay.allocations[: replay.num_before])
         yield (
             f"{replay.num_before} tensors ({size_words(size)}) were there before the first event: "
-            "recording began late, or its "
-            "oldest events were lost (max_entries)"
+            "recording began late, or its oldest events were lost (max_entries)"
         )
     if passes.has_stacks and held.get(UNKNOWN, 0) > 0.1 * max(sum(held.values()), 1):
         yield (

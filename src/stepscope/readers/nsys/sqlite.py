@@ -150,15 +150,13 @@ def _refuse_others(database: Database) -> None:
     if stand_ins:
         raise FormatError(
             f"{database.label} has views in place of tables ({', '.join(stand_ins[:4])}): a view "
-            "runs code of the file's, "
-            f"and nsys writes none. {AGAIN}"
+            f"runs code of the file's, and nsys writes none. {AGAIN}"
         )
     if not any(database.has(table, "start") for table in READ):
         named = ", ".join(sorted(database.tables)[:4]) or "none"
         raise FormatError(
             f"{database.label} is an SQLite database without events of Nsight Systems (its "
-            f"tables: {named[:200]}). "
-            f"Record: {RECORD}"
+            f"tables: {named[:200]}). Record: {RECORD}"
         )
 
 
@@ -251,8 +249,7 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
             calls.sizes,
             (
                 f"the largest communicator that NCCL made, {group:#x}, has {size} ranks; this "
-                "process "
-                f"is number {rank} in it"
+                f"process is number {rank} in it"
             ),
         ),
         (
@@ -268,8 +265,7 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
             builder.num_unnamed,
             (
                 f"{builder.num_unnamed} name(s) are not in the file's StringIds: what they name is "
-                "not "
-                f"recognised. {AGAIN}"
+                f"not recognised. {AGAIN}"
             ),
         ),
         (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),

@@ -136,8 +136,7 @@ def read_run(path: Path) -> RunRecord:
     if not ranks and not notes and not (path / SITE_FOLDER / ENTERED_FILE).exists():
         notes.append(
             "no process that uses torch let the capture in: python -I, -E and -S leave PYTHONPATH "
-            "out, as do launchers that clear"
-            " the environment or start the job in a container"
+            "out, as do launchers that clear the environment or start the job in a container"
         )
     return RunRecord(
         path=path,

@@ -120,8 +120,7 @@ def _entries(comms: CommsFacts) -> Iterator[tuple[str, str]]:
             "link, datasheet",
             (
                 f"{link.name} {gigabytes(link.bytes_per_s)}{NBSP}GB/s one way, if these "
-                "collectives "
-                "run over it"
+                "collectives run over it"
             ),
         )
     crossing = {row.crosses_nodes for row in comms.rows}

@@ -50,8 +50,7 @@ def how_words(tuning: KernelTuning) -> str:
     gradients = " and its gradients" if tuning.gradients_checked else ""
     return (
         f"Checked against {tuning.reference}{gradients} in {plural(len(tuning.checked), 'case')}; "
-        f"timed {what}, {by}, "
-        f"{tuning.caches} caches, in turns."
+        f"timed {what}, {by}, {tuning.caches} caches, in turns."
     )
 
 

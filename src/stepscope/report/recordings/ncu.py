@@ -46,8 +46,7 @@ def _kernel_table(kernels: Sequence[KernelMetrics]) -> Table:
 def _launch_table(kernels: Sequence[KernelMetrics]) -> Table:
     return Table(
         title="How they were launched: warps held and allowed, what "
-        "bounds them, FLOP for a byte of "
-        "DRAM",
+        "bounds them, FLOP for a byte of DRAM",
         columns=("kernel", "warps", "bound by", "waves", "L2 hits", "FLOP/B"),
         rows=tuple(_launch_row(kernel) for kernel in _by_time(kernels)),
         right=(1, 3, 4, 5),

@@ -154,8 +154,7 @@ def _workspace(searched: Sequence[Searched]) -> Iterator[tuple[str, str]]:
         "without it",
         (
             f"{len(without):,} of these would take {FAR} times as long or more, or have no solver "
-            "at "
-            "all"
+            "at all"
         ),
     )
 
