@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.grouping import distinct, grouped, stable_order, sums
+from stepscope.analyses.grouping import distinct, grouped, is_among, stable_order, sums
 
 CODES = st.lists(st.integers(0, 9), max_size=40)
 
@@ -18,6 +18,12 @@ def test_distinct_values_and_groups_are_those_of_unique(codes: list[int]) -> Non
     assert column[order[begins]].tolist() == sorted(set(codes))
     # At one value, in the order they came in.
     assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])
+
+
+@given(CODES, CODES)
+def test_values_are_among_those_that_are_given(values: list[int], others: list[int]) -> None:
+    found = is_among(np.array(values, np.int64), np.array(others, np.int32))
+    assert found.tolist() == [value in others for value in values]
 
 
 @given(CODES, st.sampled_from([10, 1 << 15, 1 << 20]))

@@ -19,6 +19,8 @@ from stepscope.errors import InputError
 from stepscope.readers.remote import AnyPath, open_bytes
 
 BLOCK_BYTES = 4 << 20
+PLAIN_BYTES = 8 << 20
+"""Read at once of a file that is not compressed: what is done once for each counts less."""
 PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
@@ -86,9 +88,8 @@ class Stream:
             raise InputError(f"cannot read {self.path}: {problem.strerror or problem}") from problem
         return head
 
-    def _read(self, file: BinaryIO, most: int | None = None) -> bytes:
-        size = min(most or BLOCK_BYTES, BLOCK_BYTES)
-        size = size if self._left is None else min(size, self._left)
+    def _read(self, file: BinaryIO, most: int) -> bytes:
+        size = most if self._left is None else min(most, self._left)
         try:
             data = file.read(size)
         except OSError as problem:
@@ -101,7 +102,7 @@ class Stream:
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:
         num_zero = 0
-        while data := self._read(file):
+        while data := self._read(file, PLAIN_BYTES):
             self.text_bytes += len(data)
             # Looked at in full only where it begins and ends with one.
             is_zero = not (data[0] or data[-1]) and data.count(0) == len(data)
