@@ -56,9 +56,8 @@ COMMANDS = {
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
 The docstring is its help, `add_arguments` its options, `run` its work."""
 
-GC_OBJECTS = 300_000
-"""New objects between two looks for cycles: a command makes many objects and few cycles. Its
-imports alone make 100,000."""
+GC_OBJECTS = 100_000
+"""New objects between two looks for cycles: a command makes many objects and few cycles."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
