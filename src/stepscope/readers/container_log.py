@@ -98,10 +98,13 @@ def _lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
         if len(rest) > MAX_ENTRY_BYTES:
-            lines, rest = [*lines, rest], b""
+            lines, rest = [*lines, *_pieces(rest)], b""
         yield lines
-    if rest:
-        yield [rest]
+    yield _pieces(rest)
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [line[at : at + MAX_ENTRY_BYTES] for at in range(0, len(line), MAX_ENTRY_BYTES)]
 
 
 def _kind_of(head: bytes) -> Callable[[bytes], Entry | None] | None:

@@ -18,9 +18,7 @@ from zlib_ng import zlib_ng
 from stepscope.errors import InputError
 from stepscope.readers.remote import AnyPath, open_bytes
 
-BLOCK_BYTES = 4 << 20
-PLAIN_BYTES = 8 << 20
-"""Read at once of a file that is not compressed: what is done once for each counts less."""
+BLOCK_BYTES = 8 << 20
 PACKED_BYTES = 128 << 10
 """Read at once of a compressed file: the expansion is judged by what was read."""
 MAX_EXPANSION = 200
@@ -102,7 +100,7 @@ class Stream:
 
     def _plain(self, file: BinaryIO) -> Iterator[bytes]:
         num_zero = 0
-        while data := self._read(file, PLAIN_BYTES):
+        while data := self._read(file, BLOCK_BYTES):
             self.text_bytes += len(data)
             # Looked at in full only where it begins and ends with one.
             is_zero = not (data[0] or data[-1]) and data.count(0) == len(data)
@@ -162,7 +160,7 @@ class Stream:
         while self.problem is None:
             parts: list[bytes] = []
             try:
-                while len(parts) < 8 and (text := reader.read(BLOCK_BYTES // 8 + 1)):
+                while len(parts) < 16 and (text := reader.read(BLOCK_BYTES // 16 + 1)):
                     parts.append(text)
             except zstandard.ZstdError as problem:
                 self.problem = f"the zstd data cannot be read ({problem})"

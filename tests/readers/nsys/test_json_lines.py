@@ -239,7 +239,7 @@ def test_both_exports_of_a_recording_give_the_same_facts(
 
 
 def test_diagnose_reads_it(demo_json: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", str(demo_json)]) == 0
+    assert main(["diagnose", str(demo_json), "-v"]) == 0
     assert "steps detected by" in capsys.readouterr().out.replace("\n", " ")
 
 

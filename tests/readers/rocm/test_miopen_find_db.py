@@ -383,7 +383,7 @@ def test_a_damaged_perf_db_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_diagnose_tells_a_find_db_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = written(tmp_path, line(PLAIN_KEY, GEMM, NAIVE) + line(LAST_KEY, IGEMM))
-    assert main(["diagnose", str(source.path), "--no-cache"]) == 0
+    assert main(["diagnose", str(source.path), "--no-cache", "-v"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "untuned-convolution 80 % of the time of the find-db's convolutions, each once" in shown
     assert "For 1 of 2 convolutions MIOpen's find-db has no solver made for them" in shown

@@ -33,7 +33,13 @@ def held_findings(
     """The first run's findings compared with the second's, then those that are new."""
     codes = {finding.code for finding in after.findings}
     statuses = [_status(finding, codes, before, after) for finding in before.findings]
-    gone = [f for f, status in zip(before.findings, statuses, strict=True) if status == "gone"]
+    # A larger batch is other work, which is not compared: where it no longer pays, another fix was
+    # made.
+    gone = [
+        finding
+        for finding, status in zip(before.findings, statuses, strict=True)
+        if status == "gone" and finding.samples_times == 1
+    ]
     # Of fixes that exclude one another one was made: the first of them is what was promised.
     is_one = bool(gone) and all(f.code in gone[0].excludes for f in gone[1:])
     is_shown = is_one and not slowed_by_profiler(before, after, profiled=profiled)
@@ -41,7 +47,7 @@ def held_findings(
     for finding, status in zip(before.findings, statuses, strict=True):
         measured = speedup.value if status == "gone" else None
         agrees = None
-        if measured is not None and is_shown and finding is gone[0]:
+        if is_shown and finding is gone[0]:
             agrees = _agrees(finding.predicted_low, finding.predicted_high, speedup)
         held.append(_held(finding, status, measured, agrees))
     old = {finding.code for finding in before.findings}
