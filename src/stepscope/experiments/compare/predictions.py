@@ -47,7 +47,7 @@ def held_findings(
     for finding, status in zip(before.findings, statuses, strict=True):
         measured = speedup.value if status == "gone" else None
         agrees = None
-        if is_shown and finding is gone[0]:
+        if measured is not None and is_shown and finding is gone[0]:
             agrees = _agrees(finding.predicted_low, finding.predicted_high, speedup)
         held.append(_held(finding, status, measured, agrees))
     old = {finding.code for finding in before.findings}
