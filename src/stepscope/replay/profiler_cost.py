@@ -103,7 +103,8 @@ def fit(
     `copies` are the tasks that cross the bus: the host's memory limits them, and one that ran slow
     is slow there too.
     `contended`: other processes and threads of a loader are in the host's way, so that its speed
-    says nothing of what recording cost.
+    says nothing of what recording cost; and what the step is longer than the rest of it, it waits
+    for them.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
@@ -116,7 +117,7 @@ def fit(
         if _is_device_bound(graph, fitted.step_interval_ns):
             return replace(fitted, bounds=_bounds(graph))
         return fitted
-    episodic = _episodic(graph, measured)
+    episodic = _episodic(graph, measured, contended=contended)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
@@ -159,13 +160,15 @@ def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
     return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
-def _episodic(graph: Graph, measured: Collection[str]) -> list[str]:
-    """The parts that vary from step to step and take a good share of the host's time."""
+def _episodic(graph: Graph, measured: Collection[str], *, contended: bool) -> list[str]:
+    """The parts that vary from step to step and take a good share of the host's time; of a loader
+    that paces the run, however little of its wait was recorded."""
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
-    return [
-        part for part in EPISODIC if part not in measured and totals[part] > EPISODIC_SHARE * host
-    ]
+    least = dict.fromkeys(EPISODIC, EPISODIC_SHARE * host)
+    if contended:
+        least["input"] = 0.0
+    return [part for part in EPISODIC if part not in measured and totals[part] > least[part]]
 
 
 def _stretched(
@@ -174,7 +177,7 @@ def _stretched(
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
     recorded, graph = graph, without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(graph, measured)
+    episodic = _episodic(graph, measured, contended=contended)
     parts = [part for part in graph.call_parts if part not in measured]
     factors, tasks = HOST_RANGE, copies
     cost_ns = USUAL_COST_NS
