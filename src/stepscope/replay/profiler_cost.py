@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.core.trace import Bool
+from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
@@ -75,12 +75,16 @@ def usual_cost_ns(graph: Graph) -> float:
     return float(np.clip(COST_SHARE * np.median(work[has_events] / events[has_events]), low, high))
 
 
+def without_cost_ns(host_ns: Float64 | Int64, events: Int64, cost_ns: float) -> Float64:
+    """Stretches of host work without what recording so many events in each of them cost."""
+    left: Float64 = np.maximum(host_ns - cost_ns * events, MIN_SHARE * host_ns)
+    return left
+
+
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
     left = {
-        part: np.maximum(
-            graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part]
-        )
+        part: without_cost_ns(graph.call_parts[part], events, cost_ns)
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)
