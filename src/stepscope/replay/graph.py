@@ -310,17 +310,22 @@ def _host_parts(
     return parts
 
 
+def recorded_weights(trace: Trace, host: HostActivity) -> tuple[Int64, Int64]:
+    """When each event of the host began, and what recording it cost, in operators: a runtime call
+    weighs CALL_WEIGHT, but for one that is over at once."""
+    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving[: len(trace)])
+    of_call = np.where(trace.dur_ns[recorded] < LIGHT_CALL_NS, 0, CALL_WEIGHT)
+    weight: Int64 = np.where(trace.kind[recorded] == Kind.RUNTIME, of_call, 1)
+    return trace.start_ns[recorded], weight
+
+
 def _recorded_events(
     trace: Trace, host: HostActivity, start: Int64, end: Int64
 ) -> dict[str, Int64]:
-    """What was recorded of the host from each call to the next, by the part it began in; a runtime
-    call weighs CALL_WEIGHT, but for one that is over at once."""
-    recorded = np.flatnonzero(trace.is_kind(*HOST_RANGES) & host.driving[: len(trace)])
-    times = trace.start_ns[recorded]
-    of_call = np.where(trace.dur_ns[recorded] < LIGHT_CALL_NS, 0, CALL_WEIGHT)
-    weight = np.where(trace.kind[recorded] == Kind.RUNTIME, of_call, 1)
+    """What was recorded of the host from each call to the next, by the part it began in."""
+    times, weight = recorded_weights(trace, host)
     first, last = np.searchsorted(times, start), np.searchsorted(times, end)
-    left = np.ones(len(recorded), np.bool_)
+    left = np.ones(len(times), np.bool_)
     counts: dict[str, Int64] = {}
     for part in ("compile", "allocator", "input", "io", "gc", "work"):
         mine = left if part == "work" else left & contains(getattr(host, part), times)

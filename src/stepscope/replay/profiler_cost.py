@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepscope.core.trace import Bool
+from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph
@@ -75,12 +75,16 @@ def usual_cost_ns(graph: Graph) -> float:
     return float(np.clip(COST_SHARE * np.median(work[has_events] / events[has_events]), low, high))
 
 
+def without_cost_ns(host_ns: Float64 | Int64, events: Int64, cost_ns: float) -> Float64:
+    """Stretches of host work without what recording so many events in each of them cost."""
+    left: Float64 = np.maximum(host_ns - cost_ns * events, MIN_SHARE * host_ns)
+    return left
+
+
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
     left = {
-        part: np.maximum(
-            graph.call_parts[part] - cost_ns * events, MIN_SHARE * graph.call_parts[part]
-        )
+        part: without_cost_ns(graph.call_parts[part], events, cost_ns)
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)
@@ -103,7 +107,8 @@ def fit(
     `copies` are the tasks that cross the bus: the host's memory limits them, and one that ran slow
     is slow there too.
     `contended`: other processes and threads of a loader are in the host's way, so that its speed
-    says nothing of what recording cost.
+    says nothing of what recording cost; and what the step is longer than the rest of it, it waits
+    for them.
     """
     if step_ns is None:
         usual = without_cost(graph, USUAL_COST_NS)
@@ -116,7 +121,7 @@ def fit(
         if _is_device_bound(graph, fitted.step_interval_ns):
             return replace(fitted, bounds=_bounds(graph))
         return fitted
-    episodic = _episodic(graph, measured)
+    episodic = _episodic(graph, measured, contended=contended)
     if not episodic and _is_device_bound(graph, step_ns):
         # The device limits the step, which therefore says nothing about the host's time.
         if host_ns:
@@ -159,13 +164,15 @@ def _with_host_of(graph: Graph, host_ns: float, step_ns: float) -> Fitted:
     return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
 
 
-def _episodic(graph: Graph, measured: Collection[str]) -> list[str]:
-    """The parts that vary from step to step and take a good share of the host's time."""
+def _episodic(graph: Graph, measured: Collection[str], *, contended: bool) -> list[str]:
+    """The parts that vary from step to step and take a good share of the host's time; of a loader
+    that paces the run, however little of its wait was recorded."""
     totals = {part: float(graph.call_parts[part].sum()) for part in graph.call_parts}
     host = sum(totals.values()) or 1.0
-    return [
-        part for part in EPISODIC if part not in measured and totals[part] > EPISODIC_SHARE * host
-    ]
+    least = dict.fromkeys(EPISODIC, EPISODIC_SHARE * host)
+    if contended:
+        least["input"] = 0.0
+    return [part for part in EPISODIC if part not in measured and totals[part] > least[part]]
 
 
 def _stretched(
@@ -174,7 +181,7 @@ def _stretched(
     """The recorded steps differ from the run's usual one by more than the profiler's cost: more or
     less of what varies, else of all host time, until it is met."""
     recorded, graph = graph, without_cost(graph, USUAL_COST_NS)
-    episodic = _episodic(graph, measured)
+    episodic = _episodic(graph, measured, contended=contended)
     parts = [part for part in graph.call_parts if part not in measured]
     factors, tasks = HOST_RANGE, copies
     cost_ns = USUAL_COST_NS

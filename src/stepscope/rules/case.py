@@ -10,7 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.host.loader import fetch_times, is_starved
+from stepscope.analyses.host.loader import POLICY as LOADER
+from stepscope.analyses.host.loader import fetch_times, is_starved, waiting_fetches
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -18,10 +19,11 @@ from stepscope.core.facts import RankFacts, Replayed
 from stepscope.core.recordings.find_db import SearchedConvolutions
 from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
+from stepscope.replay.changes import without_host_parts
 from stepscope.replay.graph import Graph, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
-from stepscope.replay.profiler_cost import fit
+from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, without_cost
 from stepscope.replay.resources import TaskKinds, shares
 from stepscope.replay.simulate import play
 from stepscope.rules.partition_verdict import is_blind
@@ -163,6 +165,8 @@ def case_of(
         measured["input"] = wait_ns
     if starved and unprofiled is None and step_ns is not None:
         measured |= _unrecorded_wait(context, graph)
+    if not starved and unprofiled is None and step_ns is not None and not graph.on_host:
+        starved = _waits_unprofiled(context, graph, step_ns)
     starved = starved or waits
     if graph.on_host:
         fitted = fit_on_host(graph, step_ns, measured)
@@ -205,6 +209,17 @@ def _unrecorded_wait(context: RankContext, graph: Graph) -> dict[str, float]:
     fetch_ns = float(np.mean(fetch_times(context.trace, context.host)))
     recorded_ns = float(graph.call_parts["input"].sum()) / max(graph.num_steps, 1)
     return {"input": fetch_ns} if recorded_ns < UNRECORDED_SHARE * fetch_ns else {}
+
+
+def _waits_unprofiled(context: RankContext, graph: Graph, step_ns: float) -> bool:
+    """A profiler makes the step longer, so that its loader all but keeps up. Where a recorded fetch
+    waits all the same, and the run's step is longer than the rest of the recorded one takes
+    without what recording cost, it is the loader that it waits for."""
+    inside = graph.call_parts["input"][graph.call_step >= 0]
+    if not waiting_fetches(context.trace, context.host).any() or not inside.any():
+        return False
+    rest = play(without_host_parts(without_cost(graph, USUAL_COST_NS), "input"))
+    return step_ns - rest.step_interval_ns >= LOADER.long_wait * step_ns
 
 
 def _measured(steps: UnprofiledSteps) -> dict[str, float]:

@@ -123,7 +123,10 @@ def _by_host(rank: RankFacts, _: str) -> Reason:
 
 
 def _by_loader(_rank: RankFacts, _: str) -> Reason:
-    return "waiting for batches whose making was not recorded", "stepscope run, or py-spy"
+    return (
+        "waiting for batches whose making was not recorded",
+        "with_stack=True, or py-spy: the lines that make them",
+    )
 
 
 def _by_copies(_rank: RankFacts, _: str) -> Reason:

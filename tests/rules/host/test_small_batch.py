@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from msgspec import structs
 
 from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import MemoryChange
 from stepscope.core.memory import BatchLine, BatchSize, MemoryUse
-from stepscope.core.trace import DeviceProperties, Launch, TraceMeta
+from stepscope.core.trace import DeviceProperties, Kind, Launch, TraceMeta
 from stepscope.hardware.lookup import find_spec_by_key
 from stepscope.rules.case import Case, case_of
 from stepscope.rules.host import small_batch
 from stepscope.rules.proposal import Proposal
+from stepscope.rules.shared.batch_size import SIZES, larger_batch
 from tests.rules.recorder import Recorder, gain
 from tests.tracing import op, trace_of
 
@@ -28,6 +31,7 @@ def accumulating(
     sync_us: float = 0,
     operator: str = "aten::mm",
     memory_bytes: int | None = None,
+    pause: str | None = None,
 ) -> Case:
     run = Recorder()
     for number in range(3):
@@ -56,6 +60,11 @@ def accumulating(
         began = run.now
         run.launch("aten::_fused_adamw_", kernel_us=10)
         run.span("Optimizer.step#AdamW.step", began)
+        if pause is not None:
+            began = run.now
+            run.work(5_000)
+            run.item()
+            run.span(pause, began)
         run.step(number, start)
     shape = Launch(
         grid=(blocks, 1, 1),
@@ -173,8 +182,8 @@ def test_without_memory_a_larger_batch_is_an_alternative_to_what_helps_the_host(
 
 
 def test_what_a_step_moves_says_that_a_larger_batch_fits() -> None:
-    """70 us of kernels at 4.8 TB/s move 0.3 GB: four times as much is a hundredth of the memory,
-    and more than a memory of 1 GB has."""
+    """70 us of kernels at 4.8 TB/s move 0.3 GB and hold half of it: four times as much is a
+    hundredth of the memory, and more than half a memory of 1 GB."""
     small, large = (
         small_batch.propose(
             accumulating(rounds=1, kernel_us=3, blocks=10, host_us=40, memory_bytes=size)
@@ -187,7 +196,25 @@ def test_what_a_step_moves_says_that_a_larger_batch_fits() -> None:
     assert not large.alternative_to
     assert large.listed_last
     assert "not known" not in large.action
-    assert "holds no more of 140 GB" in large.evidence[2]
+    assert "holds no more than 624 MB of 140 GB" in large.evidence[2]
+
+
+@pytest.mark.parametrize("pause", ["torch.save at job/train.py(41): main", "Python GC"])
+def test_a_pause_in_each_step_is_shared_by_the_samples_after_its_own_fix(pause: str) -> None:
+    case = roomy(accumulating(rounds=1, kernel_us=20, blocks=10_000, pause=pause))
+    said = small_batch.propose(case)
+    assert isinstance(said, Proposal)
+    assert said.listed_last
+    assert gain(case, said) > 4
+
+
+def test_what_is_saved_is_copied_once_however_large_the_batch() -> None:
+    for pause, times in (("torch.save at job/train.py(41): main", 1), ("Python GC", 4)):
+        case = accumulating(rounds=1, kernel_us=20, blocks=10, pause=pause)
+        assert case.graph is not None
+        copied = case.context.trace.is_kind(Kind.MEMCPY)[case.graph.task_event]
+        larger = larger_batch(case, case.graph, 4, SIZES.roof_share)
+        assert np.allclose(4 * larger.task_ns[copied], times * case.graph.task_ns[copied])
 
 
 def test_without_memory_a_device_that_limits_the_step_is_left_alone() -> None:

@@ -9,8 +9,10 @@ what the rest of the step needs, whichever is longer.
 
 Evidence it needs: `enumerate(DataLoader)` marks, which the profiler records by itself. The number
 of workers and of cores is not in a trace: that is why the range is wide. A profiler slows the step,
-and a loader that is nearly enough then keeps up: a run recorded by `stepscope run` shows what its
-unprofiled steps wait, how many cores the workers use, and what more of them would bring.
+and a loader that is nearly enough then all but keeps up: given the unprofiled step (`--step-ms`),
+one recorded wait will do where the rest of the step, without what recording cost, is too short for
+it. A run recorded by `stepscope run` shows what its unprofiled steps wait, how many cores the
+workers use, and what more of them would bring.
 
 What to do: look at the cores first. If the workers leave some idle, raise `num_workers` to the
 cores per rank. If they are all busy, make a batch cheaper: decode smaller, cache, move transforms

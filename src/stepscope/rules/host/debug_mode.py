@@ -151,5 +151,5 @@ def _stack_notes(case: Case) -> Intervals:
         usual[name] = int(np.median(lead_ns[~recorded & (names == name)]))
     over = np.maximum(lead_ns - usual[names], 0) * recorded
     noted = over > POLICY.least_note_ns
-    start = trace.start_ns[ops[noted]]
-    return union(start, start + over[noted])
+    end = begin[ops[noted]]
+    return union(end - over[noted], end)

@@ -9,17 +9,17 @@ Why it costs: a small batch costs the host as many launches as a large one, and 
 the exchange of gradients the same. A batch k times as large divides all of that by k for each
 sample, and a kernel that did not fill the device does not take k times as long. Kernels that do
 fill it take k times as long, and then nothing is won: the replay says which. The loader is reckoned
-to take k times as long for k times the samples, and at best no longer than for few.
+to take k times as long for k times the samples, and at best no longer than for few. What saves or
+collects in each step takes as long for many: its own fix is listed first.
 
 Evidence it needs: kernels distinguished as forward, backward and optimizer; shapes
 (`record_shapes=True`) for the roofs; the allocator's events (`profile_memory=True`, `stepscope run
 --memory`) for what each batch takes of memory: no more is proposed than fits. Without them no more
-than 4 times as large, and after what else helps. A tensor that a step makes or uses is moved in it,
-so what its kernels move is the most that it can hold: where four times that fits, with as much
-again to spare for what no step uses, the batch does. Else a larger batch is said beside what helps
-the host, with the doubt. Steps with
-operators as large as the data say (nonzero, masked_select) are not judged: a detector's boxes grow
-with the images, one by one.
+than 4 times as large, and after what else helps. A tensor that a step makes is written and read in
+it, so half of what its kernels move is the most that it can hold: where four times that fits, with
+as much again to spare for what no step uses, the batch does. Else a larger batch is said beside
+what helps the host, with the doubt. Steps with operators as large as the data say (nonzero,
+masked_select) are not judged: a detector's boxes grow with the images, one by one.
 
 What to do: where gradients are accumulated, a larger micro-batch with fewer accumulation steps, as
 far as memory goes. Layers that look at the batch (BatchNorm) see more of it then. Where they are
@@ -42,7 +42,7 @@ from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
 from stepscope.core.trace import NONE, Bool, Int64, Kind
-from stepscope.replay.changes import without_tasks, without_waits
+from stepscope.replay.changes import without_host_parts, without_tasks, without_waits
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
@@ -53,9 +53,9 @@ from stepscope.rules.shared.batch_size import (
     batches,
     change_to,
     has_room,
+    held_bytes,
     is_data_sized,
     surely_fits,
-    touched_bytes,
 )
 from stepscope.rules.shared.host_ranges import call_of_task, tasks_of
 from stepscope.rules.shared.loading import with_input
@@ -74,6 +74,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     same_share: float = 0.9
     """Of a micro-step's kernels that must recur in the others, by name, for them to be the same
     work on other data."""
+    worth: float = 1.02
+    """Pauses whose absence gives less have no fix that comes first."""
 
 
 POLICY = Policy()
@@ -132,7 +134,7 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         + ("" if fits else "; whether memory has room for it is not known"),
         evidence=(
             *(_price(case, each) for each in tried),
-            *(() if knows_room or not fits else (_touched_words(case, best.times),)),
+            *(() if knows_room or not fits else (_held_words(case, best.times),)),
             _room_words(memory),
         ),
         change=change_to(case, best.times, SIZES.roof_share),
@@ -140,12 +142,18 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
         hopeful=change_to(case, best.times, 1.0),
         changes_numerics=True,
         alternative_to=() if fits else INSTEAD_OF,
-        listed_last=not knows_room,
+        listed_last=not knows_room or _pauses(case),
         samples_times=float(best.times),
         memory=None
         if before is None or best.memory_bytes is None
         else MemoryChange(before_bytes=before, after_bytes=best.memory_bytes),
     )
+
+
+def _pauses(case: Case) -> bool:
+    """Whether saving or collecting costs the step anything: that has a fix of its own."""
+    assert case.graph is not None
+    return case.speedup(without_host_parts(case.graph, "io", "gc")) >= POLICY.worth
 
 
 def _price(case: Case, batch: Batch) -> str:
@@ -167,11 +175,11 @@ def _samples_per_s(case: Case) -> float | None:
     return loader.batch_size / case.step_interval_ns * 1e9
 
 
-def _touched_words(case: Case, times: float) -> str:
-    device, touched = case.context.device, touched_bytes(case, times)
-    assert device is not None and device.memory_bytes and touched is not None
+def _held_words(case: Case, times: float) -> str:
+    device, held = case.context.device, held_bytes(case, times)
+    assert device is not None and device.memory_bytes and held is not None
     return (
-        f"a step with it moves {size_words(round(touched))}, and so holds no more of "
+        f"by what its kernels move, a step with it holds no more than {size_words(round(held))} of "
         f"{size_words(device.memory_bytes)}, but for what no step uses"
     )
 

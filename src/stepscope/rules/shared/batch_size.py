@@ -21,6 +21,7 @@ from stepscope.core.trace import NONE, Bool, Float64, Kind, Launch
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
+from stepscope.rules.shared.host_ranges import calls_inside, tasks_of
 from stepscope.workload.operands import operand
 
 THREADS_PER_SM = 2048
@@ -28,10 +29,10 @@ THREADS_PER_SM = 2048
 Programming Guide, table of compute capabilities)."""
 DATA_SIZED = re.compile(r"^aten::(nonzero|masked_select|_unique2|unique_dim|repeat_interleave)$")
 """Operators whose output is as large as the data say: how such a step grows is not known."""
-WITH_SAMPLES = ("input", "transfer", "compile", "io", "gc")
+WITH_SAMPLES = ("input", "transfer", "compile")
 """Parts of the host's time that are taken to grow with the samples: loading and copying do; what
-compiles, saves or collects in each step has a fault of its own, which a larger batch is not to
-hide."""
+compiles in each step may compile another batch again. Saving and collecting take as long whatever
+the batch."""
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
@@ -55,9 +56,9 @@ class Sizes(Struct, frozen=True, kw_only=True):
     is no reason to try without knowing that it fits."""
     unknown_worth: float = 1.6
     """The same where memory is not known: only of a step that hardly grows with the batch."""
-    touched_share: float = 0.5
-    """Of the device's memory that a step with the larger batch may touch: the rest is for what is
-    held and not touched (averages of weights, other models, the allocator's cache)."""
+    held_share: float = 0.5
+    """Of the device's memory that what a step with the larger batch moves may take: the rest is for
+    what no step uses (averages of weights, other models, the allocator's cache)."""
 
 
 SIZES = Sizes()
@@ -76,8 +77,8 @@ def larger_batch(case: Case, graph: Graph, times: float, roof_share: float) -> G
     """The step, per sample, with a batch so many times as large."""
     grows = _growing(case, graph)
     sized = at_size(case, graph, times, roof_share)
-    copied = case.context.trace.is_kind(Kind.MEMCPY)[graph.task_event]
-    longer = np.where(grows, sized, np.where(copied, times * graph.task_ns, graph.task_ns))
+    copied = np.where(_copied(case, graph), times * graph.task_ns, graph.task_ns)
+    longer = np.where(grows, sized, copied)
     parts = {
         part: ns if part in WITH_SAMPLES else ns / times for part, ns in graph.call_parts.items()
     }
@@ -124,26 +125,30 @@ def has_room(memory: MemoryUse | None, times: float) -> bool | None:
     return None if times not in sizes else sizes[times] is not None
 
 
-def touched_bytes(case: Case, times: float) -> float | None:
-    """The most that a step with a batch so many times as large can touch: all that its kernels move
-    now, those that grow as many times. A tensor that a step makes or uses is moved in it once at
-    least. None where the device's rate is not known."""
-    graph, roofs = case.graph, case.context.roofs
+def held_bytes(case: Case, times: float) -> float | None:
+    """The most that a step with a batch so many times as large can hold of what it makes or uses:
+    all that its kernels move now, those that grow as many times. Of these it holds half at most: a
+    tensor of samples is made in the step, written and read there once at least. None where the
+    device's rate is not known."""
+    graph, roofs, trace = case.graph, case.context.roofs, case.context.trace
     assert graph is not None
     if roofs is None:
         return None
+    size = trace.size_bytes[graph.task_event]
     at_rate = graph.task_ns * 1e-9 * roofs.spec.bandwidth_bytes_per_s.value
     moved = np.where(np.isnan(case.table.bytes), at_rate, case.table.bytes)
-    grown = moved * np.where(_growing(case, graph), times, 1.0)
-    return float(grown.sum()) / max(graph.num_steps, 1)
+    moved = np.where(trace.is_kind(Kind.MEMCPY)[graph.task_event] & (size != NONE), size, moved)
+    copied = np.where(_copied(case, graph), times, 1.0)
+    held = moved * np.where(_growing(case, graph), times / 2, copied)
+    return float(held.sum()) / max(graph.num_steps, 1)
 
 
 def surely_fits(case: Case, times: float) -> bool:
-    """Whether all that a step with the larger batch can touch fits with room to spare."""
-    device, touched = case.context.device, touched_bytes(case, times)
-    if touched is None or device is None or not device.memory_bytes:
+    """Whether all that a step with the larger batch can hold fits with room to spare."""
+    device, held = case.context.device, held_bytes(case, times)
+    if held is None or device is None or not device.memory_bytes:
         return False
-    return touched <= SIZES.touched_share * device.memory_bytes
+    return held <= SIZES.held_share * device.memory_bytes
 
 
 def change_to(case: Case, times: float, roof_share: float) -> Change:
@@ -157,6 +162,12 @@ def _growing(case: Case, graph: Graph) -> Bool:
     kernel = trace.is_kind(Kind.KERNEL)[graph.task_event]
     collective = case.context.collective[graph.task_event]
     return kernel & ~collective & ~table.optimizer & ~_of_weights(case)
+
+
+def _copied(case: Case, graph: Graph) -> Bool:
+    """Copies of samples: all but those of what is saved."""
+    saved = tasks_of(graph, calls_inside(graph, case.context.host.io))
+    return case.context.trace.is_kind(Kind.MEMCPY)[graph.task_event] & ~saved
 
 
 def _of_weights(case: Case) -> Bool:

@@ -12,7 +12,8 @@ from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtra
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
-from stepscope.replay.graph import Graph
+from stepscope.replay.graph import Graph, recorded_weights
+from stepscope.replay.profiler_cost import without_cost_ns
 from stepscope.rules.case import Case
 
 
@@ -50,12 +51,18 @@ def waiting_of(case: Case, graph: Graph) -> Intervals:
 
 def share_inside(case: Case, graph: Graph, ranges: Intervals) -> Float64:
     """Per call, the share of the host's own time from it to the next call that lies inside the
-    ranges."""
+    ranges, without what recording cost there and outside."""
     waiting = waiting_of(case, graph)
     start, end = graph.call_start_ns, graph.call_end_ns
     own = end - start - lengths_in(start, end, waiting)
-    inside = lengths_in(start, end, subtract(ranges, waiting))
-    share: Float64 = np.clip(inside / np.maximum(own, 1), 0.0, 1.0)
+    inside = np.minimum(lengths_in(start, end, subtract(ranges, waiting)), own)
+    times, weight = recorded_weights(case.replayed, case.context.host)
+    recorded = np.concatenate([[0], np.cumsum(weight * contains(ranges, times))])
+    events = recorded[np.searchsorted(times, end)] - recorded[np.searchsorted(times, start)]
+    cost_ns = 0.0 if case.facts.replayed is None else case.facts.replayed.cost_ns
+    left = without_cost_ns(inside, events, cost_ns)
+    other = without_cost_ns(own - inside, graph.call_events["work"] - events, cost_ns)
+    share: Float64 = left / np.maximum(left + other, 1.0)
     return share
 
 
