@@ -21,7 +21,6 @@ Example: a 2-layer GPT-2 with 50257 tokens took 28.5 ms a step, 15.2 ms with 503
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 from msgspec import Struct
@@ -33,7 +32,7 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.padded_products import ROW_OF, padded_times
+from stepscope.rules.shared.padded_products import MISALIGNED_NAME, ROW_OF, padded_times
 from stepscope.rules.shared.products import product_sizes
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -54,7 +53,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
-BY_NAME = re.compile(r"align[12](?!\d)")
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -72,7 +70,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
     steps, sizes = max(graph.num_steps, 1), product_sizes(table, int(table.op[longest]))
-    named = int(matching(table.trace, BY_NAME)[graph.task_event[slow]].sum())
+    named = int(matching(table.trace, MISALIGNED_NAME)[graph.task_event[slow]].sum())
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -98,7 +96,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
-    named = table.of_category("gemm") & matching(table.trace, BY_NAME)[graph.task_event]
+    named = table.of_category("gemm") & matching(table.trace, MISALIGNED_NAME)[graph.task_event]
     named &= table.tensor_core == 1
     reason = "products in kernels named align1 or align2, of sizes not known"
     return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,8 @@ from stepscope.workload.operands import is_shape
 
 ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
 """Numbers in 16 bytes."""
+MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
+"""Of kernels that load one or two numbers at a time."""
 MOST_PADDING = 1.125
 """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class) is
 not padded."""
