@@ -1,10 +1,20 @@
+from types import ModuleType
+
+import pytest
+
+from stepscope.analyses.rank_context import build_context
 from stepscope.core.diagnosis import Abstention
+from stepscope.core.trace import OpInputs, TraceMeta
+from stepscope.hardware.lookup import find_spec
+from stepscope.rules.case import Case, case_of
 from stepscope.rules.compute import fp32_matmul, tf32_off
 from stepscope.rules.proposal import Proposal
 from tests.rules.judging import finding_of
-from tests.rules.steps import case_of_steps, launch
+from tests.rules.steps import H200, case_of_steps, launch
+from tests.tracing import Event, call, kernel, mark, op, trace_of
 
 SGEMM = "cutlass_80_simt_sgemm_128x256_8x4_nt_align1"
+BY_GROUP = "implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false, false, true>"
 WIDE = "[[8192, 4096], [4096, 4096]]", '["float", "float"]'
 TINY = "[[64, 256], [256, 256]]", '["float", "float"]'
 
@@ -61,3 +71,49 @@ def test_fp32_matmul_leaves_depthwise_convolutions_alone() -> None:
         "aten::_conv_depthwise2d", "conv_depthwise2d_forward_kernel", 900.0, dims, types
     )
     assert fp32_matmul.propose(case_of_steps(*[depthwise] * 6)) is None
+
+
+def grouped(num_streams: int) -> Case:
+    """A 3 x 3 convolution in 32 groups of 4 channels, a kernel of 5 us for each group."""
+    detail = OpInputs(
+        dims="[[48, 128, 44, 44], [128, 4, 3, 3], [], [], [], []]",
+        types='["float", "float", "ScalarList", "ScalarList", "ScalarList", "Scalar"]',
+        strides="[[247808, 1936, 44, 1], [36, 9, 3, 1], [], [], [], []]",
+        concrete='["", "", "[1, 1]", "[1, 1]", "[1, 1]", "32"]',
+    )
+    events: list[Event] = []
+    free, host, number = [0] * num_streams, 0, 0
+    for step in range(4):
+        began = host
+        for _ in range(4):
+            start = host
+            for group in range(32):
+                number += 1
+                events.append(call("cudaLaunchKernel", host + 100, host + 9_900, number))
+                stream = group % num_streams
+                ready = max(free[stream], host + 3_000)
+                free[stream] = ready + 5_000
+                events.append(kernel(BY_GROUP, ready, free[stream], number, stream=7 + stream))
+                host += 10_000
+            events.append(op("aten::cudnn_convolution", start, host, detail=detail))
+        events.append(mark(f"ProfilerStep#{step}", began, host + 1))
+        host += 2
+    meta = TraceMeta(path="built", devices=(H200,), has_shapes=True)
+    return case_of(build_context(trace_of(*events, meta=meta), find_spec(H200)), 0, None)
+
+
+@pytest.mark.parametrize("rule", [fp32_matmul, tf32_off])
+def test_groups_that_were_launched_one_by_one_are_launched_together(rule: ModuleType) -> None:
+    """The host took 32 launches of 10 us for each convolution."""
+    case = grouped(num_streams=8)
+    proposal = rule.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert finding_of(case, proposal).predicted_speedup > 3
+
+
+def test_kernels_of_one_stream_keep_their_launches() -> None:
+    """A transposed convolution looks grouped by its weight."""
+    case = grouped(num_streams=1)
+    proposal = tf32_off.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert finding_of(case, proposal).predicted_speedup < 1.1

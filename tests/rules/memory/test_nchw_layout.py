@@ -163,3 +163,32 @@ def test_nchw_layout_keeps_the_rounding_of_fp32_tensors() -> None:
     assert (
         1.15 < finding_of(case, proposal).predicted_speedup < 1.3
     )  # 200 us to 162: the pass stays as a copy
+
+
+def pointwise(us: float, kernel: str, *, channels: int = 256) -> Launch:
+    """Over 128 images of 14 x 14: 16 MB read and written, 0.8 GFLOP."""
+    return launch(
+        "aten::cudnn_convolution",
+        kernel,
+        us,
+        f"[[128, {channels}, 14, 14], [64, {channels}, 1, 1], [], [], [], []]",
+        '["c10::BFloat16", "c10::BFloat16", "ScalarList", "ScalarList", "ScalarList", "Scalar"]',
+        strides=f"[[{channels * 196}, 196, 14, 1], [{channels}, 1, 1, 1], [], [], [], []]",
+        concrete='["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1"]',
+    )
+
+
+ALIGN1 = "cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nn_align1"
+
+
+def test_pointwise_convolutions_over_odd_images_are_aligned_in_nhwc() -> None:
+    case = case_of_steps(*[pointwise(80.0, ALIGN1)] * 4)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert 10 < finding_of(case, proposal).predicted_speedup < 12  # 80 us to 3 + 4.2
+
+
+def test_pointwise_convolutions_that_load_whole_rows_or_have_odd_channels_stay() -> None:
+    fast = pointwise(80.0, "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc")
+    odd = pointwise(80.0, ALIGN1, channels=250)
+    assert nchw_layout.propose(case_of_steps(*[fast, odd] * 4)) is None

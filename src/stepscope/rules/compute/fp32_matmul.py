@@ -8,7 +8,8 @@ bf16. Products that keep the device busy become that much shorter; those that wa
 not, and autocast adds casts, each a kernel and a launch, going forward and back: of every weight
 and bias, and of what a layer norm, a sum of residuals or a softmax gives in fp32. What lies between
 products is half as wide and its kernels half as long. Where the host is the limit, or what is cast
-is larger than what is multiplied, the step becomes slower.
+is larger than what is multiplied, the step becomes slower. Grouped convolutions that cuDNN took
+group by group, a launch for each, mostly become one kernel.
 
 Evidence it needs: shapes (`record_shapes=True`), to tell each product's FLOPs and its type.
 

@@ -21,12 +21,10 @@ Example: a 2-layer GPT-2 with 50257 tokens took 28.5 ms a step, 15.2 ms with 503
 from __future__ import annotations
 
 import math
-import re
 
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Bool, Float64
@@ -34,12 +32,10 @@ from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
-from stepscope.rules.shared.products import PRODUCTS, product_sizes
-from stepscope.rules.shared.rates import matrix_ns
+from stepscope.rules.shared.padded_products import MISALIGNED_NAME, ROW_OF, padded_times
+from stepscope.rules.shared.products import product_sizes
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.workload.inputs import ParsedInputs
-from stepscope.workload.operands import is_shape
 
 CODE = "misaligned-shapes"
 BOUND = "compute"
@@ -50,9 +46,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Of the step in such products below which there is nothing to say."""
     unknown_share: float = 0.05
     """Of the step in kernels that look so by name, from which it is worth asking for shapes."""
-    most_padding: float = 1.125
-    """Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class)
-    is not padded."""
     pad_to: int = 64
     uncertainty: float = 0.25
     """Of the padded products' time, either way: what well-made products differ by (0.69 to 0.81 of
@@ -60,9 +53,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
-ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
-"""Numbers in 16 bytes."""
-BY_NAME = re.compile(r"align[12](?!\d)")
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -73,14 +63,14 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if roofs is None or not case.context.trace.meta.has_shapes:
         return _ask(case, graph, table)
-    padded, plain = _padded_ns(graph, table, roofs)
+    padded, plain = padded_times(graph, table, roofs)
     slow = ~np.isnan(padded) & (graph.task_ns > np.nan_to_num(padded) * plain)
     spent_ms = per_step_ms(graph, slow)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return None
     longest = int(np.flatnonzero(slow)[np.argmax(graph.task_ns[slow])])
     steps, sizes = max(graph.num_steps, 1), product_sizes(table, int(table.op[longest]))
-    named = int(matching(table.trace, BY_NAME)[graph.task_event[slow]].sum())
+    named = int(matching(table.trace, MISALIGNED_NAME)[graph.task_event[slow]].sum())
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -106,77 +96,10 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _ask(case: Case, graph: Graph, table: TaskTable) -> Abstention | None:
-    named = table.of_category("gemm") & matching(table.trace, BY_NAME)[graph.task_event]
+    named = table.of_category("gemm") & matching(table.trace, MISALIGNED_NAME)[graph.task_event]
     named &= table.tensor_core == 1
     reason = "products in kernels named align1 or align2, of sizes not known"
     return ask_for_shapes(case, CODE, named, POLICY.unknown_share, reason)
-
-
-def _padded_ns(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
-    """Per task the padded product's best time, NaN where it is no misaligned product; and how much
-    longer aligned ones take."""
-    padded = np.full(len(graph), np.nan)
-    aligned_now = aligned_best = 0.0
-    products = table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
-    products &= table.where(
-        lambda op: table.op_name(op) in PRODUCTS and table.inputs(op) is not None
-    )
-    known: dict[tuple[int, str, float, float], _Padding] = {}
-    for task in np.flatnonzero(products).tolist():
-        precision, flops, size = table.precision[task], table.flops[task], table.bytes[task]
-        if precision not in ROW_OF:
-            continue
-        key = (int(table.alike[task]), precision, float(flops), float(size))
-        if key not in known:
-            known[key] = _padding(table, roofs, int(table.op[task]), *key[1:])
-        padding = known[key]
-        if padding.is_aligned:
-            aligned_now += float(graph.task_ns[task])
-            aligned_best += padding.best_ns
-        elif padding.growth <= POLICY.most_padding:
-            padded[task] = padding.best_ns
-    slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
-    return padded, slowdown
-
-
-class _Padding(Struct, frozen=True, kw_only=True):
-    """A product with every odd dimension padded."""
-
-    is_aligned: bool
-    """It has none."""
-    growth: float
-    """How much larger it is."""
-    best_ns: float
-
-
-def _padding(
-    table: TaskTable, roofs: DevicePeaks, op: int, precision: str, flops: float, size: float
-) -> _Padding:
-    inputs, row = table.inputs(op), ROW_OF[precision]
-    assert inputs is not None
-    growth = math.prod(
-        math.ceil(side / row) * row / max(side, 1)
-        for side in product_sizes(table, op)
-        if side % row
-    )
-    return _Padding(
-        is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
-        growth=growth,
-        best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
-    )
-
-
-def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
-    """Whether the rows of both operands and of the output are whole."""
-    for position in positions:
-        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
-        if not is_shape(dims) or len(dims) != 2:
-            return True
-        leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
-        if leading % row:
-            return False
-    out = inputs.dims[positions[1]]
-    return not (is_shape(out) and out[1] % row)
 
 
 def _odd_words(sizes: tuple[int, int, int], precision: str) -> str:

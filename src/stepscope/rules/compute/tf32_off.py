@@ -6,6 +6,7 @@ device that has TF32.
 Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in TF32, which keeps
 the range of fp32 and ten of its bits. No cast is added and no tensor changes its type: where the
 host is nearly the limit, this gives more than autocast, and elsewhere it is the first half of it.
+Grouped convolutions that cuDNN took group by group, a launch for each, mostly become one kernel.
 
 Evidence it needs: shapes (`record_shapes=True`).
 

@@ -8,7 +8,8 @@ that could be larger.
 Why it costs: a small batch costs the host as many launches as a large one, and the optimizer and
 the exchange of gradients the same. A batch k times as large divides all of that by k for each
 sample, and a kernel that did not fill the device does not take k times as long. Kernels that do
-fill it take k times as long, and then nothing is won: the replay says which. The loader is reckoned
+fill it take k times as long, and then nothing is won: the replay says which. Nor do products whose
+rows are no multiple of 16 bytes (`misaligned-shapes`) get a faster kernel. The loader is reckoned
 to take k times as long for k times the samples, and at best no longer than for few. What saves or
 collects in each step takes as long for many: its own fix is listed first.
 

@@ -22,6 +22,7 @@ from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.host_ranges import calls_inside, tasks_of
+from stepscope.rules.shared.padded_products import is_misaligned
 from stepscope.workload.operands import operand
 
 THREADS_PER_SM = 2048
@@ -189,16 +190,16 @@ def at_size(case: Case, graph: Graph, times: float, roof_share: float) -> Float6
     """How long each task takes on `times` times the data: no less than its roof allows, where that
     is known, and as much longer as it fills the device already: a kernel that does, and is far from
     its roof all the same, gains nothing by being larger. Products do: theirs is another kernel
-    then, with larger tiles."""
+    then, with larger tiles, unless their rows are odd, and only kernels that load number by number
+    take them."""
     floor = np.full(len(case.context.trace), np.nan)
     floor[case.context.kernels.kernels] = case.context.kernels.floor_ns
     is_vector = case.table.of_category("gemm") & (case.table.tensor_core == 0)
     share = np.where(is_vector, min(SIZES.vector_times * roof_share, 1.0), roof_share)
     by_roof = times * floor[graph.task_event] / share
     by_fill = times * graph.task_ns * np.minimum(filled_share(case, graph), 1.0)
-    needed = np.where(
-        case.table.of_category("gemm") & ~np.isnan(by_roof), by_roof, np.fmax(by_roof, by_fill)
-    )
+    retiled = case.table.of_category("gemm") & ~np.isnan(by_roof) & ~is_misaligned(case)
+    needed = np.where(retiled, by_roof, np.fmax(by_roof, by_fill))
     result: Float64 = np.clip(needed, graph.task_ns, times * graph.task_ns)
     return result
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import Operand, is_shape, operand
 
-TENSOR_CORE_CHANNELS = 8
-"""Channels of a group that a tensor core's tile needs in 16 bits (4 in TF32); kernels for fewer use
-none."""
+TENSOR_CORE_CHANNELS = 4
+"""Channels of a group that a tensor core's tile needs in TF32; for the 8 of 16 bits cuDNN pads them
+(release notes of 7.3). Kernels for fewer use none."""
 NARROW_CHANNELS = 64
 """In and out, up to which the compiler takes a convolution for a narrow one (torch 2.11 and
 2.13)."""
@@ -42,6 +42,12 @@ def is_thin(table: TaskTable, op: int) -> bool:
         return "depthwise" in table.op_name(op)
     image, weight = pair
     return weight.dims[1] < min(image.dims[1], TENSOR_CORE_CHANNELS)
+
+
+def is_grouped(table: TaskTable, op: int) -> bool:
+    """Whether a filter sees some of the channels alone; a transposed convolution may look so."""
+    pair = image_and_weight(table, op)
+    return pair is not None and pair[1].dims[1] < pair[0].dims[1]
 
 
 def is_picture(image: Operand) -> bool:

@@ -9,16 +9,17 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.grouping import is_among
+from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Float64
-from stepscope.replay.changes import Change
+from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.autocast import under_autocast
-from stepscope.rules.shared.convolutions import is_nchw, is_thin
+from stepscope.rules.shared.convolutions import is_grouped, is_nchw, is_thin
 from stepscope.rules.shared.half_width import more_norm_kernels, times_in_half
-from stepscope.rules.shared.host_ranges import with_launches
+from stepscope.rules.shared.host_ranges import call_of_task, with_launches
 from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
@@ -96,9 +97,12 @@ def at_precision(
     graph, table, slow, sized = case.graph, case.table, products.slow, products.sized
     assert graph is not None
     times = _times(table, roofs, slow, sized, precision)
+    whole = _groups_at_once(case, graph, sized)
     if precision == "tf32":
-        return lambda before: replace(
-            before, task_ns=np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
+        return lambda before: whole(
+            replace(
+                before, task_ns=np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
+            )
         )
     cast = under_autocast(case, roofs)
     others_ns = times_in_half(graph, table, roofs, cast.narrow)
@@ -109,9 +113,29 @@ def at_precision(
         # What another fix has changed, as by fusing it, is not what it was.
         others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
         narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
-        return with_launches(narrower, table.optimizer, launches)
+        return with_launches(whole(narrower), table.optimizer, launches)
 
     return change
+
+
+def _groups_at_once(case: Case, graph: Graph, sized: Bool) -> Change:
+    """Grouped convolutions launched once. Without tensor cores cuDNN takes each group by itself,
+    spread over streams of its own (ResNeXt-50: 32 kernels going forward, 96 and 32 memsets going
+    back); its kernels for tensor cores mostly take all groups (RegNet in bf16)."""
+    table, trace = case.table, case.replayed
+    grouped = table.where(partial(is_grouped, table)) & is_among(table.op, table.op[sized])
+    tasks = np.flatnonzero(grouped)
+    ops, first, of_op = np.unique(table.op[tasks], return_index=True, return_inverse=True)
+    elsewhere = graph.task_stream[tasks] != graph.task_stream[tasks[first]][of_op]
+    by_group = np.bincount(of_op, elsewhere, minlength=len(ops)) > 0
+    if not by_group.any():
+        return lambda before: before
+    call = graph.call_event[call_of_task(graph)[tasks]]
+    last = np.zeros(len(ops), np.int64)
+    np.maximum.at(last, of_op, trace.end_ns[call])
+    gone = union(trace.end_ns[call[first]][by_group], last[by_group])
+    single = is_among(table.op, ops[by_group]) & ~sized
+    return lambda before: without_host_ranges(without_tasks(before, single), gone)
 
 
 def _times(

@@ -1,0 +1,141 @@
+"""Products whose rows are no multiple of 16 bytes, and how long they take padded."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+
+import numpy as np
+from msgspec import Struct
+
+from stepscope.analyses.kernels.measured_rates import DevicePeaks
+from stepscope.core.trace import Bool, Float64
+from stepscope.replay.changes import Change, with_task_ns
+from stepscope.replay.graph import Graph
+from stepscope.rules.case import Case
+from stepscope.rules.shared.products import PRODUCTS, product_sizes
+from stepscope.rules.shared.rates import matrix_ns, stream_ns
+from stepscope.rules.task_table import TaskTable
+from stepscope.workload.inputs import ParsedInputs
+from stepscope.workload.operands import is_shape
+
+ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
+"""Numbers in 16 bytes."""
+MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
+"""Of kernels that load one or two numbers at a time."""
+MOST_PADDING = 1.125
+"""Times its arithmetic, with the padding: a dimension of a few numbers (a head for one class) is
+not padded."""
+COMPILER_WORTH = 1.1
+"""Times the padded product's time, from which the compiler pads (torch 2.11, `shape_padding`): it
+times both as it compiles."""
+
+
+def padded_times(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
+    """Per task the padded product's best time, NaN where it is no misaligned product; and how much
+    longer aligned ones take."""
+    padded = np.full(len(graph), np.nan)
+    aligned_now = aligned_best = 0.0
+    products = table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
+    products &= table.where(
+        lambda op: table.op_name(op) in PRODUCTS and table.inputs(op) is not None
+    )
+    known: dict[tuple[int, str, float, float], _Padding] = {}
+    for task in np.flatnonzero(products).tolist():
+        precision, flops, size = table.precision[task], table.flops[task], table.bytes[task]
+        if precision not in ROW_OF:
+            continue
+        key = (int(table.alike[task]), precision, float(flops), float(size))
+        if key not in known:
+            known[key] = _padding(table, roofs, int(table.op[task]), *key[1:])
+        padding = known[key]
+        if padding.is_aligned:
+            aligned_now += float(graph.task_ns[task])
+            aligned_best += padding.best_ns
+        elif padding.growth <= MOST_PADDING:
+            padded[task] = padding.best_ns
+    slowdown = max(aligned_now / aligned_best, 1.0) if aligned_best > 0 else 1.0
+    return padded, slowdown
+
+
+def is_misaligned(case: Case) -> Bool:
+    """Tasks that are such products."""
+    table = case.table
+    row_of = np.array([ROW_OF.get(precision, 0) for precision in table.precision], np.int64)
+    misaligned = np.zeros(len(table.op), np.bool_)
+    for row in set(ROW_OF.values()):
+        odd = table.where(partial(_is_odd, table, row=row))
+        misaligned |= (row_of == row) & odd & table.of_category("gemm")
+    return misaligned
+
+
+def _is_odd(table: TaskTable, op: int, row: int) -> bool:
+    inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
+    return inputs is not None and positions is not None and not _is_aligned(inputs, positions, row)
+
+
+class _Padding(Struct, frozen=True, kw_only=True):
+    """A product with every odd dimension padded."""
+
+    is_aligned: bool
+    """It has none."""
+    growth: float
+    """How much larger it is."""
+    best_ns: float
+
+
+def _padding(
+    table: TaskTable, roofs: DevicePeaks, op: int, precision: str, flops: float, size: float
+) -> _Padding:
+    inputs, row = table.inputs(op), ROW_OF[precision]
+    assert inputs is not None
+    growth = math.prod(
+        math.ceil(side / row) * row / max(side, 1)
+        for side in product_sizes(table, op)
+        if side % row
+    )
+    return _Padding(
+        is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
+        growth=growth,
+        best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
+    )
+
+
+def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
+    """Whether the rows of both operands and of the output are whole."""
+    for position in positions:
+        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
+        if not is_shape(dims) or len(dims) != 2:
+            return True
+        leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
+        if leading % row:
+            return False
+    out = inputs.dims[positions[1]]
+    return not (is_shape(out) and out[1] % row)
+
+
+def padded_by_compiler(case: Case) -> Change | None:
+    """torch.compile pads these products where that pays, with the copies that it takes. None where
+    there are none."""
+    graph, roofs, table = case.graph, case.context.roofs, case.table
+    if graph is None or roofs is None or not case.context.trace.meta.has_shapes:
+        return None
+    best, plain = padded_times(graph, table, roofs)
+    times = best * plain
+    for task in np.flatnonzero(~np.isnan(best)).tolist():
+        times[task] += _copies_ns(table, roofs, int(table.op[task]), ROW_OF[table.precision[task]])
+    slow = graph.task_ns > np.nan_to_num(times, nan=np.inf) * COMPILER_WORTH
+    if not slow.any():
+        return None
+    return lambda before: with_task_ns(before, slow, np.where(slow, times, np.inf))
+
+
+def _copies_ns(table: TaskTable, roofs: DevicePeaks, op: int, row: int) -> float:
+    """Of each matrix with an odd side into a padded one, and of an output whose rows are padded
+    back: weights, logits and their gradient come from outside the compiled graph or go there."""
+    m, n, k = product_sizes(table, op)
+    copied = [(m, k)] * bool(m % row or k % row) + [(k, n)] * bool(k % row or n % row)
+    copied += [(m, n)] * bool(n % row)
+    item_bytes = 16 / row
+    return sum(stream_ns(roofs, 2 * rows * columns * item_bytes) for rows, columns in copied)
