@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
-from stepscope.core.trace import NONE, Bool, Float64, Kind
+from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.rules.case import Case
 from stepscope.rules.shared.compiled_host import GRADIENT
 from stepscope.rules.shared.convolutions import is_convolution
@@ -163,11 +163,23 @@ def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
 def _with_parents(case: Case, of_ops: dict[int, bool]) -> dict[int, bool]:
     """The operators that these are parts of as well: they are the ones that autograd knows."""
     parent, kind = case.context.links.parent, case.context.trace.kind
+    narrow = np.fromiter(of_ops.values(), np.bool_, len(of_ops))
+    places = np.arange(len(of_ops))
+    outer = parent[np.fromiter(of_ops, np.int64, len(of_ops))]
+    levels: list[tuple[Int64, Int64]] = []
+    while True:
+        is_op = (outer != NONE) & (kind[outer] == Kind.OP)
+        places, outer = places[is_op], outer[is_op]
+        if not len(outer):
+            break
+        levels.append((places, outer))
+        outer = parent[outer]
     result = dict(of_ops)
-    for op, narrow in of_ops.items():
-        outer = int(parent[op])
-        while outer != NONE and kind[outer] == Kind.OP:
-            result[outer], outer = narrow, int(parent[outer])
+    if levels:
+        of_which, outers = (np.concatenate(column) for column in zip(*levels, strict=True))
+        # What has several parts is what the last of them is.
+        order = np.argsort(of_which, kind="stable")
+        result |= dict(zip(outers[order].tolist(), narrow[of_which[order]].tolist(), strict=True))
     return result
 
 
@@ -205,29 +217,49 @@ def _casts(table: TaskTable, op: int, types: _Types) -> _Casts:
     name, inputs = table.op_name(op), table.inputs(op)
     if inputs is None:
         return _Casts()
-    places = _places(table, op)
+    places = table.once(_places, op)
     if places is not None:
         return _product_casts(table, op, types, places)
-    numel, before = _written(table, op), types.last
-    tensors = _activations(table, op)
-    if FILLS.search(name) or not tensors:
+    numel, before = table.once(_written, op), types.last
+    tensors = table.once(_activations, op)
+    manner = table.once(_manner, op)
+    if manner.fills or not tensors:
         types.write(numel, narrow=before.narrow)
         return _Casts(narrow=before.narrow)
     narrow = all(types.of(tensor).narrow for tensor in tensors)
-    if FULL.search(name) or FULL_WHILE_READING.search(name):
+    if manner.is_full or manner.is_full_while_reading:
         types.write_sum(numel, narrow=False)
-        is_cast = narrow and FULL.search(name) is not None
+        is_cast = narrow and manner.is_full
         return _Casts(activations=[tensors[0].numel] if is_cast else [])
     if name == "aten::add" and len(tensors) == 2 and tensors[0].numel == tensors[1].numel:
         narrow = narrow and types.sums.get(numel, WIDE).narrow
         types.write_sum(numel, narrow=narrow)
         return _Casts(narrow=narrow)
-    is_linear = len(tensors) == 1 and LINEAR.search(name) is not None
+    is_linear = len(tensors) == 1 and manner.is_linear
     beside = types.of(tensors[0]).beside if is_linear else None
     types.write(numel, narrow=narrow, beside=beside)
     added = operand(inputs, 1) if name == "aten::add_" and before.beside is not None else None
     is_bias = added is not None and added.numel > 1 and _is_vector(added)
     return _Casts(narrow=narrow, parameters=[added.numel] if added is not None and is_bias else [])
+
+
+class _Manner(Struct, frozen=True, kw_only=True):
+    """What an operator's name says of the type that it gives."""
+
+    fills: bool
+    is_full: bool
+    is_full_while_reading: bool
+    is_linear: bool
+
+
+def _manner(table: TaskTable, op: int) -> _Manner:
+    name = table.op_name(op)
+    return _Manner(
+        fills=FILLS.search(name) is not None,
+        is_full=FULL.search(name) is not None,
+        is_full_while_reading=FULL_WHILE_READING.search(name) is not None,
+        is_linear=LINEAR.search(name) is not None,
+    )
 
 
 def _activations(table: TaskTable, op: int) -> list[Operand]:
@@ -245,27 +277,34 @@ def _activations(table: TaskTable, op: int) -> list[Operand]:
 
 
 def _product_casts(table: TaskTable, op: int, types: _Types, places: Places) -> _Casts:
-    inputs = table.inputs(op)
-    assert inputs is not None
-    activations, *parameters = places
-    tensors = [tensor for tensor in operands(inputs, activations) if tensor.dtype == "fp32"]
-    is_layer = parameters[0] is not None
+    tensors, read = table.once(_product_operands, op)
+    is_layer = places[1] is not None
     if is_layer:
         narrow = [_layer_reads(types.of(tensor)) for tensor in tensors]
     else:
         narrow = [types.is_narrow_part(tensor) for tensor in tensors]
-    numel = _written(table, op)
+    numel = table.once(_written, op)
     types.write(numel, narrow=True, beside=all(narrow) if is_layer else None)
     if is_layer:
         types.layer = types.last
-    read = [place for place in parameters if place is not None]
     return _Casts(
         activations=[
             tensor.numel for tensor, fits in zip(tensors, narrow, strict=True) if not fits
         ],
-        parameters=[tensor.numel for tensor in operands(inputs, read) if tensor.dims],
+        parameters=list(read),
         narrow=True,
     )
+
+
+def _product_operands(table: TaskTable, op: int) -> tuple[list[Operand], list[int]]:
+    """The tensors that it reads in fp32, and the elements of each of its parameters."""
+    inputs, places = table.inputs(op), table.once(_places, op)
+    assert inputs is not None
+    assert places is not None
+    activations, *parameters = places
+    tensors = [tensor for tensor in operands(inputs, activations) if tensor.dtype == "fp32"]
+    read = [place for place in parameters if place is not None]
+    return tensors, [tensor.numel for tensor in operands(inputs, read) if tensor.dims]
 
 
 def _layer_reads(found: _Tensor) -> bool:
