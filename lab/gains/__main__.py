@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lab.gains.job import compiles
-from lab.gains.one import JOBS, SETS, keep_missing, say, time_job, warm
+from lab.gains.job_process import JOBS, SETS, keep_missing, say, time_job, warm
 
 GRACE_S = 90  # for a job that the budget ends in: one change more, and the recording
 PROCESS = multiprocessing.get_context("spawn").Process
@@ -48,7 +48,7 @@ def time_jobs(names: list[str], out: Path, budget_s: float, *, traces_of_changes
 
 
 def warm_jobs(names: list[str], processes: int) -> None:
-    def one(name: str) -> None:
+    def warm_job(name: str) -> None:
         child = PROCESS(target=warm, args=(name,))
         child.start()
         child.join()
@@ -57,7 +57,7 @@ def warm_jobs(names: list[str], processes: int) -> None:
 
     ours = [name for name in names if any(map(compiles, JOBS[name].changes.values()))]
     with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(one, ours))
+        list(pool.map(warm_job, ours))
 
 
 def main() -> int:

@@ -21,19 +21,12 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case, once_a_case
+from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_of
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.inputs import integer_at
-from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    large_bytes: float = 1e6
-    """Of one tensor: less stays in the cache."""
-    call_instructions: int = 20
-    """Per element of a transcendental function or a division, as the CUDA math library expands them
-    (expf 8, tanhf and sinf about 25); 2 for anything else."""
-    plain_instructions: int = 2
     batch_norm_kernels: int = 3
     """Of a compiled run with a batch norm, besides its own: statistics in two stages, the
     convolution's layout."""
@@ -60,8 +53,6 @@ OPAQUE = re.compile(
 )
 """Operators that are compiled already, need passes of their own, or that a compiler leaves
 alone."""
-FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
-"""Operators that write their first argument without reading it."""
 JOINED = re.compile(r"::(cat|split|stack)$")
 """Operators with kernels of their own that a compiler writes into their neighbours."""
 PICKING = re.compile(r"::(index|index_select|gather|embedding)$")
@@ -71,34 +62,6 @@ ADDING = re.compile(r"index_put")
 SINGLE = re.compile(r"embedding_dense_backward|index_put|scatter|gather|sort|cumsum")
 """Operators of several kernels that are one when compiled."""
 COPY, SUM, COUNTING = "aten::copy_", "aten::sum", "aten::nonzero"
-CALLS = re.compile(
-    r"exp|tanh|sin|cos|sigmoid|silu|gelu|softmax|erf|log|pow|div|rsqrt|sqrt|reciprocal|mish|softplus"
-)
-
-
-Tensor = tuple[int, str]
-"""A number of elements and their type."""
-
-
-class Traffic(Struct, frozen=True, kw_only=True):
-    """What an operator of one name and inputs moves and computes. Bytes."""
-
-    reads: tuple[Tensor, ...]
-    read_bytes: tuple[float, ...]
-    """Of each of them."""
-    large: frozenset[Tensor]
-    """Those of them that do not stay in the cache."""
-    writes: Tensor | None
-    writes_alike: bool
-    """As many elements as its largest input has."""
-    again: float
-    """Of statistics, or gradients of weight and bias, over the other dimensions: a second pass,
-    fused or not."""
-    moved: float
-    instructions: float
-    over_batches: bool
-    is_norm_backward: bool
-    name: str
 
 
 class FusibleRuns(Struct, frozen=True, kw_only=True):
@@ -160,9 +123,9 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
     fusible, kind = table.of_category(*FUSIBLE), table.trace.kind[graph.task_event]
     joining = _joining(graph, table)
     numbers = distinct(table.alike[joining])
-    traffics = [_traffic(table, op) for op in table.example[numbers].tolist()]
+    traffics = [traffic_of(table, op) for op in table.example[numbers].tolist()]
     finder = RunFinder(traffics)
-    traffic_of = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
+    traffic_number = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
     ending = (~joining & ~_picking(table) & (table.is_matrix | ~fusible)).tolist()
     is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
     ops, backward = table.op.tolist(), table.backward.tolist()
@@ -182,9 +145,9 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
             if step != last_step or ending[task]:
                 finder.end_all()
             last_op, last_run, last_step = op, NONE, step
-            if traffic_of[task] == NONE:
+            if traffic_number[task] == NONE:
                 continue
-            last_run = finder.join(task, traffic_of[task], is_backward=backward[task])
+            last_run = finder.join(task, traffic_number[task], is_backward=backward[task])
             finder.link(last_run, sequence[task], is_away=away[task])
     return finder.found(graph)
 
@@ -236,7 +199,7 @@ class RunFinder:
         written = [each.writes for each in traffics if each.writes is not None]
         tensors = dict.fromkeys(chain(written, *(each.reads for each in traffics)))
         numbers = {tensor: number for number, tensor in enumerate(tensors)}
-        self._bytes = [_bytes_of(tensor) for tensor in tensors]
+        self._bytes = [bytes_of(tensor) for tensor in tensors]
         self._reads = [tuple(numbers[tensor] for tensor in each.reads) for each in traffics]
         self._large = [frozenset(numbers[tensor] for tensor in each.large) for each in traffics]
         self._writes = [NONE if each.writes is None else numbers[each.writes] for each in traffics]
@@ -370,78 +333,6 @@ def _fits(table: TaskTable, op: int) -> bool:
     if work is None or work.bytes is None:
         return False
     return OPAQUE.search(table.op_name(op)) is None
-
-
-def _bytes_of(tensor: Tensor) -> float:
-    return size_bytes(*tensor) or 0.0
-
-
-def _traffic(table: TaskTable, op: int) -> Traffic:
-    tensors, written = _read_and_written(table, op)
-    reads = tuple((tensor.numel, tensor.dtype) for tensor in tensors)
-    sizes = tuple(_bytes_of((tensor.stored, tensor.dtype)) for tensor in tensors)
-    name, num = table.op_name(op), max((numel for numel, _ in reads), default=0)
-    is_norm_backward = name.endswith("norm_backward")
-    again = (read_bytes(*tensors[:2]) or 0.0) if is_norm_backward else 0.0
-    if "batch_norm" in name:
-        again = again or (read_bytes(*tensors[:1]) or 0.0)
-    calls = _calls_a_function(table, op, len(reads))
-    each = POLICY.call_instructions if calls else POLICY.plain_instructions
-    alike = _written_alike(num, reads, written)
-    other = (int(written / 4), "fp32") if num and written > 0 else None
-    return Traffic(
-        reads=reads,
-        read_bytes=sizes,
-        large=frozenset(
-            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.large_bytes
-        ),
-        writes=alike or other,
-        writes_alike=alike is not None,
-        again=again,
-        moved=(read_bytes(*tensors) or 0.0) + written + again,
-        instructions=each * num,
-        over_batches="batch_norm" in name,
-        is_norm_backward=is_norm_backward,
-        name=name,
-    )
-
-
-def _read_and_written(table: TaskTable, op: int) -> tuple[list[Operand], float]:
-    inputs, work = table.inputs(op), table.work(op)
-    assert inputs is not None
-    assert work is not None
-    tensors = [
-        tensor
-        for tensor in operands(inputs, range(len(inputs.dims)))
-        if tensor.numel > 1 and tensor.dtype
-    ]
-    if FILLING.search(table.op_name(op)):
-        tensors = tensors[1:]
-    elif len(tensors) > 1 and (read_bytes(*tensors) or 0.0) >= (work.bytes or 0.0):
-        tensors = tensors[:-1]
-    return tensors, max((work.bytes or 0.0) - (read_bytes(*tensors) or 0.0), 0.0)
-
-
-def _written_alike(numel: int, reads: tuple[Tensor, ...], written: float) -> Tensor | None:
-    """What it writes if that is as many elements as its largest input has, as far as the bytes say
-    so: of that type or a wider one."""
-    own = next((dtype for count, dtype in reads if count == numel), "fp32")
-    for dtype in (own, "bf16", "fp16", "fp32", "bool"):
-        size = size_bytes(numel, dtype) or 0.0
-        if numel and 0.95 * size <= written <= 1.4 * size:
-            return numel, dtype
-    return None
-
-
-def _calls_a_function(table: TaskTable, op: int, num_reads: int) -> bool:
-    """Whether each element costs a call: division by a number is a product, and so is a power of 2
-    or 3."""
-    name, inputs = table.op_name(op), table.inputs(op)
-    if "div" in name:
-        return num_reads > 1
-    if "pow" in name and inputs is not None:
-        return integer_at(inputs, 1) is None
-    return CALLS.search(name) is not None
 
 
 def fused_ns(runs: FusibleRuns, roofs: DevicePeaks, share: float) -> Float64:
