@@ -1,7 +1,7 @@
 """Times each job and each of its single changes on a GPU, and records a trace of the base.
 
-    python -m lab.gains --warm [--set third] [--jobs A,B]     # fills the compiler's caches
-    python -m lab.gains --out DIR [--set third] [--jobs A,B] [--budget SECONDS]
+    python -m lab.gains --warm [--set fourth] [--jobs A,B]     # fills the compiler's caches
+    python -m lab.gains --out DIR [--set fourth] [--jobs A,B] [--budget SECONDS]
 
 Each job has a process of its own; `--warm` runs several at once, timing one after the other.
 DIR/board.json is written after every job, and rows of other jobs that it has are kept. The base
@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab.gains.job import compiles
+from lab.gains.job import compiled
 from lab.gains.job_process import JOBS, SETS, keep_missing, say, time_job, warm
 
 GRACE_S = 90  # for a job that the budget ends in: one change more, and the recording
@@ -55,7 +55,7 @@ def warm_jobs(names: list[str], processes: int) -> None:
         if child.exitcode:
             say(name, "ended with", child.exitcode)
 
-    ours = [name for name in names if any(map(compiles, JOBS[name].changes.values()))]
+    ours = [name for name in names if compiled(JOBS[name])]
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(warm_job, ours))
 

@@ -254,5 +254,11 @@ def changed(job: Job, code: str) -> Settings:
     return replace(job.base, **job.changes[code])
 
 
-def compiles(change: Mapping[str, Any]) -> bool:
-    return "compile" in change or "compiled" in change.values()
+def compiled(job: Job) -> dict[str, Settings]:
+    """Those of the job's settings that compile something, by the change's code or "base"."""
+    each = {"base": job.base, **{code: changed(job, code) for code in job.changes}}
+    return {
+        code: settings
+        for code, settings in each.items()
+        if settings.compile or settings.variant == "compiled"
+    }

@@ -9,24 +9,30 @@ from typing import Any
 
 import torch
 
-from lab.gains.job import build, changed, compiles
+from lab.gains.job import build, compiled
 from lab.gains.jobs import JOBS as FIRST_JOBS
+from lab.gains.jobs_fourth import FOURTH_JOBS
 from lab.gains.jobs_second import SECOND_JOBS
 from lab.gains.jobs_third import THIRD_JOBS
 from lab.gains.timing import measure
 from lab.measure import BIG, clear, settle
 
-SETS = {"first": FIRST_JOBS, "second": SECOND_JOBS, "third": THIRD_JOBS}
+SETS = {
+    "first": FIRST_JOBS,
+    "second": SECOND_JOBS,
+    "third": THIRD_JOBS,
+    "fourth": FOURTH_JOBS,
+}
 JOBS = {name: job for jobs in SETS.values() for name, job in jobs.items()}
 
 
 def warm(name: str) -> None:
-    """Runs what the job's changes compile, and times nothing."""
+    """Runs what the job and its changes compile, and times nothing."""
     job = JOBS[name]
-    for code in [code for code, change in job.changes.items() if compiles(change)]:
+    for code, settings in compiled(job).items():
         start = time.monotonic()
         clear()
-        run = build(job, changed(job, code))
+        run = build(job, settings)
         run.enter()
         for _ in range(3):
             run.step()
