@@ -20,12 +20,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
-from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
-from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
+from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
+from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -82,14 +83,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         values=frozenset(),
         try_decode=parser.take,
     )
-    try:
-        walk.run()
-    except WalkError as problem:
-        if stream.text_bytes:
-            raise FormatError(
-                f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}"
-            ) from None
-    stream.refuse_empty(source.label, WANTED)
+    walked(source, stream, walk, "rocprof", WANTED)
     if not parser.labels:
         raise FormatError(f"{source.label} has none of rocprof's processes in it. {WANTED}")
     return parser.finished(source, walk)
@@ -140,15 +134,12 @@ class _FileParser:
         for event in self.events:
             self._add(event)
         self.events.clear()
-        damaged = sum(walk.num_malformed.values())
-        notes = [
+        builder.notes += true_notes(
             (walk.truncated, "the file ends before its end; the complete events were kept"),
-            (damaged, f"{damaged} event(s) were damaged and left out"),
+            (sum(walk.num_malformed.values()), "{n} event(s) were damaged and left out"),
             (not len(builder), "the file has no events"),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
-        ]
-        builder.notes += [text for condition, text in notes if condition]
+            *builder.missing_kinds(),
+        )
         return builder.trace(source, self.stream.text_bytes, self.stream.problem)
 
     def _put_in_order(self) -> None:
