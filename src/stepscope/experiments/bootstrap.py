@@ -36,6 +36,7 @@ MAX_CELLS = 4_000_000
 
 __all__ = [
     "Interval",
+    "around",
     "pace",
     "pace_variance",
     "ratio_of_medians",
@@ -107,12 +108,13 @@ def ratio_over_runs(
     freedom = _welch(errors, [side.num for side in sides])
     half = student(level, freedom) * math.sqrt(sum(errors))
     middle = sides[0].middle - sides[1].middle
-    return Interval(
-        value=math.exp(middle),
-        low=math.exp(middle - half),
-        high=math.exp(middle + half),
-        level=level,
-    )
+    return around(middle, half, level)
+
+
+def around(middle: float, half: float, level: float) -> Interval:
+    """Of a ratio whose logarithm lies so far around the middle."""
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    return Interval(value=math.exp(middle), low=low, high=high, level=level)
 
 
 def smallest_change(

@@ -11,9 +11,8 @@ import pytest
 
 from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG, KernelTuning
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.choice import gain, timed
 from stepscope.experiments.kernels.results import SampleResult
-from stepscope.experiments.kernels.timing import Race, RaceResult
+from stepscope.experiments.kernels.timing import Race, RaceResult, gain, timed
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
 from tests.kernels.running import Scripted, case

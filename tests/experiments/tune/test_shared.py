@@ -19,8 +19,7 @@ from stepscope.core.experiments.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Settled
 from stepscope.experiments.tune.policy import TunePolicy
-from stepscope.experiments.tune.study import Study
-from stepscope.experiments.tune.study_storage import opened_study
+from stepscope.experiments.tune.study import Study, opened_study
 from stepscope.experiments.tune.study_trials import MAX_LOST
 from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.workers import GONE_S, Workers
