@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stepscope.capture.counters.memory_left import MemoryLeft
+from stepscope.capture.counters.samples import MemoryLeft
 from stepscope.capture.live import LARGEST_BYTES, STEPS_A_SECOND, LiveFile
 from stepscope.capture.passes import Passes
-from stepscope.capture.recording.marks import ALL_MARKED, MARKED, Marks
+from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, Marks
 from stepscope.readers.run_folder.line_tail import Lines
 from tests.capture.fakes import write
 

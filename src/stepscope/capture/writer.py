@@ -18,7 +18,7 @@ from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
 from stepscope.capture.live import LiveFile
 from stepscope.capture.losses import LossSampler
-from stepscope.capture.recording.marks import Marks
+from stepscope.capture.recording.schedule import Marks
 from stepscope.capture.slow_step import SlowStep
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import Options
