@@ -71,7 +71,7 @@ class Marks:
         """The next step at which a burst begins."""
         return step - step % self.every + self.every
 
-    def pace(self, steps_per_s: float) -> None:
+    def adapt(self, steps_per_s: float) -> None:
         """How fast the job steps, now and then."""
         wanted, every = steps_per_s * BETWEEN_S, LEAST_BETWEEN
         while 2 * every <= min(wanted, MOST_BETWEEN):

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from stepscope.core.experiments.comparison import Speedup
 from stepscope.core.experiments.experiment import Interval
 from stepscope.experiments.bootstrap import (
-    pace,
-    pace_variance,
+    log_mean_variance,
     ratio_of_medians,
-    ratio_of_paces,
+    ratio_of_trimmed_means,
     smallest_shown,
+    trimmed_mean,
 )
 from stepscope.experiments.compare.side import CompareSide
 
@@ -113,8 +113,8 @@ def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
 def _by_mean(side: Timed) -> Timed:
     if side.source == "kept":
         return side
-    error = math.sqrt(pace_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
-    return replace(side, ns=pace(side.steps), error=error, is_mean=True)
+    error = math.sqrt(log_mean_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
+    return replace(side, ns=trimmed_mean(side.steps), error=error, is_mean=True)
 
 
 def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> Speedup:
@@ -206,7 +206,7 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
     others."""
     if speedup.low is None or speedup.high is None or not first.steps or not second.steps:
         return None
-    mean = ratio_of_paces(first.steps, second.steps)
+    mean = ratio_of_trimmed_means(first.steps, second.steps)
     if mean.low <= speedup.high and mean.high >= speedup.low:
         return None
     return (
@@ -223,7 +223,7 @@ def uneven(first: Timed, second: Timed) -> list[str]:
     for word, side in (("first", first), ("second", second)):
         if not side.steps or not side.ns:
             continue
-        mean = pace(side.steps)
+        mean = trimmed_mean(side.steps)
         if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
             notes.append(
                 f"the {word} run's mean step, without the longest and shortest twentieth, is "

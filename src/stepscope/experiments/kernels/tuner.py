@@ -29,9 +29,9 @@ from stepscope.core.hardware import DeviceRates
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
-from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult
 from stepscope.experiments.kernels.space import Settings
-from stepscope.experiments.kernels.timing import REFERENCE, Race
+from stepscope.experiments.kernels.timing import REFERENCE, Race, Sampler
 from stepscope.experiments.kernels.worker import Described
 
 CHECKING = 0.7
@@ -44,7 +44,7 @@ NOISY = 0.3
 half of all have more."""
 
 
-class Bench(Protocol):
+class Bench(Sampler, Protocol):
     def warm_up(self) -> None: ...
 
     def refer(self, case: Case) -> ReferenceResult: ...
@@ -52,10 +52,6 @@ class Bench(Protocol):
     def check(
         self, settings: Settings, case: Case, allowed: Error, limit_s: float
     ) -> CheckResult: ...
-
-    def sample(
-        self, settings: Settings | None, case: Case, inner: int, limit_s: float
-    ) -> SampleResult: ...
 
 
 class Plan(Struct, frozen=True, kw_only=True):

@@ -321,7 +321,7 @@ class _TraceParser:
             resolved.pid,
             resolved.tid
             if resolved.tid is not None
-            else self._lane(track, resolved.pid, uuid, args),
+            else self._thread_of(track, resolved.pid, uuid, args),
         )
         if on_device:
             if resolved.is_agent or "agent" in args:
@@ -376,7 +376,7 @@ class _TraceParser:
             self.builder.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
         return track.resolved
 
-    def _lane(self, track: Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
+    def _thread_of(self, track: Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
         """What stands for a thread where the track is of none."""
         tid: int | str = args.get("tid", NONE)
         if tid == NONE:

@@ -172,7 +172,7 @@ class _FileParser:
             return
         args, on_device = event.args, kind in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
         queue = _whole(args.stream) if _whole(args.stream) is not None else _whole(args.queue)
-        lane = NONE if tid is None else tid
+        thread = NONE if tid is None else tid
         flow = self._flow(event)
         name = copy_name(_spelled(event.name)) if kind == Kind.MEMCPY else event.name
         self.builder.add(
@@ -181,9 +181,9 @@ class _FileParser:
             _whole(args.begin) or 0,
             _whole(args.end) or 0,
             pid=device if on_device else _whole(args.pid) or 0,
-            tid=(lane if queue is None else queue) if on_device else _whole(args.tid) or lane,
+            tid=(thread if queue is None else queue) if on_device else _whole(args.tid) or thread,
             device=device,
-            stream=(lane if queue is None else queue) if on_device else NONE,
+            stream=(thread if queue is None else queue) if on_device else NONE,
             correlation=NONE if flow is None or kind == Kind.MARK else flow,
         )
 

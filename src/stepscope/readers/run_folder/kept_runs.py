@@ -77,9 +77,9 @@ def run_folders(folder: Path) -> list[Path]:
 def begun_ns(run: Path) -> tuple[int, str]:
     """When it began, as it says itself; else when its file was written. The name decides between
     two that began at once."""
-    told = whole(read_json_object(run / RUN_FILE).get("started_wall_ns"), 0)
+    started_ns = whole(read_json_object(run / RUN_FILE).get("started_wall_ns"), 0)
     try:
-        return (told or (run / RUN_FILE).stat().st_mtime_ns, run.name)
+        return (started_ns or (run / RUN_FILE).stat().st_mtime_ns, run.name)
     except OSError:
         return (0, run.name)
 
