@@ -17,17 +17,6 @@ from msgspec.structs import replace
 from stepscope.core.hardware import DeviceRates
 
 SCHEMA = "stepscope.hardware/1"
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "send_recv",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-)
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Those that fill a ring: their bus bandwidths are one figure, the link's."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")

@@ -27,6 +27,7 @@ from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
 from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
+from stepscope.readers.rocm.rocprofv3_json import WANTED
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -39,8 +40,6 @@ GPU = re.compile(r"GPU(\d{1,4})")
 COPY = re.compile(r"Copy(Host|Device)To(Host|Device)|hcMemcpy|MemoryCopy|Memcpy", re.IGNORECASE)
 FILL = re.compile(r"FillBuffer|Memset", re.IGNORECASE)
 HOST = {"CPU HIP API": Kind.RUNTIME, "CPU HSA API": Kind.RUNTIME, "Markers and Ranges": Kind.MARK}
-WHOLE = re.compile(r"\d{1,19}", re.ASCII)
-WANTED = "Record with: rocprofv3 --sys-trace --output-format json -- python train.py"
 
 Number = int | str | float | None
 

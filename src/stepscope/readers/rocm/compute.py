@@ -44,7 +44,6 @@ SUFFIX = re.compile(r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z")
 SYSTEM_FILE = "sysinfo.csv"
 MAX_LAUNCHES = 50_000
 MAX_PANEL_ROWS = 400
-MAX_SHOWN = 12
 MAX_NAME = 4096
 WANTED = (
     "Record with: rocprof-compute profile -n run -- python train.py, and give "

@@ -29,7 +29,6 @@ CALL = re.compile(r"(?:__)?hip[A-Z]|hsa_|roctx[A-Z]|MEMORY_COPY|nccl(?!DevKernel
 """How the names of API calls begin; those of kernels do not."""
 MAX_ROWS = 100_000
 MAX_NAME = 4096
-MAX_SHOWN = 12
 WANTED = "Record with: rocprofv3 --kernel-trace --stats --output-format csv -- python train.py"
 
 

@@ -26,7 +26,6 @@ LAST = re.compile(r"last(?:~(\d{1,6}))?", re.ASCII)
 """`last`, and `last~1` for the one before it."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
 MAX_DIAGNOSIS_BYTES = 16 << 20
-MOST_NAMED = 5
 SILENT_NS = 600 * 10**9
 """After this long without a file written, a run that has no end was broken off."""
 
