@@ -187,7 +187,7 @@ def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(
         pruners=SimpleNamespace(NopPruner=object),
         storages=SimpleNamespace(RDBStorage=lambda *_, **__: 1),
     )
-    monkeypatch.setattr("stepscope.experiments.tune.study_storage.AGAIN_S", 0.0)
+    monkeypatch.setattr("stepscope.experiments.tune.study.AGAIN_S", 0.0)
     assert opened_study(optuna, "sqlite:///trials.db", "one", None) == "the study"
     assert made == ["one"] * 3
     problems[:] = [ValueError("no such driver\nand much more")]
