@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from stepscope.core.experiments.trials import Change, Trial, Value
-from stepscope.experiments.bootstrap import pace
+from stepscope.experiments.bootstrap import trimmed_mean
 from stepscope.experiments.trials.trial import run_trial
 from stepscope.experiments.tune.knob_space import Space, parse_knobs
 from stepscope.experiments.tune.policy import OnSteps, TunePolicy
@@ -78,7 +78,7 @@ def measured(space: Space, rounds: int) -> dict[str, float]:
             for i, cell in enumerate(cells):
                 trial = real(Path(folder) / f"{number}-{i}", space.change(cell), None)
                 assert trial.step_ns, trial.tail
-                ms = pace(trial.step_ns) / 1e6
+                ms = trimmed_mean(trial.step_ns) / 1e6
                 found[name(cell)] = min(ms, found.get(name(cell), ms))
                 print(
                     f"{i + 1}/{len(cells)} {name(cell)}: {ms:.2f} ms", file=sys.stderr, flush=True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stepscope.capture.counters.memory_left import MemoryLeft
+from stepscope.capture.counters.samples import MemoryLeft
 from stepscope.capture.live import LARGEST_BYTES, STEPS_A_SECOND, LiveFile
 from stepscope.capture.passes import Passes
-from stepscope.capture.recording.marks import ALL_MARKED, MARKED, Marks
+from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, Marks
 from stepscope.readers.run_folder.line_tail import Lines
 from tests.capture.fakes import write
 
@@ -37,13 +37,13 @@ def test_short_steps_are_thinned_alike_on_all_ranks(tmp_path: Path) -> None:
 def test_bursts_come_every_few_seconds_at_the_same_steps() -> None:
     marks, other = Marks(), Marks()
     assert all(marks.holds(step) for step in range(ALL_MARKED))
-    marks.pace(100.0)
-    other.pace(125.0)
+    marks.adapt(100.0)
+    other.adapt(125.0)
     mine = {step for step in range(ALL_MARKED, 4000) if marks.holds(step)}
     common = mine & {step for step in range(ALL_MARKED, 4000) if other.holds(step)}
     assert len(common) >= 2 * MARKED
     assert len(mine) <= MARKED * (4000 - ALL_MARKED) / 200
-    marks.pace(0.5)
+    marks.adapt(0.5)
     assert sum(marks.holds(step) for step in range(1000, 1016)) == MARKED
     assert marks.next_look(1000) == 1008
 

@@ -15,7 +15,7 @@ from stepscope.capture.hooks.stalls import collected, evaluated, saved
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
 from stepscope.capture.passes import MOST_PASSES, outermost
 from stepscope.capture.recording.device_clock import DeviceClock
-from stepscope.capture.recording.marks import ALL_MARKED, MARKED, SELDOM
+from stepscope.capture.recording.schedule import ALL_MARKED, MARKED, SELDOM
 from stepscope.capture.session import LEAST_INSTEAD, Session
 from stepscope.protocol.options import Options
 

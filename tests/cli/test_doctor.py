@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.core.machine_check import MachineCheck
 from stepscope.readers.system import this_machine
-from stepscope.readers.system.this_machine import machine_checks
+from stepscope.readers.system.this_machine import MachineCheck, machine_checks
 
 
 def missing(_: str) -> object:

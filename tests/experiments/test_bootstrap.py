@@ -10,15 +10,15 @@ import pytest
 from stepscope.errors import InputError
 from stepscope.experiments.bootstrap import (
     Interval,
-    pace,
-    pace_variance,
+    log_mean_variance,
     ratio_of_medians,
-    ratio_of_paces,
+    ratio_of_trimmed_means,
     ratio_over_runs,
     smallest_change,
     smallest_shown,
     student,
     student_level,
+    trimmed_mean,
 )
 
 
@@ -70,7 +70,9 @@ def test_ratio_is_before_over_after_and_repeats_itself() -> None:
 def test_a_wait_with_every_fourth_step_is_seen_by_paces_alone() -> None:
     even, waiting = [10.0] * 80, [10.0, 10.0, 10.0, 30.0] * 20
     assert ratio_of_medians(waiting, even).value == 1.0
-    assert ratio_of_paces(waiting, even).value == pytest.approx((56 * 10 + 16 * 30) / 72 / 10)
+    assert ratio_of_trimmed_means(waiting, even).value == pytest.approx(
+        (56 * 10 + 16 * 30) / 72 / 10
+    )
 
 
 def test_few_steps_tell_nothing_of_how_sure_they_are() -> None:
@@ -130,7 +132,7 @@ def test_the_interval_over_runs_covers_the_truth() -> None:
 
 def test_over_single_runs_the_steps_are_all_that_is_known() -> None:
     before, after = [2.0, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0]
-    assert ratio_over_runs([before], [after]) == ratio_of_paces(before, after)
+    assert ratio_over_runs([before], [after]) == ratio_of_trimmed_means(before, after)
     lone = ratio_over_runs([before], [after, [1.2, 1.1, 1.0, 1.1]])
     assert lone.low < 1 < lone.high, "one degree of freedom"
     with pytest.raises(InputError, match="a run on each side"):
@@ -144,17 +146,17 @@ def test_the_smallest_change_is_shown_four_times_in_five() -> None:
 
 def test_pace_leaves_out_a_twentieth_at_each_end() -> None:
     steps = [float(step) for step in range(1, 41)]
-    assert pace([*steps[:-1], 1e9]) == statistics.fmean(steps[2:-2])
-    assert pace([5.0]) == 5.0
+    assert trimmed_mean([*steps[:-1], 1e9]) == statistics.fmean(steps[2:-2])
+    assert trimmed_mean([5.0]) == 5.0
 
 
-def test_pace_variance_is_that_of_a_mean() -> None:
+def test_log_mean_variance_is_that_of_a_mean() -> None:
     steps = np.random.default_rng(0).normal(100, 5, 100)
-    assert math.sqrt(pace_variance(list(steps), draws=2000)) == pytest.approx(0.005, rel=0.35)
-    assert pace_variance([1.0, 2.0]) == 0.0
+    assert math.sqrt(log_mean_variance(list(steps), draws=2000)) == pytest.approx(0.005, rel=0.35)
+    assert log_mean_variance([1.0, 2.0]) == 0.0
 
 
-@pytest.mark.parametrize("ratio", [ratio_of_medians, ratio_of_paces])
+@pytest.mark.parametrize("ratio", [ratio_of_medians, ratio_of_trimmed_means])
 def test_swapped_samples_give_the_inverse_to_the_last_digit(ratio: Callable[..., Interval]) -> None:
     generator = np.random.default_rng(7)
     before, after = (

@@ -44,6 +44,7 @@ def _measure(
     world: World, group: Group, kind: str, sweep: Sweep, note: Note
 ) -> list[CollectivePoint]:
     points: list[CollectivePoint] = []
+    what = f"{kind} of {len(group.ranks)} ranks ({group.tier})"
     spent_s = 0.0
     sharing = 1
     if world.device.kind == "cpu" or world.ranks_share_a_device:
@@ -52,23 +53,14 @@ def _measure(
     for wanted_size in sweep.collectives:
         size = _whole(wanted_size, len(group.ranks))
         if size > room:
-            note(
-                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on "
-                "left out, not enough free memory"
-            )
+            note(f"{what}: sizes from {size} bytes on left out, not enough free memory")
             break
         if points and spent_s + _least_s(points[-1], size) > sweep.collective_s:
-            note(
-                f"{kind} of {len(group.ranks)} ranks ({group.tier}): sizes from {size} bytes on "
-                "left out, out of time"
-            )
+            note(f"{what}: sizes from {size} bytes on left out, out of time")
             break
         call = _prepared(world, group, kind, size)
         if world.largest([0.0 if call else 1.0])[0]:
-            note(
-                f"{kind} of {len(group.ranks)} ranks ({group.tier}): not supported by "
-                f"{world.backend}"
-            )
+            note(f"{what}: not supported by {world.backend}")
             break
         point, took_s = _point(world, group, kind, size, call, sweep)
         spent_s += took_s

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stepscope.calibration.device import Device, first_line
 from stepscope.calibration.sweep import Shape, Sweep
-from stepscope.core.calibrated import GemmPoint, bytes_per_element, output_bytes
+from stepscope.core.calibrated import GemmPoint, product_bytes
 
 PRECISIONS = {"cuda": ("fp32", "tf32", "fp16", "bf16", "fp8"), "cpu": ("fp32", "bf16")}
 MOST_SETS = 64
@@ -81,7 +81,7 @@ def _measure(device: Device, sweep: Sweep, precision: str, note: Note) -> Iterat
         if best and work / best > sweep.longest_call_s:
             left_out.append(f"{m} x {n} x {k}")
             continue
-        if _set_bytes(precision, (m, n, k)) * 3 > device.free_bytes():
+        if product_bytes(precision, m, n, k) * 3 > device.free_bytes():
             left_out.append(f"{m} x {n} x {k} (memory)")
             continue
         try:
@@ -99,7 +99,7 @@ def _product(device: Device, precision: str, shape: Shape) -> Callable[[], objec
     """A call that multiplies the next of several pairs of matrices."""
     torch = device.torch
     room = device.free_bytes() // 4
-    size = _set_bytes(precision, shape)
+    size = product_bytes(precision, *shape)
     num_sets = max(min(MOST_SETS, -(-2 * device.cache_bytes // size), room // size), 1)
     if precision == "fp8":
         return _fp8_product(device, shape, num_sets)
@@ -145,11 +145,6 @@ def _fp8_product(device: Device, shape: Shape, num_sets: int) -> Callable[[], ob
         )
 
     return call
-
-
-def _set_bytes(precision: str, shape: Shape) -> int:
-    m, n, k = shape
-    return bytes_per_element(precision) * (m * k + k * n) + output_bytes(precision) * m * n
 
 
 @contextmanager

@@ -18,25 +18,26 @@ def save(calibration: Calibrated, path: Path) -> None:
     # One point a line, so that a file can be read and compared by eye.
     text = _text(to_builtins(calibration), 0) + "\n"
     try:
-        handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
+        _write(text, path)
     except OSError as problem:
         raise UsageError(
             f"cannot write {path}: {problem.strerror or problem}. Give another place with --out "
             "FILE"
         ) from None
+
+
+def _write(text: str, path: Path) -> None:
+    handle, name = tempfile.mkstemp(prefix=".stepscope-", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         # mkstemp keeps others out; a hardware file is for everyone on the machine.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except OSError as problem:
+    except OSError:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise UsageError(
-            f"cannot write {path}: {problem.strerror or problem}. Give another place with --out "
-            "FILE"
-        ) from None
+        raise
 
 
 def _text(value: object, depth: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
@@ -10,15 +11,23 @@ from msgspec.structs import replace
 
 from stepscope.calibration.attention import measure_attention
 from stepscope.calibration.collectives import measure_collectives
-from stepscope.calibration.copies import measure_copies
-from stepscope.calibration.device import Device, describe, spec_of
+from stepscope.calibration.device import Device, describe, first_line, host_free_bytes, spec_of
 from stepscope.calibration.gemm_fit import fit_gemms
 from stepscope.calibration.gemms import measure_gemms, sustain_gemms
 from stepscope.calibration.groups import World
-from stepscope.calibration.host import measure_host, measure_launch
 from stepscope.calibration.region_fit import fit_collectives
 from stepscope.calibration.sweep import Sweep
-from stepscope.core.calibrated import SCHEMA, Calibrated, Machine, Timing
+from stepscope.calibration.timer import HostTimer, timing
+from stepscope.core.calibrated import (
+    COPIES,
+    SCHEMA,
+    Calibrated,
+    CopyPoint,
+    HostSpeed,
+    Launch,
+    Machine,
+    Timing,
+)
 
 Report = Callable[[str], None]
 """Called with what is measured next."""
@@ -145,3 +154,92 @@ def joined(device: Calibrated, links: Calibrated) -> Calibrated:
         notes=notes,
         how=how,
     )
+
+
+def measure_copies(device: Device, sweep: Sweep, note: Callable[[str], None]) -> list[CopyPoint]:
+    """By size: within the device's memory, and between device and host from pinned and from
+    pageable memory."""
+    points: list[CopyPoint] = []
+    for kind in COPIES:
+        for size in sweep.copies if kind == "device" else sweep.host_copies:
+            room = device.free_bytes()
+            if kind != "device":
+                room = min(room, host_free_bytes())
+            if 3 * size > room:
+                note(f"{kind} copies of {size} bytes left out: not enough free memory")
+                break
+            try:
+                time = device.timer.time(_copy(device, kind, size), sweep.point_s)
+            except RuntimeError as problem:
+                note(f"{kind} copies of {size} bytes: not possible here ({first_line(problem)})")
+                break
+            points.append(CopyPoint(kind=kind, size_bytes=size, time=time))
+    return points
+
+
+def _copy(device: Device, kind: str, size: int) -> Callable[[], object]:
+    torch = device.torch
+
+    def buffer(torch_device: str, pinned: bool = False) -> object:
+        # Filled, because memory that was never written may not be there yet.
+        return torch.zeros(size, dtype=torch.uint8, device=torch_device, pin_memory=pinned)
+
+    if kind == "device":
+        source, target = buffer(device.torch_device), buffer(device.torch_device)
+        return lambda: target.copy_(source)  # type: ignore[attr-defined]
+    pinned = kind.endswith("pinned")
+    near, far = buffer(device.torch_device), buffer("cpu", pinned)
+    source, target = (far, near) if kind.startswith("to_device") else (near, far)
+    return lambda: target.copy_(source, non_blocking=pinned)  # type: ignore[attr-defined]
+
+
+NUM_LAUNCHES = 500
+"""Under the thousand or so that a GPU queues: past that the host waits for the device."""
+NUM_ROUNDS = 20_000
+REPEATS = 9
+
+
+def measure_launch(
+    device: Device, point_s: float, now: Callable[[], float] = time.perf_counter
+) -> Launch:
+    torch = device.torch
+    value = torch.zeros(1, device=device.torch_device)
+
+    def call() -> object:
+        return value.add_(1)
+
+    for _ in range(10):
+        call()
+    samples = []
+    for _ in range(REPEATS):
+        if device.kind == "cuda":
+            torch.cuda.synchronize()
+        start = now()
+        for _ in range(NUM_LAUNCHES):
+            call()
+        samples.append(max((now() - start) / NUM_LAUNCHES, 1e-9))
+    floor = device.timer.time(call, point_s) if device.kind == "cuda" else None
+    return Launch(host=timing(samples), device=floor)
+
+
+def measure_host(device: Device, point_s: float, timer: HostTimer | None = None) -> HostSpeed:
+    timer = timer or HostTimer()
+    torch = device.torch
+    few = torch.ones(8)
+    return HostSpeed(
+        python_ops_per_s=NUM_ROUNDS / timer.time(plain_python, point_s).seconds,
+        torch_ops_per_s=1 / timer.time(lambda: few + few, point_s).seconds,
+    )
+
+
+def plain_python() -> int:
+    """A fixed piece of work.
+
+    Arithmetic, a dict and a call in each round, as loops around a model have them.
+    """
+    values: dict[int, int] = {}
+    total = 0
+    for number in range(NUM_ROUNDS):
+        values[number & 63] = total
+        total = (total + len(values) * number) & 0xFFFF
+    return total

@@ -54,15 +54,7 @@ def _collectives(axes: Any, calibration: Calibrated) -> None:
             sizes = _between(points[0].size_bytes, points[-1].size_bytes)
             fitted = [n * bus_factor(kind, size) / fit.seconds(n) / 1e9 for n in sizes]
             axes.plot(sizes, fitted, "-", color=color, lw=1)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="bytes",
-        ylabel="bus bandwidth, GB/s",
-        title="Collectives: measured and fitted",
-    )
-    axes.legend(fontsize=7)
-    axes.grid(visible=True, alpha=0.3)
+    _frame(axes, "bytes", "bus bandwidth, GB/s", "Collectives: measured and fitted")
 
 
 def _gemms(axes: Any, calibration: Calibrated) -> None:
@@ -94,13 +86,11 @@ def _gemms(axes: Any, calibration: Calibrated) -> None:
                 color=color,
                 lw=1,
             )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="FLOPs",
-        ylabel="TFLOP/s",
-        title="Products: measured, and fitted for squares",
-    )
+    _frame(axes, "FLOPs", "TFLOP/s", "Products: measured, and fitted for squares")
+
+
+def _frame(axes: Any, x: str, y: str, title: str) -> None:
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y, title=title)
     axes.legend(fontsize=7)
     axes.grid(visible=True, alpha=0.3)
 

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.capture.guard import Guard
@@ -36,12 +35,7 @@ class Scope:
         Guard().watch(self._begin)()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def step(self) -> None:

@@ -21,9 +21,8 @@ from stepscope.capture.losses import LossSampler
 from stepscope.capture.passes import Passes
 from stepscope.capture.recording.cupti import let_cupti_leave
 from stepscope.capture.recording.device_clock import MOST_PENDING, DeviceClock, device_clock
-from stepscope.capture.recording.marks import Marks
 from stepscope.capture.recording.modules import ModuleMarks
-from stepscope.capture.recording.schedule import Schedule
+from stepscope.capture.recording.schedule import Marks, Schedule
 from stepscope.capture.recording.window import Others, Window, backward_asker, obstacle
 from stepscope.capture.tape import (
     COLLECTED,

@@ -18,7 +18,7 @@ from stepscope.capture.describe.rank import live_notes, process_notes
 from stepscope.capture.guard import Guard
 from stepscope.capture.live import LiveFile
 from stepscope.capture.losses import LossSampler
-from stepscope.capture.recording.marks import Marks
+from stepscope.capture.recording.schedule import Marks
 from stepscope.capture.slow_step import SlowStep
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.options import Options
@@ -168,12 +168,12 @@ class Writer:
             self._drain(every=False)
             self._look_at_slow()
         self._session.notice_device()
-        self._pace()
+        self._adapt()
         self._sample()
         self._live.write()
         self._obey()
 
-    def _pace(self) -> None:
+    def _adapt(self) -> None:
         """How many steps a second."""
         now, step = time.perf_counter_ns(), self._session.step
         (before, from_step), self._last_turn = self._last_turn, (now, step)
@@ -181,7 +181,7 @@ class Writer:
             steps_per_s = (step - from_step) * 1e9 / (now - before)
             self._live.steps_per_s = steps_per_s
             if step > from_step:
-                self._session.marks.pace(steps_per_s)
+                self._session.marks.adapt(steps_per_s)
 
     def _sample(self) -> None:
         self._num_samples += 1

@@ -17,17 +17,6 @@ from msgspec.structs import replace
 from stepscope.core.hardware import DeviceRates
 
 SCHEMA = "stepscope.hardware/1"
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "send_recv",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-)
 WHOLE_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 """Those that fill a ring: their bus bandwidths are one figure, the link's."""
 COPIES = ("device", "to_device_pinned", "to_device_pageable", "to_host_pinned", "to_host_pageable")
@@ -186,10 +175,7 @@ class GemmFit(Struct, frozen=True, kw_only=True):
 
     def seconds(self, m: int, n: int, k: int) -> float:
         rate = self.peak_flops * self.efficiency * self.waves(m, n) * k / (k + self.half_k)
-        moved = (
-            bytes_per_element(self.precision) * (m * k + k * n)
-            + output_bytes(self.precision) * m * n
-        )
+        moved = product_bytes(self.precision, m, n, k)
         return max(2.0 * m * n * k / rate, moved / self.bandwidth_bytes_per_s) + self.floor_s
 
     def waves(self, m: int, n: int) -> float:
@@ -208,6 +194,11 @@ def bytes_per_element(precision: str) -> int:
 def output_bytes(precision: str) -> int:
     """A product of fp8 matrices is written as bf16."""
     return 2 if precision == "fp8" else bytes_per_element(precision)
+
+
+def product_bytes(precision: str, m: int, n: int, k: int) -> int:
+    """Of both matrices and of their product."""
+    return bytes_per_element(precision) * (m * k + k * n) + output_bytes(precision) * m * n
 
 
 class Machine(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from stepscope.core.constraints import Count
 from stepscope.core.memory import MemoryUse, use_of
 from stepscope.core.numbers import number_ranges
 from stepscope.core.out_of_memory import OutOfMemoryReport
-from stepscope.core.peak import ComputeSplit, PeakWaterfall
+from stepscope.core.peak import IDLE_PARTS, ComputeSplit, PeakWaterfall
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.run import RunFacts, WholeRun
@@ -25,19 +25,7 @@ from stepscope.core.run import RunFacts, WholeRun
 MAX_UNKNOWN = 6
 """Kinds of unknown events that are named."""
 
-PARTS = (
-    "compute",
-    "comms_wait",
-    "comms_transfer",
-    "transfer",
-    "idle_input",
-    "idle_sync",
-    "idle_launch",
-    "idle_allocator",
-    "idle_compile",
-    "idle_io",
-    "idle_other",
-)
+PARTS = ("compute", "comms_wait", "comms_transfer", "transfer", *IDLE_PARTS)
 """The parts of a step, in the order they are shown. Every nanosecond of a step is in exactly
 one."""
 

@@ -1,8 +1,8 @@
-"""Numbers as words: lists of ranks, and how often."""
+"""Numbers as words: lists of ranks, how often, and notes on what was counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
@@ -19,6 +19,22 @@ def number_ranges(numbers: Iterable[int]) -> str:
 def times(count: int) -> str:
     """1 as `once`, 3 as `3 times`."""
     return "once" if count == 1 else f"{count} times"
+
+
+def first_few(items: Sequence[object], most: int = 8) -> str:
+    """`3, 5, 7, ...`."""
+    return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
+
+
+def true_notes(*notes: tuple[object, str]) -> list[str]:
+    """The texts whose condition holds. {n}, or {n:,}, in one is its condition: a count."""
+    said = []
+    for condition, text in notes:
+        if isinstance(condition, int):
+            text = text.replace("{n}", f"{condition}").replace("{n:,}", f"{condition:,}")
+        if condition:
+            said.append(text)
+    return said
 
 
 def size_words(size: float) -> str:

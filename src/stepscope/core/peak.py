@@ -27,7 +27,7 @@ COMPUTE_PARTS = (
 """What a kernel's time is, in the order in which it is charged: where kernels overlap, what comes
 first is kept, for the time counts once."""
 
-WATERFALL_PARTS = (
+IDLE_PARTS = (
     "idle_input",
     "idle_sync",
     "idle_launch",
@@ -35,6 +35,10 @@ WATERFALL_PARTS = (
     "idle_compile",
     "idle_io",
     "idle_other",
+)
+"""Of a step: the device has nothing to do."""
+WATERFALL_PARTS = (
+    *IDLE_PARTS,
     "comms_wait",
     "comms_transfer",
     "transfer",

@@ -36,15 +36,16 @@ MAX_CELLS = 4_000_000
 
 __all__ = [
     "Interval",
-    "pace",
-    "pace_variance",
+    "around",
+    "log_mean_variance",
     "ratio_of_medians",
-    "ratio_of_paces",
+    "ratio_of_trimmed_means",
     "ratio_over_runs",
     "smallest_change",
     "smallest_shown",
     "student",
     "student_level",
+    "trimmed_mean",
 ]
 
 
@@ -63,7 +64,7 @@ def ratio_of_medians(
     return _ratio(before, after, lambda rows: np.median(rows, axis=1), level, seed, draws)
 
 
-def ratio_of_paces(
+def ratio_of_trimmed_means(
     before: Sequence[float],
     after: Sequence[float],
     *,
@@ -88,12 +89,12 @@ def ratio_over_runs(
 
     The runs' own spread is the evidence; it is never taken as smaller than what their steps alone
     would make it. With one run on a side the other's spread stands for both; with one on each, only
-    the steps are known, as in `ratio_of_paces`.
+    the steps are known, as in `ratio_of_trimmed_means`.
     """
     if not before or not after:
         raise InputError("a ratio over runs needs a run on each side")
     if len(before) == 1 and len(after) == 1:
-        return ratio_of_paces(before[0], after[0], level=level, seed=seed, draws=draws)
+        return ratio_of_trimmed_means(before[0], after[0], level=level, seed=seed, draws=draws)
     import numpy as np
 
     generator = np.random.default_rng(seed)
@@ -107,12 +108,13 @@ def ratio_over_runs(
     freedom = _welch(errors, [side.num for side in sides])
     half = student(level, freedom) * math.sqrt(sum(errors))
     middle = sides[0].middle - sides[1].middle
-    return Interval(
-        value=math.exp(middle),
-        low=math.exp(middle - half),
-        high=math.exp(middle + half),
-        level=level,
-    )
+    return around(middle, half, level)
+
+
+def around(middle: float, half: float, level: float) -> Interval:
+    """Of a ratio whose logarithm lies so far around the middle."""
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    return Interval(value=math.exp(middle), low=low, high=high, level=level)
 
 
 def smallest_change(
@@ -133,14 +135,14 @@ def smallest_shown(interval: Interval, power: float = POWER) -> float:
     return math.exp(half * (1 + normal.inv_cdf(power) / normal.inv_cdf(0.5 + interval.level / 2)))
 
 
-def pace(steps: Sequence[float]) -> float:
+def trimmed_mean(steps: Sequence[float]) -> float:
     """One number for a run: the mean of its steps without the longest and shortest twentieth."""
     import numpy as np
 
     return float(_trimmed_means(_clean(steps)[np.newaxis, :])[0])
 
 
-def pace_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
+def log_mean_variance(steps: Sequence[float], *, seed: int = 0, draws: int = 200) -> float:
     """The variance of the logarithm of a run's pace that its steps alone give."""
     import numpy as np
 

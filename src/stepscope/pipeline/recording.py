@@ -39,8 +39,6 @@ from stepscope.rules.whole_run import with_whole_run
 from stepscope.rules.without_trace import diagnose_auxiliary, diagnose_without_trace
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 HARDWARE_VARIABLE = "STEPSCOPE_HARDWARE"
@@ -72,12 +70,7 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @cached_property

@@ -142,15 +142,15 @@ def stock_steps(num_workers: object, prefetch_factor: object) -> int:
 
 def read_options(run: Path) -> dict[str, Any]:
     """What was asked of the capture; empty where nothing can be read."""
-    return _told(run, "options")
+    return _object_in(run, "options")
 
 
 def read_settings(run: Path) -> dict[str, Any]:
     """What a trial lays over the job's own settings, by the names of protocol.settings.SETTINGS."""
-    return _told(run, "settings")
+    return _object_in(run, "settings")
 
 
-def _told(run: Path, name: str) -> dict[str, Any]:
+def _object_in(run: Path, name: str) -> dict[str, Any]:
     held = read_json_object(run / RUN_FILE).get(name)
     return held if isinstance(held, dict) else {}
 

@@ -55,6 +55,15 @@ def _int(name: str, words: str, usual: int | None, low: int, high: int, **more: 
     return Setting(name=name, kind="int", words=words, usual=usual, low=low, high=high, **more)
 
 
+OF_LOADERS = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
+OF_DDP = (
+    "bucket_cap_mb",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "find_unused_parameters",
+    "broadcast_buffers",
+)
+"""Settings that are arguments of DataLoader, and of DistributedDataParallel."""
 RAISED = frozenset({"num_workers", "prefetch_factor", "bucket_cap_mb"})
 """Where a finding says that there is too little of it: its fix never takes a job's own down."""
 LOWERED = {"oversized-buckets": frozenset({"bucket_cap_mb"})}

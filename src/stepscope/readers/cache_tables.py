@@ -23,19 +23,11 @@ from stepscope.core.trace import (
     Trace,
     TraceMeta,
 )
+from stepscope.readers.trace.columns import COLUMN_DTYPES
 from stepscope.readers.trace.nanoseconds import LIMIT_NS
 
-COLUMN_DTYPES: dict[str, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] = {
-    "kind": np.uint8,
-    "name": np.int32,
-    "thread": np.int32,
-    "device": np.int16,
-    "detail": np.int32,
-    "collective": np.int32,
-    "memory.device_type": np.int16,
-    "memory.device": np.int16,
-}
-"""Those that are not int64."""
+DTYPES = COLUMN_DTYPES | {"memory.device_type": np.int16, "memory.device": np.int16}
+"""Of columns; those of the allocator's events that are not here are int64."""
 
 
 class Column(Struct, array_like=True):
@@ -97,7 +89,7 @@ def trace_of(tables: Tables, arrays: Mapping[str, NDArray[Any]]) -> Trace | None
     for name in wanted:
         if name not in arrays:
             return None
-        typed[name] = arrays[name].astype(COLUMN_DTYPES.get(name, np.int64), copy=False)
+        typed[name] = arrays[name].astype(DTYPES.get(name, np.int64), copy=False)
         if not _is_held(arrays[name], typed[name]):
             return None
     memory = {name.removeprefix("memory."): typed.pop(name) for name in memory_names}

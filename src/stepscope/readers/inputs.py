@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from stepscope.core.numbers import first_few, number_ranges
 from stepscope.core.trace import TraceMeta
 from stepscope.errors import InputError
 from stepscope.protocol.run_folder import (
@@ -73,12 +73,7 @@ class FoundSources:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -418,10 +413,9 @@ def assign_ranks(metas: Sequence[TraceMeta]) -> tuple[tuple[int, ...], tuple[str
         if meta.rank is None
     ]
     if guessed and len(metas) > 1:
-        listed = ", ".join(guessed[:4]) + (", ..." if len(guessed) > 4 else "")
         notes.append(
             f"the rank of {len(guessed)} trace(s) is told neither inside nor by the name; counted "
-            f"in order: {listed}"
+            f"in order: {first_few(guessed, 4)}"
         )
     for rank, count in sorted(recorded.items()):
         if count > 1:
@@ -447,17 +441,5 @@ def _gaps(metas: Sequence[TraceMeta], ranks: Sequence[int]) -> Iterator[str]:
         verb = "is" if len(missing) == 1 else "are"
         yield (
             f"{len(missing)} of the job's {worlds[0]} ranks {verb} not among the traces that were "
-            f"read: {_spans(missing)}"
+            f"read: {first_few(number_ranges(missing).split(', '))}"
         )
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 7 as "1-3, 7"; the first eight stretches."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    words = [str(low) if low == high else f"{low}-{high}" for low, high in spans]
-    return ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")

@@ -109,11 +109,11 @@ def _written(path: AnyPath, stamp: str, rank: int | None, notes: list[str]) -> W
     if group is None:
         return Written(path=path, wall_ns=wall_ns, rank=rank)
     text = head[group.end() : group.end() + GROUP_BYTES]
-    told, world = RANK.search(text), WORLD.search(text)
+    own, world = RANK.search(text), WORLD.search(text)
     return Written(
         path=path,
         wall_ns=wall_ns,
-        rank=rank if told is None else int(told[1]),
+        rank=rank if own is None else int(own[1]),
         world_size=None if world is None else int(world[1]),
     )
 

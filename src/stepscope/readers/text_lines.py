@@ -4,6 +4,7 @@ holds."""
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
@@ -13,6 +14,7 @@ from stepscope.readers.source import Source
 MAX_LINE_BYTES = 64 << 10
 """A stack of a thousand calls is below it."""
 MAX_LINES = 20_000_000
+LINE_END = re.compile(rb"\n")
 
 
 class TextLines:
@@ -49,11 +51,13 @@ class TextLines:
             )
 
 
-def bounded_lines(blocks: Iterable[bytes], limit: int) -> Iterator[tuple[str, bool]]:
+def bounded_lines(
+    blocks: Iterable[bytes], limit: int, ends: re.Pattern[bytes] = LINE_END
+) -> Iterator[tuple[str, bool]]:
     """Lines as text, cut after so many bytes; and whether each is whole."""
     rest, is_whole = b"", True
     for block in blocks:
-        first, *others = block.split(b"\n")
+        first, *others = ends.split(block)
         is_whole = is_whole and len(rest) + len(first) <= limit
         rest = (rest + first[:limit])[:limit]
         for part in others:

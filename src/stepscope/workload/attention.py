@@ -114,10 +114,8 @@ def _band(spec: Attention, inputs: ParsedInputs) -> Band | None:
     """Which keys a query sees; `None` when the record does not say whether it is causal."""
     if spec.mask_type:
         return _masked_band(spec, inputs)
-    causal = next(
-        (flag for flag in (flag_at(inputs, index) for index in spec.causal) if flag is not None),
-        None,
-    )
+    flags = (flag_at(inputs, index) for index in spec.causal)
+    causal = next((flag for flag in flags if flag is not None), None)
     left = _window(inputs, spec.window)
     right = _window(inputs, None if spec.window is None else spec.window + 1)
     if causal is None or left is None or right is None:
@@ -170,17 +168,10 @@ def _sizes(
     batch = query.dims[0] if len(query.dims) == 4 else 1
     if len(query.dims) == 4 and key.dims[0] != batch:
         return None
-    if lengths is None:
-        return Sizes(
-            sequences=batch,
-            length_q=length_q,
-            length_k=length_k,
-            heads=heads,
-            head_dim=dim,
-            head_dim_v=dim_v,
-        )
-    packed = _packed(spec, inputs, lengths.numel - 1, batch * length_q, batch * length_k)
-    count, length_q, length_k = packed or (None, length_q, length_k)
+    count: int | None = batch
+    if lengths is not None:
+        packed = _packed(spec, inputs, lengths.numel - 1, batch * length_q, batch * length_k)
+        count, length_q, length_k = packed or (None, length_q, length_k)
     return Sizes(
         sequences=count,
         length_q=length_q,

@@ -30,24 +30,17 @@ from stepscope.workload.operands import (
 )
 
 
+def _moves(kind: str, *sizes: float | None) -> Work | None:
+    """Work that moves so many bytes and computes nothing."""
+    return make_work(kind, flops=0, moved=total(*sizes), precision=None)
+
+
 def copy_work(inputs: ParsedInputs, *, to: int = 0, source: int = 1) -> Work | None:
     """copy_(self, src): the source read, the destination written."""
     written, read = operand(inputs, to), operand(inputs, source)
     if written is None or read is None:
         return None
-    return make_work(
-        "copy", flops=0, moved=total(read_bytes(read), written_bytes(written)), precision=None
-    )
-
-
-def clone_work(inputs: ParsedInputs) -> Work | None:
-    """A copy of the first tensor, in its own type."""
-    tensor = operand(inputs, 0)
-    if tensor is None:
-        return None
-    return make_work(
-        "copy", flops=0, moved=total(read_bytes(tensor), written_bytes(tensor)), precision=None
-    )
+    return _moves("copy", read_bytes(read), written_bytes(written))
 
 
 def cast_work(inputs: ParsedInputs) -> Work | None:
@@ -55,22 +48,13 @@ def cast_work(inputs: ParsedInputs) -> Work | None:
     tensor, dtype = operand(inputs, 0), scalar_type_at(inputs, 1)
     if tensor is None or dtype is None or not is_scalar(inputs, 1):
         return None
-    return make_work(
-        "copy",
-        flops=0,
-        moved=total(read_bytes(tensor), size_bytes(tensor.numel, dtype)),
-        precision=None,
-    )
+    return _moves("copy", read_bytes(tensor), size_bytes(tensor.numel, dtype))
 
 
 def fill_work(inputs: ParsedInputs, *, kind: str = "copy") -> Work | None:
     """The first tensor written, not read."""
     tensor = operand(inputs, 0)
-    return (
-        None
-        if tensor is None
-        else make_work(kind, flops=0, moved=written_bytes(tensor), precision=None)
-    )
+    return None if tensor is None else _moves(kind, written_bytes(tensor))
 
 
 def arange_work(inputs: ParsedInputs) -> Work | None:
@@ -83,7 +67,7 @@ def arange_work(inputs: ParsedInputs) -> Work | None:
     span = (end - start) / step
     if not 0 <= span < 2**63:
         return None
-    return make_work("copy", flops=0, moved=size_bytes(ceil(span), out.dtype), precision=None)
+    return _moves("copy", size_bytes(ceil(span), out.dtype))
 
 
 def cat_work(inputs: ParsedInputs) -> Work | None:
@@ -91,15 +75,12 @@ def cat_work(inputs: ParsedInputs) -> Work | None:
     which comes last or, in old traces, first."""
     first, out = operand(inputs, 0), out_after(inputs, 1)
     if first is not None and "TensorList" in inputs.types[1:2] and first.numel:
-        return make_work(
-            "copy", flops=0, moved=total(written_bytes(first), written_bytes(first)), precision=None
-        )
+        return _moves("copy", written_bytes(first), written_bytes(first))
     shapes = shapes_at(inputs, 0)
     if shapes is None:
         return None
     elements = sum(prod(shape) for shape in shapes)
-    moved = None if out is None else size_bytes(2 * elements, out.dtype)
-    return make_work("copy", flops=0, moved=moved, precision=None)
+    return _moves("copy", None if out is None else size_bytes(2 * elements, out.dtype))
 
 
 def index_select_work(inputs: ParsedInputs) -> Work | None:
@@ -134,10 +115,8 @@ def gather_work(inputs: ParsedInputs) -> Work | None:
 
 
 def _lookup(kind: str, table: Operand, index: Operand, elements: int) -> Work | None:
-    reads = total(size_bytes(min(elements, table.stored), table.dtype), read_bytes(index))
-    return make_work(
-        kind, flops=0, moved=total(reads, size_bytes(elements, table.dtype)), precision=None
-    )
+    looked_up = size_bytes(min(elements, table.stored), table.dtype)
+    return _moves(kind, looked_up, read_bytes(index), size_bytes(elements, table.dtype))
 
 
 def embedding_backward_work(inputs: ParsedInputs) -> Work | None:
@@ -168,18 +147,10 @@ def scatter_work(inputs: ParsedInputs, *, adds: bool) -> Work | None:
     )
 
 
-def nll_loss_work(inputs: ParsedInputs) -> Work | None:
-    """nll_loss_forward(self, target): one element of each row."""
-    scores, target = operand(inputs, 0), operand(inputs, 1)
-    if scores is None or target is None:
-        return None
-    moved = total(read_bytes(target), size_bytes(target.numel, scores.dtype))
-    return make_work("loss", flops=target.numel, moved=moved, precision=scores.dtype)
-
-
-def nll_loss_backward_work(inputs: ParsedInputs) -> Work | None:
-    """nll_loss_backward(grad, self, target): one element of each row written into zeros."""
-    scores, target = operand(inputs, 1), operand(inputs, 2)
+def nll_loss_work(inputs: ParsedInputs, *, scores_at: int = 0) -> Work | None:
+    """nll_loss_forward(self, target): one element of each row; nll_loss_backward(grad, self,
+    target): the same, written into zeros."""
+    scores, target = operand(inputs, scores_at), operand(inputs, scores_at + 1)
     if scores is None or target is None:
         return None
     moved = total(read_bytes(target), size_bytes(target.numel, scores.dtype))
@@ -243,7 +214,7 @@ _SCATTERS = {
 }
 MODELS: Mapping[str, Model] = {
     "aten::copy_": copy_work,
-    **{f"aten::{name}": clone_work for name in _CLONES.split()},
+    **{f"aten::{name}": partial(copy_work, source=0) for name in _CLONES.split()},
     "aten::to": cast_work,
     "aten::_to_copy": cast_work,
     "aten::fill_": fill_work,
@@ -261,7 +232,7 @@ MODELS: Mapping[str, Model] = {
     "aten::nll_loss_forward": nll_loss_work,
     "aten::nll_loss": nll_loss_work,
     "aten::nll_loss2d_forward": nll_loss_work,
-    "aten::nll_loss_backward": nll_loss_backward_work,
-    "aten::nll_loss2d_backward": nll_loss_backward_work,
+    "aten::nll_loss_backward": partial(nll_loss_work, scores_at=1),
+    "aten::nll_loss2d_backward": partial(nll_loss_work, scores_at=1),
     "aten::cross_entropy_loss": cross_entropy_work,
 }

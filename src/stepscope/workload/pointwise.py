@@ -51,7 +51,7 @@ def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
     """The work of one pointwise operator."""
     reads = operands(inputs, range(spec.num_args))
     dims = broadcast([tensor.dims for tensor in reads])
-    if not reads or dims is None or _has_list(inputs):
+    if not reads or dims is None or ("TensorList" in inputs.types):
         return None
     numbers = operands(inputs, (index for index in range(spec.num_args) if index != spec.mask))
     precision = _promoted(spec, inputs, numbers)
@@ -82,10 +82,6 @@ def _promoted(spec: Pointwise, inputs: ParsedInputs, tensors: list[Operand]) -> 
         for index in scalars
     )
     return "fp32" if is_float or spec.out_dtype == "float" else dtype
-
-
-def _has_list(inputs: ParsedInputs) -> bool:
-    return "TensorList" in inputs.types
 
 
 def backward_work(op: str, inputs: ParsedInputs) -> Work | None:

@@ -83,17 +83,14 @@ def backward_work(inputs: ParsedInputs, *, indices: int | None = None) -> Work |
     )
 
 
+_max_pool = partial(pool_work, dilation=4, ceil=5)
 MODELS: Mapping[str, Model] = {
     **{
-        f"aten::max_pool{rank}d_with_indices": partial(
-            pool_work, rank=rank, dilation=4, ceil=5, has_indices=True
-        )
+        f"aten::max_pool{rank}d_with_indices": partial(_max_pool, rank=rank, has_indices=True)
         for rank in (2, 3)
     },
     **{
-        f"aten::max_pool{rank}d": partial(
-            pool_work, rank=rank, dilation=4, ceil=5, has_indices=False
-        )
+        f"aten::max_pool{rank}d": partial(_max_pool, rank=rank, has_indices=False)
         for rank in (1, 2, 3)
     },
     **{
@@ -103,15 +100,18 @@ MODELS: Mapping[str, Model] = {
         for rank in (1, 2, 3)
     },
     **{
-        f"aten::max_pool{rank}d_with_indices_backward": partial(backward_work, indices=7)
-        for rank in (2, 3)
-    },
-    **{f"aten::avg_pool{rank}d_backward": backward_work for rank in (2, 3)},
-    **{
         f"aten::_adaptive_avg_pool{rank}d": partial(resized_work, rank=rank, flops=0)
         for rank in (2, 3)
     },
-    **{f"aten::_adaptive_avg_pool{rank}d_backward": backward_work for rank in (2, 3)},
+    **{
+        f"aten::max_pool{rank}d_with_indices_backward": partial(backward_work, indices=7)
+        for rank in (2, 3)
+    },
+    **{
+        f"aten::{name}{rank}d_backward": backward_work
+        for name in ("avg_pool", "_adaptive_avg_pool")
+        for rank in (2, 3)
+    },
     # A copy; and per dimension two multiplications and an addition.
     **{
         f"aten::upsample_nearest{rank}d": partial(resized_work, rank=rank, flops=1)

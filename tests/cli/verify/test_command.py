@@ -298,7 +298,7 @@ def test_numbers_of_other_data_are_not_compared_and_the_reason_is_the_runs_own(
     other = trial(20, setup=setup, change=change)
     sides: list[tuple[Side, Trial]] = [(BASELINE, given), (BASELINE, given), (CANDIDATE, other)]
     check = check_of(
-        [Measured(side=side, round=None, trial=one, pace_ns=2e7) for side, one in sides], None
+        [Measured(side=side, round=None, trial=one, step_ns=2e7) for side, one in sides], None
     )
     assert check.verdict == "not comparable"
     assert why in check.because

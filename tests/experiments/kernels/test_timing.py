@@ -11,9 +11,8 @@ import pytest
 
 from stepscope.core.experiments.kernel_tuning import FAILED, NOT_TRIED, RIGHT, WRONG, KernelTuning
 from stepscope.core.experiments.trials import Value
-from stepscope.experiments.kernels.choice import gain, timed
 from stepscope.experiments.kernels.results import SampleResult
-from stepscope.experiments.kernels.timing import Race, RaceResult
+from stepscope.experiments.kernels.timing import Race, RaceResult, paired_gain, timed
 from stepscope.experiments.kernels.tuner import Plan, SweepPolicy, tune_kernel
 from stepscope.experiments.kernels.worker import Described
 from tests.kernels.running import Scripted, case
@@ -112,9 +111,9 @@ def test_one_that_fails_while_it_is_timed_cannot_win() -> None:
 def test_intervals_of_a_gain_are_order_statistics() -> None:
     """Of six pairs the least and the largest ratio are a 96.9 % interval; five have none."""
     ratios = [1.1, 1.3, 1.2, 1.6, 1.4, 1.5]
-    interval = gain([ratio * 10 for ratio in ratios], [10.0] * 6)
+    interval = paired_gain([ratio * 10 for ratio in ratios], [10.0] * 6)
     assert (interval.low, interval.value, interval.high) == pytest.approx((1.1, 1.35, 1.6))
-    assert gain([11.0] * 5, [10.0] * 5).low == 0
+    assert paired_gain([11.0] * 5, [10.0] * 5).low == 0
     time = timed([float(ns) for ns in range(1, 12)])
     assert time is not None
     assert (time.low_ns, time.ns, time.high_ns) == (2.0, 6.0, 10.0)

@@ -19,8 +19,7 @@ from stepscope.core.experiments.tuning import AGAIN, MEASURED, SEARCH, Tried
 from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Settled
 from stepscope.experiments.tune.policy import TunePolicy
-from stepscope.experiments.tune.study import Study
-from stepscope.experiments.tune.study_storage import opened_study
+from stepscope.experiments.tune.study import Study, opened_study
 from stepscope.experiments.tune.study_trials import MAX_LOST
 from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.workers import GONE_S, Workers
@@ -188,7 +187,7 @@ def test_a_database_that_two_processes_lay_out_at_once_is_opened_again(
         pruners=SimpleNamespace(NopPruner=object),
         storages=SimpleNamespace(RDBStorage=lambda *_, **__: 1),
     )
-    monkeypatch.setattr("stepscope.experiments.tune.study_storage.AGAIN_S", 0.0)
+    monkeypatch.setattr("stepscope.experiments.tune.study.AGAIN_S", 0.0)
     assert opened_study(optuna, "sqlite:///trials.db", "one", None) == "the study"
     assert made == ["one"] * 3
     problems[:] = [ValueError("no such driver\nand much more")]

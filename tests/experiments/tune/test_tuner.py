@@ -426,7 +426,7 @@ def test_a_storage_that_cannot_be_used_is_said_without_its_password(tmp_path: Pa
             storage=f"sqlite:///{tmp_path}/not/there.db",
         )
     assert "cannot be used" in str(problem.value)
-    from stepscope.experiments.tune.study_storage import hidden
+    from stepscope.experiments.tune.study import hidden
 
     assert hidden("mysql://me:secret@host/db") == "mysql://host/db"
 

@@ -14,7 +14,7 @@ from stepscope.core.recordings.kernels import KernelMetrics, KernelReport
 from stepscope.errors import FormatError, StepscopeError
 from stepscope.readers.detect import format_of
 from stepscope.readers.ncu import csv as ncu_csv
-from stepscope.readers.ncu.labels import metric_of_label
+from stepscope.readers.ncu.csv import metric_of_label
 from stepscope.readers.ncu.units import number_of, scale_of
 from stepscope.readers.source import Source
 from tests.recordings import texts_of

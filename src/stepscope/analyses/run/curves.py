@@ -8,13 +8,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from stepscope.analyses.run.samples import objects_at
-from stepscope.core.curves import Curve
 from stepscope.core.facts import RankFacts
 from stepscope.core.trace import Trace
 from stepscope.protocol.untrusted import finite, whole
 from stepscope.readers.run_folder.folder import RankRecord, RunRecord
+
+
+class Curve(Struct, frozen=True, kw_only=True):
+    """Lines over one axis. A point whose value was not measured is left out."""
+
+    title: str
+    words: str
+    """The chart in a sentence, for those who cannot see it."""
+    x: str
+    """What the axis counts, with its unit."""
+    unit: str
+    lines: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    from_zero: bool = True
+    steps: bool = False
+    """Whether a value holds until the next one."""
+
 
 MAX_POINTS = 600
 MAX_RANKS = 8

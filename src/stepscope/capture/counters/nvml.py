@@ -41,6 +41,7 @@ THROTTLE_REASONS = {
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
+"""nvml.h, nvmlClocksEventReason*."""
 
 
 class Utilization(ctypes.Structure):

@@ -55,9 +55,5 @@ def environment_notes(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: masked(name, environ[name])[:MOST_CHARS]
         for name in sorted(environ)
-        if _is_of_interest(name)
+        if (name in NAMES or name.startswith(PREFIXES))
     }
-
-
-def _is_of_interest(name: str) -> bool:
-    return name in NAMES or name.startswith(PREFIXES)

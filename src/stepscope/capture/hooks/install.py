@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
-from stepscope.capture.hooks.collectives import hook_collectives
 from stepscope.capture.hooks.patches import compiling_asker, replace, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
@@ -23,7 +22,36 @@ from stepscope.capture.out_of_memory import hook_failures
 from stepscope.capture.recording.forked import never_let_go, settle_child
 from stepscope.capture.recording.window import give_way
 from stepscope.capture.session import Session
+from stepscope.capture.tape import EXCHANGED
 from stepscope.protocol.options import Options
+
+NAMES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "monitored_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+)
+
+
+def hook_collectives(guard: Guard, torch: Any, session: Session) -> None:
+    """What the host spends in torch.distributed, most of all waiting for other ranks. Collectives
+    that DDP starts from C++ do not come by here: they are inside the backward pass."""
+    distributed = getattr(torch, "distributed", None)
+
+    def exchanged(_: Any, begun: int, ended: int) -> None:
+        session.tape.append((EXCHANGED, begun, ended, 0))
+
+    for name in NAMES:
+        if callable(getattr(distributed, name, None)):
+            replace(guard, distributed, name, timed(guard, exchanged))
+
 
 _current: list[Session] = []
 _registered: list[bool] = []

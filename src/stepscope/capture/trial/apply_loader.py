@@ -9,15 +9,15 @@ from typing import Any
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
+from stepscope.protocol.settings import OF_LOADERS
 
-NAMES = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
 OWN_PREFETCH = 2
 """PyTorch's own, where the job gives none."""
 NO_WORKERS = "a loader without workers has none"
 
 
 def apply_to_loaders(guard: Guard, torch: Any, applied: Applied) -> None:
-    wanted = applied.wanted(*NAMES)
+    wanted = applied.wanted(*OF_LOADERS)
     if not wanted:
         return
     for name in wanted:

@@ -17,21 +17,15 @@ from stepscope.capture.describe.model import roots
 from stepscope.capture.guard import Guard
 from stepscope.capture.hooks.patches import replace
 from stepscope.capture.trial.applied import Applied, words_of
+from stepscope.protocol.settings import OF_DDP
 
-DDP_NAMES = (
-    "bucket_cap_mb",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "find_unused_parameters",
-    "broadcast_buffers",
-)
 OWN_BUCKET_MB = 25
 """DDP's own, where the job gives none."""
 MODEL_NAMES = ("compile_mode", "compile_dynamic", "channels_last", "amp")
 
 
 def apply_to_models(guard: Guard, torch: Any, applied: Applied) -> None:
-    if applied.wanted(*DDP_NAMES, "channels_last"):
+    if applied.wanted(*OF_DDP, "channels_last"):
         _apply_to_ddp(guard, torch, applied)
     if applied.wanted(*MODEL_NAMES):
         models = Models(torch, applied)
@@ -43,7 +37,7 @@ def apply_to_models(guard: Guard, torch: Any, applied: Applied) -> None:
 
 
 def _apply_to_ddp(guard: Guard, torch: Any, applied: Applied) -> None:
-    wanted = applied.wanted(*DDP_NAMES)
+    wanted = applied.wanted(*OF_DDP)
     for name in wanted:
         applied.failed(name, "no model was wrapped in DistributedDataParallel")
     kind = torch.nn.parallel.DistributedDataParallel

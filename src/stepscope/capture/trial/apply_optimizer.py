@@ -18,25 +18,19 @@ OptimizerOptions = WeakKeyDictionary[Any, dict[str, Any]]
 
 
 def apply_to_optimizers(guard: Guard, torch: Any, applied: Applied) -> None:
-    wanted = {NAMES[name]: (name, value) for name, value in applied.wanted(*NAMES).items()}
+    optimizers = _Optimizers(applied)
+    wanted = optimizers.wanted
     if not wanted:
         return
-    making: list[Any] = []
-    """Those whose __init__ runs just now: one class's calls another's."""
-    applied_options: OptimizerOptions = WeakKeyDictionary()
-    replace(guard, torch.optim.Optimizer, "load_state_dict", _around_load(applied_options))
+    load = _around_load(optimizers.applied_options)
+    replace(guard, torch.optim.Optimizer, "load_state_dict", load)
     for name, _ in wanted.values():
         applied.failed(name, "no optimizer was made that can be set so")
     for kind in {kind for kind in vars(torch.optim).values() if isinstance(kind, type)}:
         if issubclass(kind, torch.optim.Optimizer) and "__init__" in kind.__dict__:
             signature = inspect.signature(kind.__dict__["__init__"])
             if set(wanted) & set(signature.parameters):
-                replace(
-                    guard,
-                    kind,
-                    "__init__",
-                    _around(signature, wanted, applied, making, applied_options),
-                )
+                replace(guard, kind, "__init__", functools.partial(optimizers.around, signature))
 
 
 def _around_load(applied_options: OptimizerOptions) -> Any:
@@ -64,76 +58,63 @@ def _around_load(applied_options: OptimizerOptions) -> Any:
     return make
 
 
-def _around(
-    signature: inspect.Signature,
-    wanted: dict[str, tuple[str, Any]],
-    applied: Applied,
-    making: list[Any],
-    applied_options: OptimizerOptions,
-) -> Any:
-    def make(original: Any) -> Any:
+class _Optimizers:
+    def __init__(self, applied: Applied) -> None:
+        self.wanted = {NAMES[name]: (name, value) for name, value in applied.wanted(*NAMES).items()}
+        self.applied_options: OptimizerOptions = WeakKeyDictionary()
+        self._applied = applied
+        self._making: list[Any] = []
+        """Those whose __init__ runs just now: one class's calls another's."""
+
+    def around(self, signature: inspect.Signature, original: Any) -> Any:
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> None:
-            if any(optimizer is args[0] for optimizer in making):
+            if any(optimizer is args[0] for optimizer in self._making):
                 original(*args, **kwargs)
                 return
-            making.append(args[0])
+            self._making.append(args[0])
             try:
-                _init(original, signature, args, kwargs, wanted, applied, applied_options)
+                self._init(original, signature, args, kwargs)
             finally:
-                making.pop()
+                self._making.pop()
 
         return wrapper
 
-    return make
-
-
-def _init(
-    original: Any,
-    signature: inspect.Signature,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    wanted: dict[str, tuple[str, Any]],
-    applied: Applied,
-    applied_options: OptimizerOptions,
-) -> None:
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    # Parameters often come as a generator, which can be asked once; it is asked for the job's own
-    # try too.
-    bound.arguments["params"] = kept_params(bound.arguments["params"])
-    job_options = {name: bound.arguments.get(name) for name in ("fused", "foreach")}
-    usable = {name: value for name, (_, value) in wanted.items() if name in signature.parameters}
-    if usable.get("fused") and not can_be_fused(bound.arguments["params"]):
-        # Found out here: the optimizer itself may say so only when it steps.
-        del usable["fused"]
-        applied.failed(
-            wanted["fused"][0], "a parameter is of a kind or on a device that has no fused kernels"
-        )
-    if usable:
-        bound.arguments.update(usable)
-        for name, other in (("fused", "foreach"), ("foreach", "fused")):
-            # Not both at once.
-            if usable.get(name) and other not in usable and job_options[other]:
-                bound.arguments[other] = False
-        try:
-            original(*bound.args, **bound.kwargs)
-        except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
-            for name in usable:
-                applied.failed(wanted[name][0], words_of(problem))
-        else:
-            for name in usable:
-                applied.took(wanted[name][0], before=job_options[name])
-            applied_options[args[0]] = {
-                name: bound.arguments[name]
-                for name in ("fused", "foreach")
-                if name in signature.parameters
-            }
-            return
-    bound.arguments.update(
-        {name: value for name, value in job_options.items() if name in signature.parameters}
-    )
-    original(*bound.args, **bound.kwargs)
+    def _init(
+        self, original: Any, signature: inspect.Signature, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        wanted, applied = self.wanted, self._applied
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        # Parameters often come as a generator, which can be asked once; it is asked for the job's
+        # own try too.
+        bound.arguments["params"] = kept_params(bound.arguments["params"])
+        has = [name for name in ("fused", "foreach") if name in signature.parameters]
+        job_options = {name: bound.arguments.get(name) for name in ("fused", "foreach")}
+        usable = {name: value for name, (_, value) in wanted.items() if name in has}
+        if usable.get("fused") and not can_be_fused(bound.arguments["params"]):
+            # Found out here: the optimizer itself may say so only when it steps.
+            del usable["fused"]
+            why = "a parameter is of a kind or on a device that has no fused kernels"
+            applied.failed(wanted["fused"][0], why)
+        if usable:
+            bound.arguments.update(usable)
+            for name, other in (("fused", "foreach"), ("foreach", "fused")):
+                # Not both at once.
+                if usable.get(name) and other not in usable and job_options[other]:
+                    bound.arguments[other] = False
+            try:
+                original(*bound.args, **bound.kwargs)
+            except Exception as problem:  # noqa: BLE001 - the job is told by its own call, not by ours
+                for name in usable:
+                    applied.failed(wanted[name][0], words_of(problem))
+            else:
+                for name in usable:
+                    applied.took(wanted[name][0], before=job_options[name])
+                self.applied_options[args[0]] = {name: bound.arguments[name] for name in has}
+                return
+        bound.arguments.update({name: job_options[name] for name in has})
+        original(*bound.args, **bound.kwargs)
 
 
 def can_be_fused(params: Any) -> bool:

@@ -282,11 +282,11 @@ class Progress:
             when = f"round {run.round + 1} of at most {self._max_rounds}"
         num = len(run.trial.step_ns)
         steps = {0: "no step was timed", 1: "1 step"}.get(num, f"{num} steps")
-        pace = "" if run.pace_ns is None else f", {short_time(run.pace_ns)} each"
+        took = "" if run.step_ns is None else f", {short_time(run.step_ns)} each"
         so_far = ""
         if interval is not None and interval.is_bounded:
             so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
-        say(f"{when}: {run.side}, {steps}{pace}{so_far}".replace(NBSP, " "))
+        say(f"{when}: {run.side}, {steps}{took}{so_far}".replace(NBSP, " "))
 
 
 def _keep(verified: Verified, folder: Path) -> None:

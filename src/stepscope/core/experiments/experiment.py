@@ -43,7 +43,7 @@ class Interval(Struct, frozen=True, kw_only=True):
         return self.low > 0 and math.isfinite(self.high)
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class Measured(Struct, frozen=True, kw_only=True, rename={"step_ns": "pace_ns"}):
     """One run of the experiment."""
 
     side: Side
@@ -51,8 +51,9 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Counted from 0; None for a run that does not count: a rehearsal, or one made to compare what
     it computed."""
     trial: Trial
-    pace_ns: float | None
-    """The trimmed mean of its steps; None when it timed none."""
+    step_ns: float | None
+    """The trimmed mean of its steps; None when it timed none. Shared storages have it under its
+    older name."""
 
 
 class SideSummary(Struct, frozen=True, kw_only=True):
@@ -60,12 +61,12 @@ class SideSummary(Struct, frozen=True, kw_only=True):
 
     num_runs: int
     step_ns: float | None
-    """The geometric mean of the runs' paces."""
+    """The geometric mean over the runs."""
     run_spread: float | None
-    """The standard deviation of the logarithms of the runs' paces: how much runs of the same
+    """The standard deviation of the logarithms of the runs' times: how much runs of the same
     command differ."""
     mean_ns: float | None
-    """Of all steps, with none left out: it sees the rare long ones that the pace leaves out."""
+    """Of all steps, with none left out: it sees the rare long ones too."""
 
 
 class SoFar(Struct, frozen=True, kw_only=True):

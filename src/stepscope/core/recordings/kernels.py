@@ -16,8 +16,6 @@ from stepscope.core.recordings.find_db import FindDb
 from stepscope.core.recordings.recording import Recording
 
 Dim = tuple[int, int, int]
-LIMITERS = ("registers", "shared memory", "warps", "blocks", "barriers")
-"""What may bound how many blocks lie on a multiprocessor at once."""
 
 
 class KernelMetrics(Struct, frozen=True, kw_only=True):
@@ -43,8 +41,8 @@ class KernelMetrics(Struct, frozen=True, kw_only=True):
     theoretical_occupancy: float | None = None
     """What the launch allows."""
     limiters: tuple[str, ...] = ()
-    """Of LIMITERS: what holds the theoretical occupancy down; several where they bind alike, none
-    where it is full."""
+    """Registers, shared memory, warps, blocks or barriers: what holds the theoretical occupancy
+    down; several where they bind alike, none where it is full."""
     waves: float | None = None
     """Blocks of the grid over those that fit on the device at once."""
     num_multiprocessors: int | None = None

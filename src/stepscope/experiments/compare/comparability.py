@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from stepscope.core.experiments.experiment import Difference
 from stepscope.core.experiments.trials import Setup, Trial
+from stepscope.protocol.settings import OF_DDP, OF_LOADERS
 
 Read = Callable[[Setup], object]
 
@@ -126,25 +127,12 @@ def _untaken(trial: Trial) -> tuple[str, ...]:
     )
 
 
-_LOADER = "no DataLoader was made"
-_WRAPPED = "no model was wrapped in DistributedDataParallel"
-_OPTIMIZER = "no optimizer that has such an option was made"
 WHY_UNTAKEN = {
+    **dict.fromkeys(OF_LOADERS, "no DataLoader was made"),
+    **dict.fromkeys(OF_DDP, "no model was wrapped in DistributedDataParallel"),
     **dict.fromkeys(
-        ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size"),
-        _LOADER,
+        ("fused_optimizer", "foreach_optimizer"), "no optimizer that has such an option was made"
     ),
-    **dict.fromkeys(
-        (
-            "bucket_cap_mb",
-            "gradient_as_bucket_view",
-            "static_graph",
-            "find_unused_parameters",
-            "broadcast_buffers",
-        ),
-        _WRAPPED,
-    ),
-    **dict.fromkeys(("fused_optimizer", "foreach_optimizer"), _OPTIMIZER),
     "compile_mode": "no model that could be compiled was seen",
     "channels_last": "no model with convolutions was seen",
 }

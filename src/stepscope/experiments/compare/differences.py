@@ -85,17 +85,16 @@ def _with_overlap(split: Callable[[Pieces], dict[str, float]], pieces: Pieces) -
 
 
 def _by_phase(pieces: Pieces) -> dict[str, float]:
-    return _summed(
-        (sort.phase or "not told", share.ns)
-        for sort, share in zip(pieces.sorts, pieces.shares, strict=True)
-    )
+    return _by_sort(pieces, lambda sort: sort.phase or "not told")
 
 
 def _by_module(pieces: Pieces) -> dict[str, float]:
-    return _summed(
-        (sort.module or "in no module", share.ns)
-        for sort, share in zip(pieces.sorts, pieces.shares, strict=True)
-    )
+    return _by_sort(pieces, lambda sort: sort.module or "in no module")
+
+
+def _by_sort(pieces: Pieces, name: Callable[[Sort], str]) -> dict[str, float]:
+    pairs = zip(pieces.sorts, pieces.shares, strict=True)
+    return _summed((name(sort), share.ns) for sort, share in pairs)
 
 
 def _by_category(pieces: Pieces) -> dict[str, float]:

@@ -15,7 +15,6 @@ from stepscope.core.facts import Facts, RankFacts
 from stepscope.core.run import RankMetadata, RunFacts, UnprofiledSteps
 from stepscope.experiments.compare.pieces import Detail, Pieces, Share, Sort, join
 
-"""How a note of a diagnosis tells the rules that lacked something."""
 NOT_OF_TWO = ("not judged: ", "step time is the profiled one", "lines and modules are not named")
 """How the notes of a diagnosis begin that a comparison says in its own words, or has no use for."""
 
@@ -121,7 +120,7 @@ def side_of(
         step_source=diagnosis.step.source,
         unprofiled=tuple(steps),
         odd_ns=odd_ns,
-        kept=_kept(facts.run),
+        kept=kept_steps(facts.run),
         recorded=rank.steps.step_intervals if rank is not None and is_pitch else (),
         recorded_ns=rank.steps.step_interval_ns if rank is not None and is_pitch else None,
         parts_ns=None if step is None else mean_parts(facts.ranks, step),
@@ -153,7 +152,7 @@ def late_ranks(comms: CommsFacts | None) -> tuple[int, ...]:
     return () if comms is None else tuple(rank.rank for rank in comms.ranks if rank.is_straggler)
 
 
-def _kept(run: RunFacts | None) -> UnprofiledSteps | None:
+def kept_steps(run: RunFacts | None) -> UnprofiledSteps | None:
     """The steps of the rank whose step is the run's."""
     if run is None:
         return None
@@ -165,9 +164,6 @@ def _kept(run: RunFacts | None) -> UnprofiledSteps | None:
         ),
         None,
     )
-
-
-kept_steps = _kept
 
 
 def _rank_side(rank: RankFacts, facts: Facts) -> RankSide:

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from stepscope.core.experiments.comparison import Speedup
 from stepscope.core.experiments.experiment import Interval
 from stepscope.experiments.bootstrap import (
-    pace,
-    pace_variance,
+    log_mean_variance,
     ratio_of_medians,
-    ratio_of_paces,
+    ratio_of_trimmed_means,
     smallest_shown,
+    trimmed_mean,
 )
 from stepscope.experiments.compare.side import CompareSide
 
@@ -34,6 +34,12 @@ ODD = 0.05
 LAUNCHING = 0.1
 """Of a recorded step: the device waiting for launches longer than this, the step without a profiler
 is another one. The host runs at half to nine tenths of its speed under one."""
+NO_SPREAD = (
+    "a step time that was given has no spread: record the runs with `stepscope run` to have one"
+)
+NO_OWN_STEPS = (
+    "the interval was not measured: a kept diagnosis has no steps of its own, nor has a log"
+)
 UNEVEN = 1.2
 """A mean this much longer than the median, or shorter: the median is not the pace."""
 
@@ -113,18 +119,16 @@ def _of_one_kind(first: Timed, second: Timed) -> tuple[Timed, Timed]:
 def _by_mean(side: Timed) -> Timed:
     if side.source == "kept":
         return side
-    error = math.sqrt(pace_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
-    return replace(side, ns=pace(side.steps), error=error, is_mean=True)
+    error = math.sqrt(log_mean_variance(side.steps)) if len(side.steps) >= ENOUGH_STEPS else None
+    return replace(side, ns=trimmed_mean(side.steps), error=error, is_mean=True)
 
 
 def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> Speedup:
     """The ratio with its interval, where the samples give one."""
-    if first is None or second is None or not first.ns or not second.ns:
-        return Speedup(
-            value=None, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
-        )
-    value = first.ns / second.ns
-    interval, why = _interval(first, second)
+    value, interval = None, None
+    if first is not None and second is not None and first.ns and second.ns:
+        value = first.ns / second.ns
+        interval, why = _interval(first, second)
     if interval is None or not interval.is_bounded:
         return Speedup(
             value=value, low=None, high=None, level=0.95, smallest=None, verdict="not told", why=why
@@ -144,34 +148,17 @@ def speedup_of(first: Timed | None, second: Timed | None, *, why: str = "") -> S
 
 def _interval(first: Timed, second: Timed) -> tuple[Interval | None, str]:
     if "given" in (first.source, second.source):
-        return (
-            None,
-            (
-                "a step time that was given has no spread: record the runs with `stepscope run` to "
-                "have one"
-            ),
-        )
+        return None, NO_SPREAD
     if first.steps and second.steps:
         few = min(len(first.steps), len(second.steps))
         if few < ENOUGH_STEPS:
             steps = "1 step" if few == 1 else f"{few} steps"
-            return (
-                None,
-                (
-                    f"the interval was not measured: {steps} on one side, and {ENOUGH_STEPS} are "
-                    "needed on both"
-                ),
-            )
+            needed = f"{steps} on one side, and {ENOUGH_STEPS} are needed on both"
+            return None, f"the interval was not measured: {needed}"
         return ratio_of_medians(first.steps, second.steps), ""
     errors = [_error(side) for side in (first, second)]
     if first.ns is None or second.ns is None or errors[0] is None or errors[1] is None:
-        return (
-            None,
-            (
-                "the interval was not measured: a kept diagnosis has no steps of its own, nor has "
-                "a log"
-            ),
-        )
+        return None, NO_OWN_STEPS
     half, value = Z * math.hypot(errors[0], errors[1]), first.ns / second.ns
     return Interval(value=value, low=value * math.exp(-half), high=value * math.exp(half)), ""
 
@@ -206,7 +193,7 @@ def bursts(first: Timed, second: Timed, speedup: Speedup) -> str | None:
     others."""
     if speedup.low is None or speedup.high is None or not first.steps or not second.steps:
         return None
-    mean = ratio_of_paces(first.steps, second.steps)
+    mean = ratio_of_trimmed_means(first.steps, second.steps)
     if mean.low <= speedup.high and mean.high >= speedup.low:
         return None
     return (
@@ -223,7 +210,7 @@ def uneven(first: Timed, second: Timed) -> list[str]:
     for word, side in (("first", first), ("second", second)):
         if not side.steps or not side.ns:
             continue
-        mean = pace(side.steps)
+        mean = trimmed_mean(side.steps)
         if not 1 / UNEVEN <= mean / side.ns <= UNEVEN:
             notes.append(
                 f"the {word} run's mean step, without the longest and shortest twentieth, is "

@@ -89,13 +89,11 @@ def call_once(
         for index, tensor in enumerate(returned)
     }
     ends = differentiable(returned)
-    found_gradients: dict[str, Any] = {}
-    if gradients and ends:
-        found_gradients = gradients_of(torch, ends, tensors, built, seed)
+    computed = gradients_of(torch, ends, tensors, built, seed) if gradients and ends else {}
     copies = {name: tensor.detach().clone() for name, tensor in outputs.items()}
     after = {name: tensor.detach() for name, tensor in tensors.items()}
     return CallResult(
-        outputs=copies, inputs=after, gradients=found_gradients, is_differentiable=bool(ends)
+        outputs=copies, inputs=after, gradients=computed, is_differentiable=bool(ends)
     )
 
 

@@ -126,41 +126,32 @@ class RemoteBench:
         self._must(Request(do="warm"))
 
     def refer(self, case: Case) -> ReferenceResult:
+        request, limit_s = Request(do="refer", case=case), max(self._limit_s, START_S)
         try:
-            result = self._ask(
-                (), Request(do="refer", case=case), max(self._limit_s, START_S)
-            ).referred
+            result = self._ask((), request, limit_s).referred
         except _GoneError as gone:
             return ReferenceResult(problem=str(gone))
         assert result is not None
         return result
 
     def check(self, settings: Settings, case: Case, allowed: Error, limit_s: float) -> CheckResult:
-        process = process_of(settings)
+        request = Request(do="check", settings=settings, case=case, allowed=allowed)
         try:
-            result = self._ask(
-                process, Request(do="check", settings=settings, case=case, allowed=allowed), limit_s
-            ).compared
+            result = self._ask(process_of(settings), request, limit_s).compared
         except _GoneError as gone:
             return CheckResult(why=str(gone))
         assert result is not None
-        if result.is_broken:
-            self._drop(process)
         return result
 
     def sample(
         self, settings: Settings | None, case: Case, inner: int, limit_s: float
     ) -> SampleResult:
-        process = process_of(settings or {})
+        request = Request(do="sample", settings=settings, case=case, inner=inner)
         try:
-            result = self._ask(
-                process, Request(do="sample", settings=settings, case=case, inner=inner), limit_s
-            ).sampled
+            result = self._ask(process_of(settings or {}), request, limit_s).sampled
         except _GoneError as gone:
             return SampleResult(ns=None, why=str(gone))
         assert result is not None
-        if result.is_broken:
-            self._drop(process)
         return result
 
     def close(self) -> None:
@@ -171,10 +162,14 @@ class RemoteBench:
         try:
             if process not in self._workers:
                 self._workers[process] = _Worker(self._opening)
-            return self._workers[process].ask(request, limit_s)
+            answer = self._workers[process].ask(request, limit_s)
         except _GoneError:
             self._drop(process)
             raise
+        result = answer.compared or answer.sampled
+        if result is not None and result.is_broken:
+            self._drop(process)
+        return answer
 
     def _must(self, request: Request) -> Answer:
         try:

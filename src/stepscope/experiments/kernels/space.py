@@ -132,16 +132,6 @@ def process_of(settings: Settings) -> tuple[str, ...]:
     return tuple(name for name in PROCESS_WIDE if settings.get(name) in (True, "on"))
 
 
-def settings_words(settings: Settings) -> str:
-    return ", ".join(f"{name}={_shown(value)}" for name, value in settings.items()) or "as it is"
-
-
-def _shown(value: Value) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
-
-
 def _value(word: str, text: str) -> Value:
     if not word:
         raise UsageError(f"--config {text}: there is an empty value")

@@ -8,6 +8,7 @@ samples that it won with. Where these do not show it faster, the baseline stands
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from stepscope.core.experiments.kernel_tuning import Case, Gain, Timed
-from stepscope.experiments.kernels.choice import gain, is_different, timed
 from stepscope.experiments.kernels.results import SampleResult
 from stepscope.experiments.kernels.space import Settings
 
@@ -75,12 +75,10 @@ class Race:
         )
         if self.baseline is None or self.baseline == best or not self.samples.get(self.baseline):
             return self._raced(best, None, ties)
-        gain_found = self._pairs(self.baseline, best)
-        if gain_found is None or gain_found.low <= 1:
+        gain = self._pairs(self.baseline, best)
+        if gain is None or gain.low <= 1:
             return self._raced(self.baseline, None, tuple({*ties, best} - {self.baseline}))
-        return self._raced(
-            best, gain_found, tuple(number for number in ties if number != self.baseline)
-        )
+        return self._raced(best, gain, tuple(number for number in ties if number != self.baseline))
 
     def _warm(self, number: int) -> bool:
         """The first call compiles; the second says how many make a sample."""
@@ -138,7 +136,7 @@ class Race:
                 (first if number == before else second).append(ns)
         self.samples[before] += first
         self.samples[after] += second
-        return gain(first, second)
+        return paired_gain(first, second)
 
     def _finalists(self) -> list[int]:
         by_median = sorted(
@@ -160,11 +158,9 @@ class Race:
             timed_ones, key=lambda number: (median(self.samples[number]), number), default=None
         )
 
-    def _raced(
-        self, winner: int | None, gain_found: Gain | None, ties: tuple[int, ...]
-    ) -> RaceResult:
+    def _raced(self, winner: int | None, gain: Gain | None, ties: tuple[int, ...]) -> RaceResult:
         if winner in self.failed:
-            winner, gain_found = (
+            winner, gain = (
                 self._best([number for number in self.samples if number not in self.failed]),
                 None,
             )
@@ -176,7 +172,7 @@ class Race:
             },
             failed=dict(self.failed),
             winner=winner,
-            gain=gain_found,
+            gain=gain,
             ties=tuple(sorted(ties)),
         )
 
@@ -195,4 +191,52 @@ def _tied(rounds: dict[int, list[float]], number: int, best: int) -> bool:
     """Whether the last rounds show no difference between the two."""
     if number not in rounds or best not in rounds or not rounds[number]:
         return False
-    return not is_different(gain(rounds[number], rounds[best]))
+    return not is_different(paired_gain(rounds[number], rounds[best]))
+
+
+LEVEL = 0.95
+
+
+def timed(samples: Sequence[float]) -> Timed | None:
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return Timed(
+        ns=median(ordered),
+        low_ns=ordered[round(0.1 * last)],
+        high_ns=ordered[round(0.9 * last)],
+        num_samples=len(ordered),
+    )
+
+
+def paired_gain(before: Sequence[float], after: Sequence[float]) -> Gain:
+    """before / after of samples that were taken next to each other: the median of their ratios,
+    with an interval of it.
+
+    The interval is two order statistics of the ratios; it needs six pairs to be one, and nothing
+    about how times are spread.
+    """
+    ratios = sorted(first / second for first, second in zip(before, after, strict=True))
+    num = len(ratios)
+    rank = _rank(num)
+    low, high = (0.0, math.inf) if rank is None else (ratios[rank], ratios[num - 1 - rank])
+    return Gain(value=median(ratios), low=low, high=high, num_pairs=num)
+
+
+def is_different(gain: Gain) -> bool:
+    return gain.low > 1 or gain.high < 1
+
+
+def _rank(num: int) -> int | None:
+    """The largest rank that keeps the level.
+
+    The median lies between the ratio of that rank and its mirror image.
+    """
+    tail, best = 0.0, None
+    for rank in range((num + 1) // 2):
+        tail += math.comb(num, rank) / 2**num
+        if 2 * tail > 1 - LEVEL:
+            break
+        best = rank
+    return best

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol
 
@@ -29,9 +30,9 @@ from stepscope.core.hardware import DeviceRates
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.errors import FACTOR, times, widest
 from stepscope.experiments.kernels.floor import floor_of
-from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.results import CheckResult, ReferenceResult
 from stepscope.experiments.kernels.space import Settings
-from stepscope.experiments.kernels.timing import REFERENCE, Race
+from stepscope.experiments.kernels.timing import REFERENCE, Race, Sampler
 from stepscope.experiments.kernels.worker import Described
 
 CHECKING = 0.7
@@ -44,7 +45,7 @@ NOISY = 0.3
 half of all have more."""
 
 
-class Bench(Protocol):
+class Bench(Sampler, Protocol):
     def warm_up(self) -> None: ...
 
     def refer(self, case: Case) -> ReferenceResult: ...
@@ -52,10 +53,6 @@ class Bench(Protocol):
     def check(
         self, settings: Settings, case: Case, allowed: Error, limit_s: float
     ) -> CheckResult: ...
-
-    def sample(
-        self, settings: Settings | None, case: Case, inner: int, limit_s: float
-    ) -> SampleResult: ...
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -95,43 +92,137 @@ def tune_kernel(
     report: Report,
     now: Callable[[], float] = time.monotonic,
 ) -> KernelTuning:
-    start = now()
-    report(f"reference in {len(plan.cases)} cases")
-    referred, cases, notes = _refer(bench, plan)
-    allowed = _allowed(referred, policy.tolerance)
-    notes += _truth_notes(referred)
-    tryings, has_gradients = _check_all(bench, plan, policy, cases, allowed, report, now, start)
-    bench.warm_up()
-    results = []
-    timed_cases = [case for case in cases if case.is_timed]
-    for index, case in enumerate(timed_cases):
-        report(f"timing {case.words}")
-        share = max(start + policy.budget_s - now(), 0.0) / (len(timed_cases) - index)
-        result, tryings = _race(
-            bench, plan, policy, case, referred[case], tryings, now, now() + share
+    return _Sweep(bench, plan, policy, report, now).run()
+
+
+@dataclass(slots=True)
+class _Sweep:
+    bench: Bench
+    plan: Plan
+    policy: SweepPolicy
+    report: Report
+    now: Callable[[], float]
+    tryings: list[Trying] = field(default_factory=list)
+    has_gradients: bool = False
+
+    def run(self) -> KernelTuning:
+        start, plan, policy = self.now(), self.plan, self.policy
+        self.report(f"reference in {len(plan.cases)} cases")
+        referred, cases, notes = _refer(self.bench, plan)
+        allowed = _allowed(referred, policy.tolerance)
+        notes += _truth_notes(referred)
+        self._check_all(cases, allowed, start)
+        self.bench.warm_up()
+        results = []
+        timed_cases = [case for case in cases if case.is_timed]
+        for index, case in enumerate(timed_cases):
+            self.report(f"timing {case.words}")
+            share = max(start + policy.budget_s - self.now(), 0.0) / (len(timed_cases) - index)
+            results.append(self._race(case, referred[case], self.now() + share))
+        results = [_without_wrong(result, self.tryings) for result in results]
+        described = plan.described
+        return KernelTuning(
+            what=described.name,
+            reference=described.reference,
+            device=described.device,
+            device_kind=described.kind,
+            versions=described.versions,
+            by=plan.by,
+            caches="cold" if plan.cold else "warm",
+            has_gradients=plan.gradients,
+            gradients_checked=self.has_gradients,
+            roofs=None if plan.roofs is None else plan.roofs.source,
+            tolerance=policy.tolerance,
+            allowed=allowed,
+            tryings=tuple(self.tryings),
+            cases=tuple(results),
+            checked=tuple(cases),
+            wall_s=self.now() - start,
+            notes=(*notes, *_notes(plan, self.tryings, results, self.has_gradients)),
         )
-        results.append(result)
-    results = [_without_wrong(result, tryings) for result in results]
-    described = plan.described
-    return KernelTuning(
-        what=described.name,
-        reference=described.reference,
-        device=described.device,
-        device_kind=described.kind,
-        versions=described.versions,
-        by=plan.by,
-        caches="cold" if plan.cold else "warm",
-        has_gradients=plan.gradients,
-        gradients_checked=has_gradients,
-        roofs=None if plan.roofs is None else plan.roofs.source,
-        tolerance=policy.tolerance,
-        allowed=allowed,
-        tryings=tuple(tryings),
-        cases=tuple(results),
-        checked=tuple(cases),
-        wall_s=now() - start,
-        notes=(*notes, *_notes(plan, tryings, results, has_gradients)),
-    )
+
+    def _check_all(self, cases: Sequence[Case], allowed: dict[str, Error], start: float) -> None:
+        for index, settings in enumerate(self.plan.configs):
+            if index and self.now() - start > self.policy.budget_s * CHECKING:
+                why = "the budget was spent before its turn"
+                self.tryings.append(Trying(settings=settings, outcome=NOT_TRIED, why=why))
+                continue
+            self.report(f"checking {index + 1} of {len(self.plan.configs)}")
+            self.tryings.append(self._check(settings, cases, allowed))
+
+    def _check(
+        self, settings: Settings, cases: Sequence[Case], allowed: dict[str, Error]
+    ) -> Trying:
+        """Every case, also after a wrong one: the worst is reported. The first failure ends it."""
+        start, num, has_gradients = self.now(), 0, False
+        worst: Deviation | None = None
+        for case in cases:
+            left_s = max(self.policy.config_s - (self.now() - start), 1.0)
+            result = self.bench.check(settings, case, allowed[case.dtype], left_s)
+            if result.why is not None:
+                is_wrong = worst is not None and worst.share > 1
+                return Trying(
+                    settings=settings,
+                    outcome=WRONG if is_wrong else FAILED,
+                    why=result.why,
+                    failed_at=case,
+                    worst=worst,
+                    num_checks=num,
+                )
+            num += result.num_checks
+            has_gradients |= result.has_gradients
+            deviation = Deviation(
+                case=case,
+                output=result.output,
+                error=result.error,
+                allowed=result.allowed,
+                measure=result.measure,
+            )
+            worst = deviation if worst is None or deviation.share > worst.share else worst
+        self.has_gradients |= has_gradients
+        outcome = RIGHT if worst is not None and worst.share <= 1 else WRONG
+        return Trying(settings=settings, outcome=outcome, worst=worst, num_checks=num)
+
+    def _race(self, case: Case, referred: ReferenceResult, deadline: float) -> CaseResult:
+        described, tryings = self.plan.described, self.tryings
+        right = {
+            index: trying.settings
+            for index, trying in enumerate(tryings)
+            if trying.outcome == RIGHT
+        }
+        race = Race(
+            bench=self.bench,
+            case=case,
+            settings=right,
+            baseline=0 if 0 in right else None,
+            has_reference=described.has_reference and not described.is_module,
+            sample_s=self.policy.sample_s,
+            limit_s=self.policy.config_s,
+            now=self.now,
+            deadline=deadline,
+        )
+        raced = race.run()
+        for index, why in raced.failed.items():
+            if index != REFERENCE:
+                tryings[index] = replace(tryings[index], outcome=FAILED, why=why, failed_at=case)
+        floor = floor_of(
+            self.plan.roofs,
+            case.dtype,
+            referred.bytes_moved,
+            referred.flops,
+            cache_bytes=described.cache_bytes,
+            allows_tf32=described.allows_tf32,
+        )
+        return CaseResult(
+            case=case,
+            floor=floor,
+            times=tuple(raced.times.get(index) for index in range(len(tryings))),
+            reference=raced.times.get(REFERENCE),
+            baseline=race.baseline if race.baseline in raced.times else None,
+            winner=raced.winner,
+            gain=raced.gain,
+            ties=raced.ties,
+        )
 
 
 def _refer(bench: Bench, plan: Plan) -> tuple[dict[Case, ReferenceResult], list[Case], list[str]]:
@@ -189,123 +280,6 @@ def _truth_notes(referred: dict[Case, ReferenceResult]) -> list[str]:
             "be measured, eight roundings taken"
         )
     ]
-
-
-def _check_all(
-    bench: Bench,
-    plan: Plan,
-    policy: SweepPolicy,
-    cases: Sequence[Case],
-    allowed: dict[str, Error],
-    report: Report,
-    now: Callable[[], float],
-    start: float,
-) -> tuple[list[Trying], bool]:
-    tryings: list[Trying] = []
-    has_gradients = False
-    for index, settings in enumerate(plan.configs):
-        if index and now() - start > policy.budget_s * CHECKING:
-            tryings.append(
-                Trying(
-                    settings=settings, outcome=NOT_TRIED, why="the budget was spent before its turn"
-                )
-            )
-            continue
-        report(f"checking {index + 1} of {len(plan.configs)}")
-        trying, gradients = _check(bench, settings, cases, allowed, policy, now)
-        has_gradients |= gradients
-        tryings.append(trying)
-    return tryings, has_gradients
-
-
-def _check(
-    bench: Bench,
-    settings: Settings,
-    cases: Sequence[Case],
-    allowed: dict[str, Error],
-    policy: SweepPolicy,
-    now: Callable[[], float],
-) -> tuple[Trying, bool]:
-    """Every case, also after a wrong one: the worst is reported. The first failure ends it."""
-    start, num, has_gradients = now(), 0, False
-    worst: Deviation | None = None
-    for case in cases:
-        result = bench.check(
-            settings, case, allowed[case.dtype], max(policy.config_s - (now() - start), 1.0)
-        )
-        if result.why is not None:
-            is_wrong = worst is not None and worst.share > 1
-            outcome = WRONG if is_wrong else FAILED
-            return Trying(
-                settings=settings,
-                outcome=outcome,
-                why=result.why,
-                failed_at=case,
-                worst=worst,
-                num_checks=num,
-            ), False
-        num += result.num_checks
-        has_gradients |= result.has_gradients
-        deviation = Deviation(
-            case=case,
-            output=result.output,
-            error=result.error,
-            allowed=result.allowed,
-            measure=result.measure,
-        )
-        worst = deviation if worst is None or deviation.share > worst.share else worst
-    outcome = RIGHT if worst is not None and worst.share <= 1 else WRONG
-    return Trying(settings=settings, outcome=outcome, worst=worst, num_checks=num), has_gradients
-
-
-def _race(
-    bench: Bench,
-    plan: Plan,
-    policy: SweepPolicy,
-    case: Case,
-    referred: ReferenceResult,
-    tryings: list[Trying],
-    now: Callable[[], float],
-    deadline: float,
-) -> tuple[CaseResult, list[Trying]]:
-    right = {
-        index: trying.settings for index, trying in enumerate(tryings) if trying.outcome == RIGHT
-    }
-    race = Race(
-        bench=bench,
-        case=case,
-        settings=right,
-        baseline=0 if 0 in right else None,
-        has_reference=plan.described.has_reference and not plan.described.is_module,
-        sample_s=policy.sample_s,
-        limit_s=policy.config_s,
-        now=now,
-        deadline=deadline,
-    )
-    raced = race.run()
-    tryings = list(tryings)
-    for index, why in raced.failed.items():
-        if index != REFERENCE:
-            tryings[index] = replace(tryings[index], outcome=FAILED, why=why, failed_at=case)
-    floor = floor_of(
-        plan.roofs,
-        case.dtype,
-        referred.bytes_moved,
-        referred.flops,
-        cache_bytes=plan.described.cache_bytes,
-        allows_tf32=plan.described.allows_tf32,
-    )
-    result = CaseResult(
-        case=case,
-        floor=floor,
-        times=tuple(raced.times.get(index) for index in range(len(tryings))),
-        reference=raced.times.get(REFERENCE),
-        baseline=race.baseline if race.baseline in raced.times else None,
-        winner=raced.winner,
-        gain=raced.gain,
-        ties=raced.ties,
-    )
-    return result, tryings
 
 
 def _without_wrong(result: CaseResult, tryings: Sequence[Trying]) -> CaseResult:

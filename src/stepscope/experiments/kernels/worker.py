@@ -7,7 +7,10 @@ in another. What the user's code prints goes to stderr.
 
 from __future__ import annotations
 
+import importlib
 import os
+import platform
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import IO, Any
@@ -15,11 +18,57 @@ from typing import IO, Any
 import msgspec
 from msgspec import Struct
 
+from stepscope.core.calibrated import Machine
 from stepscope.core.experiments.kernel_tuning import Case, Error
 from stepscope.core.experiments.trials import Value
 from stepscope.errors import UsageError
 from stepscope.experiments.kernels.bench import KernelBench
 from stepscope.experiments.kernels.results import CheckResult, ReferenceResult, SampleResult
+from stepscope.experiments.kernels.space import Settings, default_options
+
+
+def versions_of(torch: Any, machine: Machine, source: str | None) -> dict[str, str]:
+    """Whatever may change which configuration wins.
+
+    The source is a digest of the kernel's own file.
+    """
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    triton: Any = sys.modules.get("triton")
+    if triton is not None:
+        versions["triton"] = str(getattr(triton, "__version__", "unknown"))
+    if machine.runtime:
+        versions["runtime"] = machine.runtime
+    if machine.driver:
+        versions["driver"] = machine.driver
+    cudnn: Any = torch.backends.cudnn.version() if machine.kind == "cuda" else None
+    if cudnn:
+        versions["cudnn"] = str(cudnn)
+    if source:
+        versions["source"] = source
+    return versions
+
+
+def default_options_of(bench: KernelBench) -> tuple[Settings, ...]:
+    torch, target = bench.device.torch, bench.target
+    parts = list(target.call.modules()) if target.is_module else []
+    convs = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
+    return default_options(
+        on_gpu=bench.device.kind == "cuda",
+        has_compiler=_has_compiler(bench.device.kind),
+        has_conv=any(isinstance(part, convs) for part in parts),
+        has_products=any(isinstance(part, torch.nn.Linear) for part in parts),
+    )
+
+
+def _has_compiler(kind: str) -> bool:
+    """Whether torch.compile can make code: Triton on a GPU, a C++ compiler on a CPU."""
+    if kind == "cuda":
+        try:
+            importlib.import_module("triton")
+        except ImportError:
+            return False
+        return True
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 class Opening(Struct, frozen=True, kw_only=True):
@@ -97,7 +146,6 @@ def describe(bench: KernelBench) -> Described:
     from stepscope.calibration.device import spec_of
     from stepscope.experiments.kernels.cases import declared_shapes
     from stepscope.experiments.kernels.execution import allows_tf32, autotune_configs
-    from stepscope.experiments.kernels.facts import default_options_of, versions_of
     from stepscope.experiments.kernels.space import declared_configs
 
     target, device = bench.target, bench.device

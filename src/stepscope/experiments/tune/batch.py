@@ -18,7 +18,6 @@ from stepscope.experiments.tune.knob_space import HOOK, Knob, Pinned, Settings, 
 
 BATCH, ACCUMULATION = "batch_size", "accumulation"
 FREE_BATCH, FREE_NUMERICS = "batch", "numerics"
-FREE = (FREE_BATCH, FREE_NUMERICS)
 
 
 def check_batch(knobs: Sequence[Knob], free: Collection[str]) -> None:

@@ -197,13 +197,7 @@ class TuningCache:
             elif better or not theirs:
                 end = b"" if not data or data.endswith(b"\n") else b"\n"
                 storage.write_all(location, data + end + _file(better.values()))
-        replaced = len(set(better) & set(theirs))
-        return Imported(
-            added=len(better) - replaced,
-            replaced=replaced,
-            kept=len(ours) - len(better),
-            refused=unread,
-        )
+        return _imported(better, len(ours), theirs, unread)
 
     def import_from(self, path: str | PathLike[str]) -> Imported:
         """Takes another cache's records in; of two for one key the checked one is believed, then
@@ -222,13 +216,7 @@ class TuningCache:
         better = _better(theirs, ours)
         for entry in better.values():
             self.add(entry)
-        replaced = len(set(better) & set(ours))
-        return Imported(
-            added=len(better) - replaced,
-            replaced=replaced,
-            kept=len(theirs) - len(better),
-            refused=refused,
-        )
+        return _imported(better, len(theirs), ours, refused)
 
     def _read(self) -> tuple[dict[str, CacheEntry], int]:
         data = storage.read_all(self._location)
@@ -254,6 +242,18 @@ def _better(new: Mapping[str, CacheEntry], held: Mapping[str, CacheEntry]) -> di
         for digest, entry in new.items()
         if digest not in held or entry.weight > held[digest].weight
     }
+
+
+def _imported(
+    better: Mapping[str, CacheEntry], num_new: int, held: Mapping[str, CacheEntry], refused: int
+) -> Imported:
+    replaced = len(set(better) & set(held))
+    return Imported(
+        added=len(better) - replaced,
+        replaced=replaced,
+        kept=num_new - len(better),
+        refused=refused,
+    )
 
 
 def _parse(data: bytes) -> tuple[dict[str, CacheEntry], int]:

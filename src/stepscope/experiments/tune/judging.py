@@ -18,7 +18,7 @@ from stepscope.core.experiments.tuning import (
     UNEQUAL,
     Tried,
 )
-from stepscope.experiments.bootstrap import pace, pace_variance
+from stepscope.experiments.bootstrap import log_mean_variance, trimmed_mean
 from stepscope.experiments.tune.batch import FREE_BATCH, is_per_sample, samples_of
 from stepscope.experiments.tune.knob_space import Settings, Space
 from stepscope.experiments.tune.policy import TunePolicy
@@ -68,7 +68,7 @@ class TrialJudge(Struct, frozen=True, kw_only=True):
     ) -> Tried:
         """What the trial came to; `pruned` says why it was ended early, if it was."""
         steps = trial.step_ns
-        step_ns = pace(steps) if len(steps) >= LEAST_STEPS else None
+        step_ns = trimmed_mean(steps) if len(steps) >= LEAST_STEPS else None
         samples = self.samples(settings, trial.setup)
         state, why = self._state(trial, samples, pruned)
         ns = None
@@ -137,8 +137,8 @@ class Watcher:
     def __call__(self, steps: Sequence[int]) -> bool:
         if len(steps) < LEAST_TO_PRUNE:
             return True
-        step_ns = pace(steps)
-        low = step_ns * math.exp(-2 * math.sqrt(pace_variance(steps, draws=50)))
+        step_ns = trimmed_mean(steps)
+        low = step_ns * math.exp(-2 * math.sqrt(log_mean_variance(steps, draws=50)))
         if self._hear(low / self._samples, len(steps)):
             return True
         ratio = step_ns / self._samples / self._best_ns

@@ -318,8 +318,8 @@ class _Proof:
             return search.measure(change if side == CANDIDATE else Change(), None)
 
         def on_run(run: Measured, _interval: Interval | None) -> None:
-            pace = "" if run.pace_ns is None else f", {run.pace_ns / 1e6:.3g} ms a step"
-            search.say(f"proof: {run.side}{pace}")
+            took = "" if run.step_ns is None else f", {run.step_ns / 1e6:.3g} ms a step"
+            search.say(f"proof: {run.side}{took}")
 
         verified = verify(measure, rules, clock=search.clock, on_run=on_run, before=rehearsed)
         return replace(_in_tune_words(verified), changes={CANDIDATE: change})

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 import platform
 import random
+import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,10 +25,10 @@ from msgspec import Struct
 
 from stepscope.core.experiments.trials import Value
 from stepscope.core.experiments.tuning import AGAIN, MEASURED, OUT_OF_MEMORY, PRUNED, SEARCH, Tried
+from stepscope.errors import InputError
 from stepscope.experiments.tune.final import Final
 from stepscope.experiments.tune.knob_space import Settings, Space
 from stepscope.experiments.tune.parameters import INDEX_SUFFIX, import_optuna
-from stepscope.experiments.tune.study_storage import opened_study
 from stepscope.experiments.tune.study_trials import MAX_LOST, StudyTrials
 from stepscope.experiments.tune.workers import LEFT, MARK, Workers, host_of
 
@@ -281,3 +283,65 @@ class Study(StudyTrials):
     def _finished(self) -> Any:
         """What Optuna raises where a trial was closed by somebody else."""
         return self._optuna.exceptions.UpdateFinishedTrialError
+
+
+BUSY_S = 60.0
+"""How long a process waits for another one's write to a file of SQLite before it gives up; by
+itself SQLite waits for 5."""
+MAX_OPENS, AGAIN_S = 5, 0.2
+"""Two processes that open an empty database at once both lay out its tables, and one of them fails:
+then they are there."""
+
+
+def opened_study(optuna: Any, storage: str | None, name: str, sampler: Any) -> Any:
+    """The study of this name, made where there is none."""
+    for left in reversed(range(MAX_OPENS)):
+        try:
+            return optuna.create_study(
+                study_name=name,
+                storage=_storage(optuna, storage),
+                sampler=sampler,
+                pruner=optuna.pruners.NopPruner(),
+                load_if_exists=True,
+            )
+        except Exception as problem:  # noqa: BLE001 - whatever the database's driver raises, it is the storage that is wrong
+            if not left or storage is None or not _is_passing(problem):
+                words = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
+                raise InputError(
+                    f"the storage {hidden(storage or '')} cannot be used: {words}"
+                ) from None
+        time.sleep(AGAIN_S)
+    raise AssertionError("the last failure is raised")
+
+
+def _is_passing(problem: BaseException) -> bool:
+    """Whether somebody else was laying out the same tables, or writing: `already exists`, a version
+    written twice, a lock."""
+    text = str(problem)
+    return type(problem).__name__ == "IntegrityError" or any(
+        words in text for words in ("already exists", "is locked")
+    )
+
+
+def _storage(optuna: Any, text: str | None) -> Any:
+    """In memory, in a database, or in a journal, which is a file that machines share."""
+    if text is None:
+        return None
+    path = Path(text.removeprefix("journal:"))
+    if "://" not in text and path.suffix in (".db", ".sqlite", ".sqlite3"):
+        text = f"sqlite:///{path}"
+    if text.startswith("sqlite"):
+        return optuna.storages.RDBStorage(text, engine_kwargs={"connect_args": {"timeout": BUSY_S}})
+    if "://" in text:
+        return text
+    # The lock of a journal is a link to it: with a path from the root, one that a killed process
+    # left is seen to be old.
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = optuna.storages.journal
+    return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
+
+
+def hidden(storage: str) -> str:
+    """The storage's address without its password."""
+    return re.sub(r"(?<=://)[^/@]*@", "", storage)

@@ -34,8 +34,7 @@ from stepscope.experiments.tune.judging import TrialJudge, Watcher
 from stepscope.experiments.tune.knob_space import HOOK, Space
 from stepscope.experiments.tune.parameters import import_optuna
 from stepscope.experiments.tune.policy import Measure, Say, Start, TunePolicy
-from stepscope.experiments.tune.study import AskedTrial, Study
-from stepscope.experiments.tune.study_storage import hidden
+from stepscope.experiments.tune.study import AskedTrial, Study, hidden
 from stepscope.experiments.tune.words import settings_words
 from stepscope.experiments.verify.loss_check import check_loss
 

@@ -14,15 +14,8 @@ from stepscope.experiments.tune.knob_space import (
     change_of,
     shown,
 )
+from stepscope.protocol.settings import OF_DDP, OF_LOADERS
 
-LOADER = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "batch_size")
-WRAPPER = (
-    "bucket_cap_mb",
-    "gradient_as_bucket_view",
-    "static_graph",
-    "find_unused_parameters",
-    "broadcast_buffers",
-)
 CALLS: Mapping[str, str] = {
     "tf32": "torch.backends.cuda.matmul.allow_tf32 = {} and torch.backends.cudnn.allow_tf32 = {}",
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
@@ -87,9 +80,9 @@ def knob_words(knob: Knob, value: Value) -> str:
         words = " ".join(arguments) if arguments else f"no {knob.way.template}"
         return f"{words} on the command line"
     name, plain = knob.name, repr(value) if isinstance(value, bool | float) else str(value)
-    if name in LOADER:
+    if name in OF_LOADERS:
         return f"{name}={plain} in DataLoader(...)"
-    if name in WRAPPER:
+    if name in OF_DDP:
         return f"{name}={plain} in DistributedDataParallel(...)"
     if (name, value) in SWITCHES:
         return SWITCHES[name, value]

@@ -19,7 +19,7 @@ from stepscope.core.experiments.experiment import (
     SoFar,
 )
 from stepscope.core.experiments.trials import Trial
-from stepscope.experiments.bootstrap import pace, pace_variance
+from stepscope.experiments.bootstrap import log_mean_variance, trimmed_mean
 from stepscope.experiments.compare.comparability import differences
 from stepscope.experiments.verify.loss_check import check_loss
 from stepscope.experiments.verify.schedule import RUNS_A_ROUND, VerifyPolicy
@@ -29,8 +29,8 @@ TimeOf = Callable[[Measured], float]
 
 def measured(side: Side, trial: Trial, round_number: int | None = None) -> Measured:
     """A run of a side; without a round it does not count."""
-    pace_ns = pace(trial.step_ns) if trial.step_ns else None
-    return Measured(side=side, round=round_number, trial=trial, pace_ns=pace_ns)
+    step_ns = trimmed_mean(trial.step_ns) if trial.step_ns else None
+    return Measured(side=side, round=round_number, trial=trial, step_ns=step_ns)
 
 
 @dataclass(slots=True)
@@ -95,15 +95,15 @@ class Evidence:
     def least_variance(self) -> float:
         """What the steps of a pair of runs alone make its logarithm vary by."""
         for run in self.counted()[len(self._variances) :]:
-            self._variances.append(pace_variance(run.trial.step_ns, seed=len(self._variances)))
+            self._variances.append(log_mean_variance(run.trial.step_ns, seed=len(self._variances)))
         return 2 * statistics.fmean(self._variances)
 
     def time(self, run: Measured) -> float:
         """A usual step, or a sample of it where the batch size may differ."""
-        assert run.pace_ns is not None, "a good trial has steps"
+        assert run.step_ns is not None, "a good trial has steps"
         if self.policy.per_sample:
-            return run.pace_ns / (run.trial.setup.samples or 1.0)
-        return run.pace_ns
+            return run.step_ns / (run.trial.setup.samples or 1.0)
+        return run.step_ns
 
     def mean(self, run: Measured) -> float:
         """Of every step, those that save or evaluate too."""
@@ -112,19 +112,19 @@ class Evidence:
     def early(self, run: Measured) -> float:
         """A usual step in the first third."""
         steps = run.trial.step_ns
-        return self._scaled(run, pace(steps[: max(len(steps) // 3, 1)]))
+        return self._scaled(run, trimmed_mean(steps[: max(len(steps) // 3, 1)]))
 
     def late(self, run: Measured) -> float:
         """A usual step in the last third."""
         steps = run.trial.step_ns
-        return self._scaled(run, pace(steps[-max(len(steps) // 3, 1) :]))
+        return self._scaled(run, trimmed_mean(steps[-max(len(steps) // 3, 1) :]))
 
     def _scaled(self, run: Measured, step_ns: float) -> float:
         """In the unit of `time`."""
-        return step_ns * self.time(run) / (run.pace_ns or 1.0)
+        return step_ns * self.time(run) / (run.step_ns or 1.0)
 
     def summary(self, side: Side, *, is_by_mean: bool = False) -> SideSummary:
-        runs = [run for run in self.counted(side) if run.pace_ns is not None]
+        runs = [run for run in self.counted(side) if run.step_ns is not None]
         time_of = self.mean if is_by_mean else self.time
         logs = [math.log(time_of(run)) for run in runs]
         means = [self.mean(run) for run in runs]

@@ -29,7 +29,7 @@ from stepscope.core.experiments.experiment import (
     Interval,
     Side,
 )
-from stepscope.experiments.bootstrap import student
+from stepscope.experiments.bootstrap import around, student
 
 RUNS_A_ROUND = 4
 FEWEST_ROUNDS = 2
@@ -109,12 +109,7 @@ def paired_interval(
         return Interval(value=math.exp(middle), low=0.0, high=math.inf, level=level)
     deviation = math.sqrt(max(statistics.variance(pairs), least_variance) / len(pairs))
     half = min(student(1 - errors, len(pairs) - 1) * deviation, 700.0)
-    return Interval(
-        value=math.exp(middle),
-        low=math.exp(middle - half),
-        high=math.exp(middle + half),
-        level=level,
-    )
+    return around(middle, half, level)
 
 
 def half_width(interval: Interval) -> float:

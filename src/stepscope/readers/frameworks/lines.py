@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TypeVar
 
 from stepscope.protocol.untrusted import finite_text
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 8192
 """A line of Megatron with every metric it has is below 2 KiB."""
@@ -38,17 +39,9 @@ BAR = re.compile(
 def text_lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
     """Lines without colours, none longer than the limit; and whether each is whole. A progress
     bar's rewrites are lines."""
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = ENDS.split(block)
-        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
-        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
-        for part in others:
-            if rest:
-                yield _text(rest), is_whole
-            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
-    if rest:
-        yield _text(rest), is_whole
+    for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES, ENDS):
+        if line:
+            yield uncolored(line), is_whole
 
 
 def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
@@ -58,9 +51,8 @@ def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
         yield batch
 
 
-def _text(line: bytes) -> str:
-    text = line.decode("utf-8", "replace")
-    return COLOR.sub("", text) if "\x1b" in text else text
+def uncolored(line: str) -> str:
+    return COLOR.sub("", line) if "\x1b" in line else line
 
 
 def number(text: str) -> float | None:

@@ -316,10 +316,8 @@ def failure_figures(text: str, failed: re.Match[str]) -> dict[str, int | None]:
 
 def rank_in(text: str) -> int | None:
     """The rank that a line is of, where it says so."""
-    found = next(
-        (one for one in (pattern.search(text) for pattern in RANKS) if one is not None), None
-    )
-    return None if found is None else int(found[1])
+    match = next((match for pattern in RANKS if (match := pattern.search(text))), None)
+    return None if match is None else int(match[1])
 
 
 def message_of(line: str, start: int) -> str:

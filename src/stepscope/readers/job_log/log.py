@@ -20,7 +20,7 @@ from stepscope.core.recordings.training_log import TrainingLog, TrainingRecordin
 from stepscope.readers.compiler import torch_logs
 from stepscope.readers.container_log import opened
 from stepscope.readers.frameworks import log as training_log
-from stepscope.readers.frameworks.lines import COLOR, batches
+from stepscope.readers.frameworks.lines import batches, uncolored
 from stepscope.readers.job_log.lines import FAILED_MARK, HUNG_MARK, TRACED_MARK, WORDINGS
 from stepscope.readers.job_log.parser import MARKS, JobLogParser
 from stepscope.readers.source import Source
@@ -94,12 +94,7 @@ def numbered_lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, str]]:
                 rest = (rest + part[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
                 continue
             if rest.strip():
-                yield number, _text(rest)
+                yield number, uncolored(rest.decode("utf-8", "replace"))
             number, rest = number + (part == b"\n"), b""
     if rest.strip():
-        yield number, _text(rest)
-
-
-def _text(line: bytes) -> str:
-    text = line.decode("utf-8", "replace")
-    return COLOR.sub("", text) if "\x1b" in text else text
+        yield number, uncolored(rest.decode("utf-8", "replace"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stepscope.core.recordings.job_output import ATTENTION, Hang, JobOutput, OutOfMemory, Said
 from stepscope.readers.job_log.lines import (
@@ -190,23 +190,14 @@ class JobLogParser:
 
     def _failed(self) -> Iterator[OutOfMemory]:
         for key, seen in self._failures.items():
-            figures = dict(key)
-            tried_bytes = figures["tried_bytes"]
-            assert tried_bytes is not None
+            figures: dict[str, Any] = dict(key)
             yield OutOfMemory(
                 line=seen.line,
                 num=seen.num,
                 ranks=tuple(sorted(seen.ranks)),
-                tried_bytes=tried_bytes,
-                device=figures["device"],
-                total_bytes=figures["total_bytes"],
-                free_bytes=figures["free_bytes"],
-                own_bytes=figures["own_bytes"],
-                allocated_bytes=figures["allocated_bytes"],
-                idle_bytes=figures["idle_bytes"],
-                allowed_bytes=figures["allowed_bytes"],
                 frame=seen.frame,
                 phase=seen.phase,
+                **figures,
             )
 
     def _hangs(self) -> Iterator[Hang]:

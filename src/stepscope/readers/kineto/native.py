@@ -33,7 +33,7 @@ from stepscope.readers.trace.categories import (
     UNNAMED,
     phase_label,
 )
-from stepscope.readers.trace.columns import Codes, Columns
+from stepscope.readers.trace.columns import COLUMN_DTYPES, Codes, Columns
 
 OK = 0
 MAX_THREADS = 2
@@ -43,23 +43,7 @@ NUM_PHASES = 128
 COMPLETE, META, INSTANT, SKIPPED = 1, 2, 3, 4
 LABEL_WIDTH = 6
 
-DTYPES: dict[str, Any] = {
-    "start_ns": np.int64,
-    "dur_ns": np.int64,
-    "kind": np.uint8,
-    "name": np.int32,
-    "thread": np.int32,
-    "device": np.int16,
-    "stream": np.int64,
-    "correlation": np.int64,
-    "external": np.int64,
-    "sequence": np.int64,
-    "fwd_thread": np.int64,
-    "size_bytes": np.int64,
-    "detail": np.int32,
-    "collective": np.int32,
-    "category": np.int32,
-}
+DTYPES = COLUMN_DTYPES | {"category": np.int32}
 """The columns in the order of scan.c's Result."""
 NAMES, CATEGORIES, THREADS = 0, 1, 2
 DETAILS = (3, 4, 5)

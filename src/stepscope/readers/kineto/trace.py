@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from stepscope.core.trace import Trace
+import numpy as np
+
+from stepscope.core.numbers import true_notes
+from stepscope.core.trace import Kind, Trace
 from stepscope.errors import FormatError, InputError
+from stepscope.protocol.run_folder import MARKS_FIELD, MODULE_PREFIX, MODULES_FIELD
+from stepscope.protocol.untrusted import LARGEST_INT, whole
 from stepscope.readers.kineto.event_decoder import Scanner
 from stepscope.readers.kineto.header import rank_notes, read_fields, trace_meta
 from stepscope.readers.kineto.json_chunks import MAX_ARRAYS, MAX_EVENT_BYTES, Feed, NotJsonError
-from stepscope.readers.kineto.marks import marks_of, name_modules
 from stepscope.readers.kineto.native import scanner_for_file
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.assemble import assemble
-from stepscope.readers.trace.columns import Blocks
+from stepscope.readers.trace.columns import Blocks, Columns
 
 WANTED = (
     "Give it a PyTorch profiler (Kineto) or Chrome trace, or one of what `stepscope formats` lists."
@@ -117,7 +122,7 @@ def _refuse_rubbish(source: Source, scanner: Scanner, enough: int) -> None:
 
 def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
     tally = scanner.tally
-    notes = [
+    return true_notes(
         (stream.problem is not None, f"the file was read only in part: {stream.problem}"),
         (
             feed.truncated,
@@ -131,25 +136,59 @@ def _notes(stream: Stream, feed: Feed, scanner: Scanner) -> list[str]:
             feed.arrays >= MAX_ARRAYS,
             f"of the file's lists of events the first {MAX_ARRAYS} were read",
         ),
-        (
-            feed.oversized,
-            f"{feed.oversized} event(s) larger than {MAX_EVENT_BYTES >> 20} MiB were left out",
-        ),
+        (feed.oversized, f"{{n}} event(s) larger than {MAX_EVENT_BYTES >> 20} MiB were left out"),
         (
             feed.outside.dropped,
             f"{feed.outside.dropped >> 10} KiB of fields beside the events were left out",
         ),
         (not tally.raw_events and not feed.oversized, "the file has no events"),
-        (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),
-        (tally.no_duration, f"{tally.no_duration} event(s) without a readable duration count as 0"),
-        (
-            tally.negative_duration,
-            f"{tally.negative_duration} event(s) with a negative duration count as 0",
-        ),
-        (tally.malformed, f"{tally.malformed} entr(ies) that are no trace events were left out"),
-        (
-            tally.rescued,
-            f"{tally.rescued} event(s) were damaged and are kept as far as they could be read",
-        ),
-    ]
-    return [text for condition, text in notes if condition]
+        (tally.no_time, "{n} event(s) without a readable time were left out"),
+        (tally.no_duration, "{n} event(s) without a readable duration count as 0"),
+        (tally.negative_duration, "{n} event(s) with a negative duration count as 0"),
+        (tally.malformed, "{n} entr(ies) that are no trace events were left out"),
+        (tally.rescued, "{n} event(s) were damaged and are kept as far as they could be read"),
+    )
+
+
+MOST_MARKS = 100_000
+LONGEST_NAME = 1_000
+
+
+def marks_of(fields: Mapping[str, Any], base_ns: int, scanner: Scanner) -> Columns | None:
+    """The marks as events on their threads; None where there are none. A mark of a thread that
+    recorded nothing, or that is no mark, is left out."""
+    listed = fields.get(MARKS_FIELD)
+    if not isinstance(listed, list):
+        return None
+    threads = {str(tid): code for (_, tid), code in scanner.threads.items()}
+    rows = [row for mark in listed[:MOST_MARKS] if (row := _row(mark, base_ns, threads))]
+    if not rows:
+        return None
+    names, start, dur, thread = zip(*rows, strict=True)
+    columns = Columns.blank(np.array(start, np.int64), np.array(dur, np.int64))
+    columns.kind[:] = Kind.MARK
+    columns.name[:] = [scanner.names[name] for name in names]
+    columns.thread[:] = thread
+    return columns
+
+
+def name_modules(fields: Mapping[str, Any], chunks: Sequence[Columns], scanner: Scanner) -> None:
+    """The capture's ranges around modules, which the profiler writes as operators, become marks."""
+    if fields.get(MODULES_FIELD) is not True:
+        return
+    is_module = np.array([name.startswith(MODULE_PREFIX) for name in scanner.names.table()])
+    for columns in chunks:
+        columns.kind[(columns.kind == Kind.OP) & is_module[columns.name]] = Kind.MARK
+
+
+def _row(mark: Any, base_ns: int, threads: Mapping[str, int]) -> tuple[str, int, int, int] | None:
+    if not isinstance(mark, list) or len(mark) != 4 or not isinstance(mark[0], str):
+        return None
+    begun, ended, thread = (whole(value) for value in mark[1:])
+    if begun is None or ended is None or not base_ns <= begun <= ended <= LARGEST_INT:
+        return None
+    code = threads.get(str(thread))
+    if code is None:
+        return None
+    name = mark[0][:LONGEST_NAME].encode("utf-8", "replace").decode("utf-8")
+    return name, begun - base_ns, ended - begun, code

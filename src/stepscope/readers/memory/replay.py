@@ -229,7 +229,7 @@ def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
     """
     if history.settings.get("garbage_collection_threshold") not in (None, 0, 0.0):
         return None
-    count, given_back, by_nobody, is_told = 0, False, False, True
+    count, given_back, by_nobody, is_known = 0, False, False, True
     for event in events:
         if event.action in (SEGMENT_FREE, UNMAP):
             asked = _is_asked(event.frames)
@@ -237,9 +237,9 @@ def _retries(history: DeviceHistory, events: list[Event]) -> int | None:
         else:
             follows = event.action in (SEGMENT, MAP, OOM)
             count += given_back and follows
-            is_told = is_told and not (by_nobody and not given_back and follows)
+            is_known = is_known and not (by_nobody and not given_back and follows)
             given_back = by_nobody = False
-    return count if count or is_told else None
+    return count if count or is_known else None
 
 
 def _is_asked(frames: list[Any]) -> bool | None:

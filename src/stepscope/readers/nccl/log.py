@@ -10,7 +10,7 @@ mark, wherever it stands in a line, and two of them written into one line are ta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -26,6 +26,7 @@ from stepscope.readers.container_log import opened
 from stepscope.readers.nccl.messages import take, take_version
 from stepscope.readers.nccl.tables import NcclTables, PartialCommunicator, Writer
 from stepscope.readers.source import Source
+from stepscope.readers.text_lines import bounded_lines
 
 MAX_LINE_BYTES = 8192
 """NCCL's own lines are below 2 KiB."""
@@ -65,7 +66,7 @@ def read(sources: Sequence[Source]) -> NcclLog:
         stream = opened(source)
         try:
             with closing(stream.blocks()) as blocks:
-                for line, is_whole in _lines(blocks):
+                for line, is_whole in bounded_lines(blocks, MAX_LINE_BYTES):
                     tables.left_out["ends of long lines"] += not is_whole
                     if "CCL " in line:
                         _take_line(tables, line)
@@ -74,20 +75,6 @@ def read(sources: Sequence[Source]) -> NcclLog:
         if stream.problem:
             problems.append(f"{source.label}: {stream.problem}")
     return _finished(tables, [source.label for source in sources], problems)
-
-
-def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[str, bool]]:
-    """Lines as text, none longer than the limit; and whether each is whole."""
-    rest, is_whole = b"", True
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        is_whole = is_whole and len(rest) + len(first) <= MAX_LINE_BYTES
-        rest = (rest + first[:MAX_LINE_BYTES])[:MAX_LINE_BYTES]
-        for part in others:
-            yield rest.decode("utf-8", "replace"), is_whole
-            rest, is_whole = part[:MAX_LINE_BYTES], len(part) <= MAX_LINE_BYTES
-    if rest:
-        yield rest.decode("utf-8", "replace"), is_whole
 
 
 def _take_line(tables: NcclTables, line: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, KernelReport
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.ncu.metrics import is_wanted, kernel_of
@@ -62,15 +63,9 @@ def read(sources: Sequence[Source]) -> KernelReport:
                 f"{source.label}: ncu_report finds no kernel in it: it is damaged, or of a newer "
                 "Nsight Compute"
             )
-    notes = (
-        [
-            (
-                f"{left_out} workloads that are no kernel, or beyond the first {MAX_KERNELS}, were "
-                "left out"
-            )
-        ]
-        if left_out
-        else []
+    beyond = f"beyond the first {MAX_KERNELS}"
+    notes = true_notes(
+        (left_out, f"{{n}} workloads that are no kernel, or {beyond}, were left out")
     )
     paths = tuple(source.label for source in sources)
     recording = KernelRecording(

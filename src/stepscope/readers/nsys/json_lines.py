@@ -30,6 +30,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec import Struct, structs
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.trace import Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
@@ -211,7 +212,7 @@ class _Writer:
         return [*lines.notes, *self._notes()]
 
     def _notes(self) -> list[str]:
-        notes = [
+        return true_notes(
             (
                 True,
                 (
@@ -220,17 +221,10 @@ class _Writer:
                 ),
             ),
             (not self.num_strings, f"the file has no table of strings: no name is known. {AGAIN}"),
-            (self.num_odd, f"{self.num_odd} line(s) are not as nsys writes them: left out"),
-            (
-                self.num_other_time,
-                f"{self.num_other_time} NVTX event(s) are not timed in nanoseconds: left out",
-            ),
-            (
-                self.num_other,
-                f"{self.num_other} CUDA event(s) are no kernel, copy, set or wait: left out",
-            ),
-        ]
-        return [text for condition, text in notes if condition]
+            (self.num_odd, "{n} line(s) are not as nsys writes them: left out"),
+            (self.num_other_time, "{n} NVTX event(s) are not timed in nanoseconds: left out"),
+            (self.num_other, "{n} CUDA event(s) are no kernel, copy, set or wait: left out"),
+        )
 
     def _take(self, text: str) -> None:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import NONE, Kind, Trace, TraceMeta
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
@@ -94,7 +95,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
         little = f"no kernels, or less than {LEAST_SHARE:.0%} of the busiest one's device time"
         small = f"{_listed(others)} had {little}: taken for no rank"
         each = (
-            f"each is read as one rank, in the order of their numbers ({_some(numbers)}): nsys "
+            f"each is read as one rank, in the order of their numbers ({first_few(numbers)}): nsys "
             "does not record a process' RANK"
         )
         notes = [
@@ -106,11 +107,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    return f"process{'es' if len(numbers) > 1 else ''} {_some(numbers)}"
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"process{'es' if len(numbers) > 1 else ''} {first_few(numbers)}"
 
 
 def read(source: Source, progress: Progress | None = None) -> Trace:
@@ -212,23 +209,27 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
     has_ops = any(bool((chunk.kind == Kind.OP).any()) for chunk in builder.chunks)
     group, (size, rank) = max(calls.sizes.items(), key=lambda item: item[1], default=(0, (0, 0)))
     waited = ", ".join(f"{name} {ns / 1e6:.1f} ms" for name, ns in builder.os_ns.items())
-    several = (
-        f"process {process_number(builder.process)} was read, and not {_listed(others)}, which had "
-        "less work or no kernels"
-    )
     unowned = ", ".join(f"{count} of {table}" for table, count in builder.unowned.items())
-    graphs = (
-        f"{builder.num_graphs} CUDA graph(s) were recorded as one block each: what runs inside is "
-        "not known"
-    )
-    notes = [
-        (others, several),
+    return true_notes(
+        (
+            others,
+            (
+                f"process {process_number(builder.process)} was read, and not {_listed(others)}, "
+                "which had less work or no kernels"
+            ),
+        ),
         (
             builder.process == NONE and builder.is_unowned,
             "the device work tells no process: whatever is in the file is read as one",
         ),
         (not kinds, "the file has no events of any kind that is read"),
-        (builder.num_graphs, f"{graphs} (nsys profile --cuda-graph-trace=node)"),
+        (
+            builder.num_graphs,
+            (
+                "{n} CUDA graph(s) were recorded as one block each: what runs inside is not known "
+                "(nsys profile --cuda-graph-trace=node)"
+            ),
+        ),
         (
             Kind.KERNEL in kinds and not has_ops,
             (
@@ -238,10 +239,7 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
         ),
         (
             calls.num_sized,
-            (
-                f"{calls.num_sized} of NCCL's calls tell bytes and no type: their type is given as "
-                "bytes"
-            ),
+            "{n} of NCCL's calls tell bytes and no type: their type is given as bytes",
         ),
         # A communicator of part of the job looks the same, so that neither becomes the rank or the
         # job's size.
@@ -255,8 +253,8 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
         (
             calls.num_across,
             (
-                f"{calls.num_across} NVTX range(s) end on another thread than they began on: no "
-                "launch is counted to them"
+                "{n} NVTX range(s) end on another thread than they began on: no launch is counted "
+                "to them"
             ),
         ),
         (waited, f"calls into the operating system on the thread that launches: {waited}"),
@@ -264,16 +262,12 @@ def _notes(builder: ProcessTraceBuilder, others: Sequence[int], calls: Calls) ->
         (
             builder.num_unnamed,
             (
-                f"{builder.num_unnamed} name(s) are not in the file's StringIds: what they name is "
-                f"not recognised. {AGAIN}"
+                "{n} name(s) are not in the file's StringIds: what they name is not recognised. "
+                f"{AGAIN}"
             ),
         ),
-        (tally.no_time, f"{tally.no_time} event(s) without a readable time were left out"),
-        (
-            tally.negative_duration,
-            f"{tally.negative_duration} event(s) with a negative duration count as 0",
-        ),
+        (tally.no_time, "{n} event(s) without a readable time were left out"),
+        (tally.negative_duration, "{n} event(s) with a negative duration count as 0"),
         (not database.has(KERNELS, "start"), "no kernels were recorded: nsys profile -t cuda"),
         (database.refused, f"{len(database.refused)} view(s) in the file were not looked at"),
-    ]
-    return [text for condition, text in notes if condition]
+    )

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
+from stepscope.core.numbers import first_few
 from stepscope.core.trace import NONE
 from stepscope.readers.perfetto.columns import DESCRIPTOR
 from stepscope.readers.perfetto.wire import Packets, WireError, fields
@@ -81,7 +82,7 @@ def words_of(ranks: Sequence[int], owners: Owners) -> list[str]:
 
 
 def listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(_shown, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return first_few(list(map(_shown, ranks)))
 
 
 def _shown(owner: int) -> str:

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import DEVICE_WORK, NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
@@ -37,7 +38,7 @@ from stepscope.readers.perfetto.processes import (
 from stepscope.readers.perfetto.state import ARG_NAMES, CATEGORIES, NAMES, Clocks, Sequence
 from stepscope.readers.perfetto.tracks import Slice, Track, TrackOwner
 from stepscope.readers.perfetto.wire import Block, Packets, Value, WireError, fields, signed, varint
-from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
+from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name, several
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 from stepscope.readers.trace.categories import kind_of_category
@@ -128,10 +129,7 @@ def parts(source: Source) -> tuple[list[tuple[int, str]], list[str]]:
     )
     words = words_of(ranks, parser.owners)
     notes = [
-        (
-            f"{len(ranks)} processes ran kernels, and each is read as one rank "
-            f"({', '.join(words[:8])}{', ...' * (len(words) > 8)})"
-        )
+        (f"{len(ranks)} processes ran kernels, and each is read as one rank ({first_few(words)})")
     ]
     if many > MAX_RANKS:
         notes.append(f"{many} processes ran kernels: the {MAX_RANKS} busiest are read")
@@ -323,7 +321,7 @@ class _TraceParser:
             resolved.pid,
             resolved.tid
             if resolved.tid is not None
-            else self._lane(track, resolved.pid, uuid, args),
+            else self._thread_of(track, resolved.pid, uuid, args),
         )
         if on_device:
             if resolved.is_agent or "agent" in args:
@@ -378,7 +376,7 @@ class _TraceParser:
             self.builder.scanner.thread_names[str(pid), str(track.tid)] = track.name[:256]
         return track.resolved
 
-    def _lane(self, track: Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
+    def _thread_of(self, track: Track, pid: int, uuid: int, args: dict[str, int]) -> int | str:
         """What stands for a thread where the track is of none."""
         tid: int | str = args.get("tid", NONE)
         if tid == NONE:
@@ -404,34 +402,19 @@ class _TraceParser:
         builder = self.builder
         busiest, others = builder.keep_busiest()
         builder.wall_ns = self.clocks.wall_ns()
-        notes = [
+        builder.notes += true_notes(
             (
                 packets.truncated,
                 "the file ends inside a packet (a killed job?); the whole ones were kept",
             ),
-            (
-                self.num_bad + packets.num_damaged,
-                f"{self.num_bad + packets.num_damaged} damaged packet(s) were left out",
-            ),
-            (
-                packets.num_oversized,
-                f"{packets.num_oversized} compressed packet(s) were cut at 16 MiB",
-            ),
-            (still_open, f"{still_open} slice(s) never end and were left out"),
-            (
-                self.num_too_deep,
-                f"{self.num_too_deep} slice(s) inside {MAX_DEPTH} others were left out",
-            ),
-            (
-                self.num_unopened,
-                f"{self.num_unopened} end(s) of slices that never begin were left out",
-            ),
+            (self.num_bad + packets.num_damaged, "{n} damaged packet(s) were left out"),
+            (packets.num_oversized, "{n} compressed packet(s) were cut at 16 MiB"),
+            (still_open, "{n} slice(s) never end and were left out"),
+            (self.num_too_deep, f"{{n}} slice(s) inside {MAX_DEPTH} others were left out"),
+            (self.num_unopened, "{n} end(s) of slices that never begin were left out"),
             (
                 self.clocks.num_unknown,
-                (
-                    f"{self.clocks.num_unknown} time(s) of clocks that nothing ties together were "
-                    "kept as they are"
-                ),
+                "{n} time(s) of clocks that nothing ties together were kept as they are",
             ),
             (self.num_ours, "the tracks that stepscope itself had drawn were left out"),
             (
@@ -442,15 +425,10 @@ class _TraceParser:
                     "which had less work or no kernels",
                 ),
             ),
-            (
-                self.num_unowned,
-                f"{self.num_unowned} piece(s) of device work that tell no process were left out",
-            ),
+            (self.num_unowned, "{n} piece(s) of device work that tell no process were left out"),
             (not len(builder), "the file has no slices"),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
-        ]
-        builder.notes += [text for condition, text in notes if condition]
+            *builder.missing_kinds(),
+        )
 
 
 def _slice(events: Events, at: int, time_ns: int, sequence: Sequence) -> Slice:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepscope.core.numbers import first_few, true_notes
 from stepscope.core.trace import DEVICE_WORK, NONE, DeviceProperties, Int64, Kind, Trace, TraceMeta
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
 from stepscope.readers.source import Source
@@ -195,22 +196,21 @@ class RowTraceBuilder:
             versions=dict(self.versions),
             size_bytes=text_bytes,
         )
-        return assemble([columns], self.scanner, meta, [*self.notes, *self._troubles(problem)])
-
-    def _troubles(self, problem: str | None) -> list[str]:
-        troubles = [
+        troubles = true_notes(
             (problem, f"the file was read only in part: {problem}"),
-            (
-                self.num_left_out,
-                f"{self.num_left_out} row(s) without a readable time were left out",
-            ),
-            (
-                self.num_backwards,
-                f"{self.num_backwards} row(s) that end before they start count as 0 long",
-            ),
-            (self.num_beyond, f"{self.num_beyond} row(s) past the first {MAX_ROWS} were left out"),
-        ]
-        return [text for condition, text in troubles if condition]
+            (self.num_left_out, "{n} row(s) without a readable time were left out"),
+            (self.num_backwards, "{n} row(s) that end before they start count as 0 long"),
+            (self.num_beyond, f"{{n}} row(s) past the first {MAX_ROWS} were left out"),
+        )
+        return assemble([columns], self.scanner, meta, [*self.notes, *troubles])
+
+    def missing_kinds(self) -> tuple[tuple[bool, str], ...]:
+        """What is said where kernels came without the calls, or the ranges, around them."""
+        has_kernels = bool(self.counts[Kind.KERNEL])
+        return (
+            (has_kernels and not self.counts[Kind.RUNTIME], NO_HOST),
+            (has_kernels and not self.counts[Kind.MARK], NO_MARKS),
+        )
 
 
 def copy_name(operation: str) -> str:
@@ -223,10 +223,9 @@ def copy_name(operation: str) -> str:
 
 
 def several(read: int, others: list[int], how: str) -> str:
-    listed = ", ".join(map(str, others[:8])) + (", ..." if len(others) > 8 else "")
     return (
         f"{len(others) + 1} processes have device work in the file: process {read} was read, and "
-        f"not {listed} ({how})"
+        f"not {first_few(others)} ({how})"
     )
 
 

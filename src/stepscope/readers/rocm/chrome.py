@@ -20,12 +20,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.protocol.untrusted import whole, whole_text
 from stepscope.readers.kineto.trace import Progress
-from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
-from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
+from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
+from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
+from stepscope.readers.rocm.rocprofv3_json import WANTED
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -38,8 +40,6 @@ GPU = re.compile(r"GPU(\d{1,4})")
 COPY = re.compile(r"Copy(Host|Device)To(Host|Device)|hcMemcpy|MemoryCopy|Memcpy", re.IGNORECASE)
 FILL = re.compile(r"FillBuffer|Memset", re.IGNORECASE)
 HOST = {"CPU HIP API": Kind.RUNTIME, "CPU HSA API": Kind.RUNTIME, "Markers and Ranges": Kind.MARK}
-WHOLE = re.compile(r"\d{1,19}", re.ASCII)
-WANTED = "Record with: rocprofv3 --sys-trace --output-format json -- python train.py"
 
 Number = int | str | float | None
 
@@ -82,14 +82,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         values=frozenset(),
         try_decode=parser.take,
     )
-    try:
-        walk.run()
-    except WalkError as problem:
-        if stream.text_bytes:
-            raise FormatError(
-                f"{source.label} is not the JSON of rocprof: {problem}. {WANTED}"
-            ) from None
-    stream.refuse_empty(source.label, WANTED)
+    walked(source, stream, walk, "rocprof", WANTED)
     if not parser.labels:
         raise FormatError(f"{source.label} has none of rocprof's processes in it. {WANTED}")
     return parser.finished(source, walk)
@@ -140,15 +133,12 @@ class _FileParser:
         for event in self.events:
             self._add(event)
         self.events.clear()
-        damaged = sum(walk.num_malformed.values())
-        notes = [
+        builder.notes += true_notes(
             (walk.truncated, "the file ends before its end; the complete events were kept"),
-            (damaged, f"{damaged} event(s) were damaged and left out"),
+            (sum(walk.num_malformed.values()), "{n} event(s) were damaged and left out"),
             (not len(builder), "the file has no events"),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
-            (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
-        ]
-        builder.notes += [text for condition, text in notes if condition]
+            *builder.missing_kinds(),
+        )
         return builder.trace(source, self.stream.text_bytes, self.stream.problem)
 
     def _put_in_order(self) -> None:
@@ -181,7 +171,7 @@ class _FileParser:
             return
         args, on_device = event.args, kind in (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
         queue = _whole(args.stream) if _whole(args.stream) is not None else _whole(args.queue)
-        lane = NONE if tid is None else tid
+        thread = NONE if tid is None else tid
         flow = self._flow(event)
         name = copy_name(_spelled(event.name)) if kind == Kind.MEMCPY else event.name
         self.builder.add(
@@ -190,9 +180,9 @@ class _FileParser:
             _whole(args.begin) or 0,
             _whole(args.end) or 0,
             pid=device if on_device else _whole(args.pid) or 0,
-            tid=(lane if queue is None else queue) if on_device else _whole(args.tid) or lane,
+            tid=(thread if queue is None else queue) if on_device else _whole(args.tid) or thread,
             device=device,
-            stream=(lane if queue is None else queue) if on_device else NONE,
+            stream=(thread if queue is None else queue) if on_device else NONE,
             correlation=NONE if flow is None or kind == Kind.MARK else flow,
         )
 

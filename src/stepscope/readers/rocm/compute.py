@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import (
     KernelMetrics,
     KernelRecording,
@@ -24,7 +25,7 @@ from stepscope.core.recordings.kernels import (
 )
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.rocm.counters import Device, metrics_of
-from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
+from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -43,7 +44,6 @@ SUFFIX = re.compile(r"\s*(?:\(\.kd\)|\[clone \.kd\]|\.kd)\Z")
 SYSTEM_FILE = "sysinfo.csv"
 MAX_LAUNCHES = 50_000
 MAX_PANEL_ROWS = 400
-MAX_SHOWN = 12
 MAX_NAME = 4096
 WANTED = (
     "Record with: rocprof-compute profile -n run -- python train.py, and give "
@@ -187,25 +187,19 @@ class _RecordingBuilder:
             metrics_of(launch.name, launch.about, launch.values, self.device)
             for launch in self.counted.values()
         ]
-        damaged = self.table.num_cut + self.table.num_malformed
-        notes = [
-            (
-                self.table.stream.problem,
-                f"the file was read only in part: {self.table.stream.problem}",
-            ),
-            (damaged, f"{damaged} damaged line(s) were left out"),
-            (
-                self.num_beyond,
-                f"{self.num_beyond} row(s) were left out: too many, or without figures",
-            ),
-            (self.kind in (LAUNCHES, COUNTERS), ONE_BY_ONE),
-            (self.kind in (LAUNCHES, COUNTERS) and self.device.num_cus is None, NO_SYSTEM),
+        problem, is_counted = self.table.stream.problem, self.kind in (LAUNCHES, COUNTERS)
+        notes = true_notes(
+            (problem, f"the file was read only in part: {problem}"),
+            (self.table.num_damaged, DAMAGED),
+            (self.num_beyond, "{n} row(s) were left out: too many, or without figures"),
+            (is_counted, ONE_BY_ONE),
+            (is_counted and self.device.num_cus is None, NO_SYSTEM),
             (not (self.kernels or self.totals or self.panel), "the table has no rows"),
-        ]
+        )
         return KernelRecording(
             format="rocprof-compute",
             paths=(source.label,),
-            notes=tuple(text for condition, text in notes if condition),
+            notes=tuple(notes),
             kernels=tuple(self.kernels),
             totals=tuple(self.totals),
             panel=tuple(self.panel),

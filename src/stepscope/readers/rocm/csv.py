@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError, InputError
 from stepscope.readers.kineto.trace import Progress
-from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name
-from stepscope.readers.rocm.table import Table, cell, header_of, last_number, whole
+from stepscope.readers.rocm.builder import RowTraceBuilder, copy_name
+from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, last_number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -150,16 +151,14 @@ def _neighbours(path: Path) -> list[Path]:
 
 
 def _lacks(builder: RowTraceBuilder) -> list[str]:
-    notes = [
+    return true_notes(
         (not len(builder), "the table has no rows of kernels, copies or calls"),
         (
             len(builder) and not builder.counts[Kind.KERNEL],
             "no kernels are in it: give the table of kernels (kernel_trace.csv) too",
         ),
-        (builder.counts[Kind.KERNEL] and not builder.counts[Kind.RUNTIME], NO_HOST),
-        (builder.counts[Kind.KERNEL] and not builder.counts[Kind.MARK], NO_MARKS),
-    ]
-    return [text for condition, text in notes if condition]
+        *builder.missing_kinds(),
+    )
 
 
 @dataclass(slots=True)
@@ -187,8 +186,7 @@ class _FileParser:
                 self._call(table, row)
             if progress is not None and count % PROGRESS_ROWS == 0:
                 progress(stream.compressed_bytes)
-        damaged = table.num_cut + table.num_malformed
-        self.builder.notes += [f"{damaged} damaged line(s) were left out"] if damaged else []
+        self.builder.notes += true_notes((table.num_damaged, DAMAGED))
         return kind or _kind_of(table.header)
 
     def read_agents(self, path: Path) -> None:

@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from stepscope.errors import FormatError
 from stepscope.readers.kineto.json_skip import Skimmer
+from stepscope.readers.source import Source
+from stepscope.readers.stream import Stream
 
 PIECE_BYTES = 4 << 20
 MAX_VALUE_BYTES = 64 << 20
@@ -258,3 +261,16 @@ def decoded(decode: Decode, text: bytes) -> object | None:
         return decode(text)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
+
+
+def walked(source: Source, stream: Stream, walk: Walk, tool: str, wanted: str) -> None:
+    """The walk to its end; FormatError where the text is none of the tool's JSON, InputError where
+    there is none. `wanted` says what to give instead."""
+    try:
+        walk.run()
+    except WalkError as problem:
+        if stream.text_bytes:
+            raise FormatError(
+                f"{source.label} is not the JSON of {tool}: {problem}. {wanted}"
+            ) from None
+    stream.refuse_empty(source.label, wanted)

@@ -17,11 +17,12 @@ from typing import Any
 
 import msgspec
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.trace import NONE, DeviceProperties, Kind, Trace
 from stepscope.errors import FormatError
 from stepscope.readers.kineto.trace import Progress
 from stepscope.readers.rocm.builder import NO_HOST, NO_MARKS, RowTraceBuilder, copy_name, several
-from stepscope.readers.rocm.json_walk import Path, Walk, WalkError, decoded
+from stepscope.readers.rocm.json_walk import Path, Walk, decoded, walked
 from stepscope.readers.rocm.records import (
     Agent,
     Copy,
@@ -92,14 +93,7 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         values=frozenset((STRINGS, AGENTS, PROCESS)),
         try_decode=parser.take,
     )
-    try:
-        walk.run()
-    except WalkError as problem:
-        if stream.text_bytes:
-            raise FormatError(
-                f"{source.label} is not the JSON of rocprofv3: {problem}. {WANTED}"
-            ) from None
-    stream.refuse_empty(source.label, WANTED)
+    walked(source, stream, walk, "rocprofv3", WANTED)
     if not parser.seen:
         raise FormatError(f"{source.label} has no records of rocprofv3 in it. {WANTED}")
     if parser.num_counted:
@@ -258,10 +252,9 @@ class _FileParser:
 
     def finished(self, source: Source, walk: Walk) -> Trace:
         builder = self.builder
-        damaged = sum(walk.num_malformed.values())
         owner, others = builder.keep_busiest()
         unnamed = sum(1 for name in builder.scanner.names if re.fullmatch(r"kernel \d+", name))
-        notes = [
+        builder.notes += true_notes(
             (walk.truncated, "the file ends before its end; the complete records were kept"),
             (
                 others,
@@ -271,24 +264,17 @@ class _FileParser:
                     "record one file per rank",
                 ),
             ),
-            (damaged, f"{damaged} record(s) were damaged and left out"),
-            (
-                walk.num_oversized,
-                f"{walk.num_oversized} record(s) larger than 64 MiB were left out",
-            ),
-            (unnamed, f"{unnamed} kernel(s) have no name in the file"),
+            (sum(walk.num_malformed.values()), "{n} record(s) were damaged and left out"),
+            (walk.num_oversized, "{n} record(s) larger than 64 MiB were left out"),
+            (unnamed, "{n} kernel(s) have no name in the file"),
             (not len(builder), "the file has no records of kernels, copies or calls"),
-            (len(builder) and not self._has(Kind.RUNTIME), NO_HOST),
-            (len(builder) and not self._has(Kind.MARK), NO_MARKS),
-        ]
-        builder.notes += [text for condition, text in notes if condition]
+            (len(builder) and not builder.counts[Kind.RUNTIME], NO_HOST),
+            (len(builder) and not builder.counts[Kind.MARK], NO_MARKS),
+        )
         return builder.trace(source, self.stream.text_bytes, self.stream.problem)
 
     def _pid(self, owner: int) -> int:
         return self.pids[owner - 1] if 0 < owner <= len(self.pids) else NONE
-
-    def _has(self, kind: Kind) -> bool:
-        return self.builder.counts[kind] > 0
 
 
 def _properties(agent: Agent, index: int) -> DeviceProperties:

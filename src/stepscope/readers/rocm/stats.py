@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from stepscope.core.numbers import true_notes
 from stepscope.core.recordings.kernels import (
     KernelRecording,
     KernelReport,
@@ -19,7 +20,7 @@ from stepscope.core.recordings.kernels import (
     OtherTotals,
 )
 from stepscope.errors import FormatError
-from stepscope.readers.rocm.table import Table, cell, header_of, number, whole
+from stepscope.readers.rocm.table import DAMAGED, Table, cell, header_of, number, whole
 from stepscope.readers.source import Source
 from stepscope.readers.stream import Stream
 
@@ -28,7 +29,6 @@ CALL = re.compile(r"(?:__)?hip[A-Z]|hsa_|roctx[A-Z]|MEMORY_COPY|nccl(?!DevKernel
 """How the names of API calls begin; those of kernels do not."""
 MAX_ROWS = 100_000
 MAX_NAME = 4096
-MAX_SHOWN = 12
 WANTED = "Record with: rocprofv3 --kernel-trace --stats --output-format csv -- python train.py"
 
 
@@ -58,21 +58,20 @@ def _read_file(source: Source) -> KernelRecording:
     if not set(table.header) >= COLUMNS:
         raise FormatError(f"{source.label} is no table of totals of rocprof. {WANTED}")
     kernels = [total for total in totals if not CALL.match(total.name)]
-    damaged = table.num_cut + table.num_malformed
-    notes = [
+    notes = true_notes(
         (stream.problem, f"the file was read only in part: {stream.problem}"),
-        (damaged, f"{damaged} damaged line(s) were left out"),
-        (num_beyond, f"{num_beyond} line(s) were left out: too many, or without figures"),
+        (table.num_damaged, DAMAGED),
+        (num_beyond, "{n} line(s) were left out: too many, or without figures"),
         (
             totals and not kernels,
             "these are calls, not kernels: give the table of kernels (kernel_stats.csv) too",
         ),
-    ]
+    )
     calls = tuple(total for total in totals if CALL.match(total.name))
     return KernelRecording(
         format="rocprof-stats",
         paths=(source.label,),
-        notes=tuple(text for condition, text in notes if condition),
+        notes=tuple(notes),
         totals=tuple(kernels),
         others=(OtherTotals(of="calls", rows=calls),) if calls else (),
     )

@@ -17,6 +17,7 @@ MAX_LINE_BYTES = 256 << 10
 MAX_COLUMNS = 8192
 LAST_NUMBER = re.compile(r"(\d{1,9})\D{0,64}\Z", re.ASCII)
 LARGEST = 2**62
+DAMAGED = "{n} damaged line(s) were left out"
 MOST = 1e30
 
 
@@ -59,6 +60,10 @@ class Table:
                 self.num_malformed += 1
             elif any(cells):
                 yield cells
+
+    @property
+    def num_damaged(self) -> int:
+        return self.num_cut + self.num_malformed
 
     def column(self, *names: str) -> int | None:
         """Where the first of these columns stands."""

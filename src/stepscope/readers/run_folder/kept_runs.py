@@ -26,7 +26,6 @@ LAST = re.compile(r"last(?:~(\d{1,6}))?", re.ASCII)
 """`last`, and `last~1` for the one before it."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", re.ASCII)
 MAX_DIAGNOSIS_BYTES = 16 << 20
-MOST_NAMED = 5
 SILENT_NS = 600 * 10**9
 """After this long without a file written, a run that has no end was broken off."""
 
@@ -77,9 +76,9 @@ def run_folders(folder: Path) -> list[Path]:
 def begun_ns(run: Path) -> tuple[int, str]:
     """When it began, as it says itself; else when its file was written. The name decides between
     two that began at once."""
-    told = whole(read_json_object(run / RUN_FILE).get("started_wall_ns"), 0)
+    started_ns = whole(read_json_object(run / RUN_FILE).get("started_wall_ns"), 0)
     try:
-        return (told or (run / RUN_FILE).stat().st_mtime_ns, run.name)
+        return (started_ns or (run / RUN_FILE).stat().st_mtime_ns, run.name)
     except OSError:
         return (0, run.name)
 

@@ -105,9 +105,7 @@ def sound_row(columns: Sequence[str], values: Sequence[Any]) -> Row:
 
 
 def wrong_note(where: str, wrong: Sequence[str]) -> str:
-    names = ", ".join(dict.fromkeys(wrong[:NUM_NAMED])) + (
-        ", ..." if len(wrong) > NUM_NAMED else ""
-    )
+    names = ", ".join(dict.fromkeys(wrong[:NUM_NAMED])) + ", ..." * (len(wrong) > NUM_NAMED)
     values = "1 value is" if len(wrong) == 1 else f"{len(wrong)} values are"
     return f"{where}: {values} of a wrong kind or out of range, and not used: {names}"
 

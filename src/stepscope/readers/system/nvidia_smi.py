@@ -18,26 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from stepscope.capture.counters.nvml import THROTTLE_REASONS
 from stepscope.core.recordings.system import SystemRecording, SystemReport
 from stepscope.readers.source import Source
 from stepscope.readers.system.columns import NVIDIA_DMON, NVIDIA_QUERY, number_of, values_of
 from stepscope.readers.system.device_samples import MAX_DEVICES, DeviceSamples, MonitorSamples
 from stepscope.readers.text_lines import TextLines
 
-BITS = {
-    0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}
-"""nvml.h, nvmlClocksEventReason*."""
-SINGLE = {name.removesuffix("_setting"): name for name in BITS.values()} | {
-    name: name for name in BITS.values()
+SINGLE = {name.removesuffix("_setting"): name for name in THROTTLE_REASONS.values()} | {
+    name: name for name in THROTTLE_REASONS.values()
 }
 """How columns of one reason each end."""
 REASONS = re.compile(r"clocks_(?:throttle|event)_reasons\.(\w{1,60})")
@@ -189,7 +178,7 @@ def mask_of(text: str) -> int | None:
 
 
 def reasons_of(mask: int) -> dict[str, float]:
-    return {name: 1.0 for bit, name in BITS.items() if mask & bit}
+    return {name: 1.0 for bit, name in THROTTLE_REASONS.items() if mask & bit}
 
 
 def _reasons(row: Mapping[str, str]) -> dict[str, float] | None:

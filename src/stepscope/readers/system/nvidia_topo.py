@@ -19,7 +19,6 @@ from stepscope.readers.frameworks.lines import COLOR
 from stepscope.readers.source import Source
 from stepscope.readers.text_lines import TextLines
 
-FORMAT = "topology"
 MAX_LINES = 4096
 MAX_LINE_BYTES = 16 << 10
 MAX_DEVICES = 1024

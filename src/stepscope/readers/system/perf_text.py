@@ -1,8 +1,12 @@
 """Linux perf's texts: the stacks of `perf script`, the counters of `perf stat` (perf_stat.py) and
-the table of `perf report` (perf_report.py).
+the table of `perf report --stdio`.
 
     python 13889 [003] 57969.605462:     250000 cpu-clock:pppH:
             24f81b take_gil+0x6b (/usr/lib/libpython3.11.so.1.0)
+
+    # Samples: 4K of event 'cycles'
+    # Overhead  Command  Shared Object      Symbol
+        31.02%  python   libpython3.11.so   [.] _PyEval_EvalFrameDefault
 
 perf samples threads that run: a thread that waits is not in its stacks. Python's own functions have
 names there (`py::`) when the job runs with PYTHONPERFSUPPORT=1 (3.12 or newer).
@@ -17,11 +21,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from stepscope.core.recordings.system import HostStacks, SystemRecording, SystemReport
+from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording, SystemReport
 from stepscope.errors import FormatError
 from stepscope.readers.host.profile_stacks import MAX_DEPTH, Call, StackCounts, StackTally
 from stepscope.readers.source import Source
-from stepscope.readers.system.perf_report import is_report, read_report
 from stepscope.readers.system.perf_stat import CLOCKS, is_stat, read_stat
 from stepscope.readers.text_lines import TextLines
 
@@ -196,3 +199,54 @@ def _call(line: str) -> Call | None:
     if python != symbol and colon:
         return Call(function[:300], script, None, is_native=False)
     return Call(symbol[:300], file, None, is_native=True)
+
+
+START = re.compile(rb"(?:^|\n)# (?:Overhead|Children {1,9}Self) [^\n]{0,200}Symbol")
+SAMPLES = re.compile(r"# Samples: ([\d.]{1,12})([KMG]?)\s{1,4}of event")
+SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+ROW = re.compile(
+    r"\s{1,20}(?P<first>\d{1,3}\.\d{1,4})%(?:\s{1,20}(?P<second>\d{1,3}\.\d{1,4})%)?\s{1,20}"
+    r"(?P<command>\S{1,60})\s{1,60}(?P<object>\S.{0,200}?)\s{1,60}\[(?P<where>[.kguH])\]\s"
+    r"(?P<symbol>\S.{0,300}?)\s*$"
+)
+MAX_FUNCTIONS = 1000
+
+
+def is_report(head: bytes) -> bool:
+    return START.search(head) is not None
+
+
+def read_report(source: Source) -> SystemRecording:
+    lines, spots, amount, kernel = TextLines(source), list[HotSpot](), 0.0, 0.0
+    for line in lines:
+        if match := SAMPLES.match(line):
+            amount += float(match[1]) * SCALES[match[2]]
+        elif (match := ROW.match(line)) and len(spots) < MAX_FUNCTIONS:
+            total, own = match["first"], match["second"] or match["first"]
+            kernel += float(own) / 100 if match["where"] == "k" else 0.0
+            spots.append(
+                HotSpot(
+                    name=match["symbol"],
+                    file=match["object"],
+                    self_share=min(1.0, float(own) / 100),
+                    total_share=min(1.0, float(total) / 100),
+                    is_native=True,
+                )
+            )
+    if not spots:
+        raise FormatError(
+            f"{source.label}: no row of perf report in it. Record with: perf report --stdio "
+            "--no-children > report.txt"
+        )
+    stacks = HostStacks(
+        tool="perf report",
+        path=source.label,
+        unit="samples",
+        amount=amount,
+        functions=tuple(spots),
+        has_native=True,
+        kernel_share=min(1.0, kernel),
+    )
+    return SystemRecording(
+        format="perf", paths=(source.label,), notes=tuple(lines.notes), stacks=(stacks,)
+    )

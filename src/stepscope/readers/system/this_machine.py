@@ -11,11 +11,27 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
 
 from stepscope.core.compiled import in_use
-from stepscope.core.machine_check import MachineCheck
 from stepscope.protocol.control_group import cpu_quota, memory_limit
 from stepscope.readers.cache import cache_folder
+
+State = Literal["yes", "partly", "no", "not here"]
+
+
+class MachineCheck(Struct, frozen=True, kw_only=True):
+    name: str
+    state: State
+    words: str
+    """What was seen."""
+    action: str = ""
+    """What to do where it is not all there; empty where nothing is to be done."""
+    is_needed: bool = False
+    """Whether nothing can be recorded without it."""
+
 
 PARAMS = Path("proc/driver/nvidia/params")
 DRIVER = Path("proc/driver/nvidia/version")

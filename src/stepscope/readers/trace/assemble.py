@@ -23,7 +23,7 @@ from stepscope.core.trace import (
 )
 from stepscope.protocol.untrusted import parse_json
 from stepscope.readers.kineto.event_decoder import SEPARATOR, Scanner
-from stepscope.readers.trace.columns import Columns
+from stepscope.readers.trace.columns import COLUMN_DTYPES, Columns
 from stepscope.readers.trace.nanoseconds import LONGEST_NUMBER
 
 
@@ -59,23 +59,13 @@ def assemble(
     )
 
 
-_DTYPES = {
-    "kind": np.uint8,
-    "name": np.int32,
-    "thread": np.int32,
-    "device": np.int16,
-    "detail": np.int32,
-    "collective": np.int32,
-}
-
-
 def _joined(name: str, chunks: Sequence[Columns]) -> NDArray[Any]:
     """One column of all chunks, which do not have it any more."""
     parts = [getattr(chunk, name) for chunk in chunks]
     for chunk in chunks:
         setattr(chunk, name, None)
     if not parts:
-        return np.empty(0, _DTYPES.get(name, np.int64))
+        return np.empty(0, COLUMN_DTYPES[name])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

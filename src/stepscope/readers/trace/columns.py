@@ -14,6 +14,16 @@ from stepscope.core.trace import NONE, Int64, Trace
 
 K = TypeVar("K")
 
+COLUMN_DTYPES: dict[str, Any] = dict.fromkeys(Trace.COLUMNS, np.int64) | {
+    "kind": np.uint8,
+    "name": np.int32,
+    "thread": np.int32,
+    "device": np.int16,
+    "detail": np.int32,
+    "collective": np.int32,
+}
+NEVER_NONE = ("kind", "name", "thread")
+
 BLOCK_ROWS = 1 << 22
 """Of the arrays that many chunks are put together in."""
 HUGE_ROWS = 1 << 18
@@ -62,22 +72,12 @@ class Columns(Struct, kw_only=True):
     def blank(cls, start_ns: Int64, dur_ns: Int64) -> Columns:
         """Columns of that many events of which only the times are known."""
         n = len(start_ns)
-        return cls(
-            start_ns=start_ns,
-            dur_ns=dur_ns,
-            kind=np.zeros(n, np.uint8),
-            name=np.zeros(n, np.int32),
-            thread=np.zeros(n, np.int32),
-            device=np.full(n, NONE, np.int16),
-            stream=np.full(n, NONE, np.int64),
-            correlation=np.full(n, NONE, np.int64),
-            external=np.full(n, NONE, np.int64),
-            sequence=np.full(n, NONE, np.int64),
-            fwd_thread=np.full(n, NONE, np.int64),
-            size_bytes=np.full(n, NONE, np.int64),
-            detail=np.full(n, NONE, np.int32),
-            collective=np.full(n, NONE, np.int32),
-        )
+        others = {
+            name: np.full(n, 0 if name in NEVER_NONE else NONE, dtype)
+            for name, dtype in COLUMN_DTYPES.items()
+            if name not in ("start_ns", "dur_ns")
+        }
+        return cls(start_ns=start_ns, dur_ns=dur_ns, **others)
 
 
 class Blocks:

@@ -63,25 +63,24 @@ class Args(Struct, gc=False, frozen=True):
 NO_ARGS = Args()
 
 
-class Complete(Struct, tag_field="ph", tag="X", gc=False):
-    """An event with a start and a duration, in microseconds as doubles."""
-
+class _Named(Struct, gc=False):
     cat: str = ""
     name: str = ""
     pid: int | str = ""
     tid: int | str = ""
+
+
+class Complete(_Named, tag_field="ph", tag="X", gc=False):
+    """An event with a start and a duration, in microseconds as doubles."""
+
     ts: float = float("nan")
     dur: float = float("nan")
     args: Args = NO_ARGS
 
 
-class CompleteText(Struct, tag_field="ph", tag="X", gc=False):
+class CompleteText(_Named, tag_field="ph", tag="X", gc=False):
     """The same with its times as text, for files whose times a double cannot hold."""
 
-    cat: str = ""
-    name: str = ""
-    pid: int | str = ""
-    tid: int | str = ""
     ts: Raw = EMPTY
     dur: Raw = EMPTY
     args: Args = NO_ARGS
@@ -119,13 +118,9 @@ class Instant(Struct, tag_field="ph", tag="i", gc=False):
     args: InstantArgs | None = None
 
 
-class Begin(Struct, tag_field="ph", tag="B", gc=False):
+class Begin(_Named, tag_field="ph", tag="B", gc=False):
     """The start of a range, in traces that write starts and ends apart."""
 
-    cat: str = ""
-    name: str = ""
-    pid: int | str = ""
-    tid: int | str = ""
     ts: Raw = EMPTY
     args: Args = NO_ARGS
 

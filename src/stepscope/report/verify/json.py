@@ -93,7 +93,7 @@ def _run(run: core.Measured) -> Run:
         side=run.side,
         round=run.round,
         steps=len(trial.step_ns),
-        ms=_ms(run.pace_ns),
+        ms=_ms(run.step_ns),
     )
 
 

@@ -239,10 +239,10 @@ def _row(verified: Verified, side: Side, summary: SideSummary) -> tuple[str, ...
 
 
 def _short(run: Measured, per_sample: bool) -> str:
-    if run.pace_ns is None:
+    if run.step_ns is None:
         return "-"
     samples = (run.trial.setup.samples or 1.0) if per_sample else 1.0
-    return short_time(run.pace_ns / samples).partition(NBSP)[0]
+    return short_time(run.step_ns / samples).partition(NBSP)[0]
 
 
 def _check_section(check: NumericsCheck) -> Section:
