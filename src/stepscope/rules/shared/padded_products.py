@@ -14,14 +14,10 @@ from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.shared.products import PRODUCTS, product_sizes
+from stepscope.rules.shared.products import PRODUCTS, ROW_OF, is_aligned, product_sizes
 from stepscope.rules.shared.rates import matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.inputs import ParsedInputs
-from stepscope.workload.operands import is_shape
 
-ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
-"""Numbers in 16 bytes."""
 MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
 """Of kernels that load one or two numbers at a time."""
 MOST_PADDING = 1.125
@@ -72,7 +68,7 @@ def is_misaligned(case: Case) -> Bool:
 
 def _is_odd(table: TaskTable, op: int, row: int) -> bool:
     inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
-    return inputs is not None and positions is not None and not _is_aligned(inputs, positions, row)
+    return inputs is not None and positions is not None and not is_aligned(inputs, positions, row)
 
 
 class _Padding(Struct, frozen=True, kw_only=True):
@@ -96,23 +92,10 @@ def _padding(
         if side % row
     )
     return _Padding(
-        is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
+        is_aligned=is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
         growth=growth,
         best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
     )
-
-
-def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
-    """Whether the rows of both operands and of the output are whole."""
-    for position in positions:
-        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
-        if not is_shape(dims) or len(dims) != 2:
-            return True
-        leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
-        if leading % row:
-            return False
-    out = inputs.dims[positions[1]]
-    return not (is_shape(out) and out[1] % row)
 
 
 def padded_by_compiler(case: Case) -> Change | None:
