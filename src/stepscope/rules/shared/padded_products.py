@@ -28,6 +28,11 @@ COMPILER_WORTH = 1.1
 times both as it compiles."""
 
 
+ODD_OUTSIDE_FACTOR = 1.65
+"""Times the padded product's time, of one whose height alone is odd: it stays as it is, over the
+rows that were padded for another (the gradient of a BERT's 30522 rows of embedding)."""
+
+
 def padded_times(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
     """Per task the padded product's best time, NaN where it is no misaligned product; and how much
     longer aligned ones take."""
@@ -107,11 +112,21 @@ def padded_by_compiler(case: Case) -> Change | None:
     best, plain = padded_times(graph, table, roofs)
     times = best * plain
     for task in np.flatnonzero(~np.isnan(best)).tolist():
-        times[task] += _copies_ns(table, roofs, int(table.op[task]), ROW_OF[table.precision[task]])
+        op, row = int(table.op[task]), ROW_OF[table.precision[task]]
+        if _is_odd_outside(table, op, row):
+            times[task] *= ODD_OUTSIDE_FACTOR
+        else:
+            times[task] += _copies_ns(table, roofs, op, row)
     slow = graph.task_ns > np.nan_to_num(times, nan=np.inf) * COMPILER_WORTH
     if not slow.any():
         return None
     return lambda before: with_task_ns(before, slow, np.where(slow, times, np.inf))
+
+
+def _is_odd_outside(table: TaskTable, op: int, row: int) -> bool:
+    """Whether its height alone is odd, as of a weight's gradient."""
+    m, n, k = product_sizes(table, op)
+    return bool(m % row) and not (n % row or k % row)
 
 
 def _copies_ns(table: TaskTable, roofs: DevicePeaks, op: int, row: int) -> float:
