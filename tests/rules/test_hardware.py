@@ -96,10 +96,10 @@ def h200() -> DeviceSpec:
 def times(roofs: DevicePeaks) -> list[float]:
     return [
         matrix_ns(roofs, 1e12, 1e6, "bf16"),
-        matrix_ns(roofs, 1e12, 1e6, "tf32", aligned=False),
+        matrix_ns(roofs, 1e12, 1e6, "tf32", num_across=1, slowdown=4.0),
         matrix_ns(roofs, 1e6, 1e9, "bf16"),
-        convolution_ns(roofs, 1e12, 1e8, "bf16", backward=False, turned=True),
-        convolution_ns(roofs, 1e12, 1e8, "bf16", backward=True, turned=False),
+        convolution_ns(roofs, 1e12, 1e8, "bf16", backward=False, channels=256, layout="turned"),
+        convolution_ns(roofs, 1e12, 1e8, "bf16", backward=True, channels=256),
         stream_ns(roofs, 1e9),
         attention_ns(
             roofs, batch=64, queries=1024, keys=1024, dim=64, precision="bf16", causal=True
@@ -132,6 +132,38 @@ def test_measured_rates_are_the_rates() -> None:
     )
     assert roofs.traffic_ns(4.8e12) == pytest.approx(1e9)
     assert math.isnan(matrix_ns(roofs, 1e12, 0.0, "fp4"))
+
+
+def test_few_channels_fill_a_part_of_the_tiles() -> None:
+    roofs = DevicePeaks(spec=h200())
+    # Recorded on an H200 in bf16: the stem of a resnet18 over 256 images of 224 x 224, and a
+    # 3 x 3 convolution of 64 channels over 128 of 56 x 56, in NHWC and in NCHW.
+    stem = convolution_ns(roofs, 60.4e9, 0.49e9, "bf16", backward=False, channels=3)
+    assert stem == pytest.approx(1_751_000, rel=0.1)
+    flops, moved = 29.6e9, 103e6
+    many = convolution_ns(roofs, flops, moved, "bf16", backward=False, channels=64)
+    assert many == pytest.approx(66_000, rel=0.2)
+    turned = convolution_ns(
+        roofs, flops, moved, "bf16", backward=False, channels=64, layout="turned"
+    )
+    assert turned - many == pytest.approx(4.5 * moved / 4.8e12 * 1e9, rel=0.02)
+
+
+def test_tf32_products_across_the_sum_are_slower_where_arithmetic_holds_them_up() -> None:
+    roofs = DevicePeaks(spec=h200())
+    # Recorded on an H200: 8192 x 3072 x 768 of a BERT, forward, dgrad and wgrad.
+    flops, moved = 2.0 * 8192 * 3072 * 768, 135e6
+    forward, images, weights = (
+        matrix_ns(roofs, flops, moved, "tf32", num_across=across) for across in range(3)
+    )
+    assert forward == pytest.approx(104_600, rel=0.2)
+    assert images == pytest.approx(121_000, rel=0.25)
+    assert weights == pytest.approx(186_700, rel=0.15)
+    assert matrix_ns(roofs, flops, moved, "bf16", num_across=2) == matrix_ns(
+        roofs, flops, moved, "bf16"
+    )
+    wide = (matrix_ns(roofs, 1e9, 1e9, "tf32", num_across=across) for across in range(3))
+    assert len(set(wide)) == 1, "traffic takes as long however its matrices lie"
 
 
 def test_attention_takes_what_it_took() -> None:

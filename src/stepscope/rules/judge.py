@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -17,10 +18,12 @@ from stepscope.rules.case import Case
 from stepscope.rules.imbalance import late_rank
 from stepscope.rules.job_case import JobCase, JobChange, JobProposal, with_rank
 from stepscope.rules.proposal import Proposal, Remark, source_locations_in
-from stepscope.rules.registry import EXCLUDES, job_rules, rank_rules
+from stepscope.rules.registry import EXCLUDES, INCLUDES, job_rules, rank_rules
 
 LEAST_SPEEDUP = 1.02
 """Findings that give less are left out unless asked for."""
+MOST_OF = 0.5
+"""Of the logarithm of a fix's gain, from which another's fault that it repairs too is the cause."""
 NO_MORE = 1.15
 """Times the gain from a rank as fast as the others, up to which a fix of that rank alone is the
 same fix."""
@@ -33,7 +36,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """What the rules have to say about a job."""
 
     findings: tuple[Finding, ...] = ()
-    """Largest gain first, all of them; what is listed last after the others worth naming."""
+    """Largest gain first, all of them; a fix that repairs another's fault too after that one, where
+    it is most of the gain; what is listed last after the others worth naming."""
     ladder: tuple[float, ...] = ()
     """The speedup of the first fix worth naming, of the first two at once, and so on to all of
     them."""
@@ -55,6 +59,7 @@ def judge(job: JobCase) -> Judgement:
         ),
         key=_place,
     )
+    pairs = _narrower_first(pairs)
     pairs = _with_excluded(_with_alternatives(_without_repeats(job, pairs)))
     worth = [proposal for finding, proposal in pairs if finding.predicted_speedup >= LEAST_SPEEDUP]
     # What could not be judged is mostly the same on every rank.
@@ -74,6 +79,26 @@ def _place(pair: Pair) -> tuple[int, float]:
     if finding.predicted_speedup < LEAST_SPEEDUP:
         return 2, -finding.predicted_speedup
     return int(proposal.listed_last), -finding.predicted_speedup
+
+
+def _narrower_first(pairs: list[Pair]) -> list[Pair]:
+    """A fix that repairs another's fault too stands after it, where that is most of what it
+    gives."""
+    ordered = list(pairs)
+    for finding, proposal in pairs:
+        gain = math.log(max(finding.predicted_speedup, 1.0))
+        narrower = [
+            place
+            for place, (other, its) in enumerate(ordered)
+            if other.code in INCLUDES.get(finding.code, ())
+            and not its.listed_last
+            and other.predicted_speedup >= LEAST_SPEEDUP
+            and math.log(other.predicted_speedup) >= MOST_OF * gain
+        ]
+        now = ordered.index((finding, proposal))
+        if narrower and max(narrower) > now:
+            ordered.insert(max(narrower), ordered.pop(now))
+    return ordered
 
 
 def _answers(job: JobCase) -> list[list[Answer]]:

@@ -6,7 +6,8 @@
 
 `NEEDS_DEVICE = False` in a module says that it can judge ranks that use no device, `NEEDS_REPLAY =
 False` that it has something to say of a rank whose steps cannot be replayed, `EXCLUDES` which
-rules' fixes cannot be applied with its own, `ANSWERS` which shares of the step beside its `BOUND`
+rules' fixes cannot be applied with its own, `INCLUDES` which rules' faults its own repairs as well,
+`ANSWERS` which shares of the step beside its `BOUND`
 its fix is for. A new rule is its module and a line here.
 """
 
@@ -180,6 +181,9 @@ EXCLUDES: Mapping[str, frozenset[str]] = {
     for rule in RULES
 }
 """By code, both ways."""
+INCLUDES: Mapping[str, frozenset[str]] = {
+    rule.CODE: frozenset(getattr(rule, "INCLUDES", ())) for rule in RULES
+}
 
 
 def rank_rules(case: Case) -> tuple[ModuleType, ...]:

@@ -1,8 +1,11 @@
+import pytest
+
 from stepscope.core.diagnosis import Abstention
 from stepscope.rules.memory import wide_logits
+from stepscope.rules.memory.wide_logits import fused_by_compiler
 from stepscope.rules.proposal import Proposal
 from tests.ranges import left_open
-from tests.rules.judging import finding_of
+from tests.rules.judging import finding_of, judge
 from tests.rules.steps import Launch, case_of_steps, launch
 
 LOGITS = "[8192, 128256]"
@@ -102,3 +105,31 @@ def test_wide_logits_asks_for_shapes() -> None:
     assert isinstance(
         wide_logits.propose(case_of_steps(softmax, softmax, shapes=False)), Abstention
     )
+
+
+def test_a_compiled_model_fuses_its_loss_too() -> None:
+    case = case_of_steps(head(), *loss(), head(), head())
+    graph, fused = case.graph, fused_by_compiler(case)
+    assert graph is not None
+    assert fused is not None
+    after = fused(graph).task_ns
+    products = case.table.of_category("gemm")
+    assert (after[products] == graph.task_ns[products]).all()
+    passes = after[~products & (after > 0)]
+    # 47 ps and 2.2 times a stream of 4 bytes for each of a milliard logits.
+    assert passes.tolist() == pytest.approx([1_410_000, 2_140_000] * graph.num_steps, rel=0.05)
+    assert fused_by_compiler(case_of_steps(head(), head())) is None
+
+
+def test_a_loss_that_is_half_of_what_compiling_gives_is_named_before_it() -> None:
+    scale = launch(
+        "aten::mul",
+        "elementwise_kernel",
+        500.0,
+        "[[8192, 32768], [8192, 32768]]",
+        f'["{HALF}", "{HALF}"]',
+    )
+    case = case_of_steps(head(), *[scale] * 6, head(), *loss(), head())
+    gains = {finding.code: finding.predicted_speedup for finding in judge(case).findings}
+    assert gains["unfused-pointwise"] > gains["wide-logits"]
+    assert list(gains).index("unfused-pointwise") > list(gains).index("wide-logits")

@@ -86,5 +86,6 @@ def test_a_large_activation_costs_a_pass_over_it_each_way() -> None:
     _, cast = autocast(norm(), layer(), over("aten::gelu"), layer())
     first, second = cast.cast_ns[[1, 3]] / 1e3
     megabytes = ROWS * WIDTH * 6 / 1e6
-    passes_us = 2 * megabytes / 4.8 / 0.88  # at an H200's 4.8 TB/s
-    assert first - second == pytest.approx(passes_us + 2 * 3.0, rel=0.01)
+    # At an H200's 4.8 TB/s; the kernels that widen reach less than half of it.
+    passes_us = megabytes / 4.8 * (1 / 0.91 + 1 / 0.43)
+    assert first - second == pytest.approx(passes_us + 1.5 + 2.6, rel=0.01)

@@ -53,6 +53,23 @@ def test_the_compiler_pads_with_copies() -> None:
     assert padded(case.graph).task_ns[0] == pytest.approx(345_000, rel=0.05)
 
 
+def test_a_weights_gradient_lies_over_rows_that_are_padded_already() -> None:
+    """Recorded with 30522 rows and 4096 tokens: 0.78 ms, 0.41 compiled."""
+    gradient = launch(
+        "aten::mm",
+        ALIGN1,
+        778.0,
+        "[[30522, 4096], [4096, 768]]",
+        HALF,
+        strides="[[1, 30522], [768, 1]]",
+    )
+    case = case_of_steps(gradient)
+    padded = padded_by_compiler(case)
+    assert case.graph is not None
+    assert padded is not None
+    assert padded(case.graph).task_ns[0] == pytest.approx(413_000, rel=0.05)
+
+
 @pytest.mark.parametrize(
     "launched",
     [

@@ -10,6 +10,8 @@ and bias, and of what a layer norm, a sum of residuals or a softmax gives in fp3
 products is half as wide and its kernels half as long. Where the host is the limit, or what is cast
 is larger than what is multiplied, the step becomes slower. Grouped convolutions that cuDNN took
 group by group, a launch for each, mostly become one kernel.
+Convolutions of fewer than 80 channels in a group fill a part of the tensor cores' tiles, and those
+over NCHW are turned first; the products of a recurrent layer stay a kernel for each step.
 
 Evidence it needs: shapes (`record_shapes=True`), to tell each product's FLOPs and its type.
 

@@ -7,6 +7,8 @@ Why it costs: on an H200 the vector units do 67 TFLOP/s, the tensor cores 495 in
 the range of fp32 and ten of its bits. No cast is added and no tensor changes its type: where the
 host is nearly the limit, this gives more than autocast, and elsewhere it is the first half of it.
 Grouped convolutions that cuDNN took group by group, a launch for each, mostly become one kernel.
+The tensor cores take TF32 along the dimension that is summed over alone: products of the backward
+pass, whose matrices lie across it, reach 0.7 (images' gradient) and half (weights') of that rate.
 
 Evidence it needs: shapes (`record_shapes=True`).
 

@@ -30,6 +30,7 @@ from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
 from stepscope.replay.graph import Graph
 from stepscope.replay.simulate import busy_share
 from stepscope.rules.case import Case
+from stepscope.rules.memory.unfused_pointwise import INCLUDES as OF_COMPILING
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.compiled_host import (
@@ -45,6 +46,7 @@ CODE = "launch-overhead"
 BOUND = "host"
 EXCLUDES = ("unfused-pointwise",)
 """Compiled in one mode or the other, and capturing fuses too."""
+INCLUDES = OF_COMPILING
 
 
 class Policy(Struct, frozen=True, kw_only=True):

@@ -45,9 +45,11 @@ from stepscope.rules.shared.convolutions import (
     is_picture,
     is_thin,
     is_turned_by_compiler,
+    least_channels,
 )
 from stepscope.rules.shared.host_ranges import with_launches
-from stepscope.rules.shared.padded_products import MISALIGNED_NAME, ROW_OF
+from stepscope.rules.shared.padded_products import MISALIGNED_NAME
+from stepscope.rules.shared.products import ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
@@ -263,7 +265,12 @@ def _aligned_ns(table: TaskTable, roofs: DevicePeaks, op: int) -> float | None:
         return None
     backward = "backward" in table.op_name(op)
     return convolution_ns(
-        roofs, work.flops, work.bytes, image.dtype, backward=backward, turned=False
+        roofs,
+        work.flops,
+        work.bytes,
+        image.dtype,
+        backward=backward,
+        channels=least_channels(table, op),
     )
 
 

@@ -11,10 +11,11 @@ from its inputs rather than read them, as torch.compile does. Transcendental fun
 arithmetic that the traffic hid: they set a floor. Rows picked by index are picked by the operators
 that read them, and gradients are added to rows without sorting them first. The compiler also lays
 the images of most models with convolutions out with their channels innermost, and the kernels that
-turned them go. Products whose rows are no multiple of 16 bytes it may pad, where both ways timed
-say so: the range has it. The host launches fewer kernels, each for about what it took before: where
-it is the limit, that is the gain; where it launched few, a compiled step may be slower. Python from
-one module to the next goes with it; the training loop around the model is not compiled.
+turned them go. Products whose rows are no multiple of 16 bytes it pads where that is faster. Of a
+loss over a vocabulary it writes neither the logits in fp32 nor their log-softmax. The host launches
+fewer kernels, each for about what it took before: where it is the limit, that is the gain; where it
+launched few, a compiled step may be slower. Python from one module to the next goes with it; the
+training loop around the model is not compiled.
 
 Evidence it needs: shapes (`record_shapes=True`).
 
@@ -33,6 +34,7 @@ from stepscope.replay.changes import Change
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.memory.nchw_layout import turned_by_compiler
+from stepscope.rules.memory.wide_logits import fused_by_compiler
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.compiled_host import (
     OPEN_SHARE,
@@ -52,6 +54,7 @@ from stepscope.rules.task_table import per_step_ms
 
 CODE = "unfused-pointwise"
 BOUND = "memory"
+INCLUDES = ("misaligned-shapes", "nchw-layout", "wide-logits")
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
@@ -99,7 +102,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events=graph.task_event[mask],
         change=_compiled(case, 0.5),
         cautious=_cautious(case),
-        hopeful=_hopeful(case),
+        hopeful=_compiled(case, 0.0, 1.0 - OPEN_SHARE),
         changes_numerics=True,
         may_slow=True,
     )
@@ -115,11 +118,15 @@ def _launches(case: Case) -> str:
 def turned_and_fused(case: Case, share: float) -> Change:
     """The device's part of compiling: runs fused, and the convolutions' layout as the compiler
     chooses it. `share` is of what may come into a run that does."""
-    fused, turned = fused_tasks(case, share), turned_by_compiler(case)
+    changes = (
+        *(fused_tasks(case, share), turned_by_compiler(case), fused_by_compiler(case)),
+        padded_by_compiler(case),
+    )
 
     def change(graph: Graph) -> Graph:
-        after = fused(graph)
-        return after if turned is None else turned(after)
+        for each in changes:
+            graph = graph if each is None else each(graph)
+        return graph
 
     return change
 
@@ -132,16 +139,8 @@ def _compiled(case: Case, share: float, slowdown: float = 1.0) -> Change:
     return lambda graph: unchecked(on_host(on_device(graph)))
 
 
-def _hopeful(case: Case) -> Change:
-    """Misaligned products are padded too."""
-    compiled, padded = _compiled(case, 0.0, 1.0 - OPEN_SHARE), padded_by_compiler(case)
-    if padded is None or is_compiled(case):
-        return compiled
-    return lambda graph: padded(compiled(graph))
-
-
 def _cautious(case: Case) -> Change:
-    """The layout and the checks stay."""
+    """The layout, the checks, misaligned products and what is written of a loss stay."""
     on_device = fused_tasks(case, 1.0)
     if is_compiled(case):
         return on_device

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from stepscope.rules.shared.rates import Layout
 from stepscope.rules.task_table import TaskTable
 from stepscope.workload.operands import Operand, is_shape, operand
 
@@ -48,6 +51,28 @@ def is_grouped(table: TaskTable, op: int) -> bool:
     """Whether a filter sees some of the channels alone; a transposed convolution may look so."""
     pair = image_and_weight(table, op)
     return pair is not None and pair[1].dims[1] < pair[0].dims[1]
+
+
+def least_channels(table: TaskTable, op: int) -> int:
+    """Of a group, in or out; 0 when not known."""
+    pair = image_and_weight(table, op)
+    if pair is None:
+        return 0
+    image, weight = pair
+    groups = max(image.dims[1] // max(weight.dims[1], 1), 1) if is_grouped(table, op) else 1
+    return min(weight.dims[1], weight.dims[0] // groups)
+
+
+def layout_of(table: TaskTable, op: int, row: int) -> Layout:
+    """How a convolution on the matrix units would find its tensors, `row` numbers in 16 bytes. A
+    pointwise one over NCHW is a product whose rows are images, and is not turned."""
+    pair = image_and_weight(table, op)
+    if pair is None or not is_nchw(table, op):
+        return "nhwc"
+    image, weight = pair
+    if max(weight.dims[2:]) > 1:
+        return "turned"
+    return "odd" if math.prod(image.dims[2:]) % row else "nhwc"
 
 
 def is_picture(image: Operand) -> bool:

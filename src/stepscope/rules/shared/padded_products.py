@@ -14,14 +14,10 @@ from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
-from stepscope.rules.shared.products import PRODUCTS, product_sizes
+from stepscope.rules.shared.products import PRODUCTS, ROW_OF, is_aligned, product_sizes
 from stepscope.rules.shared.rates import matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable
-from stepscope.workload.inputs import ParsedInputs
-from stepscope.workload.operands import is_shape
 
-ROW_OF = {"tf32": 4, "bf16": 8, "fp16": 8}
-"""Numbers in 16 bytes."""
 MISALIGNED_NAME = re.compile(r"align[12](?!\d)")
 """Of kernels that load one or two numbers at a time."""
 MOST_PADDING = 1.125
@@ -30,6 +26,11 @@ not padded."""
 COMPILER_WORTH = 1.1
 """Times the padded product's time, from which the compiler pads (torch 2.11, `shape_padding`): it
 times both as it compiles."""
+
+
+ODD_OUTSIDE_FACTOR = 1.65
+"""Times the padded product's time, of one whose height alone is odd: it stays as it is, over the
+rows that were padded for another (the gradient of a BERT's 30522 rows of embedding)."""
 
 
 def padded_times(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
@@ -72,7 +73,7 @@ def is_misaligned(case: Case) -> Bool:
 
 def _is_odd(table: TaskTable, op: int, row: int) -> bool:
     inputs, positions = table.inputs(op), PRODUCTS.get(table.op_name(op))
-    return inputs is not None and positions is not None and not _is_aligned(inputs, positions, row)
+    return inputs is not None and positions is not None and not is_aligned(inputs, positions, row)
 
 
 class _Padding(Struct, frozen=True, kw_only=True):
@@ -96,23 +97,10 @@ def _padding(
         if side % row
     )
     return _Padding(
-        is_aligned=_is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
+        is_aligned=is_aligned(inputs, PRODUCTS[table.op_name(op)], row),
         growth=growth,
         best_ns=matrix_ns(roofs, flops * growth, size * growth, precision),
     )
-
-
-def _is_aligned(inputs: ParsedInputs, positions: tuple[int, int], row: int) -> bool:
-    """Whether the rows of both operands and of the output are whole."""
-    for position in positions:
-        dims, strides = inputs.dims[position], inputs.strides[position] if inputs.strides else ()
-        if not is_shape(dims) or len(dims) != 2:
-            return True
-        leading = max(strides) if is_shape(strides) and len(strides) == 2 else dims[1]
-        if leading % row:
-            return False
-    out = inputs.dims[positions[1]]
-    return not (is_shape(out) and out[1] % row)
 
 
 def padded_by_compiler(case: Case) -> Change | None:
@@ -124,11 +112,21 @@ def padded_by_compiler(case: Case) -> Change | None:
     best, plain = padded_times(graph, table, roofs)
     times = best * plain
     for task in np.flatnonzero(~np.isnan(best)).tolist():
-        times[task] += _copies_ns(table, roofs, int(table.op[task]), ROW_OF[table.precision[task]])
+        op, row = int(table.op[task]), ROW_OF[table.precision[task]]
+        if _is_odd_outside(table, op, row):
+            times[task] *= ODD_OUTSIDE_FACTOR
+        else:
+            times[task] += _copies_ns(table, roofs, op, row)
     slow = graph.task_ns > np.nan_to_num(times, nan=np.inf) * COMPILER_WORTH
     if not slow.any():
         return None
     return lambda before: with_task_ns(before, slow, np.where(slow, times, np.inf))
+
+
+def _is_odd_outside(table: TaskTable, op: int, row: int) -> bool:
+    """Whether its height alone is odd, as of a weight's gradient."""
+    m, n, k = product_sizes(table, op)
+    return bool(m % row) and not (n % row or k % row)
 
 
 def _copies_ns(table: TaskTable, roofs: DevicePeaks, op: int, row: int) -> float:

@@ -15,8 +15,13 @@ shares are taken to be the same, its own roofs differ. Where the machine at hand
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
+
+Layout = Literal["nhwc", "turned", "odd"]
+"""Of a convolution's tensors: as the matrix units take them; in NCHW, and turned for them; in NCHW,
+with images whose rows they cannot load."""
 
 MATRIX_SHARE = 0.78
 """Of the dense peak, reached by GEMMs of 2 GFLOP and more in bf16, fp16 and TF32 (0.69 to 0.81)."""
@@ -24,14 +29,34 @@ MATRIX_STREAM_SHARE = 0.80
 """Of the bandwidth, reached by GEMMs whose traffic holds them up (0.72 to 0.85)."""
 MATRIX_FIXED_NS = 3_000
 """Filling and draining the device: a GEMM of no size takes so long (TF32: 5 us)."""
-CONVOLUTION_SHARE = 0.5
-"""Of the dense peak, reached by convolutions of 64 channels and more in NHWC, forward, in TF32 and
-bf16 (0.43 to 0.5)."""
-CONVOLUTION_BACKWARD_SHARE = 0.28
-"""Backward, both gradients (0.23 to 0.28)."""
-MISALIGNED_FACTOR = 3.0
-"""Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need
-(197 x 197 in bf16: 3.3)."""
+CONVOLUTION_SHARE = 0.7
+"""Of the dense peak, reached by convolutions of many channels, forward. This and what follows of
+them is of 575 shapes forward and 585 backward in 16 bits, recorded in 50 runs: half lie within 15 %
+(forward) and 20 % of it, and as much so when the set of runs that they are of is left out."""
+CONVOLUTION_BACKWARD_SHARE = 0.5
+"""Backward, both gradients."""
+CONVOLUTION_CHANNELS = 80
+"""In a group, from which the tiles of the matrix units are full: fewer reach their part of it."""
+LEAST_CONVOLUTION_CHANNELS = 4
+"""To which the channels of a picture are padded."""
+CONVOLUTION_BACKWARD_STREAM_SHARE = 0.6
+"""Of the bandwidth, reached by convolutions whose traffic holds them up, backward."""
+ODD_STREAM_SHARE = 0.15
+"""The same of pointwise ones over NCHW whose images are no multiple of 16 bytes."""
+CONVOLUTION_FIXED_NS, CONVOLUTION_BACKWARD_FIXED_NS = 5_000, 14_000
+"""Backward it is several kernels."""
+TURN_SHARE = 0.44
+"""Of the bandwidth, reached by the kernels that turn NCHW into NHWC and back."""
+MISALIGNED_FACTOR, BATCHED_MISALIGNED_FACTOR = 4.0, 2.0
+"""Slower when a row is no multiple of 16 bytes, which the copy engines of the fast kernels need (54
+shapes of 10 us and more: 3.2 to 5 with one weight, 1.5 to 3.3 with one each)."""
+TF32_ACROSS_FACTOR = (1.15, 1.45, 2.0)
+"""Of TF32 products, by how many of their two matrices do not lie along the dimension that is summed
+over: the matrix units take them so alone (33 shapes: 1.0 to 1.25, 1.15 to 1.75, 1.8 to 2.4). In 16
+bits they take both."""
+RECURRENT_SHARE = {"tf32": 0.1, "bf16": 0.35, "fp16": 0.35}
+"""Of the dense peak, reached by the products of a recurrent layer, a batch high (an LSTM of 1024,
+batches of 64)."""
 STREAM_SHARE = 0.88
 """Of the bandwidth, reached by pointwise kernels over large tensors (0.87 to 0.95)."""
 STREAM_FIXED_NS = 3_000
@@ -60,34 +85,60 @@ def half_precision(roofs: DevicePeaks) -> str | None:
 
 
 def matrix_ns(
-    roofs: DevicePeaks, flops: float, size: float, precision: str, *, aligned: bool = True
+    roofs: DevicePeaks,
+    flops: float,
+    size: float,
+    precision: str,
+    *,
+    num_across: int = 0,
+    slowdown: float = 1.0,
 ) -> float:
-    """A GEMM or a convolution of so many FLOPs and bytes moved; NaN when the peak is not known."""
+    """A GEMM of so many FLOPs and bytes moved; NaN when the peak is not known. `num_across` of its
+    matrices do not lie along the dimension that is summed over."""
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / roofs.matrix_share(
         precision, MATRIX_SHARE
     )
-    traffic = _matrix_traffic_ns(roofs, size)
+    if precision == "tf32":
+        arithmetic *= TF32_ACROSS_FACTOR[num_across]
+    traffic = _matrix_traffic_ns(roofs, size, MATRIX_STREAM_SHARE)
     if math.isnan(arithmetic):
         return math.nan
-    slower = 1.0 if aligned else MISALIGNED_FACTOR
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slower
+    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) * slowdown
 
 
 def convolution_ns(
-    roofs: DevicePeaks, flops: float, size: float, precision: str, *, backward: bool, turned: bool
+    roofs: DevicePeaks,
+    flops: float,
+    size: float,
+    precision: str,
+    *,
+    backward: bool,
+    channels: int,
+    layout: Layout = "nhwc",
 ) -> float:
-    """A convolution with many channels; `turned` when its tensors are in NCHW and have to be turned
-    for the matrix units."""
+    """A convolution whose groups have so many channels, in and out at least."""
     share = CONVOLUTION_BACKWARD_SHARE if backward else CONVOLUTION_SHARE
+    share *= min(max(channels, LEAST_CONVOLUTION_CHANNELS) / CONVOLUTION_CHANNELS, 1.0)
     # Convolutions are not calibrated: they are taken to be as far below products as they usually
     # are.
     share *= roofs.matrix_share(precision, MATRIX_SHARE) / MATRIX_SHARE
     arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
-    traffic = _matrix_traffic_ns(roofs, size)
-    turning = stream_ns(roofs, 2 * size) if turned and not math.isnan(size) else 0.0
+    stream_share = CONVOLUTION_BACKWARD_STREAM_SHARE if backward else MATRIX_STREAM_SHARE
+    if layout == "odd":
+        stream_share = ODD_STREAM_SHARE
+    traffic = _matrix_traffic_ns(roofs, size, stream_share)
+    turning = _matrix_traffic_ns(roofs, 2 * size, TURN_SHARE) if layout == "turned" else 0.0
     if math.isnan(arithmetic):
         return math.nan
-    return fixed_ns(roofs, MATRIX_FIXED_NS) + max(arithmetic, traffic) + turning
+    fixed = CONVOLUTION_BACKWARD_FIXED_NS if backward else CONVOLUTION_FIXED_NS
+    return fixed_ns(roofs, fixed) + max(arithmetic, traffic) + turning
+
+
+def recurrent_ns(roofs: DevicePeaks, flops: float, precision: str, num_kernels: int) -> float:
+    """The products of a recurrent layer, a kernel for each of its steps; NaN when not known."""
+    share = RECURRENT_SHARE.get(precision, math.nan)
+    arithmetic = roofs.arithmetic_ns(flops, precision, matrix=True) / share
+    return num_kernels * fixed_ns(roofs, MATRIX_FIXED_NS) + arithmetic
 
 
 def stream_ns(roofs: DevicePeaks, size: float) -> float:
@@ -103,10 +154,10 @@ def fixed_ns(roofs: DevicePeaks, usual: float) -> float:
     return usual if shortest is None else usual * shortest / SHORTEST_NS
 
 
-def _matrix_traffic_ns(roofs: DevicePeaks, size: float) -> float:
+def _matrix_traffic_ns(roofs: DevicePeaks, size: float, usual_share: float) -> float:
     if math.isnan(size):
         return 0.0
-    share = MATRIX_STREAM_SHARE * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    share = usual_share * (roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
     return roofs.traffic_ns(size) / share
 
 

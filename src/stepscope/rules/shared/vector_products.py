@@ -8,22 +8,30 @@ from functools import partial
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import is_among
+from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.intervals import union
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.diagnosis import Abstention
-from stepscope.core.trace import NONE, Bool, Float64
+from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.changes import Change, without_host_ranges, without_tasks
 from stepscope.replay.graph import Graph
 from stepscope.rules.case import Case
 from stepscope.rules.shared.autocast import under_autocast
-from stepscope.rules.shared.convolutions import is_grouped, is_nchw, is_thin
+from stepscope.rules.shared.convolutions import is_grouped, is_thin, layout_of, least_channels
 from stepscope.rules.shared.half_width import more_norm_kernels, times_in_half
 from stepscope.rules.shared.host_ranges import call_of_task, with_launches
-from stepscope.rules.shared.rates import attention_ns, convolution_ns, matrix_ns
+from stepscope.rules.shared.products import BATCHED, PRODUCTS, ROW_OF, is_aligned, num_across
+from stepscope.rules.shared.rates import (
+    BATCHED_MISALIGNED_FACTOR,
+    MISALIGNED_FACTOR,
+    attention_ns,
+    convolution_ns,
+    matrix_ns,
+    recurrent_ns,
+)
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
 from stepscope.rules.task_table import TaskTable, per_step_ms
-from stepscope.workload.operands import operand, operands
+from stepscope.workload.operands import operand
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -96,26 +104,32 @@ def at_precision(
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     graph, table, slow, sized = case.graph, case.table, products.slow, products.sized
     assert graph is not None
-    times = _times(table, roofs, slow, sized, precision)
+    times = _times(graph, table, roofs, slow, sized, precision)
     whole = _groups_at_once(case, graph, sized)
     if precision == "tf32":
-        return lambda before: whole(
-            replace(
-                before, task_ns=np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
-            )
-        )
+        return lambda before: whole(replace(before, task_ns=_faster(graph, before, slow, times)))
     cast = under_autocast(case, roofs)
     others_ns = times_in_half(graph, table, roofs, cast.narrow)
     launches = cast.launches + more_norm_kernels(table)
 
     def change(before: Graph) -> Graph:
-        faster = np.where(slow, np.minimum(before.task_ns, times), before.task_ns)
+        faster = _faster(graph, before, slow, times)
         # What another fix has changed, as by fusing it, is not what it was.
         others = ~np.isnan(others_ns) & (before.task_ns == graph.task_ns)
         narrower = replace(before, task_ns=np.where(others, others_ns, faster) + cast.cast_ns)
         return with_launches(whole(narrower), table.optimizer, launches)
 
     return change
+
+
+def _faster(graph: Graph, before: Graph, slow: Bool, times: Float64) -> Float64:
+    """What another fix has shortened already becomes no longer by this one."""
+    is_as_recorded = before.task_ns == graph.task_ns
+    shorter = np.where(
+        is_as_recorded & np.isfinite(times), times, np.minimum(before.task_ns, times)
+    )
+    faster: Float64 = np.where(slow, shorter, before.task_ns)
+    return faster
 
 
 def _groups_at_once(case: Case, graph: Graph, sized: Bool) -> Change:
@@ -139,10 +153,10 @@ def _groups_at_once(case: Case, graph: Graph, sized: Bool) -> Change:
 
 
 def _times(
-    table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str
+    graph: Graph, table: TaskTable, roofs: DevicePeaks, slow: Bool, sized: Bool, precision: str
 ) -> Float64:
     """Per task, its time at that precision; a helper of a product whose time is known takes
-    none."""
+    none. A product takes no longer than it and its helpers do now."""
     helped = is_among(table.op, table.op[sized])
     times = np.where(slow & helped & ~sized, 0.0, np.inf)
     traffic = 1.0 if precision == "tf32" else 0.5
@@ -153,7 +167,34 @@ def _times(
         if key not in known:
             known[key] = _time(table, roofs, task, flops, size, precision)
         times[task] = known[key]
-    return np.where(np.isnan(times), np.inf, times)
+    times = np.where(np.isnan(times), np.inf, times)
+    together = slow & helped
+    ops, of_op = np.unique(table.op[together], return_inverse=True)
+    now_ns = np.zeros(len(graph))
+    now_ns[together] = np.bincount(of_op, graph.task_ns[together], len(ops))[of_op]
+    times = np.where(sized, np.minimum(times, now_ns), times)
+    recurrent = slow & table.where(partial(_is_recurrent, table))
+    for op in distinct(table.op[recurrent & sized]).tolist():
+        tasks = np.flatnonzero(recurrent & (table.op == op))
+        times[tasks] = _recurrent_times(graph, table, roofs, tasks, precision)
+    return times
+
+
+def _is_recurrent(table: TaskTable, op: int) -> bool:
+    work = table.work(op)
+    return work is not None and work.kind == "rnn"
+
+
+def _recurrent_times(
+    graph: Graph, table: TaskTable, roofs: DevicePeaks, tasks: Int64, precision: str
+) -> Float64:
+    """A recurrent layer's products are a kernel each, on streams of their own; each keeps its part
+    of the whole."""
+    now_ns = graph.task_ns[tasks]
+    whole_ns = recurrent_ns(roofs, float(np.nansum(table.flops[tasks])), precision, len(tasks))
+    part = whole_ns / max(float(now_ns.sum()), 1.0)
+    times: Float64 = now_ns * min(np.nan_to_num(part, nan=1.0), 1.0)
+    return times
 
 
 def _time(
@@ -163,10 +204,16 @@ def _time(
     if category == "attention":
         return _attention(table, roofs, op, flops, precision)
     if category == "convolution":
-        backward, turned = "backward" in table.op_name(op), is_nchw(table, op)
-        return convolution_ns(roofs, flops, size, precision, backward=backward, turned=turned)
-    aligned = _is_aligned(table, op, precision)
-    return matrix_ns(roofs, flops, size, precision, aligned=aligned)
+        return convolution_ns(
+            roofs,
+            flops,
+            size,
+            precision,
+            backward="backward" in table.op_name(op),
+            channels=least_channels(table, op),
+            layout=layout_of(table, op, ROW_OF[precision]),
+        )
+    return _product_ns(table, roofs, op, flops, size, precision)
 
 
 def _attention(
@@ -190,13 +237,16 @@ def _attention(
     return once * 3.0 if backward else once
 
 
-def _is_aligned(table: TaskTable, op: int, precision: str) -> bool:
-    """Whether the rows of both matrices are multiples of 16 bytes."""
-    inputs = table.inputs(op)
-    step = 4 if precision == "tf32" else 8
-    if inputs is None or "conv" in table.op_name(op):
-        return True
-    matrices = [
-        tensor for tensor in operands(inputs, range(len(inputs.dims))) if len(tensor.dims) >= 2
-    ]
-    return all(tensor.dims[-1] % step == 0 for tensor in matrices)
+def _product_ns(
+    table: TaskTable, roofs: DevicePeaks, op: int, flops: float, size: float, precision: str
+) -> float:
+    """Slower where its matrices lie as the matrix units do not take them."""
+    inputs, name = table.inputs(op), table.op_name(op)
+    positions = PRODUCTS.get(name) or BATCHED.get(name)
+    if inputs is None or positions is None:
+        return matrix_ns(roofs, flops, size, precision)
+    slowdown = BATCHED_MISALIGNED_FACTOR if name in BATCHED else MISALIGNED_FACTOR
+    if is_aligned(inputs, positions, ROW_OF[precision]):
+        slowdown = 1.0
+    across = num_across(inputs, positions)
+    return matrix_ns(roofs, flops, size, precision, num_across=across, slowdown=slowdown)
