@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.planner_sources import with_source_facts
+from benchmarks.planner_sources import MEMORY_KINDS, with_source_facts
 from stepscope.planner.flops import model_flops_per_token
 from stepscope.planner.rows import memory_kinds, model_of, predict, read_rows
 
@@ -67,7 +67,7 @@ def measured_memory_gib(row: dict[str, Any]) -> tuple[float, str] | None:
     peak, kind = told.get("peak_mem_gb"), str(told.get("mem_kind") or "")
     if not peak:
         return None
-    ours = (
+    ours = MEMORY_KINDS.get(str(row.get("source"))) or (
         "total"
         if "nvidia-smi" in kind
         else "states and activations"

@@ -22,6 +22,10 @@ FACTS: dict[str, dict[str, Any]] = {
     "megatron-sc21-t1": {"framework": "Megatron-LM 2021 (interleaved 1F1B)"},
 }
 
+MEMORY_KINDS = {"ultrascale-sweep": "first stage"}
+"""Which of our figures a source's peak is, where its rows do not say: nanotron's rank 0 writes its
+own (helpers.py, log_throughput), and that is of the first stage."""
+
 
 def with_source_facts(row: dict[str, Any]) -> dict[str, Any]:
     """The row, and what its source says elsewhere. What the row itself says of a model stays."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -331,6 +334,31 @@ def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(alone) == told(in_pieces) == told(together)
     assert alone.too_large == together.too_large
     assert alone.num_fit == together.num_fit
+
+
+UNGUARDED = """
+from stepscope.planner.catalog import find_model
+from stepscope.planner.cluster_parse import parse_cluster
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.search import search
+from stepscope.planner.space import Grid
+
+original = Grid.pieces
+Grid.pieces = lambda self: original(self, 500)
+job = TrainingJob(
+    model=find_model("gpt2-small"), cluster=parse_cluster("1x8xA100"), seq_len=1024, global_batch=16
+)
+print(search(job, num_workers=2).num_layouts == search(job).num_layouts)
+"""
+
+
+def test_a_script_without_a_guard_may_ask_for_processes(tmp_path: Path) -> None:
+    script = tmp_path / "plan.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_variants_collapse_into_the_plainest() -> None:

@@ -65,7 +65,7 @@ def death_words(exit_codes: Sequence[int | None]) -> str:
 def _pool(num: int) -> ProcessPoolExecutor:
     from concurrent.futures import ProcessPoolExecutor
 
-    from stepscope.pipeline.spawning import WithoutMain
+    from stepscope.core.spawning import WithoutMain
 
     return ProcessPoolExecutor(num, mp_context=WithoutMain())
 

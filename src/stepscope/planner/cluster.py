@@ -35,6 +35,8 @@ class Tier:
     InfiniBand and RoCE they do, over EFA and sockets they do not."""
     share: float = 1.0
     """Of what collectives usually reach of such a rate; 1 where it was measured."""
+    gather_share: float = 1.0
+    """Of `share` that gathers and scatters reach."""
 
     @property
     def waits_each_step(self) -> bool:
@@ -42,9 +44,11 @@ class Tier:
         as whole chunks. A latency that was measured has it."""
         return not (self.keeps_order or self.is_measured)
 
-    def bus_bytes_per_s(self, usual_share: float) -> float:
+    def bus_bytes_per_s(self, usual_share: float, *, is_gather: bool = False) -> float:
         """As collectives reach it."""
-        own = 1.0 if self.is_measured else self.share
+        if self.is_measured:
+            return self.bytes_per_s * usual_share
+        own = self.share * (self.gather_share if is_gather else 1.0)
         return self.bytes_per_s * usual_share * own
 
 

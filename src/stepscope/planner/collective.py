@@ -21,6 +21,7 @@ from stepscope.planner.constants import DEFAULT, MICRO, Constants
 from stepscope.planner.network import TREE_CHUNKS, TREE_SHARE, Network, merged
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+GATHERS = ("all_gather", "reduce_scatter")
 RING, TREE, NVLS, NVLS_TREE, DIRECT = "ring", "tree", "nvls", "nvls-tree", "direct"
 SIMPLE = "simple"
 LEAST_BYTES, MOST_BYTES = 1e3, 64e9
@@ -134,6 +135,8 @@ class Links(Struct, frozen=True, kw_only=True):
     far_s: float
     near_bytes_per_s: float
     """As collectives reach it."""
+    gather_bytes_per_s: float
+    """The same of gathers and scatters."""
     far_bytes_per_s: float
     """All cards of a node that the group uses, as collectives reach them."""
     start_s: float
@@ -171,6 +174,7 @@ def links_of_group(cluster: Cluster, num_ranks: int, constants: Constants = DEFA
         near_s=near.latency_s,
         far_s=far.latency_s * loaded,
         near_bytes_per_s=near.bus_bytes_per_s(constants.link_share),
+        gather_bytes_per_s=near.bus_bytes_per_s(constants.link_share, is_gather=True),
         far_bytes_per_s=inside * far.bytes_per_s * constants.network_share * fall,
         start_s=0.0 if near.is_measured else constants.collective_s,
         gather_start_s=0.0 if near.is_measured else constants.gather_s,
@@ -255,15 +259,14 @@ def _rate(links: Links, protocol: Protocol, full: float) -> float:
     return rate
 
 
-def _bus(links: Links) -> float:
+def _bus(links: Links, near_bytes_per_s: float) -> float:
     if links.units == 1:
-        return links.near_bytes_per_s
-    return min(links.near_bytes_per_s, links.far_bytes_per_s)
+        return near_bytes_per_s
+    return min(near_bytes_per_s, links.far_bytes_per_s)
 
 
 def _start_s(asked: Asked, links: Links) -> float:
-    is_half = asked.kind in ("all_gather", "reduce_scatter")
-    return links.gather_start_s if is_half else links.start_s
+    return links.gather_start_s if asked.kind in GATHERS else links.start_s
 
 
 def _ring_s(asked: Asked, links: Links, protocol: Protocol) -> float:
@@ -274,8 +277,11 @@ def _ring_s(asked: Asked, links: Links, protocol: Protocol) -> float:
         around = (num - 1) * far
     rounds = 2 if asked.kind == "all_reduce" else 1
     moved = asked.size_bytes * bus_factor(asked.kind, num)
-    start_s = _start_s(asked, links)
-    return moved / _rate(links, protocol, _bus(links)) + rounds * around + start_s
+    near_bytes_per_s = links.near_bytes_per_s
+    if asked.kind in GATHERS:
+        near_bytes_per_s = links.gather_bytes_per_s
+    rate = _rate(links, protocol, _bus(links, near_bytes_per_s))
+    return moved / rate + rounds * around + _start_s(asked, links)
 
 
 def _tree_s(size: float, num: int, links: Links, protocol: Protocol) -> float:
@@ -285,7 +291,7 @@ def _tree_s(size: float, num: int, links: Links, protocol: Protocol) -> float:
     chunks = TREE_CHUNKS if protocol.name == SIMPLE else 1
     climb = (links.inside - 1) * near + chunks * levels * far
     moved = 2 * (num - 1) / num * size
-    full = _bus(links) * TREE_SHARE
+    full = _bus(links, links.near_bytes_per_s) * TREE_SHARE
     return moved / _rate(links, protocol, full) + 2 * climb + links.start_s
 
 
@@ -317,7 +323,7 @@ def _direct_s(asked: Asked, links: Links, cluster: Cluster) -> float:
     num, size = asked.num_ranks, asked.size_bytes
     if asked.kind == "broadcast":
         hops = (num - 1) * links.near_s + (links.units * links.far_s if links.units > 1 else 0.0)
-        return size / _bus(links) + hops + links.start_s
+        return size / _bus(links, links.near_bytes_per_s) + hops + links.start_s
     network = Network(cluster, DEFAULT)
     if asked.kind == "send_recv":
         return float(network.send_s(1, num, size)) + links.start_s

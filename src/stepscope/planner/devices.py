@@ -24,8 +24,8 @@ _HOST_SHARE = 0.8
 # Of the 0.74 that collectives usually reach. All-reduces of 64 MB over the 8 MI300X of a node come
 # to 230 of 448 GB/s (Primus, node-smoke.md).
 _XGMI_SHARE = 0.69
-# Gathers and scatters over the 8 B200s of a node come to 606 of 900 GB/s (SimuMax,
-# configs/system/b200_bf16_ceperm.json, fitted there to nccl-tests).
+# Gathers and scatters over the 8 B200s of a node come to 606 of 900 GB/s, all-reduces to 668, the
+# usual 0.74 (SimuMax, configs/system/b200_bf16_ceperm.json, fitted there to nccl-tests).
 _NVLINK5_BYTES_PER_S, _NVLINK5_SHARE = 900e9, 0.91
 
 
@@ -166,7 +166,8 @@ def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
         bytes_per_s=rate.value,
         latency_s=near.value,
         source=f"{rate.source}; {near.source}",
-        share=_reached(kind, rate.value),
+        share=_XGMI_SHARE if kind == "xgmi" else 1.0,
+        gather_share=_gather_share(kind, rate.value),
     )
     tiers = [inside]
     if links.rack is not None and links.rack.value > per_node:
@@ -192,10 +193,8 @@ def _tiers(spec: DeviceSpec, links: Links, per_node: int) -> tuple[Tier, ...]:
     return tuple(tiers)
 
 
-def _reached(kind: str, bytes_per_s: float) -> float:
-    """Of what collectives usually reach of a node's own links."""
-    if kind == "xgmi":
-        return _XGMI_SHARE
+def _gather_share(kind: str, bytes_per_s: float) -> float:
+    """Of what other collectives reach of a node's own links."""
     is_fifth = kind == "nvlink" and bytes_per_s >= _NVLINK5_BYTES_PER_S
     return _NVLINK5_SHARE if is_fifth else 1.0
 

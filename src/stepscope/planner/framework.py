@@ -71,6 +71,9 @@ class Framework:
     fills_stages: bool = False
     """Whether stages are filled by what blocks cost, up to equal shares, so that some can be left
     empty (nanotron's build_model)."""
+    fills_pipeline: bool = False
+    """Whether a step must have a micro-batch for every stage but one (nanotron's engine asserts
+    it: of 105 published layouts with fewer none ran)."""
     keeps_gathered_stages: bool = False
     """Whether, with several stages, weights that ZeRO-3 gathered stay whole until the last
     micro-batch, and gradients beside them (torchtitan's reshard_after_forward)."""
@@ -168,6 +171,7 @@ NANOTRON = Framework(
     parallel_logit_bytes=10.5,
     kept_logit_bytes=4.0,
     fills_stages=True,
+    fills_pipeline=True,
     pads_vocab=True,
     usual_recompute="none",
     zero_stages=(0, 1),

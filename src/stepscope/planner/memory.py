@@ -11,8 +11,8 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import FEW, SCHEDULES, Layouts, alike
 from stepscope.planner.parameters import (
     Parameters,
-    fullest_stage,
     head_rows,
+    last_stage,
     recomputed_share,
     shared_out,
 )
@@ -62,7 +62,10 @@ class Memory:
         return sum(self.parts.values(), start=np.zeros(1))
 
 
-def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory:
+def memory(
+    job: TrainingJob, layouts: Layouts, parameters: Parameters, *, is_first: bool = False
+) -> Memory:
+    """Of the fullest stage, or of the first one, whose rank 0 is the one that many jobs print."""
     framework, constants = job.framework, job.constants
     weight_bytes, grad_bytes, state_bytes = state_widths(job)
     local = parameters.dense + parameters.routed
@@ -89,23 +92,18 @@ def memory(job: TrainingJob, layouts: Layouts, parameters: Parameters) -> Memory
         gone = np.ones(len(layouts)) if framework.is_compiled else share
         weights = weights - np.where(is_whole, 0.0, local * framework.cast_bytes * gone)
     weights = np.where(layouts.offload == 2, 0.0, weights)
-    first, last, logits = _activations(job, layouts)
-    is_last = last + logits > first
-    gathered_layers = np.where(is_whole & (width > 1), 2 * parameters.largest_layer, 0.0)
-    gathered = gathered_layers * framework.weight_bytes + np.where(
-        is_whole & (width > 1),
-        (parameters.largest_layer + parameters.outer)
-        * (framework.weight_bytes + framework.comm_grad_bytes),
-        0.0,
+    first, last, logits = _activations(job, layouts, parameters.layers)
+    is_last = (last + logits > first) & ((layouts.pp == 1) | (not is_first))
+    is_spread = is_whole & (width > 1)
+    two_layers = 2 * parameters.largest_layer * framework.weight_bytes
+    largest = (parameters.largest_layer + parameters.outer) * (
+        framework.weight_bytes + framework.comm_grad_bytes
     )
-    gathered = np.where(
-        layouts.offload == 2,
-        np.maximum(gathered, 2 * parameters.largest_layer * framework.weight_bytes),
-        gathered,
-    )
+    gathered = np.where(is_spread, two_layers + largest, 0.0)
+    gathered = np.where(layouts.offload == 2, np.maximum(gathered, two_layers), gathered)
     if framework.keeps_gathered_stages:
         # Gradients are added up in fp32 before they are scattered.
-        stays = is_whole & (width > 1) & (layouts.pp > 1)
+        stays = is_spread & (layouts.pp > 1)
         whole_bytes = local * (framework.weight_bytes + (0.0 if job.is_adapter else 4.0))
         gathered = np.where(stays, np.maximum(gathered, whole_bytes), gathered)
     buffers = _buffers(job, layouts)
@@ -237,7 +235,9 @@ def _narrowed(job: TrainingJob, outer: Any, inner: Any) -> Any:
     return (2 * outer * model.hidden + inner * width) * (job.value_bytes - 1)
 
 
-def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Floats]:
+def _activations(
+    job: TrainingJob, layouts: Layouts, in_stage: Floats
+) -> tuple[Floats, Floats, Floats]:
     """What the first stage keeps, what the last one does, and the logits there."""
     model, framework = job.model, job.framework
     tokens = layouts.micro_batch * job.seq_len / layouts.cp
@@ -252,7 +252,6 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
         layer = whole
     share = recomputed_share(job, layouts)
     layer = np.where(layouts.recompute == 2, share * checkpoint + (1 - share) * whole, layer)
-    in_stage = fullest_stage(job, layouts)
     pp, num_micro, vpp = layouts.pp, layouts.num_micro, layouts.vpp
     base = np.minimum(pp, num_micro)
     flight = np.where(vpp > 1, base * (1 + (pp - 1) / (pp * vpp)), base)
@@ -265,7 +264,7 @@ def _activations(job: TrainingJob, layouts: Layouts) -> tuple[Floats, Floats, Fl
     first = layer * in_stage * flight + working
     last = (
         layer
-        * in_stage
+        * last_stage(job, layouts, in_stage)
         * np.where(layouts.schedule == 1, num_micro, np.where(pp > 1, 1.0 + (vpp > 1), 1.0))
     )
     logit_bytes = np.where(layouts.tp > 1, framework.parallel_logit_bytes, framework.logit_bytes)

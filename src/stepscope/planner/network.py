@@ -54,16 +54,18 @@ class Network:
         self._tiers = (near, *(_loaded(tier, constants) for tier in far))
         self._constants = constants
         self._near_bytes_per_s = near.bus_bytes_per_s(constants.link_share)
+        self._gather_bytes_per_s = near.bus_bytes_per_s(constants.link_share, is_gather=True)
         # A latency that was measured has the start in it.
         self._start_s = 0.0 if near.is_measured else constants.collective_s
         self._gather_start_s = 0.0 if near.is_measured else constants.gather_s
 
-    def bus_bytes_per_s(self, group: Group) -> Floats:
-        """What each member can send at the same time as all others do,
-        the groups beside this one included."""
+    def bus_bytes_per_s(self, group: Group, *, is_gather: bool = False) -> Floats:
+        """What each member can send at the same time as all others do, neighbouring groups
+        included."""
         size, stride = np.asarray(group.size), np.asarray(group.stride)
         constants = self._constants
-        bus = np.full(np.broadcast(size, stride).shape, self._near_bytes_per_s)
+        near = self._gather_bytes_per_s if is_gather else self._near_bytes_per_s
+        bus = np.full(np.broadcast(size, stride).shape, near)
         for nearer, tier in itertools.pairwise(self._tiers):
             # Members in one unit of the nearer tier share the links that leave it: each has its
             # own.
@@ -110,7 +112,8 @@ class Network:
         size = np.asarray(group.size)
         share = (size - 1) / size
         hops = num_parts * (self.around_s(group) + self._gather_start_s)
-        return np.where(size > 1, share * total_bytes / self.bus_bytes_per_s(group) + hops, 0.0)
+        bus = self.bus_bytes_per_s(group, is_gather=True)
+        return np.where(size > 1, share * total_bytes / bus + hops, 0.0)
 
     def reduce_s(self, group: Group, total_bytes: Any, num_parts: Any = 1) -> Floats:
         """All-reduce: a ring, or a tree over nodes that has fewer hops and less bandwidth."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,14 @@ class Parameters:
     """Of one layer, whole over its data ranks."""
     outer: Floats
     """Of embedding or head, in `dense` too."""
+    layers: Floats
+    """Of the stage that has most."""
+
+    def take(self, selection: Any) -> Parameters:
+        """Of some of the layouts, by index or by mask."""
+        return Parameters(
+            **{field.name: getattr(self, field.name)[selection] for field in fields(self)}
+        )
 
 
 def head_rows(job: TrainingJob, layouts: Layouts) -> Floats:
@@ -58,6 +66,17 @@ def fullest_stage(job: TrainingJob, layouts: Layouts) -> Floats:
     return np.where(is_even(job, layouts), model.layers // layouts.pp, balanced)
 
 
+def last_stage(job: TrainingJob, layouts: Layouts, most: Floats) -> Floats:
+    """Layers of the stage that has the head, of `most` in any: what the others leave, or what its
+    share has room for after the head."""
+    model, pp = job.model, layouts.pp
+    if not job.framework.balances_stages:
+        return np.maximum(model.layers - most * (pp - 1), 0)
+    head = head_layers(job)
+    room = np.maximum(np.floor((model.layers + head) / pp - head + 1e-9), 0)
+    return np.where(is_even(job, layouts), most, room)
+
+
 def is_even(job: TrainingJob, layouts: Layouts) -> Floats:
     """Where every stage has as many layers, whatever else it has."""
     divides = (job.model.layers % layouts.pp == 0) & (not job.framework.balances_even)
@@ -78,9 +97,12 @@ def can_run(job: TrainingJob, layouts: Layouts) -> Floats:
     Stages that are filled by cost leave the last ones empty where the head costs more than they
     have room for: of `pp` equal shares it takes `pp` x head / all, and is one block; what follows
     it (a cast, the loss) can start one stage more. An optimizer without parameters is an error.
+    Some engines' 1F1B refuses a step that cannot fill the stages before the first backward.
     """
     model, pp = job.model, layouts.pp
     has_layers = pp <= model.layers
+    if job.framework.fills_pipeline:
+        has_layers = has_layers & (layouts.num_micro >= pp - 1)
     if not job.framework.fills_stages:
         return np.asarray(has_layers)
     head = head_layers(job)
@@ -136,6 +158,7 @@ def parameters(job: TrainingJob, layouts: Layouts) -> Parameters:
     return Parameters(
         dense=(dense + ends) / layouts.tp,
         routed=routed,
-        largest_layer=largest / layouts.tp,
+        largest_layer=np.broadcast_to(largest / layouts.tp, len(layouts)),
         outer=ends / layouts.tp,
+        layers=in_stage,
     )

@@ -26,6 +26,7 @@ USUAL_SMS = 108
 FLOOR_S = 4e-6
 """Of any kernel."""
 NARROW = 64
+NARROW_PRECISIONS = ("fp8", "fp4")
 BLACKWELL_FLOPS = 2000e12
 BLACKWELL_W, BLACKWELL_PEAK = 1000.0, 2250e12
 """Of the B200, on which the shares were measured."""
@@ -56,18 +57,21 @@ class Rates:
     scalar: float
     """FLOP/s of products that go past the tensor cores."""
     is_blackwell: bool = False
+    adds_apart: bool = False
+    """Whether what a product adds its results to costs time beyond the rate of `gemm`."""
 
     def gemm_s(self, m: Any, n: Any, k: Any, added_bytes: float = 0.0) -> Floats:
         """Seconds of an (m x k) by (k x n) product.
 
         `added_bytes` are read and written for each result where it is added to what is there. That
         costs time on a B200: of SimuMax's large products those that add up in fp32 reach 0.454 to
-        0.469 of the peak, others 0.482 to 0.493. Steps on older devices show nothing of it.
+        0.469 of the peak, others 0.482 to 0.493. Steps on older devices show nothing of it, and
+        the rates of 8 and 4 bits were set on whole steps, which have it.
         """
         m, n, k = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
         moved = (m * k + k * n + m * n) * self.value_bytes
         work_s = np.maximum(self._work_s(1.0, m, n, k), moved / self.stream)
-        if self.is_blackwell:
+        if self.adds_apart:
             work_s = work_s + EXPOSED_BYTES * m * n * added_bytes / self.stream
         return np.asarray(work_s + FLOOR_S)
 
@@ -151,6 +155,7 @@ def rates_of(
         attention_backward=backward,
         value_bytes=value_bytes,
         is_blackwell=is_blackwell and not is_amd,
+        adds_apart=is_blackwell and not is_amd and precision not in NARROW_PRECISIONS,
         scalar=constants.scalar_share * peaks.get("fp32", peak / 16),
     )
 
@@ -174,7 +179,7 @@ def _product_share(
     """Of the peak that large products keep up, by generation and precision."""
     is_hopper, is_blackwell = half_flops > HOPPER_FLOPS, half_flops > BLACKWELL_FLOPS
     if is_amd and is_hopper:
-        if precision in ("fp8", "fp4"):
+        if precision in NARROW_PRECISIONS:
             return constants.gemm_share_fp8_cdna
         return constants.gemm_share_cdna4 if is_blackwell else constants.gemm_share_cdna3
     if precision == "fp4":

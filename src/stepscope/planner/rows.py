@@ -33,7 +33,9 @@ from stepscope.planner.framework import (
 )
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import RECOMPUTE, Layout, Layouts
+from stepscope.planner.memory import memory as memory_of
 from stepscope.planner.model import Experts, Model
+from stepscope.planner.parameters import parameters
 from stepscope.planner.ranges import ranges_of
 from stepscope.protocol.json_text import json_text
 from stepscope.protocol.untrusted import open_regular, parse_json
@@ -420,6 +422,9 @@ def memory_kinds(row: dict[str, Any]) -> dict[str, float]:
     kinds["states and activations"] = (
         memory.weights + memory.gradients + memory.optimizer + memory.activations
     )
+    job, layouts = estimates.job, estimates.layouts
+    first = memory_of(job, layouts, parameters(job, layouts), is_first=True)
+    kinds["first stage"] = first.reserved
     return {
         name: float(np.broadcast_to(value, len(estimates.layouts))[index])
         for name, value in kinds.items()

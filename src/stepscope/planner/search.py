@@ -30,6 +30,7 @@ MANY = 600_000
 KEPT_PER_SHOWN = 40
 AT_ONCE = 32
 """Pieces that are merged together."""
+FRONT_BINS = 256
 SLOWEST = 4.0
 """Times the fastest step: who would save memory at a higher price adds devices."""
 SAVED = 0.98
@@ -86,7 +87,6 @@ def search(
     """Try all of a space.
 
     `num_workers=None` is a process per core where the space is large enough to be worth it.
-    Processes are spawned: a script that asks for them needs its `if __name__ == "__main__"`.
     """
     grid = Grid(job, space or Space())
     compared = choices_of(job, Layouts.of(rivals))
@@ -265,13 +265,13 @@ def _evaluated(grid: Grid, asked: _Asked, num_workers: int | None) -> Iterator[_
         for bounds in counted("searching", pieces, len(pieces)):
             yield _evaluate(grid, bounds, asked)
         return
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    context = multiprocessing.get_context("spawn")
+    from stepscope.core.spawning import WithoutMain
+
     start = (grid.job, grid.space, asked)
     with ProcessPoolExecutor(
-        num_workers, mp_context=context, initializer=_start_worker, initargs=start
+        num_workers, mp_context=WithoutMain(), initializer=_start_worker, initargs=start
     ) as pool:
         evaluated = pool.map(_evaluate_in_worker, pieces, chunksize=4)
         yield from counted("searching", evaluated, len(pieces))
@@ -314,7 +314,8 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
     step = np.zeros(0)
     if len(fitting):
         whole = with_all_layers(job)
-        times = timed(whole, fitting, parameters(whole, fitting))
+        theirs = params.take(fits) if whole is job else parameters(whole, fitting)
+        times = timed(whole, fitting, theirs)
         step = np.broadcast_to(times.step, len(fitting))
     rows = _Rows(layouts=fitting, step_s=step, memory_bytes=total[fits])
     return _Part(
@@ -376,17 +377,38 @@ def _keys(*columns: Floats) -> Floats:
 
 
 def _of_cuts(rows: _Rows) -> _Rows:
-    order = np.argsort(rows.step_s, kind="stable")
-    _, first = np.unique(_cut_keys(rows.layouts)[order], return_index=True)
-    return rows.take(order[first])
+    """The fastest of each cut, whose layouts stand together."""
+    if not len(rows.step_s):
+        return rows
+    keys = _cut_keys(rows.layouts)
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    fastest = np.minimum.reduceat(rows.step_s, starts)
+    nums = np.diff(np.concatenate([starts, [len(keys)]]))
+    indices = np.flatnonzero(rows.step_s == np.repeat(fastest, nums))
+    _, first = np.unique(keys[indices], return_index=True)
+    return rows.take(indices[first])
 
 
 def _front(rows: _Rows) -> _Rows:
     """Those that are faster than all with no more memory."""
+    rows = rows.take(_near_front(rows))
     order = np.lexsort((rows.step_s, rows.memory_bytes))
     step = rows.step_s[order]
     before = np.minimum.accumulate(np.concatenate([[np.inf], step]))[:-1]
     return rows.take(order[step < before * (1 - SAME)])
+
+
+def _near_front(rows: _Rows) -> Floats:
+    """Where nothing with clearly less memory is as fast: few are left to sort."""
+    memory_bytes, step_s = rows.memory_bytes, rows.step_s
+    if len(step_s) <= FRONT_BINS:
+        return np.arange(len(step_s))
+    least = memory_bytes.min()
+    width = max(float(memory_bytes.max() - least), 1.0) / FRONT_BINS
+    bins = np.minimum((memory_bytes - least) / width, FRONT_BINS - 1).astype(np.int64)
+    fastest = np.full(FRONT_BINS + 1, np.inf)
+    np.minimum.at(fastest[1:], bins, step_s)
+    return np.flatnonzero(step_s < np.minimum.accumulate(fastest)[bins])
 
 
 # The answer.

@@ -271,11 +271,7 @@ def _data_wire(
         layouts.shard_width, layouts.zero_stage,
         np.where(layouts.zero_stage == 2, layouts.num_micro, 1),
     )  # fmt: skip
-    params = Parameters(
-        **{field.name: np.broadcast_to(getattr(parameters, field.name), len(layouts))[first]
-           for field in fields(Parameters)}
-    )  # fmt: skip
-    out, back = _data_wire_each(job, layouts.take(first), network, params)
+    out, back = _data_wire_each(job, layouts.take(first), network, parameters.take(first))
     return out[index], back[index]
 
 

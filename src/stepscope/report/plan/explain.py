@@ -211,9 +211,10 @@ class _Made:
         size = self.tokens * job.model.hidden * job.value_bytes
         if name == "tensor_comms":
             calls = 4 * job.model.layers / layout.pp * layout.num_micro
+            bus = self._bus(layout.tp, 1, is_gather=layout.is_sequence_parallel)
             return (
                 f"{fixed(calls, 0)} collectives of {number(size / 1e6)}{NBSP}MB over {layout.tp} "
-                f"ranks, {self._bus(layout.tp, 1)}"
+                f"ranks, {bus}"
             )
         if name == "context_comms":
             return (
@@ -236,17 +237,15 @@ class _Made:
             copies = layout.dp * layout.cp
             grads = f"{number(self.dense * job.framework.comm_grad_bytes / 1e9)}{NBSP}GB"
             experts = f" (experts' over {max(1, copies // layout.ep)})" if self.routed else ""
+            bus = self._bus(copies, layout.tp, is_gather=layout.zero_stage > 0)
             return (
-                f"gradients, {grads}, over {copies} ranks{experts}, "
-                f"{self._bus(copies, layout.tp)}, less what backward hides"
+                f"gradients, {grads}, over {copies} ranks{experts}, {bus}, less what backward hides"
             )
         return ""
 
-    def _bus(self, size: int, stride: int) -> str:
-        return (
-            f"{number(float(self.network.bus_bytes_per_s(Group(size, stride))) / 1e9)}{NBSP}GB/s "
-            "bus bandwidth"
-        )
+    def _bus(self, size: int, stride: int, *, is_gather: bool = True) -> str:
+        bus = self.network.bus_bytes_per_s(Group(size, stride), is_gather=is_gather)
+        return f"{number(float(bus) / 1e9)}{NBSP}GB/s bus bandwidth"
 
     def _other_words(self, name: str) -> str:
         layout = self.layout

@@ -13,7 +13,7 @@ class _Process(SpawnProcess):
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Any:  # noqa: N802 - the name is multiprocessing's
         """A spawned process runs the program's main module first. A script without `if __name__ ==
-        "__main__"` would ask for its own diagnosis there, and end for it."""
+        "__main__"` would ask there for what it is asked for, and end for it."""
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
