@@ -56,3 +56,7 @@ def test_the_dockerfile_has_known_instructions_and_copies_what_is_there() -> Non
         if name == "COPY" and not words.startswith("--from"):
             for source in words.split()[:-1]:
                 assert (ROOT / source).exists(), source
+    # The wheel has the compiled library only where the script that builds it is there too.
+    hook = (ROOT / "hatch_build.py").read_text(encoding="utf-8")
+    (script,) = re.findall(r'"sh", "(.*?)"', hook)
+    assert any(script in words.split() for name, words in steps if name == "COPY")

@@ -1,7 +1,10 @@
-"""One line for a tracker: what each is told, by stand-ins and by MLflow itself."""
+"""One line for a tracker: what each is told, by stand-ins, and by MLflow and W&B themselves."""
 
 from __future__ import annotations
 
+import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,8 @@ from stepscope.errors import InputError, UsageError
 from stepscope.notebook.run import Run, load
 from stepscope.notebook.trackers import scalars
 from tests.shared_data import DEMO, ROOT
+
+BLOCK = 32 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +61,57 @@ def test_a_run_of_wandb_gets_verdict_figures_and_report(run: Run, report: Path) 
     assert [values["stepscope/step"] for values in fake.logged] == [1, 2]
     assert fake.axes[-1] == ("stepscope/*", "stepscope/step")
     assert fake.artifacts == [(str(report), "stepscope-report", "report")]
+
+
+def wandb_records(data: bytes) -> Iterator[bytes]:
+    """The records of an offline file: a header, then LevelDB's log of 32 KiB blocks, in which a
+    record is whole (1) or in pieces (2, 3, 4)."""
+    at, whole = 7, b""
+    while at + 7 <= len(data):
+        left = BLOCK - at % BLOCK
+        if left < 7:
+            at += left
+            continue
+        size, piece = struct.unpack_from("<HB", data, at + 4)
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if piece in (1, 4):
+            yield whole
+            whole = b""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_keeps_what_it_was_told(
+    run: Run, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.chdir(tmp_path)
+    with wandb.init(mode="offline", dir=tmp_path) as tracked:
+        stepscope.log_to(tracked, run, report=report)
+    # Its service writes the file, and has written all of it when it has ended.
+    wandb.teardown()
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    records = [Record.FromString(data) for data in wandb_records(path.read_bytes())]
+    summary, logged, artifacts = {}, [], []
+    for record in records:
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        figures = {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in record.history.item
+        }
+        if "stepscope/step" in figures:
+            logged.append((figures["stepscope/step"], figures["stepscope/rank0/step_ms"]))
+        artifacts += [record.artifact.name, record.request.log_artifact.artifact.name]
+    whole = {scalar.name: scalar.value for scalar in scalars(run) if scalar.step is None}
+    verdict = run.diagnosis.verdict
+    said = {"stepscope/verdict": verdict.summary, "stepscope/bound": verdict.bound}
+    assert {name: summary.get(name) for name in whole | said} == whole | said
+    steps = [each for each in scalars(run) if each.name == "stepscope/rank0/step_ms"]
+    assert logged == [(each.step, each.value) for each in steps]
+    assert "stepscope-report" in artifacts
 
 
 def test_a_writer_and_a_plain_log_are_known_by_what_they_can(run: Run) -> None:

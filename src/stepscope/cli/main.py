@@ -63,8 +63,7 @@ GC_OBJECTS = 100_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, run one command, and turn a user's mistake into a message and an exit code."""
     gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
-    # The interpreter would look for cycles once more among all that it is about to drop.
-    atexit.register(gc.freeze)
+    atexit.register(_leave_cycles)
     words = sys.argv[1:] if argv is None else argv
     if not words:
         put(build_parser(()).format_help())
@@ -96,15 +95,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return StepscopeError.exit_code
 
 
+def _leave_cycles() -> None:
+    """The interpreter would look for cycles once more among all that it is about to drop. DuckDB
+    counts as leaked, on stderr, whatever is left of it then."""
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+
+
 def _refuse_unknown(word: str) -> None:
     """Ends here with what was probably meant, where the first word is no command."""
     names = [name_of(path) for path in COMMANDS]
     if word.startswith("-") or word in names:
         return
-    from difflib import get_close_matches
-
-    alike = get_close_matches(word.lower(), names, n=2)
-    if alike:
+    if alike := _alike(word.lower(), names):
         hint = f"Did you mean {' or '.join(f'stepscope {name}' for name in alike)}?"
     elif os.path.exists(word):
         hint = f"Did you mean stepscope diagnose {shlex.quote(word)}?"
@@ -112,6 +115,15 @@ def _refuse_unknown(word: str) -> None:
         hint = "`stepscope --help` lists the commands"
     say(f"{word} is not a command. {hint}")
     sys.exit(StepscopeError.exit_code)
+
+
+def _alike(word: str, names: Sequence[str]) -> list[str]:
+    """The nearest name, and what is about as near."""
+    from difflib import SequenceMatcher, get_close_matches
+
+    close = get_close_matches(word, names, n=2)
+    nearness = [SequenceMatcher(None, name, word).ratio() for name in close]
+    return [name for name, near in zip(close, nearness, strict=True) if near > nearness[0] - 0.1]
 
 
 def name_of(module: str) -> str:

@@ -89,11 +89,7 @@ def _to_wandb(tracker: Any, diagnosis: Diagnosis, values: list[Scalar], file: Pa
     """Steps count on an axis of their own: the run's own has long gone past them."""
     tracker.define_metric(f"{PREFIX}/step")
     tracker.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
-    tracker.summary[VERDICT] = diagnosis.verdict.summary
-    tracker.summary[BOUND] = diagnosis.verdict.bound
-    for scalar in values:
-        if scalar.step is None:
-            tracker.summary[scalar.name] = scalar.value
+    tracker.summary.update(_whole(diagnosis, values))
     for step, figures in _by_step(values):
         tracker.log({f"{PREFIX}/step": step, **figures})
     if file is not None and _can(tracker, "log_artifact"):
@@ -146,8 +142,13 @@ def _to_writer(tracker: Any, diagnosis: Diagnosis, values: list[Scalar], _: Path
 
 
 def _to_log(tracker: Any, diagnosis: Diagnosis, values: list[Scalar], _: Path | None) -> None:
-    whole = {scalar.name: scalar.value for scalar in values if scalar.step is None}
-    tracker.log({VERDICT: diagnosis.verdict.summary, BOUND: diagnosis.verdict.bound, **whole})
+    tracker.log(_whole(diagnosis, values))
+
+
+def _whole(diagnosis: Diagnosis, values: list[Scalar]) -> dict[str, float | str]:
+    """The verdict, and the figures that are of the run and not of one step."""
+    figures = {scalar.name: scalar.value for scalar in values if scalar.step is None}
+    return {VERDICT: diagnosis.verdict.summary, BOUND: diagnosis.verdict.bound, **figures}
 
 
 def _by_step(values: list[Scalar]) -> Iterable[tuple[int, dict[str, float]]]:

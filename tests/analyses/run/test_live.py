@@ -44,6 +44,13 @@ def test_now_is_told_beside_the_runs_own_baseline(tmp_path: Path) -> None:
     assert view.bound == "not known before a recording"
 
 
+def test_a_loader_that_nobody_keeps_is_known_by_its_iterator(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rank = write_rank(run, 0, loaders=[], loader_iter={"batch_size": 16})
+    add_steps(rank, [row(step, 10) for step in range(100)])
+    assert seen(run).samples_per_s == pytest.approx(1600)
+
+
 def test_the_devices_clock_is_believed_before_the_hosts(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     rank = write_rank(run, 0)

@@ -268,3 +268,12 @@ def test_the_pages_questions_can_be_asked() -> None:
     run = load(DEMO, cache=False)
     for question in questions:
         assert run.query(question).columns
+
+
+def test_nothing_but_the_answer_is_said() -> None:
+    """As a process of its own: what a library says when the interpreter ends, too."""
+    words = ["query", str(DEMO), "select count(*) as num from kernels", "--no-cache"]
+    asked = subprocess.run(
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=True
+    )
+    assert (asked.stdout.splitlines()[0].strip(), asked.stderr) == ("num", "")
