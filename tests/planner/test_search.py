@@ -284,29 +284,6 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
             assert beats_or_ties, layout
 
 
-def test_a_rival_is_placed_among_all(
-    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
-) -> None:
-    job, rows = tried
-    fit = sorted(
-        (step, str(layout), layout)
-        for layout, step, memory in rows
-        if memory <= job.cluster.roomy_bytes
-    )
-    step, _, layout = fit[len(fit) // 2]
-    rival = search(
-        job, Space(offload=OFFLOAD, has_partial_recompute=False), rivals=[layout]
-    ).rivals[0]
-    assert rival.choice.layout == layout
-    assert rival.fits
-    assert rival.num_faster == sum(other < step * (1 - 1e-9) for other, _, _ in fit)
-    cuts: dict[tuple[int, ...], float] = {}
-    for other, _, each in fit:
-        cut = (each.tp, each.pp, each.cp, each.ep, each.dp, each.micro_batch)
-        cuts[cut] = min(other, cuts.get(cut, other))
-    assert rival.num_cuts_faster == sum(other < step * (1 - 1e-9) for other in cuts.values())
-
-
 def test_the_least_memory_is_the_least(
     tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
 ) -> None:
