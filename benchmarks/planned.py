@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.cli.plan.job import measured
-from stepscope.planner.catalog import custom_model
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.estimate import estimate_one
 from stepscope.planner.framework import DDP
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
+from stepscope.planner.model import Model
 
 ONE_B = {
     "layers": 16,
@@ -37,31 +37,9 @@ ONE_B = {
     "ffn_hidden": 5632,
     "vocab": 32000,
 }
-SHAPES: dict[str, tuple[dict[str, int], int, int]] = {
-    "1b, 2k": (
-        {
-            "layers": 16,
-            "hidden": 2048,
-            "heads": 16,
-            "kv_heads": 16,
-            "ffn_hidden": 5632,
-            "vocab": 32000,
-        },
-        2048,
-        8,
-    ),
-    "1b, 2k, narrow batch": (
-        {
-            "layers": 16,
-            "hidden": 2048,
-            "heads": 16,
-            "kv_heads": 16,
-            "ffn_hidden": 5632,
-            "vocab": 32000,
-        },
-        2048,
-        1,
-    ),
+SHAPES: dict[str, tuple[dict[str, Any], int, int]] = {
+    "1b, 2k": (ONE_B, 2048, 8),
+    "1b, 2k, narrow batch": (ONE_B, 2048, 1),
     "2b, 4k": (
         {
             "layers": 8,
@@ -217,7 +195,7 @@ def main() -> int:
                 has_fused_update=True,
                 logit_passes=passes,
             )
-            model = custom_model(**shape)  # type: ignore[arg-type]
+            model = Model(name=name, head_dim=shape["hidden"] // shape["heads"], **shape)
             job = TrainingJob(
                 model=model,
                 cluster=cluster,

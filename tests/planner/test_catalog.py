@@ -9,7 +9,6 @@ from stepscope.errors import InputError, UsageError
 from stepscope.planner.catalog import (
     _plain,
     all_names,
-    custom_model,
     find_model,
     model_names,
     scaled_model,
@@ -243,49 +242,6 @@ def test_sizes_are_words_too() -> None:
     assert find_model("350M").num_params == pytest.approx(350e6, rel=0.05)
     with pytest.raises(UsageError, match="10m to 100t"):
         find_model("900t")
-
-
-def test_a_shape_by_options_is_the_model_it_describes() -> None:
-    llama = custom_model(layers=32, hidden=4096, heads=32)
-    assert (llama.num_params, llama.ffn_hidden) == (PUBLISHED["llama2-7b"], 11008)
-    gpt2 = custom_model(
-        layers=12,
-        hidden=768,
-        heads=12,
-        vocab=50257,
-        is_gated=False,
-        is_tied=True,
-        max_positions=1024,
-        has_biases=True,
-    )
-    assert gpt2.num_params == PUBLISHED["gpt2"]
-    mixtral = custom_model(
-        layers=32, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336, experts=8, top_k=2
-    )
-    assert mixtral.num_params == PUBLISHED["mixtral-8x7b"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": 0, "hidden": 64, "heads": 4}, "layers must be from 1"),
-        ({"layers": 2, "hidden": 100, "heads": 8}, "cannot be shared by 8 heads; 10 heads can"),
-        (
-            {"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 3},
-            "cannot share 3 key-value heads; 2 would do",
-        ),
-        ({"layers": 2, "hidden": 64, "heads": 8, "experts": 4, "top_k": 5}, "5 of 4 experts"),
-        (
-            {"layers": 2, "hidden": 64, "heads": 8, "experts": 4, "num_dense_layers": 2},
-            "of 2 layers, 2 cannot",
-        ),
-    ],
-)
-def test_an_impossible_shape_gets_its_reason_and_the_nearest_choice(
-    options: dict[str, int], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        custom_model(**options)  # type: ignore[arg-type]
 
 
 def test_a_folder_with_a_models_name_must_be_written_as_a_path(

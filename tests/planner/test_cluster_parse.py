@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.hardware.lookup import find_spec_by_key, load_specs
-from stepscope.planner.cluster import faster_network, resized, with_nodes
+from stepscope.planner.cluster import faster_network, resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.cluster_toml import cluster_from
 from stepscope.planner.devices import _load_file, find_device, links_of, make_cluster, with_device
@@ -211,7 +211,7 @@ def test_a_faster_network_leaves_an_nvlink_rack_alone() -> None:
 
 def test_other_sizes_keep_the_machines() -> None:
     cluster = parse_cluster("8x8xH100")
-    more = with_nodes(cluster, 16)
+    more = resized(cluster, 128)
     assert (more.num_devices, more.num_nodes, [tier.size for tier in more.tiers]) == (
         128,
         16,
@@ -223,10 +223,10 @@ def test_other_sizes_keep_the_machines() -> None:
         4,
         [4, 4],
     )
-    assert [tier.size for tier in with_nodes(parse_cluster("8xGB200"), 36).tiers] == [4, 72, 144]
+    assert [tier.size for tier in resized(parse_cluster("8xGB200"), 144).tiers] == [4, 72, 144]
     for wrong in (0, -1):
         with pytest.raises(UsageError, match="at least one"):
-            with_nodes(cluster, wrong)
+            resized(cluster, wrong)
 
 
 def test_another_device_brings_its_own_links() -> None:

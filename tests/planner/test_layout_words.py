@@ -13,6 +13,7 @@ LAYOUTS = [
            is_sequence_parallel=True, recompute="full", offload="optimizer", is_flash=False),
     *(Layout(zero_stage=stage, dp=2) for stage in range(4)),
     *(Layout(pp=2, recompute=word) for word in RECOMPUTE),
+    Layout(pp=2, recompute="full", recompute_layers=12),
     *(Layout(pp=2, schedule=word) for word in SCHEDULES),
     *(Layout(offload=word) for word in OFFLOAD),
 ]  # fmt: skip

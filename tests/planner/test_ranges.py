@@ -15,6 +15,7 @@ from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import Layout
 from stepscope.planner.ranges import (
     MEMORY,
+    MEMORY_UNSEEN,
     STEP_DENSE,
     STEP_MIXTURE,
     STEP_UNSEEN,
@@ -36,6 +37,14 @@ def test_a_device_that_no_row_is_of_has_a_wide_range_and_says_so() -> None:
         assert ranges.step == STEP_UNSEEN
         assert ranges.words.startswith("No published step of")
     assert STEP_UNSEEN.high / STEP_UNSEEN.low > STEP_DENSE.high / STEP_DENSE.low
+
+
+def test_memory_of_another_maker_is_less_sure() -> None:
+    for device, memory in (("MI300X", MEMORY_UNSEEN), ("MI355X", MEMORY_UNSEEN), ("V100", MEMORY)):
+        ranges = ranges_of(job_of("llama3-8b", f"1x8x{device}"))
+        assert ranges.memory == memory
+        assert f"{memory.low:.2f} to {memory.high:.2f} times" in ranges.words
+    assert MEMORY_UNSEEN.low < MEMORY.low < MEMORY.high < MEMORY_UNSEEN.high
 
 
 def test_a_mixture_on_such_a_device_is_least_sure() -> None:

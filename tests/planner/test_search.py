@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stepscope.planner import search as search_module
-from stepscope.planner.catalog import custom_model, find_model
+from stepscope.planner.catalog import find_model
 from stepscope.planner.choice import PART_WORDS, SAME, Choice, why
 from stepscope.planner.cluster import Cluster
 from stepscope.planner.cluster_parse import parse_cluster
@@ -23,20 +23,16 @@ from stepscope.planner.framework import MEGATRON, TORCHTITAN
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.layout import OFFLOAD, RECOMPUTE, SCHEDULES, Layout, Layouts, alike
 from stepscope.planner.layout_parse import parse_layout
-from stepscope.planner.model import Model
+from stepscope.planner.model import Experts, Model
 from stepscope.planner.search import SearchResult, least_memory, search
 from stepscope.planner.space import CHUNK_ROWS, Grid, Space, divisors, open_space
 
-DENSE = custom_model(layers=6, hidden=512, heads=8, kv_heads=2, vocab=32000, name="dense")
-MIXTURE = custom_model(
-    layers=4,
-    hidden=512,
-    heads=8,
-    kv_heads=4,
+DENSE = Model(
+    name="dense", layers=6, hidden=512, heads=8, kv_heads=2, head_dim=64, ffn_hidden=1536,
     vocab=32000,
-    experts=4,
-    expert_ffn_hidden=512,
-    name="mixture",
+)  # fmt: skip
+MIXTURE = replace(
+    DENSE, name="mixture", layers=4, kv_heads=4, experts=Experts(num=4, top_k=2, ffn_hidden=512)
 )
 OPEN = Space(
     schedule=SCHEDULES,
@@ -282,29 +278,6 @@ def test_what_fits_is_not_beaten_in_memory_and_time_by_more_than_the_front(
                 for each in front
             )
             assert beats_or_ties, layout
-
-
-def test_a_rival_is_placed_among_all(
-    tried: tuple[TrainingJob, list[tuple[Layout, float, float]]],
-) -> None:
-    job, rows = tried
-    fit = sorted(
-        (step, str(layout), layout)
-        for layout, step, memory in rows
-        if memory <= job.cluster.roomy_bytes
-    )
-    step, _, layout = fit[len(fit) // 2]
-    rival = search(
-        job, Space(offload=OFFLOAD, has_partial_recompute=False), rivals=[layout]
-    ).rivals[0]
-    assert rival.choice.layout == layout
-    assert rival.fits
-    assert rival.num_faster == sum(other < step * (1 - 1e-9) for other, _, _ in fit)
-    cuts: dict[tuple[int, ...], float] = {}
-    for other, _, each in fit:
-        cut = (each.tp, each.pp, each.cp, each.ep, each.dp, each.micro_batch)
-        cuts[cut] = min(other, cuts.get(cut, other))
-    assert rival.num_cuts_faster == sum(other < step * (1 - 1e-9) for other in cuts.values())
 
 
 def test_the_least_memory_is_the_least(

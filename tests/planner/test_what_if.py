@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.errors import UsageError
 from stepscope.planner.catalog import find_model, scaled_model
-from stepscope.planner.choice import Choice
+from stepscope.planner.choice import Choice, choice_of
 from stepscope.planner.cluster import resized
 from stepscope.planner.cluster_parse import parse_cluster
 from stepscope.planner.framework import MEGATRON
@@ -126,8 +126,7 @@ def test_175b_under_the_constraints_of_2021_has_its_published_layout_near_the_to
         recompute="full",
         is_flash=False,
     )
-    found = search(job, THEN, rivals=[published])
-    rival = found.rivals[0]
+    found, step_s = search(job, THEN), choice_of(job, published).step_s
     # The paper's own count of operations, formula 3.
     layers, hidden, vocab = 96, 12288, 51200
     flops = (
@@ -137,13 +136,13 @@ def test_175b_under_the_constraints_of_2021_has_its_published_layout_near_the_to
         * hidden**2
         * (1 + 2048 / (6 * hidden) + vocab / (16 * layers * hidden))
     )
-    assert rival.fits
-    assert rival.choice.step_s == pytest.approx(flops / (num_devices * tflops * 1e12), rel=0.1)
-    assert rival.choice.step_s < 1.15 * found.best[0].step_s
+    assert choice_of(job, published).memory_bytes <= job.cluster.usable_bytes
+    assert step_s == pytest.approx(flops / (num_devices * tflops * 1e12), rel=0.1)
+    assert step_s < 1.15 * found.best[0].step_s
     # Without them, one is found that needs much less.
     free = fastest(replace(job, framework=LLAMA_70B.framework, precision="bf16"))
     assert free is not None
-    assert free.step_s < 0.8 * rival.choice.step_s
+    assert free.step_s < 0.8 * step_s
 
 
 # The largest model.
@@ -177,7 +176,7 @@ def test_nothing_fits_where_the_driver_fills_the_device() -> None:
     job = job_of("7b", "1xA100", 2048, 8)
     tiny = replace(job, cluster=replace(job.cluster, memory_bytes=1e8))
     found = largest_model(tiny)
-    assert (found.model, found.choice, found.named, found.named_choice) == (None, None, None, None)
+    assert (found.model, found.choice, found.named) == (None, None, None)
 
 
 # The smallest cluster.
@@ -226,22 +225,12 @@ def test_no_cluster_may_be_large_enough() -> None:
 def test_a_scaling_curve_falls_and_loses_little() -> None:
     points = scaling(LLAMA_70B, Space(), [8, 32, 64, 128, 256])
     assert points[0].choice is None
-    assert points[0].efficiency is None
-    assert points[1].efficiency == 1.0
     choices = [each.choice for each in points[1:] if each.choice is not None]
     assert len(choices) == 4
     assert all(later.step_s < before.step_s for before, later in itertools.pairwise(choices))
     for point, choice in zip(points[1:], choices, strict=True):
-        assert point.efficiency == pytest.approx(
-            choices[0].step_s * 32 / (choice.step_s * point.num_devices)
-        )
+        assert 0.7 < choices[0].step_s * 32 / (choice.step_s * point.num_devices) <= 1.01
         assert choice.layout.num_devices == point.num_devices
-
-
-def test_a_batch_may_grow_with_the_devices() -> None:
-    points = scaling(LLAMA_70B, Space(), [32, 128], grows_batch=True)
-    assert [each.global_batch for each in points] == [512, 2048]
-    assert points[1].efficiency == pytest.approx(1.0, abs=0.1)
 
 
 # What if.
@@ -295,26 +284,17 @@ def test_a_change_that_cannot_be_made_says_so() -> None:
 
 
 def test_the_next_generation_and_a_faster_network_help_and_half_the_batch_does_not() -> None:
-    found = what_if(
-        LLAMA_70B, [parse_change(word) for word in ("device=B200", "network=2", "batch=1/2")]
+    words = ("device=B200", "network=2", "batch=1/2")
+    found = what_if(LLAMA_70B, [parse_change(word) for word in words])
+    before = fastest(LLAMA_70B)
+    assert before is not None
+    device, network, batch = (
+        each.choice.tokens_per_s / before.tokens_per_s for each in found if each.choice is not None
     )
-    assert found.baseline is not None
-    device, network, batch = found.changed
-    assert device.speedup is not None
-    assert (
-        1.3
-        < device.speedup
-        < 2.5 * device.job.cluster.peak_flops["bf16"] / LLAMA_70B.cluster.peak_flops["bf16"]
-    )
-    assert network.speedup is not None
-    assert 1.0 <= network.speedup < 1.5
-    assert batch.speedup is not None
-    assert 0.7 < batch.speedup <= 1.001
-    assert network.kept is not None
-    assert network.choice is not None
-    assert network.kept.layout == found.baseline.layout
-    assert network.choice.step_s <= network.kept.step_s * 1.001
-    assert network.kept.step_s <= found.baseline.step_s
+    peaks = [job.cluster.peak_flops["bf16"] for job in (found[0].job, LLAMA_70B)]
+    assert 1.3 < device < 2.5 * peaks[0] / peaks[1]
+    assert 1.0 <= network < 1.5
+    assert 0.7 < batch <= 1.001
 
 
 # Time and cost.

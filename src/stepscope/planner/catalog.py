@@ -14,11 +14,9 @@ from pathlib import Path
 import msgspec
 
 from stepscope.errors import UsageError
-from stepscope.planner.config_fields import MAX_COUNT
 from stepscope.planner.config_json import model_from_config, read_config
 from stepscope.planner.devices import shown
-from stepscope.planner.model import Experts, Model
-from stepscope.planner.space import divisors
+from stepscope.planner.model import Model
 
 _NUM_NEAREST = 5
 
@@ -80,98 +78,6 @@ def all_names() -> tuple[str, ...]:
     )
 
 
-def custom_model(
-    *,
-    layers: int,
-    hidden: int,
-    heads: int,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    ffn_hidden: int | None = None,
-    vocab: int = 32000,
-    is_gated: bool = True,
-    is_tied: bool = False,
-    is_causal: bool = True,
-    max_positions: int = 0,
-    has_biases: bool = False,
-    experts: int = 0,
-    top_k: int = 2,
-    expert_ffn_hidden: int | None = None,
-    shared_ffn_hidden: int = 0,
-    num_dense_layers: int = 0,
-    name: str = "",
-) -> Model:
-    """A model by its shape.
-
-    The MLP's width is 4 times the model's, or 8/3 of it, up to a multiple of 256, where it is
-    gated. `has_biases` gives every matrix a bias and every norm two numbers per channel, as GPT-2
-    has; with `is_gated=False`, `is_tied=True` and `max_positions` the shape is GPT-2's.
-    """
-    counts = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "vocab": vocab,
-        "kv-heads": kv_heads,
-        "head-dim": head_dim,
-    }
-    counts |= {"ffn-hidden": ffn_hidden, "expert-ffn-hidden": expert_ffn_hidden}
-    for option, count in counts.items():
-        if count is not None and not 1 <= count <= MAX_COUNT:
-            raise UsageError(f"{option} must be from 1 to {MAX_COUNT}, not {count}")
-    if head_dim is None and hidden % heads:
-        raise UsageError(
-            f"a width of {hidden} cannot be shared by {heads} heads; "
-            f"{_nearest_divisor(hidden, heads)} heads can"
-        )
-    if kv_heads is not None and heads % kv_heads:
-        raise UsageError(
-            f"{heads} heads cannot share {kv_heads} key-value heads; "
-            f"{_nearest_divisor(heads, kv_heads)} would do"
-        )
-    ffn = ffn_hidden or (_gated_width(hidden) if is_gated else 4 * hidden)
-    return Model(
-        name=name or f"custom-h{hidden}-l{layers}-a{heads}",
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads or heads,
-        head_dim=head_dim or hidden // heads,
-        ffn_hidden=ffn,
-        vocab=vocab,
-        is_gated=is_gated,
-        is_tied=is_tied,
-        is_causal=is_causal,
-        max_positions=max_positions,
-        has_qkv_bias=has_biases,
-        has_out_bias=has_biases,
-        has_mlp_bias=has_biases,
-        norm_size=2 if has_biases else 1,
-        experts=_custom_experts(
-            layers, experts, top_k, expert_ffn_hidden or ffn, shared_ffn_hidden, num_dense_layers
-        ),
-        source="the command line",
-    )
-
-
-def _custom_experts(
-    layers: int, num: int, top_k: int, ffn_hidden: int, shared: int, num_dense: int
-) -> Experts | None:
-    if not num:
-        return None
-    if not 1 <= top_k <= num <= MAX_COUNT:
-        raise UsageError(f"a token cannot go to {top_k} of {num} experts")
-    if not 0 <= num_dense < layers or shared < 0:
-        raise UsageError(f"of {layers} layers, {num_dense} cannot be without a mixture")
-    return Experts(
-        num=num,
-        top_k=top_k,
-        ffn_hidden=ffn_hidden,
-        shared_ffn_hidden=shared,
-        num_dense_layers=num_dense,
-    )
-
-
 def scaled_model(num_params: float) -> Model:
     """A llama of about so many parameters, for a question that names no model: "7b", "10b".
 
@@ -197,21 +103,23 @@ def scaled_model(num_params: float) -> Model:
 
 
 def _scaled(hidden: int, num_params: float) -> Model:
-    heads = hidden // (64 if hidden < 1024 else 128)
-    name = f"llama-like-{_size_word(num_params)}"
-    model = custom_model(layers=1, hidden=hidden, heads=heads, is_tied=num_params < 1e9, name=name)
+    head_dim = 64 if hidden < 1024 else 128
+    model = Model(
+        name=f"llama-like-{_size_word(num_params)}",
+        layers=1,
+        hidden=hidden,
+        heads=hidden // head_dim,
+        kv_heads=hidden // head_dim,
+        head_dim=head_dim,
+        ffn_hidden=-(-8 * hidden // 3 // 256) * 256,
+        vocab=32000,
+        is_tied=num_params < 1e9,
+        source="a llama scaled to this size",
+    )
     of_layer = model.attention_params + model.dense_mlp_params + model.norm_params
     layers = 2 * max(1, round((num_params - (model.num_params - of_layer)) / of_layer / 2))
-    return replace(
-        model,
-        layers=layers,
-        source="a llama scaled to this size",
-        notes=(f"no model is named: {layers} x {hidden} of llama",),
-    )
-
-
-def _gated_width(hidden: int) -> int:
-    return -(-8 * hidden // 3 // 256) * 256
+    notes = (f"no model is named: {layers} x {hidden} of llama",)
+    return replace(model, layers=layers, notes=notes)
 
 
 _MIN_SCALED, _MAX_SCALED = 10e6, 100e12
@@ -295,7 +203,3 @@ def _nearest(plain: str) -> str:
     if close:
         return f"near it: {', '.join(names[name] for name in close)}"
     return f"known are {', '.join(model_names()[::12])}, ..."
-
-
-def _nearest_divisor(whole: int, wanted: int) -> int:
-    return min(divisors(whole), key=lambda divisor: (abs(divisor - wanted), divisor))

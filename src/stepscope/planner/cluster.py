@@ -114,13 +114,6 @@ class Cluster:
         return -(-self.num_devices // self.devices_per_node)
 
 
-def with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
-    """The same machines, more or fewer of them."""
-    if num_nodes < 1:
-        raise UsageError(f"a cluster has at least one node, not {num_nodes}")
-    return resized(cluster, num_nodes * cluster.devices_per_node)
-
-
 def resized(cluster: Cluster, num_devices: int) -> Cluster:
     """The same machines with so many devices in all; fewer than a node has are one smaller node."""
     if num_devices < 1:

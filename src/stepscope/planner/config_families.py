@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from stepscope.planner.config_fields import MAX_LAYERS, Fields
 from stepscope.planner.config_gpt import GPT_FAMILIES
@@ -48,7 +49,18 @@ def _windowed(f: Fields, model: Model, layers: int | None = None) -> Model:
     return replace(model, window=window, num_window_layers=num) if window and num else model
 
 
+def _but(**changes: Any) -> Callable[[Fields], Model]:
+    """Llama's shape but for some of it."""
+    return lambda f: replace(llama(f), **changes)
+
+
+def _with_wide_qk_norm(model: Model) -> Model:
+    """Norms over all queries and all keys."""
+    return replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
+
+
 def _mistral(f: Fields) -> Model:
+    """Phi-3 is alike."""
     return _windowed(
         f, replace(llama(f), has_mlp_bias=False, has_qkv_bias=False, has_out_bias=False)
     )
@@ -58,11 +70,6 @@ def _qwen(f: Fields) -> Model:
     """Qwen 1: its `intermediate_size` is of gate and input together."""
     model = llama(f)
     return replace(model, ffn_hidden=model.ffn_hidden // 2, has_qkv_bias=True, has_out_bias=False)
-
-
-def _nemotron(f: Fields) -> Model:
-    """Nemotron-4 and Minitron: a plain MLP with squared ReLU, norms with a bias."""
-    return replace(llama(f), is_gated=False, norm_size=2)
 
 
 def _qwen2(f: Fields) -> Model:
@@ -93,31 +100,15 @@ def _gemma3(f: Fields) -> Model:
     return _windowed(f, model, layers=model.layers - model.layers // pattern)
 
 
-def _phi3(f: Fields) -> Model:
-    return _windowed(
-        f, replace(llama(f), has_qkv_bias=False, has_out_bias=False, has_mlp_bias=False)
-    )
-
-
-def _olmo(f: Fields) -> Model:
-    """OLMo 1: its norms have no weights."""
-    return replace(llama(f), norm_size=0, has_mlp_bias=False)
-
-
 def _olmo2(f: Fields) -> Model:
     """OLMo 2 and 3: norms after attention and MLP, and over all queries and all keys."""
-    model = replace(llama(f), has_mlp_bias=False)
-    return replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
+    return _with_wide_qk_norm(replace(llama(f), has_mlp_bias=False))
 
 
 def _internlm(f: Fields) -> Model:
     """InternLM 1 and 2: one `bias` for all four of attention."""
     bias = f.flag("bias", default=False)
     return replace(llama(f), has_qkv_bias=bias, has_out_bias=bias)
-
-
-def _baichuan(f: Fields) -> Model:
-    return replace(llama(f), has_qkv_bias=False, has_out_bias=False)
 
 
 def _stablelm(f: Fields) -> Model:
@@ -129,7 +120,7 @@ def _stablelm(f: Fields) -> Model:
     )
     parallel = f.flag("use_parallel_residual", default=False)
     if f.flag("qk_layernorm", default=False):
-        model = replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
+        model = _with_wide_qk_norm(model)
     return replace(model, norms_per_layer=1 if parallel else 2, is_parallel=parallel)
 
 
@@ -144,9 +135,7 @@ def _starcoder2(f: Fields) -> Model:
 
 def _cohere(f: Fields) -> Model:
     model = replace(llama(f, tied=True), norms_per_layer=1, is_parallel=True, has_mlp_bias=False)
-    if f.flag("use_qk_norm", default=False):
-        model = replace(model, qk_norm_params=(model.heads + model.kv_heads) * model.head_dim)
-    return model
+    return _with_wide_qk_norm(model) if f.flag("use_qk_norm", default=False) else model
 
 
 def _glm(f: Fields) -> Model:
@@ -168,23 +157,19 @@ def _mixtral(f: Fields) -> Model:
         top_k=f.count("num_experts_per_tok", default=2),
         ffn_hidden=model.ffn_hidden,
     )
-    return replace(model, experts=_checked(f, experts))
+    return _mixture(f, model, experts)
 
 
 def _qwen2_moe(f: Fields) -> Model:
     model = replace(_qwen2(f), has_qkv_bias=f.flag("qkv_bias", default=True))
     shared = f.count("shared_expert_intermediate_size", default=5632, at_least=0)
-    return replace(
-        model,
-        experts=_checked(
-            f, replace(_qwen_experts(f, model), shared_ffn_hidden=shared, has_shared_gate=True)
-        ),
-    )
+    experts = replace(_qwen_experts(f, model), shared_ffn_hidden=shared, has_shared_gate=True)
+    return _mixture(f, model, experts)
 
 
 def _qwen3_moe(f: Fields) -> Model:
     model = replace(llama(f), has_qk_norm=True, has_mlp_bias=False)
-    return replace(model, experts=_checked(f, _qwen_experts(f, model)))
+    return _mixture(f, model, _qwen_experts(f, model))
 
 
 def _qwen_experts(f: Fields, model: Model) -> Experts:
@@ -200,17 +185,13 @@ def _qwen_experts(f: Fields, model: Model) -> Experts:
 
 
 def _olmoe(f: Fields) -> Model:
-    model = replace(llama(f), has_mlp_bias=False)
+    model = _olmo2(f)
     experts = Experts(
         num=f.count("num_experts", "num_local_experts", default=64),
         top_k=f.count("num_experts_per_tok", default=8),
         ffn_hidden=model.ffn_hidden,
     )
-    return replace(
-        model,
-        qk_norm_params=(model.heads + model.kv_heads) * model.head_dim,
-        experts=_checked(f, experts),
-    )
+    return _mixture(f, model, experts)
 
 
 def _gpt_oss(f: Fields) -> Model:
@@ -225,7 +206,7 @@ def _gpt_oss(f: Fields) -> Model:
         ffn_hidden=model.ffn_hidden,
         has_router_bias=True,
     )
-    return _windowed(f, replace(model, experts=_checked(f, experts)), layers=-(-model.layers // 2))
+    return _windowed(f, _mixture(f, model, experts), layers=-(-model.layers // 2))
 
 
 def _deepseek(f: Fields) -> Model:
@@ -263,7 +244,7 @@ def _deepseek(f: Fields) -> Model:
         num_dense_layers=num_dense,
         has_router_bias=_balances(f),
     )
-    return replace(model, experts=_checked(f, experts))
+    return _mixture(f, model, experts)
 
 
 def _q_rank(f: Fields) -> int | None:
@@ -287,19 +268,11 @@ def with_further_layers(model: Model, num: int) -> Model:
         + 2 * model.hidden**2
         + 3 * model.hidden * model.norm_size
     )
-    if model.experts is None:
-        every = active = attention_and_norms + model.dense_mlp_params
-    else:
-        every = (
-            attention_and_norms
-            + model.router_and_shared_params
-            + model.experts.num * model.expert_params
-        )
-        active = (
-            attention_and_norms
-            + model.router_and_shared_params
-            + model.experts.top_k * model.expert_params
-        )
+    every = active = attention_and_norms + model.dense_mlp_params
+    if model.experts is not None:
+        shared = attention_and_norms + model.router_and_shared_params
+        every = shared + model.experts.num * model.expert_params
+        active = shared + model.experts.top_k * model.expert_params
     return replace(model, extra_layer_params=num * every, extra_layer_active_params=num * active)
 
 
@@ -327,7 +300,7 @@ def _llama4(f: Fields) -> Model:
     )
     window = f.count("attention_chunk_size", default=8192)
     model = replace(model, window=window, num_window_layers=model.layers - model.layers // 4)
-    return replace(model, experts=_checked(f, experts))
+    return _mixture(f, model, experts)
 
 
 def _glm4_moe(f: Fields) -> Model:
@@ -342,7 +315,7 @@ def _glm4_moe(f: Fields) -> Model:
         num_dense_layers=min(f.count("first_k_dense_replace", default=1, at_least=0), model.layers),
         has_router_bias=True,
     )
-    return replace(model, experts=_checked(f, experts))
+    return _mixture(f, model, experts)
 
 
 def _balances(f: Fields) -> bool:
@@ -354,13 +327,13 @@ def _balances(f: Fields) -> bool:
     return method == "noaux_tc" or (not method and f.word("model_type") == "deepseek_v3")
 
 
-def _checked(f: Fields, experts: Experts) -> Experts:
+def _mixture(f: Fields, model: Model, experts: Experts) -> Model:
     if experts.top_k > experts.num:
         raise f.fault(
             f"a token cannot go to {experts.top_k} of {experts.num} experts: see "
             "num_experts_per_tok"
         )
-    return experts
+    return replace(model, experts=experts)
 
 
 FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
@@ -369,7 +342,8 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "ministral": _mistral,
     "mixtral": _mixtral,
     "qwen": _qwen,
-    "nemotron": _nemotron,
+    # Nemotron-4 and Minitron: a plain MLP with squared ReLU, norms with a bias.
+    "nemotron": _but(is_gated=False, norm_size=2),
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
@@ -381,14 +355,15 @@ FAMILIES: Mapping[str, Callable[[Fields], Model]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
-    "phi3": _phi3,
-    "olmo": _olmo,
+    "phi3": _mistral,
+    # Its norms have no weights.
+    "olmo": _but(norm_size=0, has_mlp_bias=False),
     "olmo2": _olmo2,
     "olmo3": lambda f: _windowed(f, _olmo2(f)),
     "olmoe": _olmoe,
     "internlm": _internlm,
     "internlm2": _internlm,
-    "baichuan": _baichuan,
+    "baichuan": _but(has_qkv_bias=False, has_out_bias=False),
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
     "cohere": _cohere,

@@ -46,9 +46,11 @@ def name_parts(layout: Layout) -> list[tuple[str, str]]:
         parts.append(_shards(layout))
     if layout.is_sequence_parallel:
         parts.append(("sp", "tensor ranks share norms and residuals too (sequence parallelism)"))
-    if layout.recompute != "none":
-        words = RECOMPUTE_WORDS.get(layout.recompute, "some activations are computed again")
-        parts.append((layout.recompute, words))
+    if layout.recompute_layers:
+        some = f"{layout.recompute_layers} layers of each stage compute their forward again"
+        parts.append((f"{layout.recompute}{layout.recompute_layers}", f"{some} in backward"))
+    elif layout.recompute != "none":
+        parts.append((layout.recompute, RECOMPUTE_WORDS[layout.recompute]))
     if layout.schedule != "1f1b":
         parts.append((layout.schedule, SCHEDULE_WORDS[layout.schedule]))
     if layout.offload != "none":

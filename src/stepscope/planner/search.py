@@ -44,18 +44,6 @@ STATES, ACTIVATIONS, HOST = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
-    """A layout that was asked for, and where it stands."""
-
-    choice: Choice
-    fits: bool
-    num_faster: int
-    """Layouts that fit and are faster."""
-    num_cuts_faster: int
-    """Cuts of devices and micro-batch whose fastest layout is faster than it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """What a search came to."""
 
@@ -73,7 +61,6 @@ class SearchResult:
     """Those that nothing beats in both memory and time, the fastest first."""
     smallest: Choice | None
     """The least memory of all, fit or not; None where no layout divides the job."""
-    rivals: tuple[Rival, ...] = ()
 
 
 def search(
@@ -81,7 +68,6 @@ def search(
     space: Space | None = None,
     *,
     top: int = 20,
-    rivals: Sequence[Layout] = (),
     num_workers: int | None = 1,
 ) -> SearchResult:
     """Try all of a space.
@@ -89,14 +75,12 @@ def search(
     `num_workers=None` is a process per core where the space is large enough to be worth it.
     """
     grid = Grid(job, space or Space())
-    compared = choices_of(job, Layouts.of(rivals))
-    bars = tuple(choice.step_s for choice in compared)
     num_kept = max(top * KEPT_PER_SHOWN, 200)
-    part = _Part.empty(len(bars))
+    part = _Part.empty()
     # What is recommended leaves room; where nothing does, what just fits.
     for limit in (job.cluster.roomy_bytes, job.cluster.usable_bytes):
-        asked = _Asked(bars=bars, num_kept=num_kept, limit_bytes=limit)
-        parts = [_Part.empty(len(bars))]
+        asked = _Asked(num_kept=num_kept, limit_bytes=limit)
+        parts = [_Part.empty()]
         for piece in _evaluated(grid, asked, num_workers):
             parts.append(piece)
             if len(parts) >= AT_ONCE:
@@ -106,7 +90,7 @@ def search(
             if grid.space.is_recompute_free:
                 part = _with_partial(job, part, limit)
             break
-    return _result(job, grid, part, compared, top)
+    return _result(job, grid, part, top)
 
 
 def _with_partial(job: TrainingJob, part: _Part, limit_bytes: float) -> _Part:
@@ -134,8 +118,6 @@ def _with_partial(job: TrainingJob, part: _Part, limit_bytes: float) -> _Part:
 class _Asked:
     """What is asked of every piece."""
 
-    bars: tuple[float, ...]
-    """Steps of rivals: how many layouts are faster is counted."""
     num_kept: int
     limit_bytes: float
     """Of a device that a layout may fill."""
@@ -226,15 +208,14 @@ class _Part:
     recomputed: _Rows
     """The fastest of those that recompute every layer."""
     smallest: _Rows
-    num_faster: tuple[int, ...]
 
     @staticmethod
-    def empty(num_bars: int) -> _Part:
+    def empty() -> _Part:
         none = _Rows(layouts=Layouts.of([]), step_s=np.zeros(0), memory_bytes=np.zeros(0))
         counts = dict.fromkeys((STATES, ACTIVATIONS, HOST), 0)
         names = ("fastest", "of_cuts", "front", "recomputed", "smallest")
         rows = dict.fromkeys(names, none)
-        return _Part(num=0, num_fit=0, too_large=counts, num_faster=(0,) * num_bars, **rows)
+        return _Part(num=0, num_fit=0, too_large=counts, **rows)
 
 
 def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
@@ -251,9 +232,6 @@ def _merged(parts: Sequence[_Part], num_kept: int) -> _Part:
         front=_front(_Rows.joined([part.front for part in parts])),
         recomputed=_first(_Rows.joined([part.recomputed for part in parts]), num_kept),
         smallest=smallest.take(np.argsort(smallest.memory_bytes, kind="stable")[:1]),
-        num_faster=tuple(
-            sum(nums) for nums in zip(*(part.num_faster for part in parts), strict=True)
-        ),
     )
 
 
@@ -331,7 +309,6 @@ def _evaluate(grid: Grid, bounds: tuple[int, int], asked: _Asked) -> _Part:
             step_s=np.full(len(smallest), np.nan),
             memory_bytes=least[smallest],
         ),
-        num_faster=tuple(int((step < bar * (1 - 1e-9)).sum()) for bar in asked.bars),
     )
 
 
@@ -414,23 +391,11 @@ def _near_front(rows: _Rows) -> Floats:
 # The answer.
 
 
-def _result(
-    job: TrainingJob, grid: Grid, part: _Part, compared: Sequence[Choice], top: int
-) -> SearchResult:
+def _result(job: TrainingJob, grid: Grid, part: _Part, top: int) -> SearchResult:
     rows = _Rows.joined([part.fastest, part.of_cuts])
     best = choices_of(job, rows.layouts.take(_shown(rows, top)))
     front = choices_of(job, part.front.layouts.take(_bends(part.front)))
     smallest = choices_of(job, part.smallest.layouts)
-    of_cuts = part.of_cuts.step_s
-    rivals = [
-        Rival(
-            choice=replace(choice, why=why(choice, best[0]) if best else ""),
-            fits=choice.memory_bytes <= job.cluster.usable_bytes,
-            num_faster=num,
-            num_cuts_faster=int((of_cuts < choice.step_s * (1 - 1e-9)).sum()),
-        )
-        for choice, num in zip(compared, part.num_faster, strict=True)
-    ]
     return SearchResult(
         job=job,
         space=grid.space,
@@ -441,7 +406,6 @@ def _result(
         best=tuple(replace(choice, why=why(choice, best[0])) for choice in best),
         front=tuple(front),
         smallest=smallest[0] if smallest else None,
-        rivals=tuple(rivals),
     )
 
 

@@ -392,16 +392,6 @@ class Shortfall:
     helps: tuple[str, ...]
     """Each tried: it makes the job fit."""
 
-    def __str__(self) -> str:
-        need, has = self.memory_bytes / GIB, (self.memory_bytes - self.missing_bytes) / GIB
-        helps = (
-            f"what helps: {'; '.join(self.helps)}" if self.helps else "nothing that we tried helps"
-        )
-        return (
-            f"it does not fit: the least is {need:.1f} GiB a device ({self.layout}) and there are "
-            f"{has:.1f} that a job can fill; {helps}"
-        )
-
 
 def shortfall(job: TrainingJob, space: Space | None = None) -> Shortfall | None:
     """None where some layout fits, or none divides the job (see `check_job`)."""

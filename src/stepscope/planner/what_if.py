@@ -50,7 +50,6 @@ class Largest:
     choice: Choice | None
     named: Model | None
     """The largest of the built-in models."""
-    named_choice: Choice | None
 
 
 def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
@@ -78,7 +77,6 @@ def largest_model(job: TrainingJob, space: Space | None = None) -> Largest:
         model=model,
         choice=None if model is None else fastest(replace(job, model=model), space),
         named=named,
-        named_choice=None if named is None else fastest(replace(job, model=named), space),
     )
 
 
@@ -158,35 +156,16 @@ class Point:
     """A job on so many devices."""
 
     num_devices: int
-    global_batch: int
     choice: Choice | None
     """None where nothing fits or divides."""
-    efficiency: float | None
-    """Tokens per second and device, over those of the first point that fits."""
 
 
 def scaling(
-    job: TrainingJob, space: Space | None, nums_devices: Sequence[int], *, grows_batch: bool = False
+    job: TrainingJob, space: Space | None, nums_devices: Sequence[int]
 ) -> tuple[Point, ...]:
-    """The best on each number of devices.
-
-    With `grows_batch` each has as many sequences a device as the job has.
-    """
-    points: list[Point] = []
-    first: Choice | None = None
-    for num in nums_devices:
-        batch = job.global_batch
-        if grows_batch:
-            batch = max(1, batch * num // job.cluster.num_devices)
-        choice = fastest(replace(job, cluster=resized(job.cluster, num), global_batch=batch), space)
-        first = first or choice
-        efficiency = None
-        if choice is not None and first is not None:
-            efficiency = choice.tokens_per_s_per_device / first.tokens_per_s_per_device
-        points.append(
-            Point(num_devices=num, global_batch=batch, choice=choice, efficiency=efficiency)
-        )
-    return tuple(points)
+    """The best on each number of devices."""
+    jobs = ((num, replace(job, cluster=resized(job.cluster, num))) for num in nums_devices)
+    return tuple(Point(num_devices=num, choice=fastest(each, space)) for num, each in jobs)
 
 
 # What if.
@@ -213,18 +192,6 @@ class Changed:
     job: TrainingJob
     choice: Choice | None
     """The best layout then."""
-    kept: Choice | None
-    """The baseline's own layout then; None where it no longer fits or divides."""
-    speedup: float | None
-    """In tokens per second."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """A job as it is, and under some changes."""
-
-    baseline: Choice | None
-    changed: tuple[Changed, ...]
 
 
 _FACTOR = re.compile(r"(?:x\s*)?(\d{1,6}(?:\.\d{1,6})?)(?:\s*x)?|1/([1-9]\d{0,5})", re.IGNORECASE)
@@ -313,43 +280,14 @@ def _whole(quantity: str, value: float) -> int:
     return round(value)
 
 
-def what_if(job: TrainingJob, changes: Sequence[Change], space: Space | None = None) -> WhatIf:
-    """The best layout as things are, and after each change on its own."""
-    baseline = fastest(job, space)
-    return WhatIf(
-        baseline=baseline,
-        changed=tuple(_changed(job, change, space, baseline) for change in changes),
+def what_if(
+    job: TrainingJob, changes: Sequence[Change], space: Space | None = None
+) -> tuple[Changed, ...]:
+    """The best layout after each change on its own."""
+    jobs = ((change, changed_job(job, change)) for change in changes)
+    return tuple(
+        Changed(change=change, job=each, choice=fastest(each, space)) for change, each in jobs
     )
-
-
-def _changed(
-    job: TrainingJob, change: Change, space: Space | None, baseline: Choice | None
-) -> Changed:
-    after = changed_job(job, change)
-    choice = fastest(after, space)
-    speedup = (
-        None if choice is None or baseline is None else choice.tokens_per_s / baseline.tokens_per_s
-    )
-    return Changed(
-        change=change, job=after, choice=choice, kept=_kept(after, baseline), speedup=speedup
-    )
-
-
-def _kept(job: TrainingJob, baseline: Choice | None) -> Choice | None:
-    """The same layout, with as many data ranks and micro-batches as there is room for."""
-    if baseline is None:
-        return None
-    layout = baseline.layout
-    others = layout.tp * layout.pp * layout.cp
-    recompute = ("none", "full") if layout.recompute_layers else (layout.recompute,)
-    pinned = Space(
-        tp=(layout.tp,), pp=(layout.pp,), vpp=(layout.vpp,), cp=(layout.cp,), ep=(layout.ep,),
-        micro_batch=(layout.micro_batch,), zero_stage=(layout.zero_stage,), shard=(layout.shard,),
-        is_sequence_parallel=(layout.is_sequence_parallel,), recompute=recompute,
-        schedule=(layout.schedule,), offload=(layout.offload,), is_flash=(layout.is_flash,),
-        dp=(max(1, job.cluster.num_devices // others),), spans_nodes=True,
-    )  # fmt: skip
-    return fastest(job, pinned)
 
 
 # Time and cost.

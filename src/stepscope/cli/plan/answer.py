@@ -9,8 +9,7 @@ from typing import Any
 from stepscope.cli.plan.job import job_of
 from stepscope.cli.plan.options import JobOptions, Pins, Questions
 from stepscope.errors import UsageError
-from stepscope.planner import validate as checks
-from stepscope.planner import what_if as recipes
+from stepscope.planner import validate, what_if
 from stepscope.planner.choice import Choice, choice_of, why
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.emit import restricted
@@ -35,7 +34,7 @@ def answer(
     space = space_of(pins)
     if target is not None:
         space = restricted(space, target, job.cluster.num_devices)
-    largest = recipes.largest_model(job, space) if questions.largest else None
+    largest = what_if.largest_model(job, space) if questions.largest else None
     if options.model is None and largest is not None and largest.model is not None:
         job = replace(job, model=largest.model)
     check(job, space)
@@ -58,7 +57,7 @@ def answer(
         explained=explained,
         budget=None
         if questions.tokens is None or best is None
-        else recipes.budget(job, best, questions.tokens),
+        else what_if.budget(job, best, questions.tokens),
         what_ifs=what_ifs_of(job, space, questions.what_if),
         scaling=scaling_of(job, space, questions.scaling or ()),
         largest=None if largest is None else largest_of(job, largest),
@@ -120,29 +119,27 @@ def explained_of(job: TrainingJob, word: str, result: SearchResult, space: Space
             and getattr(layout, name) == getattr(plain, name)
         ):
             layout = replace(layout, **{name: pinned[0]})
-    checks.check_layout(job, layout)
+    validate.check_layout(job, layout)
     choice = choice_of(job, layout)
     return account_of(job, replace(choice, why=why(choice, result.best[0]) if result.best else ""))
 
 
 def what_ifs_of(job: TrainingJob, space: Space, words: list[str]) -> tuple[Variant, ...]:
-    changes = [recipes.parse_change(word) for word in words]
-    if not changes:
-        return ()
+    changes = [what_if.parse_change(word) for word in words]
     return tuple(
         _variant(each.change.words, each.job, each.choice)
-        for each in recipes.what_if(job, changes, space).changed
+        for each in what_if.what_if(job, changes, space)
     )
 
 
 def scaling_of(job: TrainingJob, space: Space, nums: tuple[int, ...]) -> tuple[Variant, ...]:
-    points = recipes.scaling(job, replace(space, dp=None), nums) if nums else ()
+    points = what_if.scaling(job, replace(space, dp=None), nums)
     return tuple(
         _variant(str(each.num_devices), job, each.choice, each.num_devices) for each in points
     )
 
 
-def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
+def largest_of(job: TrainingJob, largest: what_if.Largest) -> Variant:
     if largest.model is None:
         return Variant(
             name="none: not even the smallest fits", num_devices=job.cluster.num_devices, best=None
@@ -163,9 +160,9 @@ def largest_of(job: TrainingJob, largest: recipes.Largest) -> Variant:
 
 def smallest_of(job: TrainingJob, space: Space) -> Variant:
     free = replace(space, dp=None)
-    smallest = recipes.smallest_cluster(job, free)
+    smallest = what_if.smallest_cluster(job, free)
     if smallest is None:
-        return Variant(name=f"none of up to {recipes.MOST_NODES} nodes", num_devices=0, best=None)
+        return Variant(name=f"none of up to {what_if.MOST_NODES} nodes", num_devices=0, best=None)
     nodes = smallest.job.cluster.num_nodes
     name = (
         f"{smallest.num_devices} x {job.cluster.device.name}, in {nodes} "
@@ -210,12 +207,12 @@ def assumed(options: JobOptions, job: TrainingJob) -> list[str]:
 
 
 def warned(job: TrainingJob, account: Account | None) -> list[str]:
-    return [] if account is None else checks.warnings(job, account.layout)
+    return [] if account is None else validate.warnings(job, account.layout)
 
 
 def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     """What to do where nothing fits: how near the smallest comes, and what was tried and helps."""
-    short = checks.shortfall(job, space)
+    short = validate.shortfall(job, space)
     if short is None:
         return ()
     lines = [
@@ -227,7 +224,7 @@ def advice_of(job: TrainingJob, space: Space) -> tuple[str, ...]:
     lines += [f"It fits with this: {each}." for each in short.helps]
     if not any("smallest cluster" in each for each in short.helps):
         lines.append(
-            f"No cluster of up to {recipes.MOST_NODES} nodes of this device was found to hold it "
+            f"No cluster of up to {what_if.MOST_NODES} nodes of this device was found to hold it "
             f"with a batch of {job.global_batch}."
         )
     if any("offload" in each for each in short.helps):
@@ -241,7 +238,7 @@ def room_advice(job: TrainingJob, account: Account) -> tuple[str, ...]:
     """The layout next to one that does not fit."""
     if account.fits:
         return ()
-    room = checks.memory_fit(job, account.layout)
+    room = validate.memory_fit(job, account.layout)
     part = MEMORY_WORDS[room.largest_part]
     near = "" if room.nearest is None else f" Nearest that fits: {room.nearest}."
     return (
@@ -255,21 +252,21 @@ def room_advice(job: TrainingJob, account: Account) -> tuple[str, ...]:
 def check(job: TrainingJob, space: Space) -> None:
     """Raise what cannot be, by the pin that makes it so where one does."""
     try:
-        checks.check_job(job, space)
+        validate.check_job(job, space)
     except UsageError:
         pinned = {
             name: values[0]
             for name in PINNED
             if (values := getattr(space, name)) and len(values) == 1
         }
-        if checks.job_problems(job) or not pinned.keys() & {"tp", "pp", "cp", "ep", "dp", "vpp"}:
+        if validate.job_problems(job) or not pinned.keys() & {"tp", "pp", "cp", "ep", "dp", "vpp"}:
             raise
         layout = Layout(**pinned)
         if "dp" not in pinned:
             layout = replace(
                 layout, dp=max(1, job.cluster.num_devices // (layout.tp * layout.cp * layout.pp))
             )
-        checks.check_layout(
+        validate.check_layout(
             job,
             replace(layout, num_micro=max(1, job.global_batch // (layout.dp * layout.micro_batch))),
         )

@@ -22,7 +22,7 @@ def run_check(arguments: argparse.Namespace, output: Output) -> int:
     from stepscope.planner.launch.read import read_settings
     from stepscope.report.plan.check import check_document, check_json
 
-    if arguments.emit is not None or arguments.beside is not None:
+    if arguments.emit is not None or arguments.recorded_memory is not None:
         raise UsageError("--check reads one configuration: leave out --emit and --beside")
     if output.format == "html":
         raise UsageError("--check has text and JSON: leave out --format html")

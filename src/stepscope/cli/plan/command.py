@@ -161,14 +161,14 @@ def _add_pins(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--sp",
         action=argparse.BooleanOptionalAction,
-        help="sequence parallelism beside tensor parallelism",
+        help="sequence parallelism of tensor ranks",
     )
     group.add_argument("--recompute", choices=RECOMPUTE, help="of activations")
     group.add_argument("--schedule", choices=SCHEDULES, help="of the pipeline")
     group.add_argument(
         "--offload", choices=OFFLOAD, help="to the host's memory; none unless asked for"
     )
-    group.add_argument("--allow-offload", action="store_true", help="try offload beside the rest")
+    group.add_argument("--allow-offload", action="store_true", help="try offload too")
     group.add_argument(
         "--host-memory", type=_positive, metavar="GIB", help="of a node, for what is offloaded"
     )
@@ -219,9 +219,10 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--beside",
+        dest="recorded_memory",
         nargs="+",
         metavar="FILE",
-        help="a memory snapshot, memory_stats or memory timeline to hold the plan against",
+        help="a memory snapshot, memory_stats or memory timeline to compare the plan with",
     )
     group.add_argument(
         "--tokens",
@@ -261,14 +262,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rows is not None:
         if output.format != "json":
             raise UsageError("--rows prints JSON lines: give --format json")
-        if arguments.model or arguments.cluster or arguments.from_run or arguments.beside:
+        if arguments.model or arguments.cluster or arguments.from_run or arguments.recorded_memory:
             raise UsageError(
                 "each row has its own model and cluster: leave out --model, --cluster, --from and "
                 "--beside"
             )
         return _run_rows(arguments.rows, output.out)
     if arguments.from_run is not None and arguments.model is None:
-        if arguments.beside is not None:
+        if arguments.recorded_memory is not None:
             raise UsageError(
                 "--beside compares a model's plan with a recording: give --model and --cluster too"
             )
@@ -293,35 +294,35 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.cli.plan.answer import answer
 
     memory = None
-    if arguments.beside is not None:
-        from stepscope.cli.plan.recorded_memory import laid_beside, read_memory
+    if arguments.recorded_memory is not None:
+        from stepscope.cli.plan.recorded_memory import compared_memory, read_memory
 
-        memory = read_memory(arguments.beside)
+        memory = read_memory(arguments.recorded_memory)
     plan = answer(
         options_of(JobOptions, arguments),
         options_of(Pins, arguments),
         options_of(Questions, arguments),
     )
-    _print_or_write(plan, None if memory is None else laid_beside(plan, *memory), output)
+    _print_or_write(plan, None if memory is None else compared_memory(plan, *memory), output)
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print_or_write(plan: Plan, beside: MeasuredMemory | None, output: Output) -> None:
+def _print_or_write(plan: Plan, recorded: MeasuredMemory | None, output: Output) -> None:
     """The plan, to the file or to standard output."""
     from stepscope.cli.report import put_document, put_or_write
 
     if output.format == "json":
         from stepscope.report.plan.json import plan_json
 
-        put_or_write(plan_json(plan, beside) + "\n", output.out)
+        put_or_write(plan_json(plan, recorded) + "\n", output.out)
     elif output.format == "html":
         from stepscope.report.plan.html import plan_html
 
-        put_or_write(plan_html(plan, beside), output.out)
+        put_or_write(plan_html(plan, recorded), output.out)
     else:
         from stepscope.report.plan.text import plan_document
 
-        put_document(plan_document(plan, beside), output.out)
+        put_document(plan_document(plan, recorded), output.out)
 
 
 def _run_rows(path: Path, out: Path | None) -> int:

@@ -105,8 +105,8 @@ def _memory(account: Account, job: Job) -> tuple[float, float | None]:
     """What the allocator was planned to reserve, and the most that it did."""
     parts = account.memory_parts_bytes
     planned = account.memory_bytes - parts.get("context", 0.0)
-    beside = job.facts.auxiliary
-    report = None if beside is None else beside.memory
+    auxiliary = job.facts.auxiliary
+    report = None if auxiliary is None else auxiliary.memory
     if report is None:
         return planned, None
     kinds = ("reserved_bytes", "reserved_at_peak_bytes", "reserved_now_bytes")
@@ -205,7 +205,7 @@ def _notes(
     if source == "trace":
         notes.append("the step was timed under the profiler; --step-ms gives it without")
     if reserved is None:
-        notes.append("memory was not recorded: give a memory snapshot beside the run")
+        notes.append("memory was not recorded: give a memory snapshot with the run")
     if recalibrated_s is None:
         notes.append("the plan cannot be made again from its file, so factors are plain ratios")
     return notes

@@ -1,5 +1,4 @@
-"""The plan's memory beside a recording of it: what `plan --beside` reads, and how the two are laid
-side by side.
+"""The plan's memory compared with a recording of it: what `plan --beside` reads, and the table.
 
 The plan's parts of one device add up to its peak of tensors; with the allocator's slack they are
 what is reserved.
@@ -54,7 +53,7 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
             raise InputError(f"{'; '.join(notes) or nothing}. {WANTED}.")
         if strange:
             notes.append(
-                f"{len(strange)} other file(s) beside the recordings of memory were not read"
+                f"{len(strange)} other file(s) next to the recordings of memory were not read"
             )
         return recorded.memory, (*inputs.notes, *notes)
 
@@ -69,8 +68,10 @@ def _known_as(source: Source) -> str:
     return "" if source.format is None else f": its format is {source.format}"
 
 
-def laid_beside(plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()) -> MeasuredMemory:
-    """The layout that was asked about, or the best one, beside what was recorded."""
+def compared_memory(
+    plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
+) -> MeasuredMemory:
+    """The layout that was asked about, or the best one, compared with what was recorded."""
     from stepscope.report.plan.measured_memory import MeasuredMemory
 
     account = plan.explained or plan.best

@@ -148,7 +148,7 @@ class JudgedBy(Struct, frozen=True, kw_only=True):
     """The file that the machine's rates were read from."""
 
 
-class BesideRow(Struct, frozen=True, kw_only=True):
+class RecordedMemoryRow(Struct, frozen=True, kw_only=True):
     """One part of the memory. null is 'not planned' or 'not recorded'."""
 
     part: str
@@ -162,13 +162,13 @@ class BesideRow(Struct, frozen=True, kw_only=True):
     peak is of unknown use."""
 
 
-class Beside(Struct, frozen=True, kw_only=True):
+class RecordedMemory(Struct, frozen=True, kw_only=True):
     """One layout's memory and what was recorded, part by part."""
 
     layout: str | None
     """null where none fits: there is nothing planned then."""
     recordings: tuple[str, ...]
-    rows: tuple[BesideRow, ...]
+    rows: tuple[RecordedMemoryRow, ...]
     notes: tuple[str, ...]
 
 
@@ -199,5 +199,5 @@ class PlanContract(Contract, frozen=True, kw_only=True, tag="stepscope.plan/1"):
     """What to do where nothing fits."""
     layout_words: str | None = None
     """The explained or the best layout's name, spelled out part by part."""
-    beside: Beside | UnsetType = UNSET
+    beside: RecordedMemory | UnsetType = UNSET
     """There only with --beside."""

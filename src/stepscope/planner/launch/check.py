@@ -27,6 +27,11 @@ FULL_BUCKET = 100e6
 """Bytes of a bucket that keeps a link busy: its transfer is many times its latency."""
 LARGE_BUFFERS = 0.05
 """Of a device's memory: buckets that take more are named."""
+SAME_FIELDS = (
+    "tp", "pp", "vpp", "cp", "ep", "zero_stage", "is_sequence_parallel", "recompute", "schedule",
+    "offload", "is_flash",
+)  # fmt: skip
+"""Of settings, which a layout has too."""
 ERROR, SLOW, MEMORY, NOTE = "error", "slow", "memory", "note"
 
 
@@ -146,23 +151,8 @@ def layout_of(settings: Settings, job: TrainingJob) -> Layout | None:
     shard = settings.shard
     if settings.copies is not None and settings.copies > 1 and settings.zero_stage == 3:
         shard = dp * settings.cp // settings.copies if dp % settings.copies == 0 else 0
-    return Layout(
-        tp=settings.tp,
-        pp=settings.pp,
-        vpp=settings.vpp,
-        dp=dp,
-        cp=settings.cp,
-        ep=settings.ep,
-        micro_batch=micro,
-        num_micro=num_micro,
-        zero_stage=settings.zero_stage,
-        shard=shard,
-        is_sequence_parallel=settings.is_sequence_parallel,
-        recompute=settings.recompute,
-        schedule=settings.schedule,
-        offload=settings.offload,
-        is_flash=settings.is_flash,
-    )
+    same = {name: getattr(settings, name) for name in SAME_FIELDS}
+    return Layout(**same, dp=dp, micro_batch=micro, num_micro=num_micro, shard=shard)
 
 
 def _batch_faults(settings: Settings, job: TrainingJob | None) -> Iterator[Fault]:

@@ -48,10 +48,10 @@ def measured_memory_section(measured: MeasuredMemory) -> Section:
     )
 
 
-def measured_memory_contract(measured: MeasuredMemory) -> document.Beside:
+def measured_memory_contract(measured: MeasuredMemory) -> document.RecordedMemory:
     """The key `beside` of the JSON."""
-    rows = tuple(filled(document.BesideRow, row) for row in measured.rows)
-    return filled(document.Beside, measured, rows=rows)
+    rows = tuple(filled(document.RecordedMemoryRow, row) for row in measured.rows)
+    return filled(document.RecordedMemory, measured, rows=rows)
 
 
 def _aside(measured: MeasuredMemory) -> str:
