@@ -59,7 +59,6 @@ class CacheKey:
 
     @property
     def without_versions(self) -> tuple[str, str, str, str]:
-        """The key without the versions."""
         return (self.what, self.shapes, self.dtype, self.device)
 
 
