@@ -87,8 +87,6 @@ class Quantities(Struct, frozen=True, kw_only=True):
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One condition of a gate."""
-
     text: str
     source: str
     """Where it was given: `--fail-if`, or the place in the budget."""

@@ -17,8 +17,6 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """All of them."""
-
     checks: tuple[Check, ...]
 
     @property

@@ -7,8 +7,6 @@ from msgspec import Struct
 
 
 class OperatorView(Struct, frozen=True, kw_only=True):
-    """All calls of one operator."""
-
     name: str
     count: int
     host_ns: int

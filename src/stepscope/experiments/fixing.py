@@ -43,8 +43,6 @@ NAMED = re.compile(r"\b([a-z_]{2,40})=([\w.:-]{1,40})")
 
 
 class FixPolicy(Struct, frozen=True, kw_only=True):
-    """What is tried."""
-
     most: int = 8
     """Findings tried, each with runs of its own."""
     least_gain: float = 1.01
@@ -84,8 +82,6 @@ def propose(
 
 
 class Loop(NamedTuple):
-    """What the loop came to."""
-
     attempts: tuple[Attempt, ...]
     kept: Change
     whole: Verified | None

@@ -33,8 +33,6 @@ from stepscope.workload.operands import (
 
 
 class Pointwise(Struct, frozen=True, kw_only=True):
-    """One pointwise operator."""
-
     num_args: int
     """Arguments that can be tensors; a tensor after them is `out=`."""
     flops: int = 1
@@ -48,7 +46,6 @@ class Pointwise(Struct, frozen=True, kw_only=True):
 
 
 def pointwise_work(spec: Pointwise, inputs: ParsedInputs) -> Work | None:
-    """The work of one pointwise operator."""
     reads = operands(inputs, range(spec.num_args))
     dims = broadcast([tensor.dims for tensor in reads])
     if not reads or dims is None or ("TensorList" in inputs.types):

@@ -40,8 +40,6 @@ from stepscope.workload.pointwise import Pointwise, pointwise_work
 
 
 class Reduction(Struct, frozen=True, kw_only=True):
-    """One reduction."""
-
     flops: int = 1
     """Per element of the input."""
     one_dim: bool = False

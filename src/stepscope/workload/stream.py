@@ -57,7 +57,6 @@ class Stream(Struct, frozen=True, kw_only=True):
 
 
 def stream_work(spec: Stream, inputs: ParsedInputs) -> Work | None:
-    """The work of one pass."""
     like = _written_like(spec, inputs)
     first = operand(inputs, spec.reads[0])
     main = operand(inputs, spec.like[0]) if spec.like else first

@@ -198,8 +198,6 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 class Verified(Struct, frozen=True, kw_only=True):
-    """What an experiment proved."""
-
     verdict: str
     because: str
     speedup: Interval | None

@@ -79,8 +79,6 @@ class Deviation(Struct, frozen=True, kw_only=True):
 
 
 class Trying(Struct, frozen=True, kw_only=True):
-    """One configuration."""
-
     settings: Mapping[str, Value]
     """Empty: as the function runs when nothing is said."""
     outcome: str
@@ -128,8 +126,6 @@ class Floor(Struct, frozen=True, kw_only=True, rename={"bytes_moved": "bytes"}):
 
 
 class CaseResult(Struct, frozen=True, kw_only=True):
-    """One timed case."""
-
     case: Case
     floor: Floor
     times: tuple[Timed | None, ...]

@@ -200,7 +200,6 @@ class CompilerReport(Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> CompilerRecording:
-        """All recordings as one."""
         return reduce(
             CompilerRecording.joined, self.recordings or (CompilerRecording(format="", paths=()),)
         )

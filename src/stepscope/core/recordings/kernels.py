@@ -214,8 +214,6 @@ class KernelRecording(Recording, frozen=True, kw_only=True):
 
 
 class KernelReport(Struct, frozen=True, kw_only=True):
-    """All recordings of kernels."""
-
     recordings: tuple[KernelRecording, ...] = ()
 
     @property

@@ -14,8 +14,6 @@ something else for the job; or nothing says which."""
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
-    """One process."""
-
     pid: int
     role: str
     name: str

@@ -346,8 +346,6 @@ class SystemRecording(Recording, frozen=True, kw_only=True):
 
 
 class SystemReport(Struct, frozen=True, kw_only=True):
-    """All recordings of the machine."""
-
     recordings: tuple[SystemRecording, ...] = ()
 
     @property

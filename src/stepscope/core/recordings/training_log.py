@@ -163,8 +163,6 @@ class TrainingRecording(Recording, frozen=True, kw_only=True):
 
 
 class TrainingLog(Struct, frozen=True, kw_only=True):
-    """All logs of a run."""
-
     recordings: tuple[TrainingRecording, ...] = ()
 
     @property

@@ -15,8 +15,6 @@ from stepscope.experiments.kernels.target import Inputs
 
 
 class CallResult(Struct, frozen=True, kw_only=True):
-    """What one call gave."""
-
     outputs: dict[str, Any]
     inputs: dict[str, Any]
     """The tensors that went in, as they are afterwards."""

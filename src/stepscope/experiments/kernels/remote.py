@@ -36,8 +36,6 @@ class _GoneError(Exception):
 
 
 class _Worker:
-    """One process."""
-
     def __init__(self, opening: Opening) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open for as long as the process
         self._job = OwnedJob(

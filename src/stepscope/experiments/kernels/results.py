@@ -40,8 +40,6 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
 
 class SampleResult(Struct, frozen=True, kw_only=True):
-    """One sample of a time."""
-
     ns: float | None
     why: str | None = None
     is_broken: bool = False

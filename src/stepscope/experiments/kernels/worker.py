@@ -184,7 +184,6 @@ def describe(bench: KernelBench) -> Described:
 
 
 def answer(bench: KernelBench, request: Request) -> Answer:
-    """One request done."""
     try:
         if request.do == "describe":
             return Answer(described=describe(bench))

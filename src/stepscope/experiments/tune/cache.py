@@ -59,7 +59,6 @@ class CacheKey:
 
     @property
     def without_versions(self) -> tuple[str, str, str, str]:
-        """The key without the versions."""
         return (self.what, self.shapes, self.dtype, self.device)
 
 
@@ -309,21 +308,9 @@ def _decode(line: bytes) -> CacheEntry | None:
         or _when(read.at) is None
     ):
         return None
-    key = CacheKey(
-        what=read.what,
-        shapes=read.shapes,
-        dtype=read.dtype,
-        device=read.device,
-        versions=read.versions,
-    )
-    return CacheEntry(
-        key=key,
-        settings=read.settings,
-        ns=read.ns,
-        baseline_ns=read.baseline_ns,
-        at=read.at,
-        checked=read.checked,
-    )
+    fields = {name: value for name, value in msgspec.structs.asdict(read).items() if name != "v"}
+    key = CacheKey(**{name: fields.pop(name) for name in CacheKey.__slots__})
+    return CacheEntry(key=key, **fields)
 
 
 def _when(text: str) -> datetime | None:

@@ -135,8 +135,6 @@ class Pinned(Struct, frozen=True, kw_only=True):
 
 
 class Space(Struct, frozen=True, kw_only=True):
-    """All knobs together."""
-
     knobs: tuple[Knob, ...]
     pinned: Pinned | None = None
 

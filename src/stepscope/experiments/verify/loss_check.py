@@ -42,8 +42,6 @@ runs differ."""
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run's loss."""
-
     losses: tuple[StepLoss, ...]
 
     @property

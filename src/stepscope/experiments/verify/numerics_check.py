@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from stepscope.core.experiments.experiment import Gap, NumericsCheck
 from stepscope.core.experiments.trials import NumericRow
@@ -42,9 +43,11 @@ def check_numerics(
     """The candidate against the baseline; `again` is a second run of the baseline, empty where
     there was none."""
     loose = tolerance * GRADIENT_TOLERANCE
-    loss = _Quantity("loss", baseline, again, candidate, _loss, tolerance)
-    norm = _Quantity("gradient norm", baseline, again, candidate, _grad, loose)
-    size = _Quantity("parameters' norm", baseline, again, candidate, _size, tolerance)
+    loss = _Quantity("loss", baseline, again, candidate, attrgetter("loss"), tolerance)
+    norm = _Quantity("gradient norm", baseline, again, candidate, attrgetter("grad_norm"), loose)
+    size = _Quantity(
+        "parameters' norm", baseline, again, candidate, attrgetter("parameter_norm"), tolerance
+    )
     equal, compared = _digests(baseline, candidate)
     verdict, because = _verdict((loss, norm, size), equal == compared, compared)
     return NumericsCheck(
@@ -191,15 +194,3 @@ def _is_repeated(baseline: Rows, again: Rows, loss: Gap, norm: Gap) -> bool | No
     if not distances and not compared:
         return None
     return equal == compared and all(largest == 0 for largest in distances)
-
-
-def _loss(row: NumericRow) -> float | None:
-    return row.loss
-
-
-def _grad(row: NumericRow) -> float | None:
-    return row.grad_norm
-
-
-def _size(row: NumericRow) -> float | None:
-    return row.parameter_norm

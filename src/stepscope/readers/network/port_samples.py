@@ -66,8 +66,6 @@ class _Port:
 
 
 class PortSamples:
-    """All ports of a recording."""
-
     def __init__(self) -> None:
         self.ports: dict[str, _Port] = {}
         self.num = self.num_left_out = 0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -150,6 +151,11 @@ class ProcessTraceBuilder:
     def codes(self, texts: list[str]) -> Int64:
         return np.array([self.scanner.names[text] for text in texts], np.int64)
 
+    def numbered(self, columns: Sequence[Int64], name: Callable[..., str]) -> Int64:
+        """Codes of the names that numbers of some columns stand for, each name asked for once."""
+        rows, inverse = _distinct(columns)
+        return self.codes([name(*row) for row in rows])[inverse]
+
     def host_threads(self, ids: Int64) -> Int64:
         unique, inverse = np.unique(ids, return_inverse=True)
         pairs = [
@@ -158,9 +164,13 @@ class ProcessTraceBuilder:
         ]
         return np.array([self.scanner.threads[pair] for pair in pairs], np.int64)[inverse]
 
-    def assign_stream(self, columns: Columns, rows: dict[str, Int64]) -> None:
+    def add_device_work(self, rows: dict[str, Int64], kind: Kind, names: Int64) -> Columns:
         """Device, stream and the launching call; a stream is a thread of the device, as in
         torch.profiler's traces."""
+        columns = self.blank(rows, kind)
+        columns.name[:] = names
+        if "bytes" in rows:
+            columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
         device, stream = rows["deviceId"].copy(), rows["streamId"].copy()
         device[(device < 0) | (device > np.iinfo(np.int16).max)] = NONE
         stream[(stream < 0) | (stream >= NO_STREAM)] = NONE
@@ -173,6 +183,15 @@ class ProcessTraceBuilder:
         columns.device[:] = device
         columns.stream[:] = stream
         columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
+        self.chunks.append(columns)
+        return columns
+
+    def add_host_work(self, rows: dict[str, Int64], kind: Kind, names: Int64) -> Columns:
+        columns = self.blank(rows, kind)
+        columns.name[:] = names
+        columns.thread[:] = self.host_threads(rows["globalTid"])
+        self.chunks.append(columns)
+        return columns
 
 
 STREAM_COLUMNS = ("deviceId", "streamId", "correlationId")
@@ -189,15 +208,11 @@ def _kernels(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(KERNELS, *STREAM_COLUMNS, "demangledName", "shortName", *GEOMETRY)
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.KERNEL)
-    columns.name[:] = builder.names(
-        np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"])
-    )
-    builder.assign_stream(columns, rows)
+    ids = np.where(rows["demangledName"] != NONE, rows["demangledName"], rows["shortName"])
+    columns = builder.add_device_work(rows, Kind.KERNEL, builder.names(ids))
     shapes, inverse = _distinct([rows[column] for column in GEOMETRY])
     codes = [builder.scanner.details[_launch_key(shape)] for shape in shapes]
     columns.detail[:] = np.array(codes, np.int64)[inverse]
-    builder.chunks.append(columns)
 
 
 def _distinct(columns: Sequence[Int64]) -> tuple[list[list[int]], Int64]:
@@ -226,18 +241,12 @@ def _copies(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(COPIES, *STREAM_COLUMNS, "bytes", "copyKind", "srcKind", "dstKind")
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.MEMCPY)
-    memory = _labels(builder, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
-    kinds, inverse = _distinct([rows[column] for column in ("copyKind", "srcKind", "dstKind")])
-    columns.name[:] = builder.codes(
-        [_copy_name(kind, source, target, memory) for kind, source, target in kinds]
-    )[inverse]
-    columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
-    builder.assign_stream(columns, rows)
-    builder.chunks.append(columns)
+    kinds = [rows[column] for column in ("copyKind", "srcKind", "dstKind")]
+    names = builder.numbered(kinds, partial(_copy_name, _memory_words(builder)))
+    builder.add_device_work(rows, Kind.MEMCPY, names)
 
 
-def _copy_name(kind: int, source: int, target: int, memory: dict[int, str]) -> str:
+def _copy_name(memory: dict[int, str], kind: int, source: int, target: int) -> str:
     word = COPY_WORDS[kind] if 0 < kind < len(COPY_WORDS) else "Unknown"
     if kind >= FIRST_UNIFIED and kind < len(COPY_WORDS):
         return f"Memcpy {word} (Unified memory)"
@@ -246,9 +255,9 @@ def _copy_name(kind: int, source: int, target: int, memory: dict[int, str]) -> s
     return f"Memcpy {word} ({memory.get(source, 'Unknown')} -> {memory.get(target, 'Unknown')})"
 
 
-def _labels(builder: ProcessTraceBuilder, table: str, defaults: tuple[str, ...]) -> dict[int, str]:
-    """What the file itself calls the numbers of a kind, else what the manual does."""
-    words = dict(enumerate(defaults))
+def _memory_words(builder: ProcessTraceBuilder) -> dict[int, str]:
+    """What the file itself calls the kinds of memory, else what the manual does."""
+    words, table = dict(enumerate(MEMORY_WORDS)), "ENUM_CUDA_MEM_KIND"
     if builder.database.has(table, "id", "label"):
         for rows in builder.database.rows(table, '"id", substr("label", 1, 32)'):
             words.update(
@@ -263,15 +272,9 @@ def _sets(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(SETS, *STREAM_COLUMNS, "bytes", "memKind")
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.MEMSET)
-    memory = _labels(builder, "ENUM_CUDA_MEM_KIND", MEMORY_WORDS)
-    kinds, inverse = np.unique(rows["memKind"], return_inverse=True)
-    columns.name[:] = builder.codes(
-        [f"Memset ({memory.get(kind, 'Unknown')})" for kind in kinds.tolist()]
-    )[inverse]
-    columns.size_bytes[:] = np.maximum(rows["bytes"], NONE)
-    builder.assign_stream(columns, rows)
-    builder.chunks.append(columns)
+    memory = _memory_words(builder)
+    names = builder.numbered([rows["memKind"]], lambda k: f"Memset ({memory.get(k, 'Unknown')})")
+    builder.add_device_work(rows, Kind.MEMSET, names)
 
 
 def _graphs(builder: ProcessTraceBuilder) -> None:
@@ -290,55 +293,43 @@ def _graphs(builder: ProcessTraceBuilder) -> None:
     builder.num_graphs = len(rows["start"])
     if not builder.num_graphs:
         return
-    columns = builder.blank(rows, Kind.KERNEL)
-    graphs, inverse = np.unique(rows["graphId"], return_inverse=True)
-    columns.name[:] = builder.codes(
-        [f"CUDA graph {graph}" if graph >= 0 else "CUDA graph" for graph in graphs.tolist()]
-    )[inverse]
-    builder.assign_stream(columns, rows)
-    builder.chunks.append(columns)
+    names = builder.numbered(
+        [rows["graphId"]], lambda graph: f"CUDA graph {graph}" if graph >= 0 else "CUDA graph"
+    )
+    builder.add_device_work(rows, Kind.KERNEL, names)
 
 
 def take_calls(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(CALLS, "globalTid", "correlationId", "nameId")
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.RUNTIME)
-    columns.name[:] = builder.names(rows["nameId"], are_calls=True)
-    columns.thread[:] = builder.host_threads(rows["globalTid"])
+    names = builder.names(rows["nameId"], are_calls=True)
+    columns = builder.add_host_work(rows, Kind.RUNTIME, names)
     columns.correlation[:] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
-    builder.chunks.append(columns)
 
 
 def take_waits(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(WAITS, *STREAM_COLUMNS, "syncType")
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.SYNC)
     kinds, inverse = np.unique(rows["syncType"], return_inverse=True)
     words = [
         WAIT_WORDS[kind] if 0 <= kind < len(WAIT_WORDS) else WAIT_WORDS[0]
         for kind in kinds.tolist()
     ]
-    columns.name[:] = builder.codes(words)[inverse]
+    columns = builder.add_device_work(rows, Kind.SYNC, builder.codes(words)[inverse])
     details = [
         builder.scanner.details[SEPARATOR.join([json.dumps(word).encode(), b"", b""])]
         for word in words
     ]
     columns.detail[:] = np.array(details, np.int64)[inverse]
-    builder.assign_stream(columns, rows)
-    builder.chunks.append(columns)
 
 
 def take_overheads(builder: ProcessTraceBuilder) -> None:
     for table in OVERHEADS:
         rows = builder.take(table, "globalTid", "nameId")
-        if rows is None:
-            continue
-        columns = builder.blank(rows, Kind.OVERHEAD)
-        columns.name[:] = builder.names(rows["nameId"])
-        columns.thread[:] = builder.host_threads(rows["globalTid"])
-        builder.chunks.append(columns)
+        if rows is not None:
+            builder.add_host_work(rows, Kind.OVERHEAD, builder.names(rows["nameId"]))
 
 
 def take_os_calls(builder: ProcessTraceBuilder) -> None:
@@ -358,10 +349,7 @@ def take_os_calls(builder: ProcessTraceBuilder) -> None:
     rows = builder.take(OS_CALLS, "globalTid", "nameId") if on_device else None
     if rows is None:
         return
-    columns = builder.blank(rows, Kind.OTHER)
-    columns.name[:] = builder.names(rows["nameId"])
-    columns.thread[:] = builder.host_threads(rows["globalTid"])
-    builder.chunks.append(columns)
+    columns = builder.add_host_work(rows, Kind.OTHER, builder.names(rows["nameId"]))
     if launching:
         busiest = int(np.bincount(np.concatenate(launching)).argmax())
         mine: Bool = columns.thread == busiest

@@ -77,8 +77,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """A run folder, read."""
-
     path: Path
     metadata: dict[str, Any]
     ranks: tuple[RankRecord, ...]
