@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stepscope.analyses.memory.ways_out import out_of_memory, ways_out
 from stepscope.core.facts import Facts
-from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure
+from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.memory import MemoryRecord, MemoryReport, memory_recording
 from stepscope.core.run import RunFacts
 
-GB = 10**9
+GB, GIB = 10**9, 1 << 30
 KINDS = {"weights": 10 * GB, "optimizer": 20 * GB, "activations": 40 * GB, "temporary": 4 * GB}
 
 
@@ -23,7 +25,7 @@ def failed(**fields: object) -> OutOfMemoryReport:
         "cache_bytes": 1 * GB,
         "free_bytes": 1 * GB,
         "kinds": KINDS,
-        "phase": "forward",
+        "phase": "backward",
     }
     return OutOfMemoryReport(**(values | fields))  # type: ignore[arg-type]
 
@@ -73,6 +75,80 @@ def test_what_is_not_enough_comes_last() -> None:
 def test_a_loss_that_asks_for_logits_is_fused() -> None:
     ways = ways_out(failed(where="NllLossBackward0", kinds={"activations": 70 * GB}))
     assert any("logits" in way.action for way in ways)
+
+
+def test_in_forward_what_comes_after_is_not_known() -> None:
+    ways = ways_out(failed(phase="forward"))
+    assert {way.is_enough for way in ways} == {None}
+    too_little = ways_out(failed(phase="forward", asked_bytes=60 * GB, kinds={"optimizer": GB}))
+    assert too_little[-1].is_enough is False
+
+
+def recorded(**fields: object) -> OutOfMemoryReport:
+    """40 GB for tensors: 4 of weights and 20 of activations are held, and 18 asked for."""
+    values: dict[str, object] = {
+        "message": "CUDA out of memory. Tried to allocate 18.00 GiB. GPU 0 has a total capacity of "
+        "40.00 GiB of which 16.00 GiB is free. Including non-PyTorch memory, this process has "
+        "24.00 GiB memory in use. Of the allocated memory 24.00 GiB is allocated by PyTorch, and "
+        "0 bytes is reserved by PyTorch but unallocated.",
+        "phase": "backward",
+        "step": 4,
+        "sizes": {"weights": 4 * GIB},
+        "trained_bytes": 4 * GIB,
+        "optimizer": "SGD",
+    }
+    failure = RecordedFailure(**(values | fields))  # type: ignore[arg-type]
+    run = RunFacts(path="run", command=(), exit_code=1, ranks=(), failures=(failure,))
+    (report,) = out_of_memory(Facts(ranks=(), run=run))
+    return report
+
+
+def checkpointing(report: OutOfMemoryReport) -> WayOut:
+    return next(way for way in report.ways if "checkpoint" in way.action)
+
+
+def test_in_backward_the_moment_is_the_whole_step() -> None:
+    report = recorded()
+    assert report.missing_bytes == report.short_bytes == 2 * GIB
+    assert "2 of 10 blocks" in checkpointing(report).action
+
+
+def test_states_that_the_first_step_makes_are_counted() -> None:
+    """Two of the weights' size each, which the second step holds all along: 8 GiB more."""
+    report = recorded(step=0, optimizer="AdamW", is_fused=True)
+    assert report.short_bytes == 10 * GIB
+    assert "6 of 10 blocks" in checkpointing(report).action
+    assert any("8 bits" in way.action and not way.is_enough for way in report.ways)
+
+
+def test_blocks_that_forward_had_not_come_to_are_counted() -> None:
+    """It failed in the middle of ten blocks, of which five and a half would hold 38 GiB."""
+    report = recorded(phase="forward", block=5, num_blocks=10)
+    assert report.needs is not None
+    assert sum(report.needs.values()) == pytest.approx((4 + 38 * 10 / 5.5) * GIB)
+    assert checkpointing(report).is_enough
+    assert "8 of 10 blocks" in checkpointing(report).action
+
+
+def test_an_update_that_does_not_fit_is_not_helped_by_a_smaller_batch() -> None:
+    """36 GiB of weights, gradients, states and one temporary: fused, it is 27."""
+    report = recorded(
+        phase="optimizer",
+        step=0,
+        optimizer="AdamW",
+        is_fused=False,
+        most_held_bytes=10 * GIB,
+        message="CUDA out of memory. Tried to allocate 8.00 GiB. GPU 0 has a total capacity of "
+        "30.00 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has "
+        "29.00 GiB memory in use. Of the allocated memory 29.00 GiB is allocated by PyTorch, and "
+        "0 bytes is reserved by PyTorch but unallocated.",
+        sizes={"weights": 7 * GIB, "gradients": 7 * GIB, "optimizer": 14 * GIB},
+        trained_bytes=7 * GIB,
+    )
+    assert report.short_bytes == 5 * GIB
+    assert [way.is_enough for way in report.ways] == [True, True]
+    assert "fused" in report.ways[0].action
+    assert "8 bits" in report.ways[1].action
 
 
 def test_without_kinds_nothing_is_said_to_be_freed() -> None:

@@ -58,7 +58,13 @@ def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         capacity_bytes=whole(notes.get("capacity_bytes"), low=0),
         held_bytes=whole(notes.get("held_bytes"), low=0),
         reserved_bytes=whole(notes.get("reserved_bytes"), low=0),
+        most_held_bytes=whole(notes.get("most_held_bytes"), low=0),
         sizes={name: size for name, size in sizes.items() if size and name in CATEGORIES},
+        trained_bytes=whole(notes.get("trained_bytes"), low=0),
+        optimizer=_text(notes.get("optimizer")),
+        is_fused=notes["is_fused"] if isinstance(notes.get("is_fused"), bool) else None,
+        block=whole(notes.get("block"), low=0),
+        num_blocks=whole(notes.get("num_blocks"), low=1),
     )
 
 
