@@ -24,6 +24,7 @@ RUN_PARTS = (
     "evaluation",
     "epoch_start",
     "gc",
+    "logging",
     "stalls",
     "recording",
     "shutdown",
