@@ -119,6 +119,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         num_parameters=whole(model.get("num_params")),
         device=_device(samples),
         has_device=bool(machine.get("devices")),
+        device_id=_device_id(machine),
         cores_used=_median(
             [
                 _sum(sample, "cpu_user_cores", "cpu_sys_cores", "children_cores")
@@ -139,6 +140,11 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         num_epochs=sum(event.get("kind") == "epoch" for event in record.events),
         problem=record.problem,
     )
+
+
+def _device_id(machine: Mapping[str, Any]) -> str | None:
+    used = (each for each in objects_at(machine, "devices") if each.get("is_used") is True)
+    return next((_text(each.get("uuid")) for each in used), None)
 
 
 def _while_timed(record: RankRecord) -> list[Mapping[str, Any]]:
