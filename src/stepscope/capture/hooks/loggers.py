@@ -75,14 +75,15 @@ class Loggers:
                 return original(*args, **kwargs)
             finally:
                 self._is_inside = False
-                watched(begun, clock())
+                ended = clock()
+                if ended - begun >= LEAST_NS:
+                    watched(begun, ended)
 
         return wrapper
 
     def _logged(self, begun: int, ended: int) -> None:
-        if ended - begun >= LEAST_NS:
-            line = calling_line() if ended - begun >= NOTED_NS else None
-            self._session.tape.append((LOGGED, begun, ended, line))
+        line = calling_line() if ended - begun >= NOTED_NS else None
+        self._session.tape.append((LOGGED, begun, ended, line))
 
 
 def hook_loggers(guard: Guard, session: Session) -> None:
