@@ -87,7 +87,7 @@ class Model(torch.nn.Module):
 failing = Model()
 def fail(step):
     if step == 2:
-        failing(torch.ones(1, 4))
+        failing(torch.ones(5, 3, 4))
 train(9, fail)
 """
 
@@ -97,3 +97,5 @@ def test_the_block_that_forward_was_in_is_written_down(tmp_path: Path) -> None:
     (failure,) = run_facts(ended.run).failures
     assert (failure.phase, failure.block, failure.num_blocks) == ("forward", 2, 6)
     assert failure.optimizer is not None
+    assert (failure.num_rows, failure.element_bytes) == (15, 4)
+    assert failure.head_features is not None, "of the layers that are no blocks"

@@ -82,6 +82,7 @@ def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
         "trained_bytes": attempt(_trained_bytes, torch, live),
         **(attempt(_optimizer_notes, live) or {}),
         **(attempt(_block_notes, torch, error) or {}),
+        "head_features": attempt(_head_features, torch, live),
     }
 
 
@@ -152,9 +153,42 @@ def _block_notes(torch: Any, error: BaseException) -> dict[str, Any]:
         for held in (parent, *parent._modules.values()):  # noqa: SLF001
             row = list(held._modules.values()) if isinstance(held, lists) else []  # noqa: SLF001
             index = next((at for at, module in enumerate(row) if module is child), None)
-            if index is not None and len({type(module) for module in row}) == 1 < len(row):
-                return {"block": index, "num_blocks": len(row)}
+            if index is not None and _are_equal(row):
+                notes = attempt(_input_notes, torch, error, child) or {}
+                return {"block": index, "num_blocks": len(row), **notes}
     return {}
+
+
+def _are_equal(modules: list[Any]) -> bool:
+    return len({type(module) for module in modules}) == 1 < len(modules)
+
+
+def _input_notes(torch: Any, error: BaseException, block: Any) -> dict[str, Any]:
+    """Rows of the tensor that the block was given, and bytes of an element."""
+    trace = error.__traceback__
+    while trace is not None:
+        given = trace.tb_frame.f_locals
+        if given.get("self") is block and trace.tb_frame.f_code.co_name == "forward":
+            tensor = next(each for each in given.values() if isinstance(each, torch.Tensor))
+            rows = tensor.numel() // tensor.shape[-1]
+            return {"num_rows": rows, "element_bytes": tensor.element_size()}
+        trace = trace.tb_next
+    return {}
+
+
+def _head_features(torch: Any, live: LiveObjects) -> int | None:
+    """Of the widest output among layers that are in no row of equal blocks: a vocabulary's."""
+    blocks: set[int] = set()
+    for held in live.modules:
+        row = list(held._modules.values())  # noqa: SLF001
+        if isinstance(held, (torch.nn.ModuleList, torch.nn.Sequential)) and _are_equal(row):
+            blocks.update(id(module) for block in row for module in block.modules())
+    widths = [
+        module.out_features
+        for module in live.modules
+        if isinstance(module, torch.nn.Linear) and id(module) not in blocks
+    ]
+    return max(widths, default=None)
 
 
 def _modules_within(torch: Any, error: BaseException) -> Iterator[Any]:

@@ -108,3 +108,9 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     block: Count | None = None
     """The one that forward was in, of a row of `num_blocks` equal ones."""
     num_blocks: Count | None = None
+    num_rows: Count | None = None
+    """Of what that block was given: tokens of the micro-batch,"""
+    element_bytes: Count | None = None
+    """and bytes of an element."""
+    head_features: Count | None = None
+    """The widest output of a layer that is in no such row."""

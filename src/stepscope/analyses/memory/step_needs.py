@@ -26,6 +26,10 @@ from stepscope.core.recordings.memory import (
 PASSES = ("forward", "backward")
 HALF = 0.5
 """Of the block that it failed in, taken to be done."""
+HEAD_COPIES = 3
+"""Of the output layer's result at the start of backward: itself, its softmax and its gradient."""
+OF_NO_BLOCK = 0.05
+"""Of all activations: blocks are many, and one tensor of one of them is less."""
 COPIED = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax"}
 """Whose update makes one temporary as large as the weights, where it is not fused: the root of the
 second moment of all of them at once (torch/optim/adam.py, foreach)."""
@@ -84,14 +88,25 @@ def _pass(
     if failure.phase not in PASSES:
         return _past_pass(failure, kinds, states)
     now = failed_moment(kinds, asked_bytes, failure.phase).kinds
-    held = kinds.get(ACTIVATIONS, 0)
-    to_come = 0
+    held, beside = kinds.get(ACTIVATIONS, 0), now.get(TEMPORARY, 0)
     if failure.phase == "forward":
         if failure.block is None or failure.num_blocks is None:
             return None
         whole = (held + asked_bytes) * failure.num_blocks / (failure.block + HALF)
-        to_come = max(round(whole) - held - asked_bytes, 0)
-    return Moment(kinds=_filled({**now, OPTIMIZER: states, ACTIVATIONS: held + to_come}))
+        held = max(round(whole) - asked_bytes, held)
+        beside += _head_bytes(failure)
+    elif asked_bytes > OF_NO_BLOCK * held:
+        # The gradient of the output layer's result: that and its softmax stay.
+        of_head = min((HEAD_COPIES - 1) * asked_bytes, held)
+        held, beside = held - of_head, beside + of_head
+    changed = {OPTIMIZER: states, ACTIVATIONS: held, TEMPORARY: beside}
+    return Moment(kinds=_filled({**now, **changed}))
+
+
+def _head_bytes(failure: RecordedFailure) -> int:
+    """Of the output layer's result and its copies, for as many rows as blocks are given."""
+    rows, width = failure.num_rows or 0, failure.head_features or 0
+    return HEAD_COPIES * rows * width * (failure.element_bytes or 0)
 
 
 def _past_pass(failure: RecordedFailure, kinds: Mapping[str, int], states: int) -> Moment | None:

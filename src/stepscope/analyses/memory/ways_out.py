@@ -33,6 +33,9 @@ CHECKPOINTED = 0.85
 LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
 MOST_OTHERS = 0.1
 """Of a device, held by other processes, up to which they are not what fills it."""
+SPARE = 0.1
+"""Of the room, that stays free in pieces: tensors filled 82 % to 97 % of it, 91 % in the median, in
+the largest batches that fit (eleven jobs on an H200)."""
 SPLITS = (2, 4, 8, 16)
 SHARDED = (WEIGHTS, GRADIENTS, OPTIMIZER)
 UNSURE = 0.05
@@ -67,8 +70,9 @@ class _Shortage(Struct, frozen=True, kw_only=True):
             changes_numerics=changes_numerics,
         )
 
-    def is_met(self, frees: Callable[[Moment], int]) -> bool:
-        return all(moment.size_bytes - frees(moment) <= self.room_bytes for moment in self.moments)
+    def is_met(self, frees: Callable[[Moment], int], spare: float = SPARE) -> bool:
+        room = (1 - spare) * self.room_bytes
+        return all(moment.size_bytes - frees(moment) <= room for moment in self.moments)
 
 
 def out_of_memory(facts: Facts) -> tuple[OutOfMemoryReport, ...]:
@@ -126,7 +130,7 @@ def _shortage(report: OutOfMemoryReport, moments: tuple[Moment, ...] | None) -> 
 def _without_cost(report: OutOfMemoryReport, shortage: _Shortage | None) -> Iterator[WayOut]:
     missing, others = report.missing_bytes, report.others_bytes
     if report.cache_bytes and missing == 0:
-        is_enough = shortage is not None and shortage.is_met(lambda _: 0)
+        is_enough = shortage is not None and shortage.is_met(lambda _: 0, spare=0.0)
         yield WayOut(
             action="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             frees_bytes=report.cache_bytes,
@@ -297,7 +301,7 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
         held_bytes=held,
         cache_bytes=cache,
         free_bytes=free,
-        others_bytes=None if said is None else said.others_bytes,
+        others_bytes=None if said is None else _others_bytes(said),
         kinds=kinds if failure.sizes else None,
     )
 
@@ -360,5 +364,10 @@ def _logged(label: str, failure: OutOfMemory) -> OutOfMemoryReport:
         held_bytes=failure.allocated_bytes,
         cache_bytes=failure.idle_bytes,
         free_bytes=failure.room_bytes,
-        others_bytes=failure.others_bytes,
+        others_bytes=_others_bytes(failure),
     )
+
+
+def _others_bytes(said: OutOfMemory) -> int | None:
+    """None where the process may not have more, whoever else is there."""
+    return None if said.allowed_bytes is not None else said.others_bytes

@@ -65,6 +65,9 @@ def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         is_fused=notes["is_fused"] if isinstance(notes.get("is_fused"), bool) else None,
         block=whole(notes.get("block"), low=0),
         num_blocks=whole(notes.get("num_blocks"), low=1),
+        num_rows=whole(notes.get("num_rows"), low=0),
+        element_bytes=whole(notes.get("element_bytes"), low=1),
+        head_features=whole(notes.get("head_features"), low=1),
     )
 
 
