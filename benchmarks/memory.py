@@ -28,6 +28,9 @@ class Recorded:
     phases: dict[str, Pair]
     batches: dict[float, Pair]
     fits: tuple[Pair, ...]
+    """Batches of jobs that begin with them,"""
+    fits_after_others: tuple[Pair, ...]
+    """and in a process that has trained smaller ones, and other models, before."""
 
 
 def recorded(folder: Path, name: str) -> Recorded:
@@ -39,10 +42,20 @@ def recorded(folder: Path, name: str) -> Recorded:
     assert use.most is not None
     use.self_check()
     peaks = {phase.phase: phase.peak_bytes or 0 for phase in use.phases} | {"all": use.peak_bytes}
-    sizes = {**truth["rounded_bytes"], "activations": truth["activations_bytes"]}
+    sizes = dict(truth["rounded_bytes"])
+    if "activations_bytes" in truth:
+        sizes["activations"] = truth["activations_bytes"]
+
+    def fitting(rows: list[dict[str, int]]) -> tuple[Pair, ...]:
+        largest = [fit.largest(row["limit"], use.largest_batch(row["limit"]) or 1) for row in rows]
+        return tuple(
+            (truth["batch"] * (times or 0), row["largest"])
+            for times, row in zip(largest, rows, strict=True)
+        )
+
     return Recorded(
         kinds={kind: (use.most.get(kind, 0), size) for kind, size in sizes.items()},
-        phases={phase: (peaks[phase], size) for phase, size in truth["peak_bytes"].items()},
+        phases={phase: (peaks[phase], size) for phase, size in truth.get("peak_bytes", {}).items()},
         batches={
             row["batch"] / truth["batch"]: (
                 use.peak_at(row["batch"] / truth["batch"]) or 0,
@@ -50,29 +63,30 @@ def recorded(folder: Path, name: str) -> Recorded:
             )
             for row in truth["timed"]
         },
-        fits=tuple(
-            (
-                truth["batch"]
-                * (fit.largest(row["limit"], use.largest_batch(row["limit"]) or 1.0) or 0),
-                row["largest"],
-            )
-            for row in truth["fits"]
-        ),
+        fits=fitting(truth["fits"]),
+        fits_after_others=fitting(truth["fits_after_others"]),
     )
 
 
 def main() -> None:
     print(
-        "| job | weights | gradients | optimizer | activations | peaks at larger batches | fits |"
+        "| job | weights | gradients | optimizer | activations | peaks at larger batches "
+        "| fits | fits, after others |"
     )
-    print("|---|---:|---:|---:|---:|---:|---|")
+    print("|---|---:|---:|---:|---:|---:|---|---|")
     for path in sorted(FOLDER.glob("*.gz")):
         name = path.name.removesuffix(".pt.trace.json.gz")
         row = recorded(FOLDER, name)
-        kinds = " | ".join(_error(row.kinds[kind]) for kind in row.kinds)
+        kinds = " | ".join(
+            _error(row.kinds[kind]) if kind in row.kinds else ""
+            for kind in ("weights", "gradients", "optimizer", "activations")
+        )
         worst = max(row.batches.values(), key=lambda pair: abs(pair[0] / pair[1] - 1))
-        fits = ", ".join(f"{said:.1f} ({real:.0f})" for said, real in row.fits)
-        print(f"| {name} | {kinds} | {_error(worst)} | {fits} |")
+        fits, after = (
+            ", ".join(f"{said:.1f} ({real:.0f})" for said, real in pairs)
+            for pairs in (row.fits, row.fits_after_others)
+        )
+        print(f"| {name} | {kinds} | {_error(worst)} | {fits} | {after} |")
 
 
 def _error(pair: Pair) -> str:

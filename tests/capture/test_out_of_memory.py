@@ -63,3 +63,39 @@ def test_the_line_is_never_one_of_the_capture(tmp_path: Path) -> None:
     assert failure.where is not None
     assert "step.py" not in failure.where
     assert failure.phase == "backward"
+
+
+ASKS_IN_A_BLOCK = """
+class Block(torch.nn.Module):
+    def __init__(self, fails):
+        super().__init__()
+        self.linear, self.fails = torch.nn.Linear(4, 4), fails
+    def forward(self, x):
+        if self.fails:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self.linear(x)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.blocks = torch.nn.ModuleList(Block(at == 2) for at in range(6))
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+failing = Model()
+def fail(step):
+    if step == 2:
+        failing(torch.ones(5, 3, 4))
+train(9, fail)
+"""
+
+
+def test_the_block_that_forward_was_in_is_written_down(tmp_path: Path) -> None:
+    ended = record(tmp_path, ASKS_IN_A_BLOCK)
+    (failure,) = run_facts(ended.run).failures
+    assert (failure.phase, failure.block, failure.num_blocks) == ("forward", 2, 6)
+    assert failure.optimizer is not None
+    assert (failure.num_rows, failure.element_bytes) == (15, 4)
+    assert failure.head_features is not None, "of the layers that are no blocks"

@@ -96,6 +96,51 @@ for epoch in range(2):
     assert {"start_up", "first_batch", "steady", "shutdown"} <= set(nums)
 
 
+def test_planted_logging_is_accounted_for(tmp_path: Path) -> None:
+    """A slow handler of logging and a slow terminal; a call inside another is counted once, and
+    that of another thread not at all."""
+    text = """
+import logging, threading
+spent = 0.0
+def planted(seconds):
+    global spent
+    begun = time.perf_counter()
+    time.sleep(seconds)
+    if threading.current_thread() is threading.main_thread():
+        spent += time.perf_counter() - begun
+class Slow(logging.Handler):
+    def emit(self, record):
+        planted(0.04)
+        print("inside", file=sys.stderr)
+class Terminal:
+    def write(self, text):
+        planted(0.02)
+    def flush(self):
+        pass
+log = logging.getLogger("job")
+log.addHandler(Slow())
+def at(step):
+    if step % 10 == 4:
+        log.warning("loss")
+    if step % 10 == 9:
+        print("loss", file=Terminal(), end="")
+    if step == 25:
+        beside = threading.Thread(target=log.warning, args=("beside",))
+        beside.start()
+        beside.join()
+train(60, at)
+sys.stdout.write(str(spent))
+"""
+    done = record(tmp_path, text, "--start-step", "900")
+    whole = rank_whole_run(done.run.ranks[0], done.run.metadata)
+    assert whole is not None
+    (part,) = [each for each in whole.parts if each.what == "logging"]
+    assert part.num == 12
+    assert part.dur_ns / 1e9 == pytest.approx(float(done.out), rel=0.02)
+    lines = {event["line"] for event in done.run.ranks[0].events if event["kind"] == "log"}
+    assert all("train.py" in line for line in lines)
+
+
 # A spawned worker imports torch anew: one tells what two do.
 @pytest.mark.parametrize(("start", "num_workers"), [("fork", 2), ("spawn", 1)])
 def test_loader_waits_are_seen_and_workers_leave_no_folder(

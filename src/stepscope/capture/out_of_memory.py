@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.describe.knobs import find_live_objects
+from stepscope.capture.describe.knobs import LiveObjects, find_live_objects
 from stepscope.capture.describe.peek import attempt
 from stepscope.capture.describe.rank import rank_numbers
 from stepscope.capture.guard import Guard
@@ -68,14 +69,20 @@ def failure_notes(torch: Any, error: BaseException) -> dict[str, Any]:
     where, phase = _where(error)
     cuda = torch.cuda
     has_device = cuda.is_initialized()
+    live = find_live_objects(torch)
     return {
         "message": str(error)[:MOST_MESSAGE],
         "where": where,
         "phase": phase,
         "capacity_bytes": attempt(_capacity, cuda) if has_device else None,
         "held_bytes": cuda.memory_allocated() if has_device else None,
+        "most_held_bytes": cuda.max_memory_allocated() if has_device else None,
         "reserved_bytes": cuda.memory_reserved() if has_device else None,
-        "sizes": attempt(live_sizes, torch) or {},
+        "sizes": attempt(live_sizes, torch, live) or {},
+        "trained_bytes": attempt(_trained_bytes, torch, live),
+        **(attempt(_optimizer_notes, live) or {}),
+        **(attempt(_block_notes, torch, error) or {}),
+        "head_features": attempt(_head_features, torch, live),
     }
 
 
@@ -101,9 +108,8 @@ def _where(error: BaseException) -> tuple[str | None, str | None]:
     return where, phase
 
 
-def live_sizes(torch: Any) -> dict[str, int]:
+def live_sizes(torch: Any, live: LiveObjects) -> dict[str, int]:
     """Bytes on the device of parameters, gradients and optimizer states, each storage once."""
-    live = find_live_objects(torch)
     seen: set[int] = set()
     sizes = {"weights": 0, "gradients": 0, "optimizer": 0}
     with torch._C.DisableTorchFunction():  # noqa: SLF001
@@ -116,6 +122,84 @@ def live_sizes(torch: Any) -> dict[str, int]:
             for tensor in _states(optimizer):
                 sizes["optimizer"] += _new_bytes(torch, tensor, seen)
     return sizes
+
+
+def _trained_bytes(torch: Any, live: LiveObjects) -> int:
+    """Of the parameters that get gradients."""
+    seen: set[int] = set()
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        return sum(
+            _new_bytes(torch, tensor, seen)
+            for module in live.modules
+            for tensor in list(module._parameters.values())  # noqa: SLF001
+            if tensor is not None and tensor.requires_grad
+        )
+
+
+def _optimizer_notes(live: LiveObjects) -> dict[str, Any]:
+    """Of the one that there is."""
+    if len(live.optimizers) != 1:
+        return {}
+    (optimizer,) = live.optimizers
+    fused = optimizer.defaults.get("fused")
+    return {"optimizer": type(optimizer).__name__, "is_fused": bool(fused)}
+
+
+def _block_notes(torch: Any, error: BaseException) -> dict[str, Any]:
+    """Which of a row of equal modules the forward pass was in, the outermost row."""
+    within = list(_modules_within(torch, error))
+    lists = (torch.nn.ModuleList, torch.nn.Sequential)
+    for parent, child in pairwise(within):
+        for held in (parent, *parent._modules.values()):  # noqa: SLF001
+            row = list(held._modules.values()) if isinstance(held, lists) else []  # noqa: SLF001
+            index = next((at for at, module in enumerate(row) if module is child), None)
+            if index is not None and _are_equal(row):
+                notes = attempt(_input_notes, torch, error, child) or {}
+                return {"block": index, "num_blocks": len(row), **notes}
+    return {}
+
+
+def _are_equal(modules: list[Any]) -> bool:
+    return len({type(module) for module in modules}) == 1 < len(modules)
+
+
+def _input_notes(torch: Any, error: BaseException, block: Any) -> dict[str, Any]:
+    """Rows of the tensor that the block was given, and bytes of an element."""
+    trace = error.__traceback__
+    while trace is not None:
+        given = trace.tb_frame.f_locals
+        if given.get("self") is block and trace.tb_frame.f_code.co_name == "forward":
+            tensor = next(each for each in given.values() if isinstance(each, torch.Tensor))
+            rows = tensor.numel() // tensor.shape[-1]
+            return {"num_rows": rows, "element_bytes": tensor.element_size()}
+        trace = trace.tb_next
+    return {}
+
+
+def _head_features(torch: Any, live: LiveObjects) -> int | None:
+    """Of the widest output among layers that are in no row of equal blocks: a vocabulary's."""
+    blocks: set[int] = set()
+    for held in live.modules:
+        row = list(held._modules.values())  # noqa: SLF001
+        if isinstance(held, (torch.nn.ModuleList, torch.nn.Sequential)) and _are_equal(row):
+            blocks.update(id(module) for block in row for module in block.modules())
+    widths = [
+        module.out_features
+        for module in live.modules
+        if isinstance(module, torch.nn.Linear) and id(module) not in blocks
+    ]
+    return max(widths, default=None)
+
+
+def _modules_within(torch: Any, error: BaseException) -> Iterator[Any]:
+    """Those that were called, the outermost first, each once."""
+    last, trace = None, error.__traceback__
+    while trace is not None:
+        module = trace.tb_frame.f_locals.get("self")
+        if issubclass(type(module), torch.nn.Module) and module is not last:
+            yield module
+            last = module
+        trace = trace.tb_next
 
 
 def _states(optimizer: Any) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from stepscope.capture.recording.window import Others, Window, backward_asker, o
 from stepscope.capture.tape import (
     COLLECTED,
     EXCHANGED,
+    LOGGED,
     MOST_TAPED,
     NOTED_NS,
     PASSED,
@@ -35,9 +35,9 @@ from stepscope.capture.tape import (
     WAITED,
     Tape,
 )
-from stepscope.capture.writer import Row, Writer
+from stepscope.capture.writer import Row, Writer, write_problem
 from stepscope.protocol.options import AFTER_STEPS, FIRST_STEPS, Options
-from stepscope.protocol.run_folder import PROBLEM_FILE, STATES, claim_rank
+from stepscope.protocol.run_folder import STATES, claim_rank
 
 TIMED, FIRST, PROFILED, AFTER = range(len(STATES))
 LEAST_INSTEAD = 200
@@ -64,7 +64,8 @@ class Session:
     __slots__ = (
         *("__dict__", "_after", "_anchor", "_ends_after_backward", "_gc_ns", "_is_instead"),
         *("_last_dur_ns", "_last_ns", "_lock", "_num_batches", "_num_evals", "_num_instead"),
-        *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_wait_cpu_ns"),
+        *("_optimizer_ns", "_passes", "_passes_left", "_save_ns", "_turn", "_log_ns"),
+        "_wait_cpu_ns",
         *("_wait_ns", "device_clock", "free_steps", "is_by_hand", "is_in_backward", "loader"),
         *("losses", "marks", "nests", "rows", "schedule", "step", "tape", "window", "writer"),
     )
@@ -84,7 +85,7 @@ class Session:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         """Held by the thread that looks at a step: several may train."""
-        guard.report = self._write_problem
+        guard.report = lambda problem: write_problem(self.run, self.writer, problem)
         self.window: Window | None = None
         self.others = Others()
         self.writer: Writer | None = None
@@ -117,10 +118,11 @@ class Session:
         self.is_in_backward = backward_asker(sys.modules.get("torch"))
         self._ends_after_backward = 0
         """The thread whose backward pass ends a step."""
-        self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = 0
         self._wait_cpu_ns: int | None = 0
         self._passes, self._comms = Passes(), Passes()
+        self._count_anew()
+        self.notice: Callable[[], object] = getattr(self, "notice", lambda: None)
+        """Hooks up what was imported meanwhile."""
         self._epochs = Epochs()
         self._made_ns = time.perf_counter_ns()
         self._last_stepped = (0, 0)
@@ -297,6 +299,10 @@ class Session:
                     self._add_event("gc", begun, ended, line=who)
             elif kind == EXCHANGED:
                 self._comms.add(begun, ended)
+            elif kind == LOGGED:
+                self._log_ns += ended - begun
+                if ended - begun >= NOTED_NS:
+                    self._add_event("log", begun, ended, line=who)
             else:
                 self._num_evals += 1
                 if who is not None:
@@ -321,7 +327,7 @@ class Session:
 
     def _count_anew(self) -> None:
         self._wait_ns = self._optimizer_ns = self._save_ns = self._gc_ns = self._num_batches = 0
-        self._num_evals = self._wait_cpu_ns = 0
+        self._num_evals = self._wait_cpu_ns = self._log_ns = 0
         self._passes.clear()
         self._comms.clear()
 
@@ -347,7 +353,8 @@ class Session:
 
     def notice_device(self) -> None:
         """In the writer's thread: where a job has begun to use a GPU, the next step is looked
-        at."""
+        at. Loggers that were imported since are hooked."""
+        self.notice()
         if self.device_clock is None and device_clock(sys.modules["torch"]) is not None:
             self.hurry()
 
@@ -426,7 +433,7 @@ class Session:
         self._last_dur_ns = dur_ns = now - self._last_ns
         wait, backward, step = (self._wait_ns, self._num_batches), self._passes.fold(), self.step
         spent = self._optimizer_ns, self._save_ns, self._gc_ns
-        rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0]
+        rest = state, self._num_evals, self._wait_cpu_ns, None, self._comms.fold()[0], self._log_ns
         self.rows.append([step, now, dur_ns, None, *wait, *backward, *spent, *rest])
         self.step = step + 1
 
@@ -488,11 +495,3 @@ class Session:
         modules = ModuleMarks(torch, self.guard) if self.options.modules else None
         self.window = Window(torch, self.options, path, self.step, self._last_dur_ns or 0, modules)
         self.window.open()
-
-    def _write_problem(self, problem: str) -> None:
-        """Why the capture ended, once; in the rank's folder where there is one."""
-        folder = self.run if self.writer is None else self.writer.folder
-        name = f"problem-{os.getpid()}.txt" if self.writer is None else PROBLEM_FILE
-        (folder / name).write_text(problem, encoding="utf-8")
-        if self.writer is not None:
-            self.writer.last_lines()

@@ -26,6 +26,7 @@ from stepscope.protocol.run_folder import (
     CONTROL_FILE,
     EVENTS_FILE,
     LIVE_FILE,
+    PROBLEM_FILE,
     RANK_FILE,
     SAMPLES_FILE,
     STEP_COLUMNS,
@@ -243,7 +244,7 @@ class Writer:
         if self._stretch is not None and end_ns - self._stretch[2] > STRETCH_NS:
             self._end_stretch()
         if self._stretch is None:
-            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0, 0, 0]
+            self._stretch = [step, 0, end_ns - dur_ns, end_ns, dur_ns, dur_ns, 0, 0, 0, 0]
         stretch = self._stretch
         stretch[1] += 1
         stretch[3] = end_ns
@@ -251,6 +252,7 @@ class Writer:
         stretch[6] += wait_ns
         stretch[7] += row[9]
         stretch[8] += row[12]
+        stretch[9] += row[16]
         self._lengths.append(max(dur_ns - row[9], 0))
 
     def _end_stretch(self) -> None:
@@ -262,6 +264,15 @@ class Writer:
     def _append(self, name: str, lines: str) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(lines + "\n")
+
+
+def write_problem(run: Path, writer: Writer | None, problem: str) -> None:
+    """Why the capture ended, once; in the rank's folder where there is one."""
+    if writer is None:
+        (run / f"problem-{os.getpid()}.txt").write_text(problem, encoding="utf-8")
+        return
+    (writer.folder / PROBLEM_FILE).write_text(problem, encoding="utf-8")
+    writer.last_lines()
 
 
 def row_lines(rows: list[Row]) -> str:

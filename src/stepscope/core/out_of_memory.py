@@ -53,6 +53,9 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
     """Of the device, of other processes."""
     kinds: Annotated[Mapping[str, Count], keys_of(*CATEGORIES)] | None = None
     """What the tensors were for."""
+    needs: Annotated[Mapping[str, Count], keys_of(*CATEGORIES)] | None = None
+    """What the step takes at its highest moment, reckoned from where it failed: blocks, states and
+    gradients to come are counted."""
     holders: tuple[str, ...] = ()
     """Who made most of them, a line each."""
     ways: tuple[WayOut, ...] = ()
@@ -65,6 +68,20 @@ class OutOfMemoryReport(Struct, frozen=True, kw_only=True):
         if self.asked_bytes is None or self.free_bytes is None:
             return None
         return max(self.asked_bytes - self.free_bytes - (self.cache_bytes or 0), 0)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """For tensors, of what the process could have had."""
+        if self.held_bytes is None or self.free_bytes is None:
+            return None
+        return self.held_bytes + (self.cache_bytes or 0) + self.free_bytes
+
+    @property
+    def short_bytes(self) -> int | None:
+        """What the whole step takes beyond that; None where it is not known."""
+        if self.needs is None or self.room_bytes is None:
+            return None
+        return max(sum(self.needs.values()) - self.room_bytes, 0)
 
 
 class RecordedFailure(Struct, frozen=True, kw_only=True):
@@ -79,5 +96,21 @@ class RecordedFailure(Struct, frozen=True, kw_only=True):
     capacity_bytes: Count | None = None
     held_bytes: Count | None = None
     reserved_bytes: Count | None = None
+    most_held_bytes: Count | None = None
+    """In tensors, since the process began."""
     sizes: Mapping[str, Count] = {}
     """Bytes of the live tensors on the device, by kind."""
+    trained_bytes: Count | None = None
+    """Of the weights that get gradients."""
+    optimizer: str | None = None
+    """Its class, where there is one alone."""
+    is_fused: bool | None = None
+    block: Count | None = None
+    """The one that forward was in, of a row of `num_blocks` equal ones."""
+    num_blocks: Count | None = None
+    num_rows: Count | None = None
+    """Of what that block was given: tokens of the micro-batch,"""
+    element_bytes: Count | None = None
+    """and bytes of an element."""
+    head_features: Count | None = None
+    """The widest output of a layer that is in no such row."""

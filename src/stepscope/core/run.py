@@ -24,6 +24,7 @@ RUN_PARTS = (
     "evaluation",
     "epoch_start",
     "gc",
+    "logging",
     "stalls",
     "recording",
     "shutdown",
@@ -229,6 +230,8 @@ class RankMetadata(Struct, frozen=True, kw_only=True):
     num_parameters: int | None = None
     device: DeviceSample | None = None
     has_device: bool = False
+    device_id: str | None = None
+    """Of the device that it uses, the world over."""
     own: OwnTime | None = None
     """None on a device, where the host does not wait for other ranks; and where that is not
     known."""

@@ -88,6 +88,7 @@ STEP_COLUMNS = (
     "wait_cpu_ns",
     "device_backward_ns",
     "comm_ns",
+    "log_ns",
 )
 """One step, from the end of one optimizer step to the end of the next.
 
@@ -96,7 +97,7 @@ is spent in next() of a DataLoader, `backward_ns` in backward(), `optimizer_ns` 
 all on the host. `state` is one of STATES, `num_evals` how often eval() of a
 module was called, `wait_cpu_ns` what of `wait_ns` the thread spent on a core. `device_backward_ns`
 is what of `device_ns` lies after the start of the last backward pass, `comm_ns` is spent in
-functions of torch.distributed, on the host.
+functions of torch.distributed, `log_ns` in what writes logs, on the host.
 """
 MODULES_FIELD, MODULE_PREFIX = "stepscope_modules", "nn.Module: "
 """Of a recording whose operators with such names are marks of modules."""
@@ -117,6 +118,7 @@ STEP_SUMMARY_COLUMNS = (
     "wait_ns",
     "save_ns",
     "num_evals",
+    "log_ns",
     "slow_ns",
 )
 """Steps one after the other. `slow_ns` is what slow steps among them took longer than the others,

@@ -47,6 +47,7 @@ def _advice(run: WholeRun, facts: RunFacts | None) -> Iterator[RunAdvice]:
         "(regional compilation)",
         "gc": "gc.freeze() after the first steps and gc.disable(), with gc.collect() every few "
         "hundred steps",
+        "logging": "Log less often, or from another thread; keep numbers on the device until then",
     }
     for what, action in actions.items():
         yield from _priced(run, what, action, run.ns_of(what))

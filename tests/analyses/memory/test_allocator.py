@@ -67,9 +67,9 @@ def test_no_less_is_reserved_than_is_held(requests: list[tuple[int, int]]) -> No
     for number, sign in changes:
         held += sign * sizes[number]
         most = max(most, held)
-    needed = reserved_bytes(changes, sizes, 0, 1 << 50)
+    needed = reserved_bytes(changes, sizes, 1 << 50)
     assert needed is not None
     assert needed >= most
-    assert reserved_bytes(changes, sizes, 0, needed) == needed
+    assert reserved_bytes(changes, sizes, needed) == needed
     if most:
-        assert reserved_bytes(changes, sizes, 0, most - 1) is None
+        assert reserved_bytes(changes, sizes, most - 1) is None

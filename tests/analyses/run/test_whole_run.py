@@ -105,6 +105,23 @@ def test_saves_epochs_and_collections_are_named() -> None:
     }
 
 
+def test_logging_is_what_a_step_logs_longer_than_most() -> None:
+    rows = [row(n, 30, log_ns=2 * MS) for n in range(1, 101)]
+    for at in (19, 39, 59, 79, 99):
+        rows[at] |= {"dur_ns": 42 * MS, "log_ns": 14 * MS}
+    rows[50] |= {"dur_ns": 330 * MS, "log_ns": 202 * MS}
+    run = accounted(record(rows))
+    assert run.ns_of("logging") == 5 * 12 * MS + 200 * MS
+    assert run.ns_of("stalls") == 100 * MS
+    assert run.step_ns == 30 * MS
+
+
+def test_a_log_on_a_device_that_is_waited_for_anyway_costs_nothing() -> None:
+    rows = [row(n, 30, device_ns=30 * MS) for n in range(1, 101)]
+    rows[50] |= {"log_ns": 25 * MS}
+    assert accounted(record(rows)).ns_of("logging") == 0
+
+
 def test_an_evaluations_loader_begins_no_epoch() -> None:
     rows = [row(n, 30) for n in range(1, 101)]
     rows[49] |= {"dur_ns": 430 * MS, "wait_ns": 200 * MS, "num_batches": 5, "num_evals": 1}

@@ -27,11 +27,19 @@ def test_devices_are_asked_only_once_cuda_is_set_up() -> None:
     def properties(index: int) -> Any:
         asked.append(index)
         return SimpleNamespace(
-            name="H200", major=9, minor=0, total_memory=1 << 37, multi_processor_count=132
+            name="H200",
+            major=9,
+            minor=0,
+            total_memory=1 << 37,
+            multi_processor_count=132,
+            uuid=f"0-{index}",
         )
 
     cuda = SimpleNamespace(
-        is_initialized=lambda: False, device_count=lambda: 2, get_device_properties=properties
+        is_initialized=lambda: False,
+        device_count=lambda: 2,
+        get_device_properties=properties,
+        current_device=lambda: 1,
     )
     assert device_notes(SimpleNamespace(cuda=cuda)) == []
     assert asked == []
@@ -40,6 +48,7 @@ def test_devices_are_asked_only_once_cuda_is_set_up() -> None:
     assert [note["index"] for note in notes] == [0, 1]
     assert notes[0]["capability"] == "9.0"
     assert notes[0]["memory_bytes"] == 1 << 37
+    assert [(note["uuid"], note["is_used"]) for note in notes] == [("0-0", False), ("0-1", True)]
 
 
 def test_environment_tells_only_what_bears_on_speed() -> None:

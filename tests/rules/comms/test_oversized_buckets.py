@@ -4,10 +4,13 @@ and a gradient that is itself so large, are no fault."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from stepscope.rules.comms.oversized_buckets import propose_job
+from stepscope.core.run import RankMetadata
+from stepscope.rules.comms.oversized_buckets import POLICY, propose_job
+from stepscope.rules.job_case import JobCase
 from tests.rules.job_cases import ACCUMULATE, NODE, Fleet, gain
 
 MIB = 1 << 20
@@ -69,6 +72,35 @@ def test_the_same_bytes_in_default_buckets_agree_with_the_promise() -> None:
     promised = large.step_interval_ns / gain(large, said)
     assert promised == pytest.approx(usual.step_interval_ns, rel=0.03)
     assert propose_job(usual) is None
+
+
+def on(job: JobCase, *devices: str) -> JobCase:
+    """The same job, each rank on such a device."""
+    cases = tuple(
+        replace(case, metadata=RankMetadata(rank=at, device_id=device))
+        for at, (case, device) in enumerate(zip(job.cases, devices, strict=True))
+    )
+    return replace(job, cases=cases)
+
+
+def test_ranks_that_share_a_device_wait_for_their_turn_in_each_piece() -> None:
+    """250 MiB are 131 ms. In seven pieces, of three gradients each, 86 of them are hidden; six more
+    starts take 27."""
+    job = job_of([250], backward_us=10_000, gb_s=2).job()
+    alone, shared = propose_job(on(job, "a", "b")), propose_job(on(job, "a", "a"))
+    gained = (job.step_interval_ns - job.step_interval_ns / gain(job, alone)) / 1e6
+    left = (job.step_interval_ns - job.step_interval_ns / gain(job, shared)) / 1e6
+    assert gained == pytest.approx(86, rel=0.02)
+    assert gained - left == pytest.approx(6 * 2 * POLICY.turn_ms, rel=0.02)
+
+
+def test_pieces_are_whole_gradients() -> None:
+    """Four gradients of 100 MiB: pieces of 25 are not to be had."""
+    job = job_of([400], num_gradients=10, backward_us=10_000).job()
+    said = propose_job(job)
+    assert said is not None
+    whole, moved = 150_050.0, 20 + 400 * MIB / 40e3
+    assert gain(job, said) == pytest.approx((whole + moved) / (whole + moved / 10), rel=0.01)
 
 
 def test_a_slow_link_leaves_what_the_backward_pass_cannot_hide() -> None:

@@ -36,9 +36,9 @@ class _Block:
 class Allocator:
     """One device's."""
 
-    def __init__(self, limit_bytes: float, base_bytes: int = 0) -> None:
+    def __init__(self, limit_bytes: float) -> None:
         self.limit_bytes = limit_bytes
-        self.reserved = self.most_reserved = base_bytes
+        self.reserved = self.most_reserved = 0
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         """Per pool (small or not): size and number of each free block, the smallest first."""
         self._blocks: dict[int, _Block] = {}
@@ -124,12 +124,11 @@ class Allocator:
 def reserved_bytes(
     changes: Sequence[tuple[int, int]],
     sizes: Sequence[int],
-    base_bytes: int,
     limit_bytes: float,
 ) -> int | None:
     """The most that is reserved by allocations (their number, 1) and frees (their number, -1) in
     this order; None where they do not fit."""
-    allocator = Allocator(limit_bytes, base_bytes)
+    allocator = Allocator(limit_bytes)
     held: dict[int, _Block] = {}
     try:
         for number, sign in changes:

@@ -41,12 +41,22 @@ BATCHES = tuple(np.geomspace(1 / 16, 256, 61).tolist())
 GROWING = (ACTIVATIONS, TEMPORARY, INPUTS)
 
 
+REDUCTIONS = re.compile(
+    r"^aten::(sum|mean|prod|var|std|var_mean|amax|amin|max|min|logsumexp|linalg_vector_norm)$"
+)
+PARTIAL_SUMS_BYTES = 1 << 20
+"""Of a reduction on each multiprocessor, once it fills the device: 132 to 136 MiB of `aten::sum` on
+an H200's 132, whatever it sums (torch 2.11, aten/src/ATen/native/cuda/Reduce.cuh)."""
+
+
 class Trained(Struct, frozen=True, kw_only=True):
     """The weights that a backward pass makes gradients of."""
 
     shapes: frozenset[tuple[int, ...]]
     size_bytes: int
     num_elements: int
+    sizes: tuple[int, ...] = ()
+    """Bytes of each, in the order that gradients come in, the last first."""
 
 
 def trained_weights(context: RankContext) -> Trained | None:
@@ -57,7 +67,7 @@ def trained_weights(context: RankContext) -> Trained | None:
     if not trace.meta.has_shapes or len(nodes) == 0:
         return None
     step = np.searchsorted(context.cut.host_start, trace.start_ns[nodes], side="right")
-    sizes: dict[int, int] = {}
+    sizes: dict[int, list[int]] = {}
     elements: dict[int, int] = {}
     shapes: set[tuple[int, ...]] = set()
     parsed: dict[int, tuple[tuple[int, ...], int] | None] = {}
@@ -68,13 +78,15 @@ def trained_weights(context: RankContext) -> Trained | None:
         gradient = parsed[detail]
         if gradient is not None:
             shapes.add(gradient[0])
-            sizes[number] = sizes.get(number, 0) + gradient[1]
+            sizes.setdefault(number, []).append(gradient[1])
             elements[number] = elements.get(number, 0) + prod(gradient[0])
     if not sizes:
         return None
+    largest = max(sizes.values(), key=sum)
     return Trained(
         shapes=frozenset(shapes),
-        size_bytes=max(sizes.values()),
+        size_bytes=sum(largest),
+        sizes=tuple(reversed(largest)),
         num_elements=max(elements.values()),
     )
 
@@ -87,6 +99,15 @@ def growing_mask(
     grows &= np.isin(kinds.phase, (FORWARD, BACKWARD))
     grows &= ~_of_weights(context.trace, operator, trained)
     return grows & ~_on_its_way(context.trace, operator, spans, kinds, trained)
+
+
+def partial_sums(context: RankContext, kinds: Kinds, operator: Int64) -> Bool:
+    """Where a reduction's blocks leave their sums for one another: no larger than the device is
+    wide."""
+    is_reduction = matching(context.trace, REDUCTIONS)
+    found: Bool = (operator != NONE) & (kinds.kind == CODE[TEMPORARY])
+    found[found] = is_reduction[operator[found]]
+    return found
 
 
 def batch_lines(events: DeviceEvents, spans: Lifetimes, grows: Bool) -> list[tuple[int, int]]:

@@ -11,8 +11,15 @@ from msgspec.structs import replace
 
 from stepscope.analyses.host.nesting import ancestor_with, is_within
 from stepscope.analyses.host.source_locations import Stacks, module_paths, origins, stacks_of
-from stepscope.analyses.memory.batch_fit import BatchFit
-from stepscope.analyses.memory.growth import batch_lines, growing_mask, trained_weights
+from stepscope.analyses.memory.batch_fit import BatchFit, Beginning
+from stepscope.analyses.memory.growth import (
+    PARTIAL_SUMS_BYTES,
+    Trained,
+    batch_lines,
+    growing_mask,
+    partial_sums,
+    trained_weights,
+)
 from stepscope.analyses.memory.kinds import (
     CODE,
     STEP_OF,
@@ -30,7 +37,8 @@ from stepscope.analyses.memory.lifetimes import (
     lifetimes,
     open_ranges,
 )
-from stepscope.analyses.memory.phases import PhaseRuns, phase_runs
+from stepscope.analyses.memory.phases import BACKWARD, UPDATE, PhaseRuns, phase_runs
+from stepscope.analyses.memory.requests import requested_bytes
 from stepscope.analyses.naming import matching
 from stepscope.analyses.rank_context import RankContext
 from stepscope.analyses.run.checkpoints import TO_DEVICE
@@ -45,7 +53,7 @@ from stepscope.core.memory import (
     PeakMoment,
     PhaseMemory,
 )
-from stepscope.core.recordings.memory import CATEGORIES, GRADIENTS, UNKNOWN
+from stepscope.core.recordings.memory import CATEGORIES, GRADIENTS, OPTIMIZER, UNKNOWN
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
 ALLOCATES = re.compile(r"^aten::(new_)?(empty|zeros|ones|full|resize_|clone$|contiguous$)")
@@ -60,6 +68,7 @@ NUM_STEPS = 2
 """That are played again for a larger batch."""
 MOST_CHANGES = 100_000
 """Allocations and frees of these, beyond which they are not."""
+ANY_SIZE = 1 << 60
 MUCH_MORE = 1.5
 """Times the peak, that allocations alive at it may sum to: more contradicts it."""
 
@@ -125,8 +134,16 @@ def _broken_down(
     growing, fits = list[tuple[int, int]](), None
     if trained is not None:
         grows = growing_mask(context, spans, kinds, made.operator, trained)
-        growing = batch_lines(events, spans, grows)
-        fits = BatchFit(events, spans, grows, _end_of_steps(context))
+        sums = partial_sums(context, kinds, made.operator)
+        growing = batch_lines(events, spans, grows & ~sums)
+        fits = BatchFit(
+            events,
+            spans,
+            requested_bytes(trace, made.operator, spans),
+            _most_asked(context, grows, sums),
+            _beginning(runs, trained, base),
+            _end_of_steps(context),
+        )
     use = MemoryUse(
         source=use.source,
         label=use.label,
@@ -145,6 +162,30 @@ def _broken_down(
         batch=tuple(BatchLine(fixed_bytes=fixed, growing_bytes=grows) for fixed, grows in growing),
     )
     return (use if fits is None else _with_batches(use, fits)), fits
+
+
+def _most_asked(context: RankContext, grows: Bool, sums: Bool) -> Int64:
+    """What each allocation may ask for with a larger batch; 0 where it stays."""
+    device = context.device
+    most_sums = ANY_SIZE
+    if device is not None and device.num_sms:
+        most_sums = device.num_sms * PARTIAL_SUMS_BYTES
+    most: Int64 = np.where(grows, np.where(sums, most_sums, ANY_SIZE), 0)
+    return most
+
+
+def _beginning(runs: PhaseRuns, trained: Trained, base: Standing) -> Beginning:
+    """As far as it is known what stays."""
+    if base.weights_bytes is None:
+        return Beginning()
+    first_backward = int(runs.start_ns[runs.phase == BACKWARD][0])
+    updates = runs.start_ns[(runs.phase == UPDATE) & (runs.start_ns > first_backward)]
+    return Beginning(
+        weights=trained.sizes,
+        num_states=round(base.sizes.get(OPTIMIZER, 0) / max(trained.size_bytes, 1)),
+        backward_ns=first_backward,
+        update_ns=int(updates[0]) if len(updates) else NEVER,
+    )
 
 
 def _with_batches(use: MemoryUse, fits: BatchFit) -> MemoryUse:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from msgspec import convert
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from stepscope.analyses.memory.step_needs import Moment, failed_moment, moments_of
 from stepscope.core.facts import Facts
 from stepscope.core.numbers import size_words
 from stepscope.core.out_of_memory import OutOfMemoryReport, RecordedFailure, WayOut
@@ -16,7 +17,6 @@ from stepscope.core.recordings.job_output import OutOfMemory
 from stepscope.core.recordings.memory import (
     ACTIVATIONS,
     GRADIENTS,
-    INPUTS,
     OPTIMIZER,
     TEMPORARY,
     UNKNOWN,
@@ -33,24 +33,74 @@ CHECKPOINTED = 0.85
 LOSS = re.compile(r"NllLoss|LogSoftmax|CrossEntropy|cross_entropy|log_softmax", re.IGNORECASE)
 MOST_OTHERS = 0.1
 """Of a device, held by other processes, up to which they are not what fills it."""
+SPARE = 0.1
+"""Of the room, that stays free in pieces: tensors filled 82 % to 97 % of it, 91 % in the median, in
+the largest batches that fit (eleven jobs on an H200)."""
 SPLITS = (2, 4, 8, 16)
+SHARDED = (WEIGHTS, GRADIENTS, OPTIMIZER)
 UNSURE = 0.05
 """Of a step, that more and smaller micro-batches are taken to cost where they are compared with
 other ways: nothing where kernels still fill the device."""
+
+
+class _Shortage(Struct, frozen=True, kw_only=True):
+    """What must fit at once, each in what there is; the highest first."""
+
+    moments: tuple[Moment, ...]
+    room_bytes: int
+    is_whole_step: bool
+    """False: of one moment alone, and what comes after it may ask for more."""
+
+    def way(
+        self,
+        action: str,
+        frees: Callable[[Moment], int],
+        cost: str,
+        longer: float | None,
+        *,
+        changes_numerics: bool = False,
+    ) -> WayOut:
+        is_enough: bool | None = self.is_met(frees)
+        return WayOut(
+            action=action,
+            frees_bytes=frees(self.moments[0]),
+            is_enough=None if is_enough and not self.is_whole_step else is_enough,
+            cost=cost,
+            step_longer=longer,
+            changes_numerics=changes_numerics,
+        )
+
+    def is_met(self, frees: Callable[[Moment], int], spare: float = SPARE) -> bool:
+        room = (1 - spare) * self.room_bytes
+        return all(moment.size_bytes - frees(moment) <= room for moment in self.moments)
 
 
 def out_of_memory(facts: Facts) -> tuple[OutOfMemoryReport, ...]:
     """Every failure that was recorded: by the capture, in snapshots, in logs. What one recording
     says beyond another is not joined: they may be of different ranks."""
     num_ranks = max((len(facts.run.ranks) if facts.run else 0, len(facts.ranks), 1))
-    reports = [*_of_run(facts), *_of_snapshots(facts), *_of_logs(facts)]
-    return tuple(replace(report, ways=ways_out(report, num_ranks)) for report in reports)
+    reports = [*_of_run(facts), *((report, None) for report in _of_others(facts))]
+    return tuple(_with_ways(report, moments, num_ranks) for report, moments in reports)
 
 
-def ways_out(report: OutOfMemoryReport, num_ranks: int = 1) -> tuple[WayOut, ...]:
-    """Three at most: what is enough by itself before what is not, then by what it costs."""
-    missing = report.missing_bytes
-    ways = [*_without_cost(report), *_by_kind(report, missing, num_ranks)]
+def _with_ways(
+    report: OutOfMemoryReport, moments: tuple[Moment, ...] | None, num_ranks: int
+) -> OutOfMemoryReport:
+    if moments is not None:
+        highest = max(moments, key=lambda moment: moment.size_bytes)
+        report = replace(report, needs=highest.kinds)
+    return replace(report, ways=ways_out(report, num_ranks, moments))
+
+
+def ways_out(
+    report: OutOfMemoryReport, num_ranks: int = 1, moments: tuple[Moment, ...] | None = None
+) -> tuple[WayOut, ...]:
+    """Three at most: what is enough by itself before what is not, then by what it costs.
+
+    `moments` are those of the whole step, where they are known; else what was held and asked for
+    is taken."""
+    shortage = _shortage(report, moments)
+    ways = [*_without_cost(report, shortage), *_by_kind(report, shortage, num_ranks)]
     if not report.kinds:
         ways += _in_general()
 
@@ -60,13 +110,31 @@ def ways_out(report: OutOfMemoryReport, num_ranks: int = 1) -> tuple[WayOut, ...
     return tuple(sorted(ways, key=order)[:MOST_WAYS])
 
 
-def _without_cost(report: OutOfMemoryReport) -> Iterator[WayOut]:
+def _shortage(report: OutOfMemoryReport, moments: tuple[Moment, ...] | None) -> _Shortage | None:
+    if report.missing_bytes is None:
+        return None
+    kinds, asked = report.kinds or {}, report.asked_bytes or 0
+    now = failed_moment(kinds, asked, report.phase)
+    # By what was missing then: kinds may lack what nothing is known of.
+    room = now.size_bytes - report.missing_bytes
+    if report.missing_bytes == 0:
+        room = report.room_bytes or room
+    highest = sorted(moments or (now,), key=lambda moment: -moment.size_bytes)
+    return _Shortage(
+        moments=tuple(highest),
+        room_bytes=room,
+        is_whole_step=moments is not None or report.phase != "forward",
+    )
+
+
+def _without_cost(report: OutOfMemoryReport, shortage: _Shortage | None) -> Iterator[WayOut]:
     missing, others = report.missing_bytes, report.others_bytes
     if report.cache_bytes and missing == 0:
+        is_enough = shortage is not None and shortage.is_met(lambda _: 0, spare=0.0)
         yield WayOut(
             action="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             frees_bytes=report.cache_bytes,
-            is_enough=True,
+            is_enough=is_enough,
             cost="nothing: enough was free, in pieces that were too small",
             step_longer=0.0,
         )
@@ -74,79 +142,89 @@ def _without_cost(report: OutOfMemoryReport) -> Iterator[WayOut]:
         yield WayOut(
             action="end the other processes on the device (nvidia-smi names them)",
             frees_bytes=others,
-            is_enough=None if missing is None else others >= missing,
+            is_enough=None if shortage is None else shortage.is_met(lambda _: others),
             cost="nothing",
             step_longer=0.0,
         )
 
 
-def _by_kind(report: OutOfMemoryReport, missing: int | None, num_ranks: int) -> Iterator[WayOut]:
+def _by_kind(
+    report: OutOfMemoryReport, shortage: _Shortage | None, num_ranks: int
+) -> Iterator[WayOut]:
     """By what holds the memory, where that is known."""
-    kinds = report.kinds
-    if not kinds or missing is None:
+    if not report.kinds or shortage is None:
         return
-    states, activations = kinds.get(OPTIMIZER, 0), kinds.get(ACTIVATIONS, 0)
-    if states:
-        yield _way(
+    highest = shortage.moments[0].kinds
+    if highest.get(TEMPORARY) and shortage.moments[0].is_update:
+        yield shortage.way(
+            "the optimizer with fused=True",
+            lambda moment: moment.kinds.get(TEMPORARY, 0) if moment.is_update else 0,
+            "no time: its update makes no copies",
+            0.0,
+        )
+    if highest.get(OPTIMIZER):
+        yield shortage.way(
             "optimizer states in 8 bits (bitsandbytes.optim.AdamW8bit, torchao's AdamW8bit)",
-            3 * states // 4,
-            missing,
+            lambda moment: 3 * moment.kinds.get(OPTIMIZER, 0) // 4,
             "no time; the update is rounded, so compare the loss",
             0.0,
             changes_numerics=True,
         )
-    if report.asked_bytes and report.where is not None and LOSS.search(report.where):
-        yield _way(
+    asked = report.asked_bytes
+    if asked and report.where is not None and LOSS.search(report.where):
+        yield shortage.way(
             "a loss that never holds the logits: linear and cross entropy in chunks or fused "
             "(Liger's FusedLinearCrossEntropy)",
-            2 * report.asked_bytes,
-            missing,
+            lambda moment: 0 if moment.is_update else 2 * asked,
             "the output layer's product once more in backward",
             0.02,
         )
-    yield from _checkpoint(activations, missing)
-    yield from _smaller(report, kinds.get(TEMPORARY, 0) + kinds.get(INPUTS, 0) + activations)
-    whole = sum(kinds.get(kind, 0) for kind in (WEIGHTS, GRADIENTS, OPTIMIZER))
-    if num_ranks > 1 and whole:
-        yield _way(
+    yield from _checkpoint(shortage)
+    yield from _smaller(shortage)
+    if num_ranks > 1 and any(highest.get(kind) for kind in SHARDED):
+        yield shortage.way(
             f"shard weights, gradients and states over the {num_ranks} ranks (fully_shard)",
-            whole * (num_ranks - 1) // num_ranks,
-            missing,
+            lambda moment: (
+                sum(moment.kinds.get(kind, 0) for kind in SHARDED) * (num_ranks - 1) // num_ranks
+            ),
             "weights are gathered in each forward and backward: what the link takes for them",
             None,
         )
 
 
-def _checkpoint(activations: int, missing: int) -> Iterator[WayOut]:
-    if not activations:
+def _checkpoint(shortage: _Shortage) -> Iterator[WayOut]:
+    """As few blocks as it takes."""
+    if not shortage.moments[0].kinds.get(ACTIVATIONS) or shortage.moments[0].is_update:
         return
-    share = min(missing / (CHECKPOINTED * activations), 1.0)
-    tenths = max(math.ceil(10 * share), 1)
-    longer = FORWARD_SHARE * tenths / 10
-    which = "every block" if tenths == 10 else f"{tenths} of 10 blocks"
-    yield _way(
-        f"checkpoint {which} (torch.utils.checkpoint, use_reentrant=False)",
-        round(CHECKPOINTED * activations * tenths / 10),
-        missing,
-        f"their forward once more: at most {longer:.0%} of the step",
-        longer,
-    )
+    for tenths in range(1, 11):
+        frees = partial(_checkpointed, tenths)
+        if tenths == 10 or shortage.is_met(frees):
+            longer = FORWARD_SHARE * tenths / 10
+            which = "every block" if tenths == 10 else f"{tenths} of 10 blocks"
+            yield shortage.way(
+                f"checkpoint {which} (torch.utils.checkpoint, use_reentrant=False)",
+                frees,
+                f"their forward once more: at most {longer:.0%} of the step",
+                longer,
+            )
+            return
 
 
-def _smaller(report: OutOfMemoryReport, growing: int) -> Iterator[WayOut]:
+def _checkpointed(tenths: int, moment: Moment) -> int:
+    kept = 0 if moment.is_update else moment.kinds.get(ACTIVATIONS, 0)
+    return round(CHECKPOINTED * kept * tenths / 10)
+
+
+def _smaller(shortage: _Shortage) -> Iterator[WayOut]:
     """A micro-batch of a part of the samples: what it asks for is smaller too."""
-    missing, asked = report.missing_bytes, report.asked_bytes or 0
-    is_growing = report.phase in (None, "forward", "backward")
-    all_growing = growing + (asked if is_growing else 0)
-    if missing is None or not all_growing:
+    if not shortage.moments[0].growing_bytes:
         return
     for split in SPLITS:
-        frees = all_growing * (split - 1) // split
-        if frees >= missing or split == SPLITS[-1]:
-            yield _way(
+        frees = partial(_split, split)
+        if split == SPLITS[-1] or shortage.is_met(frees):
+            yield shortage.way(
                 f"micro-batches a {_part(split)} as large, {split} accumulated to a step",
                 frees,
-                missing,
                 "nothing where kernels still fill the device; else up to the host's time "
                 f"{split} times",
                 None,
@@ -154,27 +232,12 @@ def _smaller(report: OutOfMemoryReport, growing: int) -> Iterator[WayOut]:
             return
 
 
+def _split(split: int, moment: Moment) -> int:
+    return moment.growing_bytes * (split - 1) // split
+
+
 def _part(split: int) -> str:
     return {2: "half", 4: "quarter", 8: "eighth", 16: "sixteenth"}[split]
-
-
-def _way(
-    action: str,
-    frees: int,
-    missing: int,
-    cost: str,
-    longer: float | None,
-    *,
-    changes_numerics: bool = False,
-) -> WayOut:
-    return WayOut(
-        action=action,
-        frees_bytes=frees,
-        is_enough=frees >= missing,
-        cost=cost,
-        step_longer=longer,
-        changes_numerics=changes_numerics,
-    )
 
 
 def _in_general() -> Iterator[WayOut]:
@@ -188,9 +251,18 @@ def _in_general() -> Iterator[WayOut]:
         yield WayOut(action=action, frees_bytes=None, is_enough=None, cost=cost, step_longer=longer)
 
 
-def _of_run(facts: Facts) -> Iterator[OutOfMemoryReport]:
+def _of_run(facts: Facts) -> Iterator[tuple[OutOfMemoryReport, tuple[Moment, ...] | None]]:
     for failure in () if facts.run is None else facts.run.failures:
-        yield _recorded(failure, facts.run.path if facts.run else "")
+        report = _recorded(failure, facts.run.path if facts.run else "")
+        moments = None
+        if report.kinds and report.asked_bytes is not None:
+            moments = moments_of(failure, report.kinds, report.asked_bytes)
+        yield report, moments
+
+
+def _of_others(facts: Facts) -> Iterator[OutOfMemoryReport]:
+    yield from _of_snapshots(facts)
+    yield from _of_logs(facts)
 
 
 def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
@@ -229,7 +301,7 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
         held_bytes=held,
         cache_bytes=cache,
         free_bytes=free,
-        others_bytes=None if said is None else said.others_bytes,
+        others_bytes=None if said is None else _others_bytes(said),
         kinds=kinds if failure.sizes else None,
     )
 
@@ -292,5 +364,10 @@ def _logged(label: str, failure: OutOfMemory) -> OutOfMemoryReport:
         held_bytes=failure.allocated_bytes,
         cache_bytes=failure.idle_bytes,
         free_bytes=failure.room_bytes,
-        others_bytes=failure.others_bytes,
+        others_bytes=_others_bytes(failure),
     )
+
+
+def _others_bytes(said: OutOfMemory) -> int | None:
+    """None where the process may not have more, whoever else is there."""
+    return None if said.allowed_bytes is not None else said.others_bytes

@@ -58,7 +58,16 @@ def _failure(notes: Mapping[str, Any]) -> RecordedFailure | None:
         capacity_bytes=whole(notes.get("capacity_bytes"), low=0),
         held_bytes=whole(notes.get("held_bytes"), low=0),
         reserved_bytes=whole(notes.get("reserved_bytes"), low=0),
+        most_held_bytes=whole(notes.get("most_held_bytes"), low=0),
         sizes={name: size for name, size in sizes.items() if size and name in CATEGORIES},
+        trained_bytes=whole(notes.get("trained_bytes"), low=0),
+        optimizer=_text(notes.get("optimizer")),
+        is_fused=notes["is_fused"] if isinstance(notes.get("is_fused"), bool) else None,
+        block=whole(notes.get("block"), low=0),
+        num_blocks=whole(notes.get("num_blocks"), low=1),
+        num_rows=whole(notes.get("num_rows"), low=0),
+        element_bytes=whole(notes.get("element_bytes"), low=1),
+        head_features=whole(notes.get("head_features"), low=1),
     )
 
 
@@ -113,6 +122,7 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         num_parameters=whole(model.get("num_params")),
         device=_device(samples),
         has_device=bool(machine.get("devices")),
+        device_id=_device_id(machine),
         cores_used=_median(
             [
                 _sum(sample, "cpu_user_cores", "cpu_sys_cores", "children_cores")
@@ -133,6 +143,11 @@ def rank_metadata(record: RankRecord) -> RankMetadata:
         num_epochs=sum(event.get("kind") == "epoch" for event in record.events),
         problem=record.problem,
     )
+
+
+def _device_id(machine: Mapping[str, Any]) -> str | None:
+    used = (each for each in objects_at(machine, "devices") if each.get("is_used") is True)
+    return next((_text(each.get("uuid")) for each in used), None)
 
 
 def _while_timed(record: RankRecord) -> list[Mapping[str, Any]]:

@@ -157,7 +157,10 @@ def _stretch(row: Row, dur_ns: int, usual: Usual, extras: Mapping[int, Extra]) -
     begun = [extra for step, extra in extras.items() if first <= step < first + num]
     epochs_ns = min(sum(each.iter_ns + each.first_wait_ns for each in begun), slow_ns)
     division.take("epoch_start", epochs_ns)
-    division.take("evaluation" if row["num_evals"] else "stalls", slow_ns - epochs_ns)
+    logged_ns = max((row["log_ns"] or 0) - num * usual.log_ns, 0)
+    logged_ns = min(logged_ns, slow_ns - epochs_ns)
+    division.take("logging", logged_ns)
+    division.take("evaluation" if row["num_evals"] else "stalls", slow_ns - epochs_ns - logged_ns)
     division.take("steady")
     return division.parts
 
@@ -193,10 +196,12 @@ def _divided(
 ) -> Counter[str]:
     """A step: what the usual one takes, and why it takes longer."""
     over_ns = max(dur_ns - usual.step_ns - extra.lead_ns, 0)
-    # A save that waits for the device waits for what the step does anyway.
-    saved_ns = min(row["save_ns"] or 0, over_ns if usual.is_on_device else dur_ns)
-    division = _Division(over_ns - saved_ns)
-    division.parts["saves"] = saved_ns
+    # A save or a log that waits for the device waits for what the step does anyway.
+    apart = _Division(over_ns if usual.is_on_device else dur_ns)
+    apart.take("saves", row["save_ns"] or 0)
+    apart.take("logging", (row["log_ns"] or 0) - usual.log_ns)
+    division = _Division(over_ns - apart.parts.total())
+    division.parts.update(apart.parts)
     more_wait_ns = (row["wait_ns"] or 0) - usual.wait_ns
     has_evaluated = _has_evaluated(row, usual)
     division.take("compile", extra.compile_ns)
@@ -229,6 +234,8 @@ def _tail(record: RankRecord, last_ns: int, ends: RunEnds, turn: Turn | None) ->
     after = [each for each in record.events if (whole(each.get("at_ns")) or 0) > last_ns]
     saves = [each for each in after if each.get("kind") == "save"]
     division.take("saves", sum(_ns(each, "dur_ns") for each in saves))
+    logs = [each for each in after if each.get("kind") == "log"]
+    division.take("logging", sum(_ns(each, "dur_ns") for each in logs))
     division.take("recording", sum(_ns(each, "saved_ns") for each in after))
     evaluated = [_ns(each, "at_ns") for each in after if each.get("kind") == "evaluation"]
     if evaluated:

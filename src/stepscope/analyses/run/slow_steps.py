@@ -15,6 +15,8 @@ from stepscope.protocol.slow_steps import longest_usual
 TIMED = 0
 LEAST = 3
 """Fewer clean steps give no usual one."""
+LOUD_TIMES, NOTED_NS = 2, 1_000_000
+"""The median step's logging, and so long beyond it: what logs longer is no usual step."""
 LEAST_GROUP = 3
 """Slow steps that can show a period."""
 IN_TURN = 0.6
@@ -31,6 +33,7 @@ class Usual(Struct, frozen=True, kw_only=True):
     """A step longer than this is slow."""
     wait_ns: int
     gc_ns: int
+    log_ns: int = 0
     is_on_device: bool
     num_batches: float
     num_backwards: float
@@ -54,6 +57,7 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
     clean = usual_rows([row for row in rows if row["state"] == TIMED and row["dur_ns"]])
     if len(clean) < LEAST:
         return None
+    clean = _quiet(clean)
     measured = [row for row in clean if row["device_ns"]]
     if len(measured) >= LEAST:
         clean = measured
@@ -65,11 +69,18 @@ def usual_step(rows: Sequence[Row]) -> Usual | None:
         slow_ns=slow_ns,
         wait_ns=_median(kept, "wait_ns"),
         gc_ns=_median(kept, "gc_ns"),
+        log_ns=_median(kept, "log_ns"),
         is_on_device=len(measured) >= LEAST,
         num_batches=statistics.fmean(row["num_batches"] or 0 for row in kept),
         num_backwards=statistics.fmean(row["num_backwards"] or 0 for row in kept),
         num=len(kept),
     )
+
+
+def _quiet(rows: list[Row]) -> list[Row]:
+    """Without the steps that log for longer than most do."""
+    most = LOUD_TIMES * _median(rows, "log_ns") + NOTED_NS
+    return [row for row in rows if (row["log_ns"] or 0) <= most]
 
 
 def turns_of(slow: Sequence[tuple[int, int]]) -> tuple[Turn, ...]:

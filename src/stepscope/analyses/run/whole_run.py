@@ -21,7 +21,7 @@ STRETCHES = 120
 """That the run is drawn in."""
 MOST_LINES = 3
 BEFORE, IMPORTS = "before the process began", "until torch was imported"
-COUNTED = ("saves", "evaluation", "epoch_start", "gc", "stalls")
+COUNTED = ("saves", "evaluation", "epoch_start", "gc", "logging", "stalls")
 
 
 def whole_run(record: RunRecord, facts: RunFacts) -> WholeRun | None:

@@ -34,7 +34,7 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not attempt(cuda.is_initialized):
         return []
-    notes = []
+    notes, used = [], ask(cuda, "current_device")
     for index in range(min(attempt(cuda.device_count) or 0, MOST_DEVICES)):
         properties = attempt(cuda.get_device_properties, index)
         if properties is not None:
@@ -42,6 +42,8 @@ def device_notes(torch: Any) -> list[dict[str, Any]]:
             notes.append(
                 {
                     "index": index,
+                    "is_used": index == used,
+                    "uuid": attempt(lambda held=properties: str(held.uuid)),
                     "name": getattr(properties, "name", None),
                     "capability": None if major is None else f"{major}.{minor}",
                     "arch": getattr(properties, "gcnArchName", None),

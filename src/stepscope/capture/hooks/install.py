@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.guard import Guard
+from stepscope.capture.hooks.loggers import hook_loggers
 from stepscope.capture.hooks.patches import compiling_asker, replace, timed
 from stepscope.capture.hooks.stalls import hook_stalls
 from stepscope.capture.hooks.step import hooked_backward, hooked_next, hooked_step
@@ -100,6 +101,7 @@ def _hook_all(guard: Guard, torch: Any, session: Session) -> None:
     if hasattr(torch.cuda, "CUDAGraph") and "replay" in torch.cuda.CUDAGraph.__dict__:
         replace(guard, torch.cuda.CUDAGraph, "replay", timed(guard, session.replayed))
     hook_stalls(guard, torch, session)
+    hook_loggers(guard, session)
     hook_collectives(guard, torch, session)
     _hook_losses(guard, torch, session)
     give_way(guard, session)

@@ -70,8 +70,13 @@ def failure_words(report: OutOfMemoryReport) -> str:
     if missing is None:
         return f"{words}."
     if missing == 0:
-        return f"{words}: enough was free, in pieces that were too small."
-    return f"{words}: {size_words(missing)} too little."
+        words += ": enough was free, in pieces that were too small."
+    else:
+        words += f": {size_words(missing)} too little."
+    short = report.short_bytes
+    if short is not None and short > missing:
+        words += f" The whole step takes about {size_words(short)} more than there is."
+    return words
 
 
 def held_words(report: OutOfMemoryReport) -> str:

@@ -31,6 +31,7 @@ PART_WORDS = {
     "evaluation": "evaluation",
     "epoch_start": "epoch starts",
     "gc": "garbage collection",
+    "logging": "logging",
     "stalls": "slow steps",
     "recording": "stepscope's recording",
     "shutdown": "after the last step",

@@ -30,6 +30,7 @@ COLOURS = {
     "saves": "idle_io",
     "evaluation": "transfer",
     "gc": "idle_allocator",
+    "logging": "idle_io",
     "stalls": "idle_launch",
 }
 """As the parts of a step have them; the rest is what other time of a step is."""
