@@ -83,7 +83,7 @@ def test_a_name_that_reaches_too_far_is_a_sentence(
     with pytest.raises(SystemExit) as stopped:
         main(["diagnose", "last~3"])
     assert stopped.value.code == 2
-    assert "has 3 run(s), last to last~2" in capsys.readouterr().err
+    assert "has 3 runs, last to last~2" in capsys.readouterr().err
 
 
 def test_commands_take_names(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,10 +63,10 @@ def last_run(folder: Path = Path(RUNS), number: int = 0) -> Path:
             f"which run? There is none in {folder}/ here. Record one: stepscope run -- COMMAND"
         )
     if number >= len(runs):
-        raise InputError(
-            f"there is no last~{number}: {folder}/ has {len(runs)} run(s), last to "
-            f"last~{len(runs) - 1}"
+        there = (
+            "1 run, last" if len(runs) == 1 else f"{len(runs)} runs, last to last~{len(runs) - 1}"
         )
+        raise InputError(f"there is no last~{number}: {folder}/ has {there}")
     return runs[number]
 
 
