@@ -42,7 +42,10 @@ def test_scope_records_what_it_is_told_and_leaves_torch_as_it_was(
             train()
             scope.step()
     assert (torch.autograd.backward, torch.save, torch.optim.Optimizer.profile_hook_step) == before
-    (rank,) = read_run(tmp_path / "run").ranks
+    recorded = read_run(tmp_path / "run")
+    (rank,) = recorded.ranks
+    # From inside it is not known what started the job: `fix` asks for it.
+    assert recorded.metadata["command"] == []
     assert [row["num_backwards"] for row in rank.rows] == [2] * 15
     assert list(rank.windows) == [6]
 

@@ -83,7 +83,7 @@ def test_a_name_that_reaches_too_far_is_a_sentence(
     with pytest.raises(SystemExit) as stopped:
         main(["diagnose", "last~3"])
     assert stopped.value.code == 2
-    assert "has 3 run(s), last to last~2" in capsys.readouterr().err
+    assert "has 3 runs, last to last~2" in capsys.readouterr().err
 
 
 def test_commands_take_names(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,6 +193,20 @@ def test_a_run_that_still_writes_is_never_pruned(
     capsys.readouterr()
     (broken,) = [entry["state"] for entry in listed(capsys) if entry["name"] == "now"]
     assert broken == "broken off"
+
+
+def test_a_run_ends_when_all_its_ranks_say_so(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that records itself from its code has no launcher of ours that writes its end."""
+    run = write_run(runs / "now", started_wall_ns=time.time_ns())
+    for number, notes in enumerate(({"ended_ns": 5}, {})):
+        rank = run / f"rank-{number}"
+        rank.mkdir()
+        write_json(rank / "rank.json", {"rank": number, **notes})
+    assert [entry["state"] for entry in listed(capsys) if entry["name"] == "now"] == ["running"]
+    write_json(run / "rank-1" / "rank.json", {"rank": 1, "ended_ns": 6})
+    assert [entry["state"] for entry in listed(capsys) if entry["name"] == "now"] == ["ended"]
 
 
 def test_trials_are_listed_with_their_size(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,15 +85,14 @@ def test_wandb_keeps_what_it_was_told(
     run: Run, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
-    record_type = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
-
+    kind = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
     monkeypatch.chdir(tmp_path)
     with wandb.init(mode="offline", dir=tmp_path) as tracked:
         stepscope.log_to(tracked, run, report=report)
     # Its service writes the file, and has written all of it when it has ended.
     wandb.teardown()
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = [record_type.FromString(data) for data in wandb_records(path.read_bytes())]
+    records = [kind.FromString(data) for data in wandb_records(path.read_bytes())]
     summary, logged, artifacts = {}, [], []
     for record in records:
         for item in record.summary.update:

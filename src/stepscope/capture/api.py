@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,8 @@ class Scope:
             out = Path("stepscope-runs") / time.strftime("%Y-%m-%d-%H%M%S")
         out.mkdir(parents=True, exist_ok=True)
         if not (out / RUN_FILE).exists():
-            info = {"schema": SCHEMA, "command": [Path(sys.argv[0]).name], "options": self._options}
+            # What started the job is not known in here: a worker of Ray has Ray's own script.
+            info = {"schema": SCHEMA, "command": [], "options": self._options}
             write_json(out / RUN_FILE, {**info, "started_wall_ns": time.time_ns()})
         return out
 

@@ -43,6 +43,10 @@ def progress(words: str) -> None:
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments, which it echoes."""
 
+    def error(self, message: str) -> NoReturn:
+        """The cause alone: it is lost behind a screen of options."""
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help has the options\n")
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         if message:
             put(message, sys.stderr)

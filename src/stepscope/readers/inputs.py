@@ -49,7 +49,10 @@ DISK_RESERVE_BYTES = 2 << 30
 IN_RUN = "run folder"
 TLPARSE = {"compile_directory.json", "raw.log", "raw.jsonl"}
 OWN_FILES = (RUN_FILE, CONTROL_FILE, ALERTS_FILE, DIAGNOSIS_FILE, REPORT_FILE)
-WANTED = "Give a trace (.json, .json.gz, .json.zst), several, a folder of them, or a tar of them."
+WANTED = (
+    "Give a trace (.json, .json.gz, .json.zst), several, a folder or a tar of them, or a run that "
+    "`stepscope runs` lists."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def _row(entry: RunEntry, now_ns: int) -> tuple[str, ...]:
 def verdict_words(entry: RunEntry) -> str:
     """The verdict, after what is unusual about its end."""
     if entry.kind == "trials":
-        return "trials of verify, tune or fix"
+        return "trials"
     # The bound; what it is worth stands after the colon.
     verdict = entry.verdict.partition(":")[0] if entry.verdict else NOT_DIAGNOSED
     if entry.state != "ended":

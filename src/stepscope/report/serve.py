@@ -45,7 +45,10 @@ def index_page(
         "runs": [_run(entry, now_ns) for entry in runs],
         "recordings": [_recording(each, now_ns) for each in recordings],
         "num_left_out": num_left_out,
-        "choices": [*(entry.name for entry in runs), *(each.name for each in recordings)],
+        "choices": [
+            *((entry.name, entry.name) for entry in runs),
+            *((each.name, _label(each)) for each in recordings),
+        ],
     }
     return _rendered(page, policy=("img-src data:",), forms="'self'")
 
@@ -67,12 +70,16 @@ def _run(entry: RunEntry, now_ns: int) -> dict[str, Any]:
 
 def _recording(recording: RecordedFiles, now_ns: int) -> dict[str, Any]:
     return {
-        "name": recording.name,
+        "name": _label(recording),
         "report": _link("/report", what=recording.name),
         "num_files": recording.num_files,
         "age": age_words(now_ns - recording.wall_ns),
         "size": size_words(recording.size_bytes),
     }
+
+
+def _label(recording: RecordedFiles) -> str:
+    return "all in this folder" if recording.name == "." else recording.name
 
 
 def live_page(folder: str, name: str, document: Document, *, has_ended: bool) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from stepscope.cli.main import main
 from stepscope.cli.serve.catalogue import catalogue_of
 from stepscope.cli.serve.pages import Pages
 from stepscope.cli.serve.server import Server, is_own_host, server_of
+from stepscope.report.serve import RecordedFiles, index_page
 from tests.live_runs import add_steps, row, write_rank, write_run
 from tests.shared_data import DEMO, ROOT
 
@@ -204,3 +206,9 @@ def test_mistakes_are_sentences(
     assert "Take another --port" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["serve", "--port", "99999"])
+
+
+def test_the_served_folders_own_recordings_have_a_name() -> None:
+    own = RecordedFiles(name=".", num_files=2, size_bytes=9, wall_ns=0)
+    text = index_page("log", [], [own, replace(own, name="a.json")], 0, 10**9)
+    assert text.count("all in this folder") == 3

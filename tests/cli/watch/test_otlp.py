@@ -147,3 +147,18 @@ def test_a_collector_that_is_away_is_said_once(
     err = capsys.readouterr().err
     assert err.count("cannot be reached") == 1
     assert "secret" not in err
+
+
+def test_the_protocols_own_messages_take_it_all(view: LiveView) -> None:
+    """A field that OpenTelemetry does not know, or of another type, is refused there."""
+    json_format = pytest.importorskip("google.protobuf.json_format", reason="no protobuf here")
+    name = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
+    service = pytest.importorskip(name, reason="opentelemetry-proto is not installed")
+    body = otlp_metrics(view, WALL_NS)
+    message = json_format.ParseDict(body, service.ExportMetricsServiceRequest())
+    (resource,) = message.resource_metrics
+    (scope,) = resource.scope_metrics
+    (steps,) = [metric for metric in scope.metrics if metric.name == "stepscope.steps"]
+    assert steps.sum.is_monotonic
+    assert [point.as_double for point in steps.sum.data_points] == [30, 30]
+    assert {point.time_unix_nano for point in steps.sum.data_points} == {WALL_NS}

@@ -14,6 +14,7 @@ from stepscope.core.contract.runs import RunEntry, RunKind, RunState
 from stepscope.errors import InputError, StepscopeError
 from stepscope.protocol.run_folder import (
     DIAGNOSIS_FILE,
+    RANK_FILE,
     RUN_FILE,
     RUNS,
     TAGS_FILE,
@@ -61,10 +62,10 @@ def last_run(folder: Path = Path(RUNS), number: int = 0) -> Path:
             f"which run? There is none in {folder}/ here. Record one: stepscope run -- COMMAND"
         )
     if number >= len(runs):
-        raise InputError(
-            f"there is no last~{number}: {folder}/ has {len(runs)} run(s), last to "
-            f"last~{len(runs) - 1}"
+        there = (
+            "1 run, last" if len(runs) == 1 else f"{len(runs)} runs, last to last~{len(runs) - 1}"
         )
+        raise InputError(f"there is no last~{number}: {folder}/ has {there}")
     return runs[number]
 
 
@@ -113,7 +114,7 @@ def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> Run
     metadata = read_json_object(path / RUN_FILE) if kind == "run" else {}
     command = metadata.get("command")
     diagnosis = _diagnosis(path / DIAGNOSIS_FILE)
-    has_ended = whole(metadata.get("ended_wall_ns"), 0) is not None
+    has_ended = whole(metadata.get("ended_wall_ns"), 0) is not None or _ranks_have_ended(path)
     state: RunState = "ended" if has_ended or kind == "trials" else "broken off"
     if not has_ended and now_ns - newest_ns < SILENT_NS:
         state = "running"
@@ -131,6 +132,13 @@ def _entry(path: Path, kind: RunKind, tags: tuple[str, ...], now_ns: int) -> Run
         verdict=None if diagnosis is None else diagnosis.verdict.summary,
         step_ms=None if diagnosis is None else diagnosis.step.ms,
     )
+
+
+def _ranks_have_ended(run: Path) -> bool:
+    """By their own word: nothing stands beside a job that records itself from its code, and writes
+    the end of the run."""
+    ranks = list(run.glob(f"rank-*/{RANK_FILE}"))
+    return bool(ranks) and all("ended_ns" in read_json_object(rank) for rank in ranks)
 
 
 def _diagnosis(path: Path) -> DiagnosisContract | None:

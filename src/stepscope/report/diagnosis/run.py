@@ -12,7 +12,7 @@ MOST_WORDS = 200
 
 def run_section(run: RunFacts) -> Section:
     """A few lines: the numbers are the first timed rank's."""
-    rows = [("command", shorten(" ".join(run.command), MOST_WORDS))]
+    rows = [("command", shorten(" ".join(run.command), MOST_WORDS))] if run.command else []
     if run.exit_code is not None:
         rows.append(("ended", "well" if run.exit_code == 0 else f"with exit code {run.exit_code}"))
     timed = [rank for rank in run.ranks if rank.steps is not None]
