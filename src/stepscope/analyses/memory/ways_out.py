@@ -131,11 +131,14 @@ def _without_cost(report: OutOfMemoryReport, shortage: _Shortage | None) -> Iter
     missing, others = report.missing_bytes, report.others_bytes
     if report.cache_bytes and missing == 0:
         is_enough = shortage is not None and shortage.is_met(lambda _: 0, spare=0.0)
+        cost = "nothing: enough was free, in pieces that were too small"
+        if not is_enough:
+            cost += ", but the rest of the step needs more"
         yield WayOut(
             action="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             frees_bytes=report.cache_bytes,
             is_enough=is_enough,
-            cost="nothing: enough was free, in pieces that were too small",
+            cost=cost,
             step_longer=0.0,
         )
     if others and report.capacity_bytes and others >= MOST_OTHERS * report.capacity_bytes:
@@ -204,7 +207,7 @@ def _checkpoint(shortage: _Shortage) -> Iterator[WayOut]:
             yield shortage.way(
                 f"checkpoint {which} (torch.utils.checkpoint, use_reentrant=False)",
                 frees,
-                f"their forward once more: at most {longer:.0%} of the step",
+                f"their forward once more: about {longer:.0%} of the step",
                 longer,
             )
             return
