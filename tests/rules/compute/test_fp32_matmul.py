@@ -112,6 +112,20 @@ def test_groups_that_were_launched_one_by_one_are_launched_together(rule: Module
     assert finding_of(case, proposal).predicted_speedup > 3
 
 
+def test_casts_cost_launches_where_most_others_are_gone() -> None:
+    case = grouped(num_streams=8)
+    graph, roofs, products = case.graph, case.context.roofs, find_products(case)
+    assert graph is not None
+    assert roofs is not None
+    assert products is not None
+    in_tf32, in_bf16 = (
+        at_precision(case, roofs, products, precision)(graph).call_parts["work"].sum()
+        for precision in ("tf32", "bf16")
+    )
+    # Four convolutions a step, their images and weights cast both ways, beside a launch each.
+    assert in_bf16 > 2 * in_tf32
+
+
 def test_kernels_of_one_stream_keep_their_launches() -> None:
     """A transposed convolution looks grouped by its weight."""
     case = grouped(num_streams=1)

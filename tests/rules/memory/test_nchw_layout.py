@@ -1,6 +1,8 @@
+import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from stepscope.rules.memory import nchw_layout, unfused_pointwise
 from stepscope.rules.proposal import Proposal
@@ -192,3 +194,33 @@ def test_pointwise_convolutions_that_load_whole_rows_or_have_odd_channels_stay()
     fast = pointwise(80.0, "sm90_xmma_fprop_implicit_gemm_bf16bf16_nhwc")
     odd = pointwise(80.0, ALIGN1, channels=250)
     assert nchw_layout.propose(case_of_steps(*[fast, odd] * 4)) is None
+
+
+def norm_us(*dims: int) -> float:
+    """Of a batch norm in NHWC, forward in bf16."""
+    images = ", ".join(map(str, dims))
+    strides = ", ".join(str(math.prod(dims[place + 1 :])) for place in range(len(dims)))
+    slow = launch(
+        "aten::native_batch_norm",
+        "batch_norm_collect_statistics_kernel",
+        5000.0,
+        f"[[{images}], [{dims[1]}]]",
+        TYPES,
+        strides=f"[[{strides}], [1]]",
+    )
+    case = case_of_steps(conv(10.0), slow)
+    proposal = nchw_layout.propose(case)
+    assert isinstance(proposal, Proposal)
+    assert case.graph is not None
+    times = proposal.change(case.graph).task_ns[case.table.of_category("norm")]
+    return float(times[0]) / 1e3
+
+
+def test_norms_in_nhwc_take_what_recorded_ones_took() -> None:
+    assert norm_us(384, 32, 80, 80) == pytest.approx(855, rel=0.15), "rows of 64 bytes"
+    assert norm_us(128, 64, 64, 64) == pytest.approx(199, rel=0.15)
+    assert norm_us(128, 512, 16, 16) == pytest.approx(77, rel=0.15), "many channels"
+
+
+def test_norms_over_volumes_have_no_kernels_of_their_own_in_nhwc() -> None:
+    assert norm_us(16, 64, 16, 56, 56) > 2 * norm_us(16, 64, 16 * 56, 56)

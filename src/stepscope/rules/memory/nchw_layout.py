@@ -7,9 +7,10 @@ Why it costs: tensor-core convolutions work in NHWC. A tensor in NCHW is transpo
 each one, and PyTorch's batch norm over NCHW in 16 bits reaches a fraction of the bandwidth.
 Pointwise convolutions over NCHW are products whose rows are images: where those are no multiple of
 16 bytes (13 x 13, 14 x 14), slower kernels load them number by number. Group norm is the other way
-round: twice as slow going forward in NHWC, so a model full of it may gain nothing. For fp32 without
-TF32 cuDNN has many of its kernels in NCHW alone: they turn tensors back, which the host launches,
-and a host that is nearly the limit becomes it.
+round: twice as slow going forward in NHWC, so a model full of it may gain nothing. Batch norms over
+volumes in 16 bits gain half: PyTorch has kernels of its own for NHWC pictures alone. For fp32
+without TF32 cuDNN has many of its kernels in NCHW alone: they turn tensors back, which the host
+launches, and a host that is nearly the limit becomes it.
 
 Evidence it needs: kernel names for the transposes; shapes and strides (`record_shapes=True`) for
 the norms.
@@ -53,7 +54,7 @@ from stepscope.rules.shared.products import ROW_OF
 from stepscope.rules.shared.rates import convolution_ns
 from stepscope.rules.task_table import TaskTable, per_step_ms
 from stepscope.workload.dtypes import ITEM_BYTES
-from stepscope.workload.operands import operand
+from stepscope.workload.operands import Operand, operand
 
 CODE = "nchw-layout"
 BOUND = "memory"
@@ -71,15 +72,28 @@ class Policy(Struct, frozen=True, kw_only=True):
     """Batch norm forward reads its input for the statistics, reads it again and writes."""
     norm_backward_passes: int = 5
     half_share: float = 0.24
-    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits: 0.21 to 0.28."""
+    """Of the bandwidth, reached by batch norm forward in NHWC and 16 bits. This and what follows is
+    of 210 norms of 14 recorded runs, which are off by 10 % on average."""
+    wide_half_share: float = 0.31
+    wide: int = 256
+    """Channels from which that is reached."""
     half_backward_share: float = 0.5
-    """Backward: 0.47 to 0.58."""
+    wide_half_backward_share: float = 0.57
+    wide_backward: int = 128
+    whole_row: int = 64
+    """Channels of 16 bits from which a row fills what memory is read by; fewer reach their part."""
+    volume_share: float = 0.1
+    """Over volumes (NDHWC) in 16 bits, for which PyTorch has no kernels of its own: 0.05 to 0.16
+    (r3d_18)."""
+    volume_backward_share: float = 0.25
+    """Backward, with the copy of the gradient that it takes there."""
     full_share: float = 0.75
     """Forward in fp32: 0.70 to 0.79."""
     full_backward_share: float = 0.82
     """Backward in fp32: 0.80 to 0.87."""
     fixed_ns: int = 10_000
     """Of a batch norm, for its two or three kernels."""
+    half_fixed_ns: int = 8_000
     group_norm_factor: float = 2.2
     """Group norm forward in NHWC: 2.0 to 2.3 times its time in NCHW; backward alike in both."""
     half_thin_factor: float = 0.3
@@ -311,12 +325,28 @@ def _norm_ns(table: TaskTable, op: int, now_ns: float, roofs: DevicePeaks | None
     tensor = None if inputs is None else operand(inputs, 0)
     if tensor is None or roofs is None or tensor.dtype not in ITEM_BYTES:
         return now_ns
-    shares = (POLICY.full_share, POLICY.full_backward_share)
-    if tensor.dtype in ("bf16", "fp16"):
-        shares = (POLICY.half_share, POLICY.half_backward_share)
+    is_half = tensor.dtype in ("bf16", "fp16")
+    share = POLICY.full_backward_share if backward else POLICY.full_share
+    fixed = POLICY.half_fixed_ns if is_half else POLICY.fixed_ns
+    if is_half:
+        share = _half_share(tensor, backward=backward)
     passes = POLICY.norm_backward_passes if backward else POLICY.norm_passes
     size = float(tensor.numel * ITEM_BYTES[tensor.dtype] * passes)
-    return min(now_ns, POLICY.fixed_ns + roofs.traffic_ns(size) / shares[int(backward)])
+    return min(now_ns, fixed + roofs.traffic_ns(size) / share)
+
+
+def _half_share(image: Operand, *, backward: bool) -> float:
+    """Of the bandwidth, reached by a batch norm in NHWC and 16 bits."""
+    channels = image.dims[1]
+    if len(image.dims) > 4:
+        return POLICY.volume_backward_share if backward else POLICY.volume_share
+    share, wide_share, wide = POLICY.half_share, POLICY.wide_half_share, POLICY.wide
+    if backward:
+        share, wide_share = POLICY.half_backward_share, POLICY.wide_half_backward_share
+        wide = POLICY.wide_backward
+    if channels >= wide:
+        return wide_share
+    return share * min(channels / POLICY.whole_row, 1.0)
 
 
 def _turned(graph: Graph, turning: Bool, times: Float64, factor: float) -> Change:

@@ -78,9 +78,11 @@ def call_of_task(graph: Graph) -> Int64:
 
 def with_launches(graph: Graph, optimizer: Bool, launches: Float64) -> Graph:
     """So many launches more beside each task's. They come from no Python of the model's: each takes
-    what the middle one of the model's launches does; `optimizer` are the others' tasks."""
+    what the middle one of the model's launches does, of those that are left; `optimizer` are the
+    others' tasks."""
     work, call = graph.call_parts["work"], call_of_task(graph)
     of_model = np.unique(call[~optimizer])
+    of_model = of_model[work[of_model] > 0]
     if not len(of_model):
         return graph
     extra = np.zeros(len(work))
