@@ -104,8 +104,8 @@ def _launched_at_once(graph: Graph, mask: Bool) -> Graph:
 
 
 def _captured(case: Case, mask: Bool, slowdown: float = 1.0) -> Change:
-    """Compiled and captured, with what the compiled model does around its graphs, `pace` times as
-    slowly."""
+    """Compiled and captured, with what the compiled model does around its graphs, `slowdown` times
+    as slowly."""
     on_device, around = turned_and_fused(case, 0.5), captured_work(case, slowdown)
     unchecked = without_checks(case)
 
