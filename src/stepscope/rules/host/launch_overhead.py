@@ -33,6 +33,7 @@ from stepscope.rules.case import Case
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.compiled_host import (
+    OPEN_SHARE,
     captured_work,
     compiled_work,
     launches_of_kernels,
@@ -58,9 +59,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     608)."""
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
-    cautious_pace: float = 1.8
-    """Of what a compiled model does around its graphs: with it the range begins below all ten
-    gains of `lab/board` and `lab/held`."""
     same_share: float = 0.9
     """Of a step's launches that must recur in the next for its shapes to hold still."""
 
@@ -92,8 +90,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events=graph.call_event[mask],
         events_ns=graph.call_parts["work"][mask],
         change=captured if steady else compiled,
-        cautious=_captured(case, mask, POLICY.cautious_pace) if steady else compiled,
-        hopeful=lambda before: _in_graphs(before, whole),
+        cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
+        hopeful=_captured(case, mask, 1.0 - OPEN_SHARE),
     )
 
 
