@@ -118,9 +118,10 @@ def fit(
     measured: Collection[str] = (),
     *,
     contended: bool = False,
+    blocking: bool = False,
 ) -> Fitted:
     """The graph of the unprofiled run:
-    fitted to its step time, or with the usual cost taken off when that is not known.
+    fitted to its step time, or with the estimated cost taken off when that is not known.
 
     `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the
     device. `measured` are the parts that are as long as the unprofiled run has them.
@@ -129,13 +130,16 @@ def fit(
     `contended`: other processes and threads of a loader are in the host's way, so that its speed
     says nothing of what recording cost; and what the step is longer than the rest of it, it waits
     for them.
+    `blocking`: the host waits for its kernels inside the calls that launch them, which hides its
+    speed too.
     """
     if step_ns is None:
-        usual = without_cost(graph, USUAL_COST_NS)
+        cost_ns = _estimated_ns(graph, pace_known=not contended and not blocking)
+        usual = without_cost(graph, cost_ns)
         fitted = Fitted(
             graph=usual,
             step_interval_ns=play(usual).step_interval_ns,
-            cost_ns=USUAL_COST_NS,
+            cost_ns=cost_ns,
             error=None,
         )
         if _is_device_bound(graph, fitted.step_interval_ns):
@@ -161,6 +165,10 @@ def fit(
 
     _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
     return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
+
+
+def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
+    return usual_cost_ns(graph) if pace_known else USUAL_COST_NS
 
 
 def _is_device_bound(graph: Graph, step_ns: float) -> bool:
@@ -207,7 +215,7 @@ def _stretched(
     cost_ns = USUAL_COST_NS
     if episodic:
         # The rest of the host's time stays as it is, so that what recording it cost matters.
-        cost_ns = USUAL_COST_NS if contended else usual_cost_ns(recorded)
+        cost_ns = _estimated_ns(recorded, pace_known=not contended)
         graph = without_cost(recorded, cost_ns)
         parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
 
