@@ -16,6 +16,7 @@ from stepscope.replay.profiler_cost import (
     USUAL_RANGE_NS,
     usual_cost_ns,
     without_cost,
+    without_cost_ns,
 )
 from stepscope.replay.simulate_job import JobGraph, play_job
 from stepscope.rules.job_case import JobCase
@@ -56,6 +57,12 @@ def test_a_cost_told_by_the_pace_stays_where_costs_were_seen() -> None:
 
 def test_few_calls_tell_no_pace() -> None:
     assert usual_cost_ns(graph_with(9_000.0, 3, calls=5)) == USUAL_COST_NS
+
+
+def test_recording_costs_more_where_the_host_does_more_but_not_where_it_sleeps() -> None:
+    host_ns = np.array([6_000, 12_000, 1_000_000])
+    left = without_cost_ns(host_ns, np.array([3, 3, 3]), 1_000.0, 4_000.0)
+    assert left.tolist() == [4_500, 9_000, 997_000]
 
 
 def recorded(job: JobCase) -> JobGraph:

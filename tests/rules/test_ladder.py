@@ -36,7 +36,7 @@ def test_a_fix_with_nothing_left_to_give_does_not_spoil_the_rest() -> None:
         for _ in range(20):
             run.launch("aten::mm", kernel_us=20, host_us=30)
         run.step(number, start)
-    case = run.case()
+    case = run.case(600_000)
     free = proposal(lambda graph: without_host_parts(graph, "work"))
     short = proposal(
         lambda graph: with_task_ns(

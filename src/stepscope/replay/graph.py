@@ -9,6 +9,7 @@ another stream is done.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,15 @@ from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.host.activity import HostActivity
-from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
+from stepscope.analyses.intervals import (
+    Intervals,
+    contains,
+    empty,
+    join,
+    lengths_in,
+    subtract,
+    union,
+)
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.analyses.run.checkpoints import TO_HOST
@@ -60,6 +69,9 @@ LONG_LAUNCH = 3.0
 queue full is taken to have waited for room in it."""
 USUAL_LAUNCH_NS = 10_000
 """The host's time in a launch, where too few were recorded with room in the queue to measure it."""
+LAUNCH = re.compile(r"LaunchKernel")
+BLOCKING_SHARE = 0.5
+"""Of launches that wait for their kernel, from which all are made to."""
 
 
 Columns = tuple[Int64 | Float64, ...]
@@ -201,6 +213,20 @@ def build(
         num_streams=len(streams),
         num_steps=last + 1,
     )
+
+
+def blocking_launches(trace: Trace, graph: Graph) -> Intervals:
+    """When the host stood in a launch call while its own kernel ran, where most launches do
+    that."""
+    launches = np.flatnonzero(
+        matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1)
+    )
+    kernel = graph.task_event[graph.call_first[launches]]
+    end = trace.end_ns[graph.call_event[launches]]
+    blocks = end >= trace.end_ns[kernel]
+    if blocks.sum() < BLOCKING_SHARE * max(len(launches), 1):
+        return empty()
+    return union(trace.start_ns[kernel[blocks]], end[blocks])
 
 
 def _began_by(trace: Trace, time_ns: int, *events: Int64) -> Trace:

@@ -1,10 +1,11 @@
 """Taking the profiler's own cost out of the recorded host time.
 
 Every recorded operator costs the host a little, a runtime call twice as much (per event 1 to 5 us
-over the runs of one machine, whose host is at times twice as slow as at others); device times stay
-true. With the unprofiled step time known, that cost is fitted until the replay reproduces it.
-Without it, or where the step does not depend on it, it is estimated from the host's own speed:
-recording an event is host work as well, and a host that is slow at the one is slow at the other.
+over the runs of one machine, whose host is at times twice as slow as at others), and more where the
+host does more for an event; device times stay true. With the unprofiled step time known, that cost
+is fitted until the replay reproduces it. Without it, or where the step does not depend on it, it is
+estimated from the host's own speed: recording an event is host work as well, and a host that is
+slow at the one is slow at the other.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from stepscope.replay.simulate import play
 USUAL_COST_NS = 2_100.0
 """Per recorded operator, when nothing better is known:
 the middle of what was measured with torch 2.11 on one host."""
-COST_SHARE = 0.44
-"""Of the host's middle time per recorded event that was spent on recording it: the middle of 33
+COST_SHARE = 0.4
+"""Of the host's middle time per recorded event that was spent on recording it: the middle of 32
 host-bound recordings of one GPU (H200 host, torch 2.11) whose unprofiled step is known. Half of
-them lie within a third of it; around one cost for all, within half."""
+them lie within a quarter of it; around one cost for all, within half."""
+LONG_EVENT = 3.0
+"""Times the host's middle time per event, up to which a stretch is taken to be of its events: the
+rest is Python or a sleep, which costs nothing to record."""
 USUAL_RANGE_NS = (400.0, 5_000.0)
 """A cost estimated from the host's speed is within it, as that of most of these recordings is."""
 MIN_CALLS = 20
@@ -63,28 +67,44 @@ class Fitted:
     where the device limits the step and the host's time is not known."""
 
 
-def usual_cost_ns(graph: Graph) -> float:
-    """What recording an operator cost this host, by its speed: the median, since a few calls with
-    long Python before them, or a sleep, say nothing about it."""
+def event_ns(graph: Graph) -> float | None:
+    """The host's middle time per recorded event; None where too few were recorded. The median,
+    since a few calls with long Python before them, or a sleep, say nothing about its speed."""
     work = graph.call_parts["work"] + graph.call_parts["operators"]
     events = graph.call_events["work"] + graph.call_events.get("operators", 0)
     has_events = events > 0
     if int(has_events.sum()) < MIN_CALLS:
+        return None
+    return max(float(np.median(work[has_events] / events[has_events])), 1.0)
+
+
+def usual_cost_ns(graph: Graph) -> float:
+    """What recording an operator cost this host, by its speed."""
+    middle_ns = event_ns(graph)
+    if middle_ns is None:
         return USUAL_COST_NS
     low, high = USUAL_RANGE_NS
-    return float(np.clip(COST_SHARE * np.median(work[has_events] / events[has_events]), low, high))
+    return float(np.clip(COST_SHARE * middle_ns, low, high))
 
 
-def without_cost_ns(host_ns: Float64 | Int64, events: Int64, cost_ns: float) -> Float64:
-    """Stretches of host work without what recording so many events in each of them cost."""
-    left: Float64 = np.maximum(host_ns - cost_ns * events, MIN_SHARE * host_ns)
+def without_cost_ns(
+    host_ns: Float64 | Int64, events: Int64, cost_ns: float, middle_ns: float | None
+) -> Float64:
+    """Stretches of host work without what recording so many events in each of them cost: `cost_ns`
+    for one that takes `middle_ns`, more and less for longer and shorter ones."""
+    weight: Float64 | Int64 = events
+    if middle_ns is not None:
+        is_long = host_ns > LONG_EVENT * middle_ns * events
+        weight = np.where(is_long, events, host_ns / middle_ns)
+    left: Float64 = np.maximum(host_ns - cost_ns * weight, MIN_SHARE * host_ns)
     return left
 
 
 def without_cost(graph: Graph, cost_ns: float) -> Graph:
     """The graph with this much taken off the host's time for each event recorded in it."""
+    middle_ns = event_ns(graph)
     left = {
-        part: without_cost_ns(graph.call_parts[part], events, cost_ns)
+        part: without_cost_ns(graph.call_parts[part], events, cost_ns, middle_ns)
         for part, events in graph.call_events.items()
     }
     return replace(graph, call_parts=graph.call_parts | left)
@@ -98,9 +118,10 @@ def fit(
     measured: Collection[str] = (),
     *,
     contended: bool = False,
+    blocking: bool = False,
 ) -> Fitted:
     """The graph of the unprofiled run:
-    fitted to its step time, or with the usual cost taken off when that is not known.
+    fitted to its step time, or with the estimated cost taken off when that is not known.
 
     `host_ns` is the host's own time in an unprofiled step, where it was seen to run ahead of the
     device. `measured` are the parts that are as long as the unprofiled run has them.
@@ -109,13 +130,16 @@ def fit(
     `contended`: other processes and threads of a loader are in the host's way, so that its speed
     says nothing of what recording cost; and what the step is longer than the rest of it, it waits
     for them.
+    `blocking`: the host waits for its kernels inside the calls that launch them, which hides its
+    speed too.
     """
     if step_ns is None:
-        usual = without_cost(graph, USUAL_COST_NS)
+        cost_ns = _estimated_ns(graph, pace_known=not contended and not blocking)
+        usual = without_cost(graph, cost_ns)
         fitted = Fitted(
             graph=usual,
             step_interval_ns=play(usual).step_interval_ns,
-            cost_ns=USUAL_COST_NS,
+            cost_ns=cost_ns,
             error=None,
         )
         if _is_device_bound(graph, fitted.step_interval_ns):
@@ -141,6 +165,10 @@ def fit(
 
     _, cost_ns = bisect(is_cheap, *COST_RANGE_NS, 12)
     return _fitted(without_cost(graph, cost_ns), cost_ns, step_ns)
+
+
+def _estimated_ns(graph: Graph, *, pace_known: bool) -> float:
+    return usual_cost_ns(graph) if pace_known else USUAL_COST_NS
 
 
 def _is_device_bound(graph: Graph, step_ns: float) -> bool:
@@ -187,7 +215,7 @@ def _stretched(
     cost_ns = USUAL_COST_NS
     if episodic:
         # The rest of the host's time stays as it is, so that what recording it cost matters.
-        cost_ns = USUAL_COST_NS if contended else usual_cost_ns(recorded)
+        cost_ns = _estimated_ns(recorded, pace_known=not contended)
         graph = without_cost(recorded, cost_ns)
         parts, factors, tasks = episodic, EPISODIC_RANGE, np.zeros_like(copies)
 

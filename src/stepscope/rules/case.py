@@ -20,7 +20,7 @@ from stepscope.core.recordings.find_db import SearchedConvolutions
 from stepscope.core.run import RankMetadata, Stalls, UnprofiledSteps
 from stepscope.core.trace import Trace
 from stepscope.replay.changes import without_host_parts
-from stepscope.replay.graph import Graph, build
+from stepscope.replay.graph import Graph, blocking_launches, build
 from stepscope.replay.host_graph import build_on_host, fit_on_host, with_measured
 from stepscope.replay.kinds import task_kinds
 from stepscope.replay.profiler_cost import USUAL_COST_NS, fit, without_cost
@@ -179,6 +179,7 @@ def case_of(
             host_ns,
             measured=measured,
             contended=starved,
+            blocking=len(blocking_launches(context.trace, graph)) > 0,
         )
     replayed = Replayed(
         recorded_error=play(graph, backlog_ns=graph.backlog_ns).played_interval_ns / step_interval

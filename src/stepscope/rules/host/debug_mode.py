@@ -30,7 +30,7 @@ from stepscope.analyses.naming import matching
 from stepscope.analyses.steps.projection import BACKWARD_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Kind
-from stepscope.replay.graph import Graph
+from stepscope.replay.graph import blocking_launches
 from stepscope.rules.case import Case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import without_ranges
@@ -41,13 +41,11 @@ NEEDS_DEVICE = False
 
 CHECK = re.compile(r"^aten::(isnan|any|is_nonzero|item|ne)$")
 NAN_CHECK = re.compile(r"^aten::(isnan|ne)$")
-LAUNCH = re.compile(r"LaunchKernel")
 
 
 class Policy(Struct, frozen=True, kw_only=True):
     least_share: float = 0.5
-    """Of launches that wait, or of backward nodes that check, from which it is a mode and not one
-    line of the code."""
+    """Of backward nodes that check, from which it is a mode and not one line of the code."""
     least_note_ns: int = 10_000
     """Spent by an operator before its work, over the usual, from which it noted the stack (50 to
     200 us on one host)."""
@@ -61,7 +59,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     graph = case.graph
     if graph is None:
         return None
-    blocking, checks = _blocking_launches(case, graph), _anomaly_checks(case)
+    blocking, checks = blocking_launches(case.replayed, graph), _anomaly_checks(case)
     notes_taken = _stack_notes(case) if len(checks) else empty()
     if len(blocking) == 0 and len(checks) == 0:
         return None
@@ -89,21 +87,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
         change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
         cautious=lambda before: without_ranges(case, before, join(blocking, checks)),
     )
-
-
-def _blocking_launches(case: Case, graph: Graph) -> Intervals:
-    """When the host stood in a launch call while its own kernel ran, where most launches do
-    that."""
-    trace = case.replayed
-    launches = np.flatnonzero(
-        matching(trace, LAUNCH)[graph.call_event] & (np.diff(graph.call_first) == 1)
-    )
-    kernel = graph.task_event[graph.call_first[launches]]
-    end = trace.end_ns[graph.call_event[launches]]
-    blocks = end >= trace.end_ns[kernel]
-    if blocks.sum() < POLICY.least_share * max(len(launches), 1):
-        return empty()
-    return union(trace.start_ns[kernel[blocks]], end[blocks])
 
 
 def _anomaly_checks(case: Case) -> Intervals:

@@ -34,6 +34,7 @@ from stepscope.rules.memory.unfused_pointwise import INCLUDES as OF_COMPILING
 from stepscope.rules.memory.unfused_pointwise import turned_and_fused
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.compiled_host import (
+    OPEN_SHARE,
     captured_work,
     compiled_work,
     launches_of_kernels,
@@ -60,9 +61,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     608)."""
     least_gain: float = 1.02
     """Without the host's time for launches, below which they cost nothing."""
-    cautious_pace: float = 1.8
-    """Of what a compiled model does around its graphs: with it the range begins below all ten
-    gains of `lab/board` and `lab/held`."""
     same_share: float = 0.9
     """Of a step's launches that must recur in the next for its shapes to hold still."""
 
@@ -94,8 +92,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events=graph.call_event[mask],
         events_ns=graph.call_parts["work"][mask],
         change=captured if steady else compiled,
-        cautious=_captured(case, mask, POLICY.cautious_pace) if steady else compiled,
-        hopeful=lambda before: _in_graphs(before, whole),
+        cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
+        hopeful=_captured(case, mask, 1.0 - OPEN_SHARE),
     )
 
 
@@ -106,8 +104,8 @@ def _launched_at_once(graph: Graph, mask: Bool) -> Graph:
 
 
 def _captured(case: Case, mask: Bool, slowdown: float = 1.0) -> Change:
-    """Compiled and captured, with what the compiled model does around its graphs, `pace` times as
-    slowly."""
+    """Compiled and captured, with what the compiled model does around its graphs, `slowdown` times
+    as slowly."""
     on_device, around = turned_and_fused(case, 0.5), captured_work(case, slowdown)
     unchecked = without_checks(case)
 

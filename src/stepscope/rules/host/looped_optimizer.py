@@ -107,6 +107,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
             case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)
         ),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
+        may_slow=True,
     )
 
 

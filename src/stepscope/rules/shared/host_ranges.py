@@ -13,7 +13,7 @@ from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph, recorded_weights
-from stepscope.replay.profiler_cost import without_cost_ns
+from stepscope.replay.profiler_cost import event_ns, without_cost_ns
 from stepscope.rules.case import Case
 
 
@@ -60,8 +60,9 @@ def share_inside(case: Case, graph: Graph, ranges: Intervals) -> Float64:
     recorded = np.concatenate([[0], np.cumsum(weight * contains(ranges, times))])
     events = recorded[np.searchsorted(times, end)] - recorded[np.searchsorted(times, start)]
     cost_ns = 0.0 if case.facts.replayed is None else case.facts.replayed.cost_ns
-    left = without_cost_ns(inside, events, cost_ns)
-    other = without_cost_ns(own - inside, graph.call_events["work"] - events, cost_ns)
+    middle_ns = None if case.recorded is None else event_ns(case.recorded)
+    left = without_cost_ns(inside, events, cost_ns, middle_ns)
+    other = without_cost_ns(own - inside, graph.call_events["work"] - events, cost_ns, middle_ns)
     share: Float64 = left / np.maximum(left + other, 1.0)
     return share
 
