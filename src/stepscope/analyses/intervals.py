@@ -15,8 +15,8 @@ from msgspec import Struct
 from stepscope.core.trace import Bool, Int64
 
 
-class Intervals(Struct, frozen=True):
-    """A set of disjoint, non-touching, non-empty intervals in order."""
+class Intervals(Struct, frozen=True, eq=False):
+    """A set of disjoint, non-touching, non-empty intervals in order. Equal to itself alone."""
 
     start: Int64
     end: Int64

@@ -65,6 +65,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     notes_taken = _stack_notes(case) if len(checks) else empty()
     if len(blocking) == 0 and len(checks) == 0:
         return None
+    surely = join(blocking, checks)
+    all_of_it = join(surely, notes_taken)
     steps = max(graph.num_steps, 1)
     action, evidence = "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()", []
     if len(blocking):
@@ -86,8 +88,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         "for the device all the time.",
         action=action,
         evidence=tuple(evidence),
-        change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
-        cautious=lambda before: without_ranges(case, before, join(blocking, checks)),
+        change=lambda before: without_ranges(case, before, all_of_it),
+        cautious=lambda before: without_ranges(case, before, surely),
     )
 
 

@@ -122,7 +122,7 @@ def _at_once(
     them all at once."""
     assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
-    spent = graph.call_parts["work"] * share_inside(case, case.graph, loop.ranges)
+    spent = graph.call_parts["work"] * share_inside(case, loop.ranges)
     work = graph.call_parts["work"] - np.maximum(
         spent - unfitted_ns * graph.call_events["work"] * inside, 0.0
     )
