@@ -114,15 +114,15 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
     task_loop, task_expert = (np.full(len(graph), NONE, np.int64) for _ in range(2))
     table, call_of = case.table, call_of_task(graph)
     home_ns = np.where(table.home != NONE, case.replayed.start_ns[table.home], NONE)
+    backward = np.flatnonzero(table.backward)
+    backward = backward[np.argsort(home_ns[backward], kind="stable")]
     for loop, bounds in enumerate(spans):
-        expert = np.searchsorted(bounds, graph.call_start_ns, side="right") - 1
-        mine = (expert >= 0) & (expert < len(bounds) - 1)
-        call_loop[mine], call_expert[mine] = 2 * loop, expert[mine]
-        origin = np.searchsorted(bounds, home_ns, side="right") - 1
-        back = table.backward & (origin >= 0) & (origin < len(bounds) - 1)
-        task_loop[back], task_expert[back] = 2 * loop + 1, origin[back]
+        mine, expert = _inside(bounds, graph.call_start_ns, np.arange(len(call_loop)))
+        call_loop[mine], call_expert[mine] = 2 * loop, expert
+        back, origin = _inside(bounds, home_ns, backward)
+        task_loop[back], task_expert[back] = 2 * loop + 1, origin
         calls = call_of[back]
-        call_loop[calls], call_expert[calls] = 2 * loop + 1, origin[back]
+        call_loop[calls], call_expert[calls] = 2 * loop + 1, origin
     forward = (task_loop == NONE) & (call_loop[call_of] != NONE) & ~table.backward
     task_loop[forward] = call_loop[call_of][forward]
     task_expert[forward] = call_expert[call_of][forward]
@@ -134,6 +134,16 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
         task_loop=task_loop,
         task_expert=task_expert,
     )
+
+
+def _inside(bounds: Int64, times: Int64, ordered: Int64) -> tuple[Int64, Int64]:
+    """Which of `ordered`, indices in the order of their times, lie inside the bounds, and between
+    which of them each."""
+    low, high = np.searchsorted(times[ordered], (bounds.min(), bounds.max()))
+    mine = np.sort(ordered[low:high])
+    part = np.searchsorted(bounds, times[mine], side="right") - 1
+    inside = (part >= 0) & (part < len(bounds) - 1)
+    return mine[inside], part[inside]
 
 
 def _selections(case: Case) -> tuple[Int64, list[Products]]:
