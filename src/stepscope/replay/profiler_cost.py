@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import median
 from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
@@ -72,7 +73,7 @@ def usual_cost_ns(graph: Graph) -> float:
     if int(has_events.sum()) < MIN_CALLS:
         return USUAL_COST_NS
     low, high = USUAL_RANGE_NS
-    return float(np.clip(COST_SHARE * np.median(work[has_events] / events[has_events]), low, high))
+    return float(np.clip(COST_SHARE * median(work[has_events] / events[has_events]), low, high))
 
 
 def without_cost_ns(host_ns: Float64 | Int64, events: Int64, cost_ns: float) -> Float64:

@@ -7,6 +7,7 @@ from ctypes import CDLL
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.intervals import union
 from stepscope.core.compiled import call, library
 from stepscope.core.timings import stage
@@ -40,7 +41,7 @@ class Played(Struct, frozen=True, kw_only=True):
     def played_interval_ns(self) -> float:
         """The median distance between the ends of consecutive steps' work, as few as they are."""
         ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
-        return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
+        return median(np.diff(ends)) if len(ends) > 1 else float("nan")
 
 
 @stage("replay")
@@ -86,7 +87,7 @@ def steady_ns(graph: Graph, call_ns: Float64) -> float | None:
     device = np.bincount(
         graph.task_step, graph.task_ns + graph.task_gap_ns, minlength=graph.num_steps
     )
-    return float(max(np.median(host), np.median(device[1:])))
+    return float(max(median(host), median(device[1:])))
 
 
 def busy_share(graph: Graph) -> float:

@@ -162,16 +162,28 @@ def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in rows)
 
 
-def inclusive_rows(
-    trace: Trace, links: Links, charges: Charges, ranges: Bool
-) -> tuple[RangeRow, ...]:
-    """Device time launched inside each of the given ranges, directly or further down, per name."""
+Inclusive = tuple[Int64, Int64, Int64]
+"""Host events, and the number and the time of the work launched inside each. An event may be there
+several times."""
+
+
+def inclusive(trace: Trace, links: Links, charges: Charges) -> Inclusive:
+    """Device time launched inside each host event, directly or further down."""
     start = np.where(charges.home == NONE, charges.launch, charges.home)
     linked = start != NONE
     inside = _sums_inside(links.parent, start[linked], trace.dur_ns[charges.work[linked]])
-    if not inside:
-        return ()
-    events, counts, totals = (np.concatenate(column) for column in zip(*inside, strict=True))
+    none = np.empty(0, np.int64)
+    events, counts, totals = (
+        np.concatenate(column) for column in zip((none, none, none), *inside, strict=True)
+    )
+    return events, counts, totals
+
+
+def inclusive_rows(
+    trace: Trace, links: Links, inside: Inclusive, ranges: Bool
+) -> tuple[RangeRow, ...]:
+    """The time inside each of the given ranges, per name."""
+    events, counts, totals = inside
     chosen = ranges[events]
     # A range can stand inside another of its name: the work is its once.
     chosen[chosen] = ~is_inside_namesake(trace, links.parent, events[chosen], ranges)

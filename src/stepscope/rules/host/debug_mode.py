@@ -23,7 +23,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
 from stepscope.analyses.naming import matching
@@ -147,10 +147,10 @@ def _stack_notes(case: Case) -> Intervals:
     recorded = (trace.sequence[ops] >= 0) & (trace.fwd_thread[ops] <= 0)
     if not recorded.any() or recorded.all():
         return empty()
-    usual = np.full(len(trace.names), int(np.median(lead_ns[~recorded])), np.int64)
+    usual = np.full(len(trace.names), int(median(lead_ns[~recorded])), np.int64)
     names = trace.name[ops]
     for name in distinct(names[~recorded]).tolist():
-        usual[name] = int(np.median(lead_ns[~recorded & (names == name)]))
+        usual[name] = int(median(lead_ns[~recorded & (names == name)]))
     over = np.maximum(lead_ns - usual[names], 0) * recorded
     noted = over > POLICY.least_note_ns
     end = begin[ops[noted]]

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
@@ -58,8 +59,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loops:
+class _Loops(Struct, frozen=True, kw_only=True):
     """Per call and per task of the graph, the loop it is in and the expert it is for; NONE outside.
     A loop's backward is a loop of its own."""
 
@@ -114,12 +114,16 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
     task_loop, task_expert = (np.full(len(graph), NONE, np.int64) for _ in range(2))
     table, call_of = case.table, call_of_task(graph)
     home_ns = np.where(table.home != NONE, case.replayed.start_ns[table.home], NONE)
+    calls_ns = graph.call_start_ns
     backward = np.flatnonzero(table.backward)
     backward = backward[np.argsort(home_ns[backward], kind="stable")]
+    origins_ns = home_ns[backward]
     for loop, bounds in enumerate(spans):
-        mine, expert = _inside(bounds, graph.call_start_ns, np.arange(len(call_loop)))
+        mine = np.arange(*np.searchsorted(calls_ns, (bounds.min(), bounds.max())))
+        mine, expert = _inside(bounds, calls_ns, mine)
         call_loop[mine], call_expert[mine] = 2 * loop, expert
-        back, origin = _inside(bounds, home_ns, backward)
+        low, high = np.searchsorted(origins_ns, (bounds.min(), bounds.max()))
+        back, origin = _inside(bounds, home_ns, np.sort(backward[low:high]))
         task_loop[back], task_expert[back] = 2 * loop + 1, origin
         calls = call_of[back]
         call_loop[calls], call_expert[calls] = 2 * loop + 1, origin
@@ -136,14 +140,11 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
     )
 
 
-def _inside(bounds: Int64, times: Int64, ordered: Int64) -> tuple[Int64, Int64]:
-    """Which of `ordered`, indices in the order of their times, lie inside the bounds, and between
-    which of them each."""
-    low, high = np.searchsorted(times[ordered], (bounds.min(), bounds.max()))
-    mine = np.sort(ordered[low:high])
-    part = np.searchsorted(bounds, times[mine], side="right") - 1
+def _inside(bounds: Int64, times: Int64, indices: Int64) -> tuple[Int64, Int64]:
+    """Which of these lie inside the bounds by their times, and between which of them each."""
+    part = np.searchsorted(bounds, times[indices], side="right") - 1
     inside = (part >= 0) & (part < len(bounds) - 1)
-    return mine[inside], part[inside]
+    return indices[inside], part[inside]
 
 
 def _selections(case: Case) -> tuple[Int64, list[Products]]:
@@ -188,7 +189,7 @@ def _spans(graph: Graph, starts: Int64, first: int, last: int) -> Int64:
     """When each expert's part of a loop begins, and when the last one's ends: after as many calls
     as those before took."""
     calls = _calls_at(graph, starts[first:last])
-    usual = int(np.median(np.diff(calls)))
+    usual = int(median(np.diff(calls)))
     end = min(int(calls[-1]) + usual, len(graph.call_start_ns) - 1)
     bounds: Int64 = np.append(starts[first:last], graph.call_start_ns[end])
     return bounds

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
@@ -110,7 +111,7 @@ def with_launches(graph: Graph, optimizer: Bool, launches: Float64) -> Graph:
     if not len(of_model):
         return graph
     extra = np.zeros(len(work))
-    np.add.at(extra, call, launches * float(np.median(work[of_model])))
+    np.add.at(extra, call, launches * median(work[of_model]))
     return with_part_ns(graph, "work", work + extra)
 
 
