@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.grouping import distinct, grouped, is_among, stable_order, sums
+from stepscope.analyses.grouping import distinct, grouped, is_among, median, stable_order, sums
 
 CODES = st.lists(st.integers(0, 9), max_size=40)
 
@@ -40,3 +40,13 @@ def test_sums_are_exact(rows: list[tuple[int, int]]) -> None:
     small = values >> 20
     expected = [sum(value >> 20 for code, value in rows if code == wanted) for wanted in range(5)]
     assert sums(codes, small, 5).tolist() == expected
+
+
+@given(st.lists(st.floats(-1e9, 1e9) | st.integers(-(2**62), 2**62), min_size=1, max_size=20))
+def test_the_median_is_numpys(values: list[float]) -> None:
+    assert median(values) == float(np.median(np.array(values, np.float64)))
+
+
+def test_the_median_of_nothing_and_of_nan_is_nan() -> None:
+    assert np.isnan(median([]))
+    assert np.isnan(median([1.0, float("nan"), 2.0]))

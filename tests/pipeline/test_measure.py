@@ -6,15 +6,17 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from stepscope.core.facts import RankFacts
 from stepscope.errors import InputError
-from stepscope.pipeline.measure import measure_job, share_texts
+from stepscope.pipeline.measure import measure_job, share_groups, share_texts
 from stepscope.pipeline.tasks import Workers
 from stepscope.readers.source import Source
+from tests.rank_records import Call, collective_records
 from tests.shared_data import DEMO
 
 
@@ -60,3 +62,16 @@ def test_ranks_of_other_processes_share_their_texts(tmp_path: Path) -> None:
     assert ranks == [facts, facts]
     for one, other in zip(ranks[0].kernels, ranks[1].kernels, strict=True):
         assert one.name is other.name
+
+
+def test_ranks_of_other_processes_share_their_groups() -> None:
+    call = Call(at=1, end=2, ranks=tuple(range(512)))
+    records, *copies = (collective_records(0, [call]) for _ in range(3))
+    assert copies[0].groups[0] is not copies[1].groups[0]
+    known: dict[Any, Any] = {}
+    for copy in copies:
+        share_groups(copy, known)
+        assert copy.groups == records.groups
+        assert copy.kinds == records.kinds
+    assert copies[0].groups[0] is copies[1].groups[0]
+    assert copies[0].kinds[0] is copies[1].kinds[0]

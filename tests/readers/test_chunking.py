@@ -49,8 +49,10 @@ events = st.builds(
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     sizes = feed.CHUNK_BYTES, feed.PIECE_BYTES, feed.OVERLAP_BYTES, stream.BLOCK_BYTES
+    seam = feed.SEAM_BYTES
     yield tmp_path
     feed.CHUNK_BYTES, feed.PIECE_BYTES, feed.OVERLAP_BYTES, stream.BLOCK_BYTES = sizes
+    feed.SEAM_BYTES = seam
 
 
 def _read(path: Path, chunk: int, block: int) -> Trace:
@@ -60,6 +62,7 @@ def _read(path: Path, chunk: int, block: int) -> Trace:
         64,
         block,
     )
+    feed.SEAM_BYTES = chunk
     trace = read_kineto(source(path))
     trace.self_check()
     return trace

@@ -110,7 +110,7 @@ def test_looking_at_calls_together_gives_what_going_from_call_to_call_does(
         assert by_stretch.tolist() == by_call
         library = load()
         if library is not None:
-            assert ends_compiled(library, graph, backlog_ns).tolist() == by_call
+            assert ends_compiled(library, graph, graph.call_ns, backlog_ns).tolist() == by_call
 
 
 def test_a_graph_is_played_once_and_another_one_again() -> None:

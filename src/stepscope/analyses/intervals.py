@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from stepscope.core.trace import Bool, Int64
+from stepscope.core.trace import Bool, Int64, Trace
 
 
-class Intervals(Struct, frozen=True):
-    """A set of disjoint, non-touching, non-empty intervals in order."""
+class Intervals(Struct, frozen=True, eq=False):
+    """A set of disjoint, non-touching, non-empty intervals in order. Equal to itself alone."""
 
     start: Int64
     end: Int64
@@ -62,6 +62,12 @@ def union(start: Int64, end: Int64) -> Intervals:
     opens = np.flatnonzero(first)
     closes = np.append(opens[1:] - 1, len(start) - 1)
     return Intervals(start[opens], reach[closes])
+
+
+def time_of(trace: Trace, events: Bool) -> Intervals:
+    """When any of the masked events ran."""
+    chosen = np.flatnonzero(events)
+    return union(trace.start_ns.take(chosen), trace.end_ns.take(chosen))
 
 
 def join(*sets: Intervals) -> Intervals:
@@ -122,12 +128,10 @@ def covered_before(a: Intervals, times: Int64) -> Int64:
     if len(a) == 0:
         return np.zeros(len(times), np.int64)
     sums = np.concatenate([[0], np.cumsum(a.end - a.start)])
-    index = np.searchsorted(a.start, times, side="right")
-    before = sums[np.maximum(index - 1, 0)]
-    inside = (
-        np.clip(times, None, a.end[np.maximum(index - 1, 0)]) - a.start[np.maximum(index - 1, 0)]
-    )
-    result: Int64 = np.where(index > 0, before + inside, 0)
+    index = np.searchsorted(a.start, times, side="right") - 1
+    last = np.maximum(index, 0)
+    inside = np.minimum(times, a.end.take(last)) - a.start.take(last)
+    result: Int64 = np.where(index >= 0, sums.take(last) + inside, 0)
     return result
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.graph_replays import GRAPH_LAUNCH
@@ -40,7 +41,7 @@ class KnownBug(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 @cache
 def known_bugs() -> tuple[KnownBug, ...]:
     """All that are written down."""
-    text = resources.files("stepscope.analyses").joinpath(FILE).read_bytes()
+    text = Path(__file__).with_name(FILE).read_bytes()
     return msgspec.json.decode(text, type=tuple[KnownBug, ...])
 
 
@@ -62,7 +63,8 @@ def _is_of(bug: KnownBug, trace: Trace) -> bool:
 
 def _signs(trace: Trace, num_lost: int) -> frozenset[str]:
     """What of the bugs' effects is in the trace."""
-    calls = {trace.names[code] for code in set(trace.name[trace.is_kind(Kind.RUNTIME)].tolist())}
+    codes = np.bincount(trace.name.take(np.flatnonzero(trace.is_kind(Kind.RUNTIME))))
+    calls = {trace.names[code] for code in np.flatnonzero(codes).tolist()}
     has_graphs = any(map(GRAPH_LAUNCH.match, calls))
     has_launches = has_graphs or any(map(LAUNCH.match, calls))
     has_kernels = bool(trace.is_kind(Kind.KERNEL).any())

@@ -23,6 +23,7 @@ from stepscope.analyses.steps.partition import partition
 from stepscope.analyses.steps.projection import (
     Charges,
     host_op_rows,
+    inclusive,
     inclusive_rows,
     mark_ranges,
     module_ranges,
@@ -45,17 +46,20 @@ def measure_rank(context: RankContext, rank: int, step_ns: int | None = None) ->
     `step_ns` is the unprofiled step time, when known."""
     trace, links, steps = context.trace, context.links, context.cut.steps
     low, high = context.window
-    inside = _within(trace, context.charges.work, low, high)
-    charges, origins = context.charges.only(inside), context.origins.only(inside)
+    measured = _within(trace, context.charges.work, low, high)
+    charges, origins = context.charges.only(measured), context.origins.only(measured)
     kernels = context.kernels.only(_within(trace, context.kernels.kernels, low, high))
     step = step_ns or (steps.step_interval_ns if steps.is_pitch else None)
     launches = launch_facts(
         trace, links, context.sets.busy, charges.work, context.host, (low, high)
     )
-    marks = inclusive_rows(trace, links, charges, mark_ranges(trace))[:MAX_ROWS]
+    inside = inclusive(trace, links, charges)
+    marks = inclusive_rows(trace, links, inside, mark_ranges(trace))[:MAX_ROWS]
     modules = None
     if trace.meta.has_stacks:
-        modules = inclusive_rows(trace, links, origins, module_ranges(trace))[:MAX_ROWS]
+        if context.origins is not context.charges:
+            inside = inclusive(trace, links, origins)
+        modules = inclusive_rows(trace, links, inside, module_ranges(trace))[:MAX_ROWS]
     return RankFacts(
         rank=rank,
         path=trace.meta.path,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -66,7 +66,7 @@ def find_spec(properties: DeviceProperties) -> DeviceSpec | None:
 
 @cache
 def _load_file() -> _SpecFile:
-    text = resources.files("stepscope.hardware").joinpath("specs.json").read_bytes()
+    text = Path(__file__).with_name("specs.json").read_bytes()
     return msgspec.json.decode(text, type=_SpecFile)
 
 

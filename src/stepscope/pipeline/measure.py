@@ -3,9 +3,11 @@ One file is one task; events never travel between processes, but as columns on t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, structs
 from msgspec.structs import replace
@@ -35,7 +37,6 @@ from stepscope.pipeline.options import BytesRead, FilesRead
 from stepscope.pipeline.tasks import DiedError, Workers, run_tasks
 from stepscope.readers import cache
 from stepscope.readers.inputs import assign_ranks
-from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.open_trace import is_cached, read_trace
 from stepscope.readers.source import Source
 from stepscope.rules.case import Case, case_of
@@ -82,7 +83,8 @@ def measure_file(
 
 @stage("measure")
 def measure_context(context: RankContext, step_ns: int | None) -> Measured:
-    meta = context.trace.meta
+    # Its groups are in the records, each rank of each of them: a job has many of both.
+    meta = dataclasses.replace(context.trace.meta, process_groups=())
     facts = measure_rank(context, meta.rank or 0, step_ns)
     records = collective_records_of(context, facts.rank)
     return Measured(
@@ -133,7 +135,7 @@ def measure_job(
         ),
         key=lambda rank: (rank.facts.rank, rank.facts.path),
     )
-    nccl = read_nccl_logs(logs) if logs else None
+    nccl = read_nccl_logs(logs)
     exchanged = _exchanged(ranks, nccl)
     kernels = None if auxiliary is None else auxiliary.kernels
     searched = None if kernels is None else together_of(kernels.find_dbs)
@@ -333,6 +335,15 @@ def _world_size(metas: Sequence[TraceMeta]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def read_nccl_logs(logs: Sequence[Source]) -> NcclLog | None:
+    """What NCCL wrote; None without a log, and then its reader is not imported."""
+    if not logs:
+        return None
+    from stepscope.readers.nccl.log import read
+
+    return read(logs)
+
+
 def _none_read(problems: Sequence[str]) -> str:
     more = [f"and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
     return "\n  ".join(["no trace could be read:", *problems[:MAX_NAMED], *more])
@@ -384,6 +395,7 @@ def _measured_by(
         folder=folder,
     )
     texts: dict[str, str] = {}
+    known: dict[Any, Any] = {}
     unread = [number for number, source in enumerate(sources) if not contexts.has(source)]
     for number, source in enumerate(sources):
         if contexts.has(source):
@@ -396,6 +408,7 @@ def _measured_by(
             yield number, Measured(problem=f"{sources[number].label}: {words}")
         else:
             share_texts(result.facts, texts)
+            share_groups(result.collective_records, known)
             yield number, result
 
 
@@ -410,5 +423,18 @@ def share_texts(value: object, texts: dict[str, str]) -> None:
             inner = getattr(value, name)
             if isinstance(inner, str):
                 structs.force_setattr(value, name, texts.setdefault(inner, inner))
+            elif isinstance(inner, dict):
+                keyed = {texts.setdefault(key, key): inner[key] for key in inner}
+                structs.force_setattr(value, name, keyed)
             else:
                 share_texts(inner, texts)
+
+
+def share_groups(records: CollectiveRecords | None, known: dict[Any, Any]) -> None:
+    """The same for groups and the kinds of collectives in them, which say every rank: of each rank
+    they would take as much more memory as there are ranks."""
+    if records is None:
+        return
+    for name in ("groups", "kinds"):
+        shared = tuple(known.setdefault(each, each) for each in getattr(records, name))
+        structs.force_setattr(records, name, shared)

@@ -25,12 +25,11 @@ from stepscope.core.timings import stage
 from stepscope.errors import InputError
 from stepscope.pipeline import kept
 from stepscope.pipeline.contexts import RankContexts
-from stepscope.pipeline.measure import measure_job
+from stepscope.pipeline.measure import measure_job, read_nccl_logs
 from stepscope.pipeline.options import Options
 from stepscope.pipeline.workers import workers_for
 from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.inputs import find_sources
-from stepscope.readers.nccl.log import read as read_nccl_logs
 from stepscope.readers.source import Source
 from stepscope.readers.system.hardware_file import read_hardware
 from stepscope.rules.job import Job
@@ -158,7 +157,7 @@ class Recording:
         if self.run is not None:
             return diagnose_without_trace(self.run, inputs.notes, self.auxiliary)
         auxiliary = self.auxiliary or Auxiliary()
-        nccl = read_nccl_logs(inputs.logs) if inputs.logs else None
+        nccl = read_nccl_logs(inputs.logs)
         if not auxiliary.recordings and nccl is None:
             raise InputError("\n  ".join(["nothing could be read:", *auxiliary.notes]))
         return diagnose_auxiliary(

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.intervals import Intervals, lengths_in
 from stepscope.core.trace import NONE, Bool, Float64, Int64
 from stepscope.replay.graph import Graph
@@ -52,7 +53,7 @@ def on_own_stream(graph: Graph, mask: Bool, *, early: bool) -> Graph:
     they only have to fit into the step.
     """
     after = graph.task_after if early else _after_moved(graph, mask)
-    usual = float(np.median(graph.task_gap_ns)) if len(graph) else 0.0
+    usual = median(graph.task_gap_ns) if len(graph) else 0.0
     return replace(
         graph,
         task_stream=np.where(mask, graph.num_streams, graph.task_stream),

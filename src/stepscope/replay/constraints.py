@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Trace
 
@@ -53,9 +53,9 @@ def read_constraints(
     after = _dependencies(start, end, stream, ready, USUAL_GAP_NS)
     waited = after != NONE
     prompt = ~queued & ~waited & (delay < LONGEST_LATENCY_NS)
-    usual_latency = float(np.median(delay[prompt])) if prompt.any() else USUAL_LATENCY_NS
+    usual_latency = median(delay[prompt]) if prompt.any() else USUAL_LATENCY_NS
     short = queued & (gap < USUAL_GAP_NS)
-    usual_gap = float(np.median(gap[short])) if short.any() else 1_000.0
+    usual_gap = median(gap[short]) if short.any() else 1_000.0
     after = np.where(waited, after, _recorded_order(start, end, stream, compute))
     # Of ranks that share a device an event is seen late: what stood in its stream for long began
     # for it all the same.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.grouping import distinct, is_among, median
 from stepscope.analyses.host.activity import HostActivity
 from stepscope.analyses.intervals import (
     Intervals,
@@ -67,6 +67,8 @@ puts nothing on the device, and recording it costs next to nothing."""
 LONG_LAUNCH = 3.0
 """Times the usual launch, from which one that found the
 queue full is taken to have waited for room in it."""
+MAX_QUEUED = 4096
+"""Tasks before a wait, among which the one it waits for is sought."""
 USUAL_LAUNCH_NS = 10_000
 """The host's time in a launch, where too few were recorded with room in the queue to measure it."""
 LAUNCH = re.compile(r"LaunchKernel")
@@ -142,7 +144,10 @@ class Graph:
     @property
     def call_ns(self) -> Float64:
         """The host's time per call, all parts."""
-        total: Float64 = np.sum([self.call_parts[part] for part in HOST_PARTS], axis=0)
+        first, *others = (self.call_parts[part] for part in HOST_PARTS)
+        total: Float64 = first.copy()
+        for part in others:
+            total += part
         return total
 
     def self_check(self) -> None:
@@ -276,22 +281,32 @@ def _wait_targets(
     and the time from there on."""
     target = np.full(len(calls), NONE, np.int64)
     tail = np.zeros(len(calls))
-    ends = trace.end_ns[tasks]
-    for call in np.searchsorted(calls, waits).tolist():
-        launched = int(first[call + 1])
-        low = max(0, launched - 4096)
-        done = ends[low:launched]
-        returned = int(trace.end_ns[calls[call]])
-        seen = np.flatnonzero(done <= returned)
-        if len(seen) == 0:
-            continue
-        best = int(seen[np.argmax(done[seen])]) + low
-        began = int(trace.start_ns[calls[call]])
-        if int(ends[best]) <= began and trace.dur_ns[calls[call]] < QUEUED_NS * 10:
-            continue
-        target[call] = best
-        tail[call] = returned - max(began, int(ends[best]))
+    ends, waiting = trace.end_ns[tasks], np.searchsorted(calls, waits)
+    returned, began = trace.end_ns[waits], trace.start_ns[waits]
+    best = _last_done(ends, first[waiting + 1], returned)
+    ended = ends[best]
+    is_held = (ended > began) | (trace.dur_ns[waits] >= QUEUED_NS * 10)
+    held = np.flatnonzero((best != NONE) & is_held)
+    target[waiting[held]] = best[held]
+    tail[waiting[held]] = (returned - np.maximum(began, ended))[held]
     return target, tail
+
+
+def _last_done(ends: Int64, launched: Int64, returned: Int64) -> Int64:
+    """Of the last tasks up to each of `launched`, the one that ended last by the time in
+    `returned`; NONE where none did."""
+    low = np.maximum(launched - MAX_QUEUED, 0)
+    if bool((ends[1:] >= ends[:-1]).all()):
+        last = np.minimum(np.searchsorted(ends, returned, side="right"), launched) - 1
+        first = np.maximum(np.searchsorted(ends, ends[last]), low)
+        return np.where(last >= low, first, NONE)
+    best = np.full(len(launched), NONE, np.int64)
+    for wait, (begin, end) in enumerate(zip(low.tolist(), launched.tolist(), strict=True)):
+        done = ends[begin:end]
+        seen = np.flatnonzero(done <= returned[wait])
+        if len(seen):
+            best[wait] = begin + int(seen[np.argmax(done[seen])])
+    return best
 
 
 def _feeding_targets(
@@ -385,7 +400,7 @@ def _queue(trace: Trace, links: Links, calls: _Calls, tasks: Int64) -> _Launches
     launches[launched] = True
     crowded = (behind / task_interval > FULL_QUEUE) & launches & (calls.wait == NONE)
     with_room = dur[launches & ~crowded & (calls.wait == NONE)]
-    usual = int(np.median(with_room)) if len(with_room) > len(dur) // 20 else USUAL_LAUNCH_NS
+    usual = int(median(with_room)) if len(with_room) > len(dur) // 20 else USUAL_LAUNCH_NS
     return _Launches(full=crowded & (dur > LONG_LAUNCH * usual), usual_ns=usual)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import median
 from stepscope.core.trace import Bool, Float64, Int64
 from stepscope.replay.bisection import bisect
 from stepscope.replay.changes import without_host_parts
@@ -75,7 +76,7 @@ def event_ns(graph: Graph) -> float | None:
     has_events = events > 0
     if int(has_events.sum()) < MIN_CALLS:
         return None
-    return max(float(np.median(work[has_events] / events[has_events])), 1.0)
+    return max(median(work[has_events] / events[has_events]), 1.0)
 
 
 def usual_cost_ns(graph: Graph) -> float:

@@ -7,6 +7,7 @@ from ctypes import CDLL
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.intervals import union
 from stepscope.core.compiled import call, library
 from stepscope.core.timings import stage
@@ -40,7 +41,7 @@ class Played(Struct, frozen=True, kw_only=True):
     def played_interval_ns(self) -> float:
         """The median distance between the ends of consecutive steps' work, as few as they are."""
         ends = np.maximum.accumulate(self.step_end_ns[~np.isnan(self.step_end_ns)])
-        return float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
+        return median(np.diff(ends)) if len(ends) > 1 else float("nan")
 
 
 @stage("replay")
@@ -53,23 +54,24 @@ def play(graph: Graph, *, backlog_ns: float = 0.0) -> Played:
 
     Many changes come to the same graph: one that was played before is not played again.
     """
+    call_ns = graph.call_ns
     columns = (
-        *(graph.call_ns, graph.call_wait, graph.call_tail_ns, graph.call_first),
+        *(call_ns, graph.call_wait, graph.call_tail_ns, graph.call_first),
         *(graph.task_stream, graph.task_ns, graph.task_latency_ns, graph.task_gap_ns),
         *(graph.task_after, graph.task_lag_ns, np.array([graph.num_streams, backlog_ns])),
     )
     end_ns = next((ends for before, ends in graph.plays if _is_same(columns, before)), None)
     if end_ns is None:
-        end_ns = _ends(graph, backlog_ns)
+        end_ns = _ends(graph, call_ns, backlog_ns)
         graph.plays.append((columns, end_ns))
         del graph.plays[:-MAX_KEPT]
     step_end = np.full(graph.num_steps, np.nan)
     np.fmax.at(step_end, graph.task_step, end_ns)
-    steady = None if backlog_ns else steady_ns(graph)
+    steady = None if backlog_ns else steady_ns(graph, call_ns)
     return Played(end_ns=end_ns, step_end_ns=step_end, steady_ns=steady)
 
 
-def steady_ns(graph: Graph) -> float | None:
+def steady_ns(graph: Graph, call_ns: Float64) -> float | None:
     """The step of a run that goes on, where the host never waits for the device: whichever of the
     two takes longer. The few steps of a recording begin with an idle device, and a host that is
     only a little faster needs many to get ahead of it."""
@@ -80,12 +82,12 @@ def steady_ns(graph: Graph) -> float | None:
     call_of = np.repeat(np.arange(len(graph.call_event)), np.diff(graph.call_first))
     last = np.full(graph.num_steps, NONE)
     np.maximum.at(last, graph.task_step, call_of)
-    called = np.append(0.0, np.cumsum(graph.call_ns))
+    called = np.append(0.0, np.cumsum(call_ns))
     host = np.diff(called[last[last != NONE]])
     device = np.bincount(
         graph.task_step, graph.task_ns + graph.task_gap_ns, minlength=graph.num_steps
     )
-    return float(max(np.median(host), np.median(device[1:])))
+    return float(max(median(host), median(device[1:])))
 
 
 def busy_share(graph: Graph) -> float:
@@ -98,23 +100,23 @@ def busy_share(graph: Graph) -> float:
     return busy / (high - low) if high > low else 0.0
 
 
-def _ends(graph: Graph, backlog_ns: float) -> Float64:
+def _ends(graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
     """When each task ends, by what is fastest here: all give the same."""
     compiled = library()
     if compiled is not None:
-        return ends_compiled(compiled, graph, backlog_ns)
+        return ends_compiled(compiled, graph, call_ns, backlog_ns)
     num_waits = int((graph.call_wait != NONE).sum())
     if num_waits * LONG_STRETCH < len(graph.call_event) and (graph.task_after == NONE).all():
         return ends_by_stretch(graph, backlog_ns)
     return np.array(ends_by_call(graph, backlog_ns))
 
 
-def ends_compiled(compiled: CDLL, graph: Graph, backlog_ns: float) -> Float64:
+def ends_compiled(compiled: CDLL, graph: Graph, call_ns: Float64, backlog_ns: float) -> Float64:
     """By simulate.c, call by call."""
     ends = np.empty(len(graph))
     free = np.full(graph.num_streams, backlog_ns or IDLE_NS)
     calls = (
-        *(_floats(graph.call_ns), _integers(graph.call_wait)),
+        *(_floats(call_ns), _integers(graph.call_wait)),
         *(_floats(graph.call_tail_ns), _integers(graph.call_first)),
     )
     tasks = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.core.timings import stage
 from stepscope.core.trace import NONE, Float64, Int64
 from stepscope.replay.graph import Graph
@@ -47,7 +48,7 @@ class PlayedJob(Struct, frozen=True, kw_only=True):
     @property
     def step_interval_ns(self) -> float:
         """Of the job: the median over its ranks, which in step with one another have the same."""
-        return float(np.median([rank.step_interval_ns for rank in self.ranks]))
+        return median([rank.step_interval_ns for rank in self.ranks])
 
 
 Simulation = Generator[tuple[int, float], float, Played]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from stepscope.analyses.collectives.lateness import lateness
 from stepscope.analyses.collectives.matching import match
 from stepscope.analyses.collectives.waits import with_waits
-from stepscope.analyses.grouping import distinct, is_among
+from stepscope.analyses.grouping import distinct, is_among, median
 from stepscope.core.comms import Collective, CollectiveRecords, Lateness, Matched
 from stepscope.core.diagnosis import MemoryChange, SourceLocation
 from stepscope.core.recordings.nccl import NcclLog
@@ -175,9 +175,7 @@ def job_case_of(
         for case in cases
         if case.facts.steps.step_interval_ns is not None
     ]
-    job_graph = calibrated(
-        job_graph_of(graphs, rank_records, matched), float(np.median(step_intervals))
-    )
+    job_graph = calibrated(job_graph_of(graphs, rank_records, matched), median(step_intervals))
     fitted = fit_job(job_graph, None if step_ns is None else float(step_ns))
     return JobCase(
         cases=tuple(

@@ -134,6 +134,7 @@ def task_table(context: RankContext, graph: Graph, trace: Trace) -> TaskTable:
         bytes=of_tasks(kernels.bytes, np.nan),
         leads=of_tasks(kernels.group_ns, 0) > 0,
         is_matrix=of_tasks(kernels.is_matrix, False),
+        _works=kernels.works,
     )
 
 

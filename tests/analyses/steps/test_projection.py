@@ -7,6 +7,7 @@ from stepscope.analyses.links import link
 from stepscope.analyses.steps.projection import (
     charge,
     host_op_rows,
+    inclusive,
     inclusive_rows,
     mark_ranges,
     module_ranges,
@@ -55,7 +56,7 @@ def charged(
     tables = (
         op_rows(trace, charges),
         *(
-            inclusive_rows(trace, links, charges, r)
+            inclusive_rows(trace, links, inclusive(trace, links, charges), r)
             for r in (module_ranges(trace), mark_ranges(trace))
         ),
     )

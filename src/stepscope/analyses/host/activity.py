@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from stepscope.analyses.collectives.events import host_collectives
-from stepscope.analyses.intervals import Intervals, join, union
+from stepscope.analyses.intervals import Intervals, join, time_of
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.analyses.run.checkpoints import checkpoint_saves
@@ -100,8 +100,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
     runtime, ranges = trace.is_kind(Kind.RUNTIME), trace.is_kind(Kind.OP, Kind.MARK, Kind.PYTHON)
 
     def when(mask: Bool) -> Intervals:
-        chosen = mask & driving
-        return union(trace.start_ns[chosen], trace.end_ns[chosen])
+        return time_of(trace, mask & driving)
 
     named: Callable[[re.Pattern[str]], Bool] = lambda pattern: matching(trace, pattern)  # noqa: E731
     return HostActivity(
@@ -111,7 +110,7 @@ def host_activity(trace: Trace, links: Links) -> HostActivity:
         io=join(when(ranges & named(IO_RANGE)), checkpoint_saves(trace, links, driving)),
         gc=when(ranges & named(COLLECTOR_RANGE)),
         sync=when((runtime & named(SYNC_CALL)) | blocking_calls),
-        collective=union(trace.start_ns[collectives], trace.end_ns[collectives]),
+        collective=time_of(trace, collectives),
         profiler=when(trace.is_kind(Kind.OVERHEAD) & ~named(PROFILER_SPAN)),
         at_work=close_gaps(when(trace.is_kind(Kind.OP, Kind.RUNTIME) & ~collectives), SHORT_GAP_NS),
         sync_call=runtime & named(SYNC_CALL) & driving,

@@ -18,7 +18,13 @@ from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.frames import Owner, line_of, owner_of
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
-from stepscope.analyses.steps.projection import MODULE_FRAME, forward_of, module_ranges
+from stepscope.analyses.steps.projection import (
+    MODULE_FRAME,
+    ForwardOps,
+    forward_of,
+    forward_ops,
+    module_ranges,
+)
 from stepscope.core.diagnosis import SourceLocation
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
@@ -42,6 +48,7 @@ class Stacks(Struct, frozen=True, kw_only=True):
     module: Bool
     node: Bool
     """What autograd evaluates, which knows its forward operator."""
+    forward: ForwardOps
     has_lines: bool = True
     """Whether there are frames; else there are only marks of modules."""
 
@@ -73,6 +80,7 @@ def stacks_of(trace: Trace, links: Links) -> Stacks | None:
         module=module,
         has_lines=bool(python.any()),
         node=trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0),
+        forward=forward_ops(trace),
     )
 
 
@@ -80,21 +88,26 @@ def origins(stacks: Stacks, events: Int64) -> Origins:
     """Where each event, on the device or the host, comes from; an event may be NONE."""
     on_device = stacks.trace.device_work[events] & (events != NONE)
     parent, start = stacks.links.parent, np.where(on_device, stacks.links.origin(events), events)
-    forward = forward_of(stacks.trace, ancestor_with(parent, start, stacks.node))
+    node = ancestor_with(parent, start, stacks.node)
+    forward = forward_of(stacks.trace, node, stacks.forward)
 
-    def innermost(marked: Bool) -> Int64:
-        frame = ancestor_with(parent, start, marked | stacks.node)
+    def innermost(marked: Bool, asked: Int64) -> Int64:
+        begin = start[asked]
+        frame = ancestor_with(parent, begin, marked | stacks.node)
         inside = (frame != NONE) & ~stacks.node[frame]
         # Above the node stands whoever called backward(),
         # which is not where the work comes from; it is better than none.
         rest = np.flatnonzero(~inside)
-        frame[rest] = ancestor_with(parent, forward[rest], marked)
+        frame[rest] = ancestor_with(parent, forward[asked[rest]], marked)
         rest = rest[frame[rest] == NONE]
-        frame[rest] = ancestor_with(parent, start[rest], marked)
+        frame[rest] = ancestor_with(parent, begin[rest], marked)
         return frame
 
-    user, library = innermost(stacks.user), innermost(stacks.library)
-    return Origins(frame=np.where(user == NONE, library, user), module=innermost(stacks.module))
+    every = np.arange(len(events))
+    frame = innermost(stacks.user, every)
+    others = every[frame == NONE]
+    frame[others] = innermost(stacks.library, others)
+    return Origins(frame=frame, module=innermost(stacks.module, every))
 
 
 def source_locations_of(
@@ -194,13 +207,15 @@ def _paths(stacks: Stacks, frames: Int64) -> list[tuple[str, ...]]:
     """The names of the modules around each module frame, itself last."""
     trace, parent = stacks.trace, stacks.links.parent
     paths: list[list[str]] = [[] for _ in range(len(frames))]
-    module = frames
+    module, names = frames, dict[int, str]()
     for _ in range(MAX_DEEP):
         inside = np.flatnonzero(module != NONE)
         if len(inside) == 0:
             break
         for i, code in zip(inside.tolist(), trace.name[module[inside]].tolist(), strict=True):
-            paths[i].append(MODULE_FRAME.sub("", trace.names[code]))
+            if code not in names:
+                names[code] = MODULE_FRAME.sub("", trace.names[code])
+            paths[i].append(names[code])
         above = np.full(len(module), NONE, np.int64)
         above[inside] = ancestor_with(parent, parent[module[inside]], stacks.module)
         module = above

@@ -170,9 +170,14 @@ def _charged(
         "below_peak": np.where(arithmetic, time, 0.0),
         "unknown_work": time,
     }
-    columns = np.column_stack([np.nan_to_num(claims[part]) for part in COMPUTE_PARTS])
-    reach = np.minimum(np.cumsum(np.maximum(columns, 0.0), axis=1), time[:, None])
-    return np.diff(reach, axis=1, prepend=0.0), arithmetic & first
+    charged = np.empty((len(time), len(COMPUTE_PARTS)))
+    claimed, before = np.zeros(len(time)), np.zeros(len(time))
+    for number, part in enumerate(COMPUTE_PARTS):
+        claimed += np.maximum(np.nan_to_num(claims[part]), 0.0)
+        reach = np.minimum(claimed, time)
+        np.subtract(reach, before, out=charged[:, number])
+        before = reach
+    return charged, arithmetic & first
 
 
 def _peaks(work: _Kernels, roofs: DevicePeaks) -> Float64:

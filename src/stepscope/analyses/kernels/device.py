@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.intervals import Intervals, intersect, join, union
+from stepscope.analyses.intervals import Intervals, intersect, join, time_of
 from stepscope.core.facts import DeviceTotals
 from stepscope.core.trace import Bool, Kind, Trace
 
@@ -22,15 +23,11 @@ class DeviceSets(Struct, frozen=True, kw_only=True):
 
 def device_sets(trace: Trace, collective: Bool) -> DeviceSets:
     """The unions of compute kernels, collectives, and copies and sets."""
-
-    def covered(mask: Bool) -> Intervals:
-        return union(trace.start_ns[mask], trace.end_ns[mask])
-
-    compute = covered(trace.is_kind(Kind.KERNEL) & ~collective)
-    comms = covered(collective)
-    copy = covered(trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
-    work = trace.device_work
-    span = int(trace.end_ns[work].max() - trace.start_ns[work].min()) if work.any() else 0
+    compute = time_of(trace, trace.is_kind(Kind.KERNEL) & ~collective)
+    comms = time_of(trace, collective)
+    copy = time_of(trace, trace.is_kind(Kind.MEMCPY, Kind.MEMSET))
+    work = np.flatnonzero(trace.device_work)
+    span = int(trace.end_ns[work].max() - trace.start_ns[work].min()) if len(work) else 0
     return DeviceSets(
         compute=compute, comms=comms, copy=copy, busy=join(compute, comms, copy), span_ns=span
     )

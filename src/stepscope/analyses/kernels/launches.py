@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from stepscope.analyses.graph_replays import in_capture
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.host.activity import SHORT_GAP_NS, HostActivity, close_gaps
-from stepscope.analyses.intervals import Intervals, complement, contains, subtract, union
+from stepscope.analyses.intervals import Intervals, complement, contains, subtract, time_of
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
 from stepscope.core.facts import Launches
@@ -60,7 +60,7 @@ def _queue(
     depth = np.searchsorted(launched, moments, side="left")
     depth -= np.searchsorted(np.sort(trace.start_ns[linked]), moments, side="right")
     starved = (depth <= 0) & ~contains(busy, moments)
-    return float(np.median(np.maximum(depth, 0))), float(starved.mean())
+    return median(np.maximum(depth, 0)), float(starved.mean())
 
 
 def num_lost(trace: Trace, links: Links, work: Int64) -> int:
@@ -82,10 +82,10 @@ def _silent_share(trace: Trace, host: HostActivity, idle: Intervals) -> float | 
     no runtime call that are longer than Python between two."""
     total = int((idle.end - idle.start).sum())
     calls = trace.is_kind(Kind.RUNTIME) & host.driving
-    speaking = close_gaps(union(trace.start_ns[calls], trace.end_ns[calls]), SHORT_GAP_NS)
+    speaking = close_gaps(time_of(trace, calls), SHORT_GAP_NS)
     silent = subtract(idle, speaking)
     return int((silent.end - silent.start).sum()) / total if total else None
 
 
 def _median(values: Int64) -> int | None:
-    return int(np.median(values)) if len(values) else None
+    return int(median(values)) if len(values) else None

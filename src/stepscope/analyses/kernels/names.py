@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (category, re.compile(pattern, re.IGNORECASE))
+    (category, re.compile(pattern))
     for category, pattern in (
         (
             "collective",
@@ -48,17 +48,17 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("pointwise", r"elementwise|triton_poi|pointwise|vectorized_|unrolled_|functor|tensorop"),
     )
 )
-"""First match wins, so the specific stand before the general."""
+"""Tried on names in lower case, which is several times as fast as `re.IGNORECASE`. First match
+wins, so the specific stand before the general."""
 
 TENSOR_CORE = re.compile(
     r"nvjet|wgmma|(cutlass|_)tensorop|hmma|imma|_mma|mma_|[hsdiu](884|1688|16816|16832|161616)|xmma_(?!.*ffma)|flash_fwd|flash_bwd|flash_[fb]prop|fmha_v\d"
-    r"|device_kernel.*sm(90|100)|_MI\d+x\d+|xdl|mfma|gtcx|tensor_?core|cutlass_(80|90|100)_(?!simt)",
-    re.IGNORECASE,
+    r"|device_kernel.*sm(90|100)|_mi\d+x\d+|xdl|mfma|gtcx|tensor_?core|cutlass_(80|90|100)_(?!simt)"
 )
 VECTOR_UNIT = re.compile(
-    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d",
-    re.IGNORECASE,
+    r"simt|ffma|sgemm|dgemm|scudnn|gemv|_convolve_sgemm|wgrad_alg0_engine|dgrad_engine|dgrad2d|wgrad2d"
 )
+"""Both on names in lower case."""
 AMD_MATRIX = re.compile(r"_MI\d+x\d+|xdl|mfma|gtcx", re.IGNORECASE)
 """`gtcx` are MIOpen's implicit GEMMs on the matrix units (generic tensor contraction, xdlops)."""
 TF32 = re.compile(r"tf32|s1688(?!.*(f16|bf16|half))|tensorop_s1688", re.IGNORECASE)
@@ -71,8 +71,9 @@ MAX_NAMES = 4096
 @lru_cache(maxsize=MAX_NAMES)
 def category_of(name: str) -> str:
     """The kind of work, by name alone; `other` when nothing matches."""
+    lower = name.lower()
     for category, pattern in CATEGORIES:
-        if pattern.search(name):
+        if pattern.search(lower):
             return category
     return "other"
 
@@ -80,9 +81,10 @@ def category_of(name: str) -> str:
 @lru_cache(maxsize=MAX_NAMES)
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether the kernel is a tensor-core (matrix-unit) one; None when its name does not say."""
-    if VECTOR_UNIT.search(name) and not re.search(r"_tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
+    lower = name.lower()
+    if VECTOR_UNIT.search(lower) and not re.search(r"_tensorop|[hs](1688|16816)|_MI\d+x\d+", name):
         return False
-    return True if TENSOR_CORE.search(name) else None
+    return True if TENSOR_CORE.search(lower) else None
 
 
 def rounds_to_tf32(name: str) -> bool:

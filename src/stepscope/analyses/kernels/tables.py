@@ -66,6 +66,8 @@ class KernelWork(Struct, frozen=True, kw_only=True):
     on the one that carries the work; 0 on the others."""
     is_matrix: Bool
     """Carries the work of a GEMM, a convolution or an attention."""
+    works: dict[tuple[int, int], Work | None]
+    """Of an operator's name and inputs, as numbers of the trace."""
 
     def only(self, chosen: slice) -> KernelWork:
         """That of the chosen kernels, as views."""
@@ -101,7 +103,8 @@ def kernel_work(
     """Work and category of every kernel in the windows."""
     chosen = trace.kind[charges.work] == Kind.KERNEL
     kernels, op = charges.work[chosen], charges.op[chosen]
-    kind_of, kinds = _kernel_kinds(trace, kernels, op, collective, roofs)
+    by_inputs: dict[tuple[int, int], Work | None] = {}
+    kind_of, kinds = _kernel_kinds(trace, kernels, op, collective, roofs, by_inputs)
     categories = tuple(dict.fromkeys(kind.category for kind in kinds))
     precisions = tuple(
         dict.fromkeys(kind.precision for kind in kinds if kind.precision is not None)
@@ -136,13 +139,19 @@ def kernel_work(
         group_ns=_group_time(op, trace.dur_ns[kernels], leads),
         is_matrix=leads
         & (codes([int(work is not None and work.is_matrix) for work in works]) == 1),
+        works=by_inputs,
     )
 
 
 def _kernel_kinds(
-    trace: Trace, kernels: Int64, op: Int64, collective: Bool, roofs: DevicePeaks | None
+    trace: Trace,
+    kernels: Int64,
+    op: Int64,
+    collective: Bool,
+    roofs: DevicePeaks | None,
+    works: dict[tuple[int, int], Work | None],
 ) -> tuple[Int64, list[_KernelKind]]:
-    """The distinct kinds of kernel, and which of them each kernel is."""
+    """The distinct kinds of kernel, and which of them each kernel is. Fills `works`."""
     launcher = np.where(op == NONE, NONE, trace.name[np.maximum(op, 0)]).astype(np.int64)
     inputs = np.where(op == NONE, NONE, trace.detail[np.maximum(op, 0)]).astype(np.int64)
     key = (
@@ -153,7 +162,6 @@ def _kernel_kinds(
     )
     _, first, kind_of = np.unique(key, return_index=True, return_inverse=True)
     kinds = []
-    works: dict[tuple[int, int], Work | None] = {}
     for index in first.tolist():
         pair = (int(launcher[index]), int(inputs[index]))
         if pair not in works:

@@ -23,7 +23,6 @@ from stepscope.core.recordings.memory import (
     WEIGHTS,
     MemoryRecord,
 )
-from stepscope.readers.job_log.lines import FAILED, failure_figures
 
 MOST_WAYS = 3
 FORWARD_SHARE = 1 / 3
@@ -272,6 +271,8 @@ def _recorded(failure: RecordedFailure, label: str) -> OutOfMemoryReport:
     """As torch's message has it, of the moment of the failure: by the time that the exception was
     seen, what the failed pass held was free again. What the process told then is for what the
     message does not say."""
+    from stepscope.readers.job_log.lines import FAILED, failure_figures
+
     said = None
     if (match := FAILED.search(failure.message)) is not None:
         said = convert(

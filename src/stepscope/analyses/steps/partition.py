@@ -15,6 +15,7 @@ from stepscope.analyses.intervals import (
     join,
     lengths_in,
     subtract,
+    time_of,
     union,
 )
 from stepscope.analyses.kernels.device import DeviceSets
@@ -100,4 +101,4 @@ def host_work(trace: Trace, host: HostActivity, span_ns: int) -> Intervals:
     if not ops.any():
         ops = trace.is_kind(Kind.MARK, Kind.OTHER) & (trace.dur_ns < max(span_ns, 1))
     ops = ops & ~host_collectives(trace)
-    return subtract(union(trace.start_ns[ops], trace.end_ns[ops]), host.input)
+    return subtract(time_of(trace, ops), host.input)

@@ -97,28 +97,38 @@ def _forward_home(trace: Trace, links: Links, launch: Int64, op: Int64, backward
     if not backward.any():
         return op
     nodes = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread > 0)
-    forward = forward_of(
-        trace, ancestor_with(links.parent, np.where(backward, launch, NONE), nodes)
-    )
+    evaluated = ancestor_with(links.parent, np.where(backward, launch, NONE), nodes)
+    forward = forward_of(trace, evaluated, forward_ops(trace))
     home: Int64 = np.where(forward == NONE, op, forward)
     return home
 
 
-def forward_of(trace: Trace, nodes: Int64) -> Int64:
+class ForwardOps(Struct, frozen=True, kw_only=True):
+    """The forward operators that autograd numbered, by number and time."""
+
+    event: Int64
+    sequence: Int64
+
+
+def forward_ops(trace: Trace) -> ForwardOps:
+    is_forward = trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0)
+    forward = np.flatnonzero(is_forward)
+    sequence = trace.sequence.take(forward)
+    order = np.argsort(sequence, kind="stable")
+    return ForwardOps(event=forward.take(order), sequence=sequence.take(order))
+
+
+def forward_of(trace: Trace, nodes: Int64, forward: ForwardOps) -> Int64:
     """For each of autograd's nodes, the last forward operator with its sequence number;
     NONE when there is none."""
     result = np.full(len(nodes), NONE, np.int64)
-    forward = np.flatnonzero(
-        trace.is_kind(Kind.OP) & (trace.sequence >= 0) & (trace.fwd_thread <= 0)
-    )
-    if len(forward) == 0:
+    if len(forward.event) == 0:
         return result
     wanted = np.where(nodes == NONE, NONE, trace.sequence[np.maximum(nodes, 0)])
-    order = np.argsort(trace.sequence[forward], kind="stable")
-    ids = trace.sequence[forward][order]
-    index = np.searchsorted(ids, wanted, side="right") - 1
-    hit = (wanted != NONE) & (index >= 0) & (ids[np.maximum(index, 0)] == wanted)
-    result[hit] = forward[order[index[hit]]]
+    index = np.searchsorted(forward.sequence, wanted, side="right") - 1
+    hit = (wanted != NONE) & (index >= 0)
+    hit &= forward.sequence[np.maximum(index, 0)] == wanted
+    result[hit] = forward.event[index[hit]]
     return result
 
 
@@ -152,16 +162,28 @@ def op_rows(trace: Trace, charges: Charges) -> tuple[RangeRow, ...]:
     return tuple(RangeRow(name=name, count=count, device_ns=ns) for name, count, ns in rows)
 
 
-def inclusive_rows(
-    trace: Trace, links: Links, charges: Charges, ranges: Bool
-) -> tuple[RangeRow, ...]:
-    """Device time launched inside each of the given ranges, directly or further down, per name."""
+Inclusive = tuple[Int64, Int64, Int64]
+"""Host events, and the number and the time of the work launched inside each. An event may be there
+several times."""
+
+
+def inclusive(trace: Trace, links: Links, charges: Charges) -> Inclusive:
+    """Device time launched inside each host event, directly or further down."""
     start = np.where(charges.home == NONE, charges.launch, charges.home)
     linked = start != NONE
     inside = _sums_inside(links.parent, start[linked], trace.dur_ns[charges.work[linked]])
-    if not inside:
-        return ()
-    events, counts, totals = (np.concatenate(column) for column in zip(*inside, strict=True))
+    none = np.empty(0, np.int64)
+    events, counts, totals = (
+        np.concatenate(column) for column in zip((none, none, none), *inside, strict=True)
+    )
+    return events, counts, totals
+
+
+def inclusive_rows(
+    trace: Trace, links: Links, inside: Inclusive, ranges: Bool
+) -> tuple[RangeRow, ...]:
+    """The time inside each of the given ranges, per name."""
+    events, counts, totals = inside
     chosen = ranges[events]
     # A range can stand inside another of its name: the work is its once.
     chosen[chosen] = ~is_inside_namesake(trace, links.parent, events[chosen], ranges)

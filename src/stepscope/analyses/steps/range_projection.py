@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, grouped
+from stepscope.analyses.grouping import distinct, grouped, median
 from stepscope.analyses.links import Links
 from stepscope.core.trace import NONE, Bool, Int64, Kind, Trace
 
@@ -85,7 +85,7 @@ def projection_rows(trace: Trace, projections: Projections) -> tuple[ProjectionR
                 total_proj_ns=int(lengths.sum()),
                 total_range_ns=int(trace.dur_ns[projections.ranges[mine]].sum()),
                 min_ns=int(lengths.min()),
-                median_ns=float(np.median(lengths)),
+                median_ns=median(lengths),
                 max_ns=int(lengths.max()),
                 num_ops=int(projections.num_ops[mine].sum()),
             )

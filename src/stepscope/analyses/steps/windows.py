@@ -12,7 +12,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct, grouped
+from stepscope.analyses.grouping import distinct, grouped, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.links import Links
 from stepscope.analyses.naming import matching
@@ -212,7 +212,7 @@ def _launch_pattern(trace: Trace, work: Int64, launch_time: Int64) -> Int64 | No
         if float((counts < repeats).mean()) > MAX_RARE_NAMES:
             return None
         occurrences = np.flatnonzero(names == codes[counts == repeats][0])
-        period = int(np.median(np.diff(occurrences)))
+        period = int(median(np.diff(occurrences)))
         if period < MIN_PERIOD or period * repeats < MIN_PATTERN_COVERAGE * len(names):
             continue
         if float((names[:-period] == names[period:]).mean()) >= MIN_PATTERN_MATCH:
@@ -231,7 +231,7 @@ def _whole_rounds(trace: Trace, work: Int64, launch_time: Int64, anchor: int) ->
     """
     order = np.argsort(launch_time, kind="stable")
     names, times = trace.name[work][order], launch_time[order]
-    period = int(np.median(np.diff(np.flatnonzero(names == anchor))))
+    period = int(median(np.diff(np.flatnonzero(names == anchor))))
     last, slack = len(names), max(period // 20, MIN_PERIOD)
     tail = names[last - MIN_PERIOD :]
     begins: list[int] = []

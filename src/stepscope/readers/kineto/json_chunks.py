@@ -10,7 +10,7 @@ apart, and what is left over waits for the next block.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from stepscope.core.timings import stage
 from stepscope.readers.kineto.event_decoder import ScanError, Scanner
@@ -32,6 +32,8 @@ MAX_ARRAYS = 1000
 """Lists of events in one file: real ones have one, a file joined of several a few. What follows is
 text outside of events."""
 OVERLAP_BYTES = 8192
+SEAM_BYTES = 1 << 16
+"""Of an event that two blocks share, in each of them: a longer one has them joined."""
 
 ARRAY = re.compile(rb'"traceEvents"\s{0,1024}:\s{0,1024}\[')
 CUT = re.compile(
@@ -85,11 +87,35 @@ class Feed:
     def run(self, blocks: Iterable[bytes]) -> Iterator[Columns]:
         """Columns for every chunk of the stream, each good until the next is asked for."""
         for block in blocks:
-            self._buffer = self._buffer + block if self._buffer else block
+            rest = yield from self._in_block(block)
+            self._buffer = self._buffer + rest if self._buffer else rest
             while (columns := self._state(False)) is not None:
                 yield from columns
         while (columns := self._state(True)) is not None:
             yield from columns
+
+    def _in_block(self, block: bytes) -> Generator[Columns, None, bytes]:
+        """Columns of the event that begins before the block, and of those in it where they stand:
+        joining the two would copy the whole block. What is left of it is returned."""
+        first = CUT.search(block, 0, SEAM_BYTES) if self._is_at_seam(block) else None
+        last = None if first is None else self._last_cut(block)
+        if first is None or last is None or last <= first.end():
+            return block
+        seam = self._scan(self._buffer + block[: first.start() + 1])
+        if seam is None:
+            return block
+        yield seam
+        self._buffer = b""
+        pieces = self._scan_in_place(memoryview(block)[first.end() : last])
+        if pieces is None:
+            return block[first.end() :]
+        yield from pieces
+        return block[last:]
+
+    def _is_at_seam(self, block: bytes) -> bool:
+        """Whether the buffer is the beginning of one event that goes on in a large block."""
+        is_one = self._state == self._in_events and self._buffer[:1] == b"{"
+        return is_one and len(self._buffer) < SEAM_BYTES and len(block) >= CHUNK_BYTES
 
     # Each state returns columns (and is called again), or None when it needs more text or there is
     # no more to do.
@@ -138,9 +164,9 @@ class Feed:
             return self._finish()
         if len(self._buffer) < self._wanted:
             return None
-        cut = self._last_cut()
+        cut = self._last_cut(self._buffer)
         if cut is not None:
-            pieces = self._scan_in_place(cut)
+            pieces = self._scan_in_place(memoryview(self._buffer)[:cut])
             if pieces is not None:
                 self._buffer, self._wanted = self._buffer[cut:], CHUNK_BYTES
                 return pieces
@@ -150,18 +176,18 @@ class Feed:
             self.oversized += 1
         return taken
 
-    def _last_cut(self) -> int | None:
-        """Where the last whole event of the buffer ends."""
-        size = at = len(self._buffer)
+    def _last_cut(self, text: bytes) -> int | None:
+        """Where the last whole event of the text ends."""
+        size = at = len(text)
         for _ in range(NEAR_CUTS):
-            at = self._buffer.rfind(b"}", 0, at)
+            at = text.rfind(b"}", 0, at)
             if at < 0:
                 return None
-            if CUT.match(self._buffer, at):
+            if CUT.match(text, at):
                 return at + 1
         for window in (1 << 16, 1 << 20, size):
             start = max(0, size - window)
-            cuts = [m.start() + 1 for m in CUT.finditer(self._buffer, start)]
+            cuts = [m.start() + 1 for m in CUT.finditer(text, start)]
             if cuts:
                 return cuts[-1]
             if start == 0:
@@ -169,16 +195,16 @@ class Feed:
         return None
 
     @stage("scan")
-    def _scan_in_place(self, end: int) -> list[Columns] | None:
+    def _scan_in_place(self, text: memoryview) -> list[Columns] | None:
         try:
-            return self.scanner.scan_in_place(memoryview(self._buffer)[:end])
+            return self.scanner.scan_in_place(text)
         except ScanError:
             return None
 
     @stage("scan")
-    def _scan(self, start: int, end: int) -> Columns | None:
+    def _scan(self, text: bytes | memoryview) -> Columns | None:
         try:
-            return self.scanner.scan(memoryview(self._buffer)[start:end])
+            return self.scanner.scan(text)
         except ScanError:
             return None
 
@@ -190,7 +216,7 @@ class Feed:
         while at < limit:
             cut = CUT.search(self._buffer, min(at + size, limit), limit)
             end = cut.start() + 1 if cut else limit
-            columns = self._scan(at, end)
+            columns = self._scan(memoryview(self._buffer)[at:end])
             if columns is not None:
                 taken.append(columns)
                 at, size = self._skip_separators(end), PIECE_BYTES
@@ -217,7 +243,7 @@ class Feed:
     def _finish(self) -> list[Columns] | None:
         """The last text: it holds the array's end, unless the file was cut off."""
         for end in self._closing_candidates():
-            columns = self._scan(0, end)
+            columns = self._scan(memoryview(self._buffer)[:end])
             if columns is not None:
                 self._leave_events(end + 1)
                 return [columns]

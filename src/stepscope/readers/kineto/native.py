@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +132,7 @@ class Engine:
             phases[ord(phase)] = SKIPPED
         phases[ord("X")], phases[ord("M")], phases[ord("i")] = COMPLETE, META, INSTANT
         self._handle = library.stepscope_scan_new(
-            secrets.randbits(64),
+            int.from_bytes(os.urandom(8), sys.byteorder),
             bytes(phases),
             b"".join(category.encode() + b"\0" for category in KIND_OF_CATEGORY),
             bytes(KIND_OF_CATEGORY.values()),

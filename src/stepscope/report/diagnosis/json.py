@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
@@ -10,13 +10,15 @@ from stepscope.core.contract.codec import decode, plain, plain_by_item
 from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
-from stepscope.core.gate import Gate
 from stepscope.protocol.json_text import finite, json_text, not_finite
 from stepscope.report.diagnosis.auxiliary import recording_contract
 from stepscope.report.diagnosis.nccl import nccl_contract
 from stepscope.report.diagnosis.whole_run import whole_run_contract
-from stepscope.report.gate import gate_contract
 from stepscope.report.recordings.text import recording_texts
+
+if TYPE_CHECKING:
+    from stepscope.core.contract import gate as gate_document
+    from stepscope.core.gate import Gate
 
 MOST_NAMED = 6
 """Numbers that are not finite, named in the note."""
@@ -53,6 +55,13 @@ def _finite(values: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     }
 
 
+def _gate_contract(gate: Gate) -> gate_document.Gate:
+    # Most diagnoses have none, and its language would be imported for nothing.
+    from stepscope.report.gate import gate_contract
+
+    return gate_contract(gate)
+
+
 def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
     auxiliary = facts.auxiliary
@@ -78,7 +87,7 @@ def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
         if auxiliary is None
         else tuple(map(recording_contract, recording_texts(auxiliary))),
         hang=UNSET if auxiliary is None or auxiliary.hang is None else auxiliary.hang,
-        gate=UNSET if gate is None else gate_contract(gate),
+        gate=UNSET if gate is None else _gate_contract(gate),
     )
 
 

@@ -21,8 +21,6 @@ Example: 208 MB of fp32 gradients a step took 117 of 125 ms over a socket; in bf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from msgspec import Struct
 
@@ -60,8 +58,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Halved:
+class _Halved(Struct, frozen=True, kw_only=True):
     """A kind of message, and what its bytes cost."""
 
     sent: list[Messages]

@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -38,12 +39,12 @@ from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.nccl import NcclLog
 from stepscope.core.recordings.system import Topology
 from stepscope.core.trace import NONE, Bool, Float64
-from stepscope.planner.cluster import ACROSS, Tier
-from stepscope.planner.constants import Constants
-from stepscope.planner.devices import usual_tiers
 from stepscope.rules.job_case import JobCase, JobProposal, with_moving_ns
 from stepscope.rules.shared.link_tests import advice_of, judge_test
 from stepscope.rules.shared.nccl_notes import slow_links
+
+if TYPE_CHECKING:
+    from stepscope.planner.cluster import Tier
 
 CODE = "slow-link"
 BOUND = "comms"
@@ -133,6 +134,9 @@ def _expected(job: JobCase) -> _Link:
     tier = _tier(job)
     if tier is None:
         return _Link(bytes_per_s=POLICY.expected_bytes_per_s, words="one 100 Gb/s port moves 12.5")
+    # Of ranks that exchange something alone.
+    from stepscope.planner.constants import Constants
+
     reached = tier.bytes_per_s * Constants().link_share
     return _Link(
         bytes_per_s=reached,
@@ -149,6 +153,8 @@ def _tier(job: JobCase) -> Tier | None:
     several = _on_several_nodes(job)
     if roofs is None or several is None:
         return None
+    from stepscope.planner.devices import usual_tiers
+
     tiers = usual_tiers(roofs.spec)
     return tiers[-1] if several else tiers[0]
 
@@ -163,6 +169,8 @@ def _on_several_nodes(job: JobCase) -> bool | None:
 
 
 def _place(tier: Tier) -> str:
+    from stepscope.planner.cluster import ACROSS
+
     return "between nodes of such devices" if tier.name == ACROSS else "of such devices in a node"
 
 

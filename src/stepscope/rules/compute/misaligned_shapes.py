@@ -63,7 +63,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     table = case.table
     if roofs is None or not case.context.trace.meta.has_shapes:
         return _ask(case, graph, table)
-    padded, plain = padded_times(graph, table, roofs)
+    padded, plain = padded_times(case)
     slow = ~np.isnan(padded) & (graph.task_ns > np.nan_to_num(padded) * plain)
     spent_ms = per_step_ms(graph, slow)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:

@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
 from stepscope.core.diagnosis import Abstention
@@ -79,7 +79,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not serial or case.graph is None or case.step_interval_ns is None:
         return None
     per_step = input_per_step(case.graph)
-    loading_ns = float(np.median(per_step)) if len(per_step) else 0.0
+    loading_ns = median(per_step) if len(per_step) else 0.0
     if loading_ns < POLICY.least_share * case.step_interval_ns:
         return None
     calls = sum(row.count for row in serial)

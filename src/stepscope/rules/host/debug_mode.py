@@ -23,7 +23,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, empty, join, union
 from stepscope.analyses.naming import matching
@@ -63,6 +63,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
     notes_taken = _stack_notes(case) if len(checks) else empty()
     if len(blocking) == 0 and len(checks) == 0:
         return None
+    surely = join(blocking, checks)
+    all_of_it = join(surely, notes_taken)
     steps = max(graph.num_steps, 1)
     action, evidence = "Remove torch.autograd.set_detect_anomaly(True) / detect_anomaly()", []
     if len(blocking):
@@ -84,8 +86,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
         "for the device all the time.",
         action=action,
         evidence=tuple(evidence),
-        change=lambda before: without_ranges(case, before, join(blocking, checks, notes_taken)),
-        cautious=lambda before: without_ranges(case, before, join(blocking, checks)),
+        change=lambda before: without_ranges(case, before, all_of_it),
+        cautious=lambda before: without_ranges(case, before, surely),
     )
 
 
@@ -128,10 +130,10 @@ def _stack_notes(case: Case) -> Intervals:
     recorded = (trace.sequence[ops] >= 0) & (trace.fwd_thread[ops] <= 0)
     if not recorded.any() or recorded.all():
         return empty()
-    usual = np.full(len(trace.names), int(np.median(lead_ns[~recorded])), np.int64)
+    usual = np.full(len(trace.names), int(median(lead_ns[~recorded])), np.int64)
     names = trace.name[ops]
     for name in distinct(names[~recorded]).tolist():
-        usual[name] = int(np.median(lead_ns[~recorded & (names == name)]))
+        usual[name] = int(median(lead_ns[~recorded & (names == name)]))
     over = np.maximum(lead_ns - usual[names], 0) * recorded
     noted = over > POLICY.least_note_ns
     end = begin[ops[noted]]

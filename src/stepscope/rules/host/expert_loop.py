@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import without_tasks, without_waits
 from stepscope.replay.graph import Graph
@@ -58,8 +59,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loops:
+class _Loops(Struct, frozen=True, kw_only=True):
     """Per call and per task of the graph, the loop it is in and the expert it is for; NONE outside.
     A loop's backward is a loop of its own."""
 
@@ -114,15 +114,19 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
     task_loop, task_expert = (np.full(len(graph), NONE, np.int64) for _ in range(2))
     table, call_of = case.table, call_of_task(graph)
     home_ns = np.where(table.home != NONE, case.replayed.start_ns[table.home], NONE)
+    calls_ns = graph.call_start_ns
+    backward = np.flatnonzero(table.backward)
+    backward = backward[np.argsort(home_ns[backward], kind="stable")]
+    origins_ns = home_ns[backward]
     for loop, bounds in enumerate(spans):
-        expert = np.searchsorted(bounds, graph.call_start_ns, side="right") - 1
-        mine = (expert >= 0) & (expert < len(bounds) - 1)
-        call_loop[mine], call_expert[mine] = 2 * loop, expert[mine]
-        origin = np.searchsorted(bounds, home_ns, side="right") - 1
-        back = table.backward & (origin >= 0) & (origin < len(bounds) - 1)
-        task_loop[back], task_expert[back] = 2 * loop + 1, origin[back]
+        mine = np.arange(*np.searchsorted(calls_ns, (bounds.min(), bounds.max())))
+        mine, expert = _inside(bounds, calls_ns, mine)
+        call_loop[mine], call_expert[mine] = 2 * loop, expert
+        low, high = np.searchsorted(origins_ns, (bounds.min(), bounds.max()))
+        back, origin = _inside(bounds, home_ns, np.sort(backward[low:high]))
+        task_loop[back], task_expert[back] = 2 * loop + 1, origin
         calls = call_of[back]
-        call_loop[calls], call_expert[calls] = 2 * loop + 1, origin[back]
+        call_loop[calls], call_expert[calls] = 2 * loop + 1, origin
     forward = (task_loop == NONE) & (call_loop[call_of] != NONE) & ~table.backward
     task_loop[forward] = call_loop[call_of][forward]
     task_expert[forward] = call_expert[call_of][forward]
@@ -134,6 +138,13 @@ def _loops(case: Case, graph: Graph) -> _Loops | None:
         task_loop=task_loop,
         task_expert=task_expert,
     )
+
+
+def _inside(bounds: Int64, times: Int64, indices: Int64) -> tuple[Int64, Int64]:
+    """Which of these lie inside the bounds by their times, and between which of them each."""
+    part = np.searchsorted(bounds, times[indices], side="right") - 1
+    inside = (part >= 0) & (part < len(bounds) - 1)
+    return indices[inside], part[inside]
 
 
 def _selections(case: Case) -> tuple[Int64, list[Products]]:
@@ -178,7 +189,7 @@ def _spans(graph: Graph, starts: Int64, first: int, last: int) -> Int64:
     """When each expert's part of a loop begins, and when the last one's ends: after as many calls
     as those before took."""
     calls = _calls_at(graph, starts[first:last])
-    usual = int(np.median(np.diff(calls)))
+    usual = int(median(np.diff(calls)))
     end = min(int(calls[-1]) + usual, len(graph.call_start_ns) - 1)
     bounds: Int64 = np.append(starts[first:last], graph.call_start_ns[end])
     return bounds

@@ -167,7 +167,7 @@ def _their_backward(case: Case, between: Intervals) -> Intervals:
 def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
     """Of the host's work in the eager stretches only the launching calls are left."""
     assert case.graph is not None
-    inside = share_inside(case, case.graph, eager)
+    inside = share_inside(case, eager)
     own = np.where(
         contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0
     )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from stepscope.analyses.grouping import distinct
+from stepscope.analyses.grouping import distinct, median
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool
 from stepscope.replay.changes import Change, captured_in_pieces, with_part_ns
@@ -185,11 +185,11 @@ def _action(*, steady: bool, waits: bool) -> str:
 
 def _evidence(graph: Graph, *, steady: bool, waits: int) -> tuple[str, ...]:
     kernels = tasks_of(graph, np.diff(graph.call_first) == 1)
-    median = float(np.median(graph.task_ns[kernels])) if kernels.any() else 0.0
+    middle = median(graph.task_ns[kernels]) if kernels.any() else 0.0
     host = float(graph.call_parts["work"].sum()) / max(len(graph.call_event), 1)
     lines = [
         (
-            f"the median kernel takes {median / 1e3:.1f} us, its launch {host / 1e3:.1f} us of the "
+            f"the median kernel takes {middle / 1e3:.1f} us, its launch {host / 1e3:.1f} us of the "
             "host's time"
         )
     ]

@@ -25,6 +25,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, union
 from stepscope.analyses.naming import matching
@@ -123,7 +124,7 @@ def _at_once(
     them all at once."""
     assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
-    spent = graph.call_parts["work"] * share_inside(case, case.graph, loop.ranges)
+    spent = graph.call_parts["work"] * share_inside(case, loop.ranges)
     work = graph.call_parts["work"] - np.maximum(
         spent - unfitted_ns * graph.call_events["work"] * inside, 0.0
     )
@@ -182,7 +183,7 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
 def _visits(codes: Int64, num_steps: int) -> float:
     """How many parameters the loop visits: the middle of how often each operator occurs."""
     counts = np.bincount(codes)
-    return float(np.median(counts[counts > 0])) / num_steps
+    return median(counts[counts > 0]) / num_steps
 
 
 def _looping(case: Case, marks: Int64, ops: Int64) -> Intervals:

@@ -39,6 +39,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.core.diagnosis import Abstention, MemoryChange
 from stepscope.core.memory import MemoryUse
 from stepscope.core.numbers import size_words
@@ -255,7 +256,7 @@ def _num_alike(case: Case, graph: Graph, micro: Int64) -> int:
         first = counts.get((step, 0), names)
         if part and (first & names).total() < POLICY.same_share * min(first.total(), names.total()):
             return 0
-    return int(np.median(list(Counter(step for step, _ in counts).values())))
+    return int(median(list(Counter(step for step, _ in counts).values())))
 
 
 def _updates_between(case: Case, graph: Graph) -> bool:

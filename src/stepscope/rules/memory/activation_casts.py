@@ -23,6 +23,8 @@ bf16 gave 1.16 times the speed.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from msgspec import Struct
 
@@ -63,7 +65,7 @@ def propose(case: Case) -> Proposal | None:
         # Without the device's peaks nobody can say what compiling gives, which does this and more.
         return None
     table = case.table
-    casts = _casts(case, graph, table, POLICY.least_numbers)
+    casts = _casts(case, POLICY.least_numbers)
     spent_ms, steps = per_step_ms(graph, casts), max(graph.num_steps, 1)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
         return _launches(case, graph, table)
@@ -90,8 +92,8 @@ def propose(case: Case) -> Proposal | None:
 def _launches(case: Case, graph: Graph, table: TaskTable) -> Proposal | None:
     """Where the device hardly feels the casts, the host may feel their launches: weights in 16 bits
     spare those of the weights as well."""
-    weights = weight_casts(case, graph, table).once
-    activations = _casts(case, graph, table, 0)
+    weights = weight_casts(case).once
+    activations = _casts(case, 0)
     both, nothing = weights | activations, np.zeros_like(weights)
     change = spared(case, table, both, nothing, with_host=True)
     if not weights.any() or case.speedup(change(graph)) < POLICY.least_gain:
@@ -115,16 +117,17 @@ def _launches(case: Case, graph: Graph, table: TaskTable) -> Proposal | None:
     )
 
 
-def _casts(case: Case, graph: Graph, table: TaskTable, least_numbers: int) -> Bool:
+def _casts(case: Case, least_numbers: int) -> Bool:
     """Tasks that cast an activation of so many numbers at least."""
+    table = case.table
 
     def is_activation(op: int) -> bool:
-        cast = cast_of(table, op)
+        cast = table.once(cast_of, op)
         if cast is None or not cast[0]:
             return False
-        numbers = int(np.prod(cast[0], dtype=np.int64))
+        numbers = prod(cast[0])
         return numbers >= least_numbers and cast[0][-1] < POLICY.vocabulary
 
-    weights = weight_casts(case, graph, table)
+    weights = weight_casts(case)
     mask: Bool = table.where(is_activation) & ~table.optimizer
     return mask & ~(weights.again | weights.frozen | weights.once)

@@ -35,7 +35,7 @@ from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import NONE, Bool, Int64
 from stepscope.replay.changes import Change, without_tasks
 from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.proposal import Proposal
 from stepscope.rules.shared.host_ranges import ranges_of, without_ranges
 from stepscope.rules.shared.unknown_shapes import ask_for_shapes
@@ -96,7 +96,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
     if not case.context.trace.meta.has_shapes:
         copies, reason = table.of_category("copy"), "copies whose types are not known"
         return ask_for_shapes(case, CODE, copies, POLICY.unknown_share, reason)
-    casts = weight_casts(case, graph, table)
+    casts = weight_casts(case)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
     if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
@@ -134,8 +134,11 @@ def propose(case: Case) -> Proposal | Abstention | None:
     )
 
 
-def weight_casts(case: Case, graph: Graph, table: TaskTable) -> WeightCasts:
+@once_a_case
+def weight_casts(case: Case) -> WeightCasts:
     """Sort the casts of weights by how often each weight gathers a gradient."""
+    graph, table = case.graph, case.table
+    assert graph is not None
     gathered = _gathered(case, graph, table)
     shapes = _product_shapes(table)
     weights = (set(gathered) | shapes.weights) - shapes.inputs
@@ -197,7 +200,7 @@ def _casts(
     in order."""
     down: dict[Shape, list[int]] = defaultdict(list)
     up: dict[Shape, list[int]] = defaultdict(list)
-    casts = [cast_of(table, op) for op in table.example.tolist()]
+    casts = [table.once(cast_of, op) for op in table.example.tolist()]
     is_cast = np.array([cast is not None and cast[0] in weights for cast in casts], np.bool_)
     for task in np.flatnonzero(is_cast[table.alike] & ~table.recomputed).tolist():
         cast = casts[table.alike[task]]

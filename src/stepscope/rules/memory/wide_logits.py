@@ -22,6 +22,7 @@ loss compiled together.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 from msgspec import Struct, field
@@ -170,7 +171,7 @@ def _logits(table: TaskTable, op: int) -> tuple[int, int] | None:
 
 
 def _rows_and_width(dims: Shape) -> tuple[int, int] | None:
-    return (int(np.prod(dims[:-1])), dims[-1]) if len(dims) > 1 else None
+    return (prod(dims[:-1]), dims[-1]) if len(dims) > 1 else None
 
 
 def _over_logits(table: TaskTable, vocabularies: dict[int, Vocabulary]) -> Bool:
@@ -182,7 +183,8 @@ def _over_logits(table: TaskTable, vocabularies: dict[int, Vocabulary]) -> Bool:
 def _is_over_logits(table: TaskTable, op: int, vocabularies: dict[int, Vocabulary]) -> bool:
     inputs, work = table.inputs(op), table.work(op)
     if (
-        inputs is None
+        not vocabularies
+        or inputs is None
         or (work is not None and work.is_matrix)
         or not table.op_name(op).startswith("aten::")
     ):

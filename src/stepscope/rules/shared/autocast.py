@@ -12,11 +12,11 @@ is added to it for the sum before, as residuals are.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
+from stepscope.analyses.grouping import is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
@@ -86,8 +86,7 @@ class _Tensor(Struct, frozen=True, kw_only=True):
 WIDE = _Tensor(narrow=False)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Types:
+class _Types(Struct, kw_only=True):
     """Which tensors of a step are 16 bits wide, by their number of elements."""
 
     tensors: dict[int, _Tensor] = field(default_factory=dict)
@@ -132,13 +131,12 @@ def _is_vector(tensor: Operand) -> bool:
     return sum(size > 1 for size in tensor.dims) < 2
 
 
-@dataclass(slots=True, kw_only=True)
-class _Casts:
+class _Casts(Struct, frozen=True, kw_only=True):
     """Of one operator."""
 
-    activations: list[int] = field(default_factory=list)
+    activations: tuple[int, ...] = ()
     """Elements of each."""
-    parameters: list[int] = field(default_factory=list)
+    parameters: tuple[int, ...] = ()
     narrow: bool = False
 
 
@@ -147,29 +145,40 @@ def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
     graph, table = case.graph, case.table
     assert graph is not None
     casts = _casts_by_op(case)
-    is_narrow = _with_parents(case, {op: of_op.narrow for op, of_op in casts.items()})
-    narrow = np.zeros(len(graph), np.bool_)
-    launches, cast_ns = np.zeros(len(graph)), np.zeros(len(graph))
+    ops = np.fromiter(casts, np.int64, len(casts))
+    is_narrow = _with_parents(case, ops, [of_op.narrow for of_op in casts.values()])
     once = _share_cast_once(case, casts)
-    leads = np.diff(table.op, prepend=-2) != 0
-    homes = table.home.tolist()
-    for task, op in enumerate(table.op.tolist()):
-        of_op = casts.get(op)
-        narrow[task] = is_narrow.get(homes[task] if of_op is None else op, False)
-        if of_op is not None and leads[task]:
-            launches[task] = 2 * (len(of_op.activations) + once * len(of_op.parameters))
-            cast_ns[task] = sum(_both_ways_ns(roofs, numel) for numel in of_op.activations)
-            cast_ns[task] += once * sum(_both_ways_ns(roofs, numel) for numel in of_op.parameters)
+    costs = {of_op: _cost(roofs, of_op, once) for of_op in set(casts.values())}
+    launches_of, cast_ns_of = np.zeros(len(ops) + 1), np.zeros(len(ops) + 1)
+    for index, of_op in enumerate(casts.values()):
+        launches_of[index], cast_ns_of[index] = costs[of_op]
+    # The last entry is that of no operator.
+    of_task = np.searchsorted(ops, table.op)
+    of_task[~is_among(table.op, ops)] = NONE
+    leading = np.where(np.diff(table.op, prepend=-2) != 0, of_task, NONE)
+    narrow = is_narrow[np.where(of_task == NONE, table.home, table.op)]
     streams = table.of_category(*STREAMING) & ~table.optimizer
-    return Autocast(narrow=streams & narrow, launches=launches, cast_ns=cast_ns)
+    return Autocast(
+        narrow=streams & narrow, launches=launches_of[leading], cast_ns=cast_ns_of[leading]
+    )
 
 
-def _with_parents(case: Case, of_ops: dict[int, bool]) -> dict[int, bool]:
-    """The operators that these are parts of as well: they are the ones that autograd knows."""
+def _cost(roofs: DevicePeaks, casts: _Casts, once: float) -> tuple[float, float]:
+    """Launches and time of an operator's casts, there and back; `once` of the parameters' are not
+    done before."""
+    launches = 2 * (len(casts.activations) + once * len(casts.parameters))
+    cast_ns = sum(_both_ways_ns(roofs, numel) for numel in casts.activations)
+    cast_ns += once * sum(_both_ways_ns(roofs, numel) for numel in casts.parameters)
+    return launches, cast_ns
+
+
+def _with_parents(case: Case, ops: Int64, of_ops: list[bool]) -> Bool:
+    """Per event of the trace, and for none of them: of these operators, and of those that they are
+    parts of, which are the ones that autograd knows."""
     parent, kind = case.context.links.parent, case.context.trace.kind
-    narrow = np.fromiter(of_ops.values(), np.bool_, len(of_ops))
-    places = np.arange(len(of_ops))
-    outer = parent[np.fromiter(of_ops, np.int64, len(of_ops))]
+    narrow, places, outer = np.array(of_ops, np.bool_), np.arange(len(ops)), parent[ops]
+    result = np.zeros(len(kind) + 1, np.bool_)
+    result[ops] = narrow
     levels: list[tuple[Int64, Int64]] = []
     while True:
         is_op = (outer != NONE) & (kind[outer] == Kind.OP)
@@ -178,12 +187,11 @@ def _with_parents(case: Case, of_ops: dict[int, bool]) -> dict[int, bool]:
             break
         levels.append((places, outer))
         outer = parent[outer]
-    result = dict(of_ops)
     if levels:
         of_which, outers = (np.concatenate(column) for column in zip(*levels, strict=True))
         # What has several parts is what the last of them is.
         order = np.argsort(of_which, kind="stable")
-        result |= dict(zip(outers[order].tolist(), narrow[of_which[order]].tolist(), strict=True))
+        result[outers[order]] = narrow[of_which[order]]
     return result
 
 
@@ -211,63 +219,95 @@ def _casts_by_op(case: Case) -> dict[int, _Casts]:
     forward = ~table.backward & ~table.optimizer & (table.op != NONE)
     ops, first = np.unique(table.op[forward], return_index=True)
     steps = graph.task_step[forward][first].tolist()
+    alike = table.alike[forward][first].tolist()
+    kinds: dict[int, _Kind] = {}
     result: dict[int, _Casts] = {}
     types, last_step = _Types(), NONE
-    for op, step in zip(ops.tolist(), steps, strict=True):
+    for op, step, number in zip(ops.tolist(), steps, alike, strict=True):
         if step != last_step:
             types, last_step = _Types(), step
-        result[op] = _casts(table, op, types)
+        if number not in kinds:
+            kinds[number] = _kind(table, op)
+        result[op] = _casts(kinds[number], types)
     return result
 
 
-def _casts(table: TaskTable, op: int, types: _Types) -> _Casts:
-    """What is cast for the operator; `types` is what is written after it."""
+class _Kind(Struct, frozen=True, kw_only=True):
+    """What an operator's name and inputs say of the type that it gives."""
+
+    has_inputs: bool = True
+    is_product: bool = False
+    is_layer: bool = False
+    """A product with a weight."""
+    tensors: tuple[Operand, ...] = ()
+    """Those that decide about the type; of a product, what it reads in fp32."""
+    parameters: tuple[int, ...] = ()
+    """Elements of each that a product has."""
+    written: int = 0
+    fills: bool = False
+    is_full: bool = False
+    is_full_while_reading: bool = False
+    is_linear: bool = False
+    adds: bool = False
+    """Two tensors of one size."""
+    bias: int = 0
+    """Elements of a vector that is added in place; 0 where none is."""
+
+
+def _kind(table: TaskTable, op: int) -> _Kind:
     name, inputs = table.op_name(op), table.inputs(op)
     if inputs is None:
-        return _Casts()
-    places = table.once(_places, op)
+        return _Kind(has_inputs=False)
+    places, written = _places(table, op), _written(table, op)
     if places is not None:
-        return _product_casts(table, op, types, places)
-    numel, before = table.once(_written, op), types.last
-    tensors = table.once(_activations, op)
-    manner = table.once(_manner, op)
-    if manner.fills or not tensors:
-        types.write(numel, narrow=before.narrow)
-        return _Casts(narrow=before.narrow)
-    narrow = all(types.of(tensor).narrow for tensor in tensors)
-    if manner.is_full or manner.is_full_while_reading:
-        types.write_sum(numel, narrow=False)
-        is_cast = narrow and manner.is_full
-        return _Casts(activations=[tensors[0].numel] if is_cast else [])
-    if name == "aten::add" and len(tensors) == 2 and tensors[0].numel == tensors[1].numel:
-        narrow = narrow and types.sums.get(numel, WIDE).narrow
-        types.write_sum(numel, narrow=narrow)
-        return _Casts(narrow=narrow)
-    is_linear = len(tensors) == 1 and manner.is_linear
-    beside = types.of(tensors[0]).beside if is_linear else None
-    types.write(numel, narrow=narrow, beside=beside)
-    added = operand(inputs, 1) if name == "aten::add_" and before.beside is not None else None
+        activations, *parameters = places
+        read = [place for place in parameters if place is not None]
+        return _Kind(
+            is_product=True,
+            is_layer=places[1] is not None,
+            tensors=tuple(t for t in operands(inputs, activations) if t.dtype == "fp32"),
+            parameters=tuple(tensor.numel for tensor in operands(inputs, read) if tensor.dims),
+            written=written,
+        )
+    tensors = _activations(table, op)
+    added = operand(inputs, 1) if name == "aten::add_" else None
     is_bias = added is not None and added.numel > 1 and _is_vector(added)
-    return _Casts(narrow=narrow, parameters=[added.numel] if added is not None and is_bias else [])
-
-
-class _Manner(Struct, frozen=True, kw_only=True):
-    """What an operator's name says of the type that it gives."""
-
-    fills: bool
-    is_full: bool
-    is_full_while_reading: bool
-    is_linear: bool
-
-
-def _manner(table: TaskTable, op: int) -> _Manner:
-    name = table.op_name(op)
-    return _Manner(
+    return _Kind(
+        tensors=tuple(tensors),
+        written=written,
         fills=FILLS.search(name) is not None,
         is_full=FULL.search(name) is not None,
         is_full_while_reading=FULL_WHILE_READING.search(name) is not None,
         is_linear=LINEAR.search(name) is not None,
+        adds=name == "aten::add" and len(tensors) == 2 and tensors[0].numel == tensors[1].numel,
+        bias=added.numel if added is not None and is_bias else 0,
     )
+
+
+def _casts(kind: _Kind, types: _Types) -> _Casts:
+    """What is cast for the operator; `types` is what is written after it."""
+    if not kind.has_inputs:
+        return _Casts()
+    if kind.is_product:
+        return _product_casts(kind, types)
+    tensors, numel, before = kind.tensors, kind.written, types.last
+    if kind.fills or not tensors:
+        types.write(numel, narrow=before.narrow)
+        return _Casts(narrow=before.narrow)
+    narrow = all(types.of(tensor).narrow for tensor in tensors)
+    if kind.is_full or kind.is_full_while_reading:
+        types.write_sum(numel, narrow=False)
+        is_cast = narrow and kind.is_full
+        return _Casts(activations=(tensors[0].numel,) if is_cast else ())
+    if kind.adds:
+        narrow = narrow and types.sums.get(numel, WIDE).narrow
+        types.write_sum(numel, narrow=narrow)
+        return _Casts(narrow=narrow)
+    is_linear = len(tensors) == 1 and kind.is_linear
+    beside = types.of(tensors[0]).beside if is_linear else None
+    types.write(numel, narrow=narrow, beside=beside)
+    is_bias = kind.bias and before.beside is not None
+    return _Casts(narrow=narrow, parameters=(kind.bias,) if is_bias else ())
 
 
 def _activations(table: TaskTable, op: int) -> list[Operand]:
@@ -284,35 +324,21 @@ def _activations(table: TaskTable, op: int) -> list[Operand]:
     return tensors[:1] if OF_FIRST.search(name) or FULL.search(name) else tensors
 
 
-def _product_casts(table: TaskTable, op: int, types: _Types, places: Places) -> _Casts:
-    tensors, read = table.once(_product_operands, op)
-    is_layer = places[1] is not None
-    if is_layer:
-        narrow = [_layer_reads(types.of(tensor)) for tensor in tensors]
+def _product_casts(kind: _Kind, types: _Types) -> _Casts:
+    if kind.is_layer:
+        narrow = [_layer_reads(types.of(tensor)) for tensor in kind.tensors]
     else:
-        narrow = [types.is_narrow_part(tensor) for tensor in tensors]
-    numel = table.once(_written, op)
-    types.write(numel, narrow=True, beside=all(narrow) if is_layer else None)
-    if is_layer:
+        narrow = [types.is_narrow_part(tensor) for tensor in kind.tensors]
+    types.write(kind.written, narrow=True, beside=all(narrow) if kind.is_layer else None)
+    if kind.is_layer:
         types.layer = types.last
     return _Casts(
-        activations=[
-            tensor.numel for tensor, fits in zip(tensors, narrow, strict=True) if not fits
-        ],
-        parameters=list(read),
+        activations=tuple(
+            tensor.numel for tensor, fits in zip(kind.tensors, narrow, strict=True) if not fits
+        ),
+        parameters=kind.parameters,
         narrow=True,
     )
-
-
-def _product_operands(table: TaskTable, op: int) -> tuple[list[Operand], list[int]]:
-    """The tensors that it reads in fp32, and the elements of each of its parameters."""
-    inputs, places = table.inputs(op), table.once(_places, op)
-    assert inputs is not None
-    assert places is not None
-    activations, *parameters = places
-    tensors = [tensor for tensor in operands(inputs, activations) if tensor.dtype == "fp32"]
-    read = [place for place in parameters if place is not None]
-    return tensors, [tensor.numel for tensor in operands(inputs, read) if tensor.dims]
 
 
 def _layer_reads(found: _Tensor) -> bool:

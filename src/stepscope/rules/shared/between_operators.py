@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, contains, join, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
@@ -55,7 +56,7 @@ def long_gaps(case: Case) -> HostGaps:
     every = _gaps(case, case.graph)
     short = every.usual_ns < SHORT_GAP_NS
     usual = np.where(
-        short, min(int(np.median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns
+        short, min(int(median(every.own_ns)), USUAL_NS) if len(every) else 0, every.usual_ns
     )
     gaps = replace(every, usual_ns=usual)
     return gaps.only(every.own_ns > np.where(short, OWN_WORK_NS, SHORT_GAP_NS))

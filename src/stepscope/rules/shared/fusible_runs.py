@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -124,32 +125,95 @@ def find_runs(graph: Graph, table: TaskTable) -> FusibleRuns:
     joining = _joining(graph, table)
     numbers = distinct(table.alike[joining])
     traffics = [traffic_of(table, op) for op in table.example[numbers].tolist()]
-    finder = RunFinder(traffics)
-    traffic_number = np.where(joining, np.searchsorted(numbers, table.alike), NONE).tolist()
-    ending = (~joining & ~_picking(table) & (table.is_matrix | ~fusible)).tolist()
-    is_set, steps = (kind == Kind.MEMSET).tolist(), graph.task_step.tolist()
-    ops, backward = table.op.tolist(), table.backward.tolist()
-    sequence = np.where(table.home == NONE, NONE, table.trace.sequence[table.home]).tolist()
-    away = (table.home != table.op).tolist()
-    for stream in range(graph.num_streams):
-        finder.end_all()
-        last_op, last_run, last_step = NONE, NONE, NONE
-        for task in np.flatnonzero(graph.task_stream == stream).tolist():
-            op, step = ops[task], steps[task]
-            if op == last_op and op != NONE:
-                if last_run != NONE:
-                    finder.extend(last_run, task)
-                continue
-            if is_set[task]:
-                continue
-            if step != last_step or ending[task]:
-                finder.end_all()
-            last_op, last_run, last_step = op, NONE, step
-            if traffic_number[task] == NONE:
-                continue
-            last_run = finder.join(task, traffic_number[task], is_backward=backward[task])
-            finder.link(last_run, sequence[task], is_away=away[task])
-    return finder.found(graph)
+    traffic_number = np.where(joining, np.searchsorted(numbers, table.alike), NONE)
+    ending = ~joining & ~_picking(table) & (table.is_matrix | ~fusible)
+    # The first task of each operator, and which of them each task goes on with.
+    order = np.argsort(graph.task_stream, kind="stable")
+    begins, goes_on = _first_tasks(graph.task_stream[order], table.op[order], kind[order])
+    begun, which = order[begins], np.cumsum(begins) - 1
+    is_break = ending[begun].copy()
+    is_break[1:] |= np.diff(graph.task_stream[begun]) != 0
+    is_break[1:] |= np.diff(graph.task_step[begun]) != 0
+    joins = traffic_number[begun] != NONE
+    joined = begun[joins]
+    runs = RunFinder(traffics).find(
+        traffic_number[joined], table.backward[joined], np.cumsum(is_break)[joins]
+    )
+    homes = _homes(table, joined, runs.run)
+    run_of = np.full(len(begun), NONE, np.int64)
+    run_of[joins] = runs.run
+    is_in = (begins | goes_on) & (run_of[which] != NONE) if len(begun) else begins
+    task, run, begins_op = order[is_in], run_of[which[is_in]], begins[is_in]
+    return _totals(graph, traffics, runs, homes, (task, run, begins_op), traffic_number)
+
+
+def _first_tasks(stream: Int64, op: Int64, kind: NDArray[np.uint8]) -> tuple[Bool, Bool]:
+    """Of tasks by stream: which are the first of their operator, and which go on with the one
+    before. Memory that is set belongs to nothing by itself."""
+    is_set = kind == Kind.MEMSET
+    last = np.maximum.accumulate(np.where(is_set, NONE, np.arange(len(op))))
+    last = np.concatenate(([NONE], last))[: len(op)]
+    goes_on = (last != NONE) & (stream[last] == stream) & (op[last] == op) & (op != NONE)
+    return ~goes_on & ~is_set, goes_on
+
+
+def _homes(table: TaskTable, tasks: Int64, run: Int64) -> Int64:
+    """Pairs of a backward run and a forward run it belongs to, by autograd's sequence numbers."""
+    home, op = table.home[tasks], table.op[tasks]
+    sequence = np.where(home == NONE, NONE, table.trace.sequence[home])
+    known = sequence != NONE
+    columns = (run, sequence, table.backward[tasks], home != op)
+    by_sequence: dict[int, int] = {}
+    homes: set[tuple[int, int]] = set()
+    for number, numbered, is_backward, is_away in zip(
+        *(column[known].tolist() for column in columns), strict=True
+    ):
+        if not is_backward:
+            by_sequence[numbered] = number
+        elif is_away and numbered in by_sequence:
+            homes.add((number, by_sequence[numbered]))
+    return np.array(sorted(homes), np.int64).reshape(-1, 2)
+
+
+def _totals(
+    graph: Graph,
+    traffics: Sequence[Traffic],
+    runs: _Runs,
+    homes: Int64,
+    tasks: tuple[Int64, Int64, Bool],
+    traffic_number: Int64,
+) -> FusibleRuns:
+    num = len(runs.backward)
+    task, run, begins_op = tasks
+    run_of_op, traffic_of_op = run[begins_op], traffic_number[task[begins_op]]
+
+    def summed(per_traffic: Iterable[float]) -> Float64:
+        values = np.array(list(per_traffic), np.float64)
+        return _sums(run_of_op, values[traffic_of_op], num)
+
+    first = np.unique(run, return_index=True)[1]
+    largest = np.array([max(each.read_bytes, default=0.0) for each in traffics])
+    return FusibleRuns(
+        task=task,
+        run=run,
+        begins_op=begins_op,
+        lead=task[first],
+        num_ops=np.bincount(run_of_op, minlength=num),
+        backward=np.array(runs.backward, np.bool_),
+        comes_in=np.array(runs.comes_in),
+        may_come_in=np.array(runs.may_come_in),
+        goes_out=np.array(runs.goes_out),
+        traffic=summed(each.moved for each in traffics),
+        now_ns=_sums(run, graph.task_ns[task], num),
+        instructions=summed(each.instructions for each in traffics),
+        grad_in=largest[traffic_number[task[first]]],
+        over_batches=summed(each.over_batches for each in traffics) > 0,
+        num_norms_backward=summed(each.is_norm_backward for each in traffics).astype(np.int64),
+        copies=summed(each.name == COPY for each in traffics) > 0,
+        sums=summed(each.name == SUM for each in traffics) > 0,
+        child=homes[:, 0],
+        home=homes[:, 1],
+    )
 
 
 def _joining(graph: Graph, table: TaskTable) -> Bool:
@@ -190,6 +254,40 @@ def _is_joined(table: TaskTable, op: int) -> bool:
     return JOINED.search(table.op_name(op)) is not None
 
 
+class _Runs(Struct, kw_only=True):
+    """Runs as they are found, an entry for each but where it says otherwise. Bytes."""
+
+    run: Int64
+    """Of each operator."""
+    backward: list[bool]
+    comes_in: list[float]
+    may_come_in: list[float]
+    goes_out: list[float]
+
+
+class _Run(Struct, kw_only=True):
+    """A run that may go on."""
+
+    place: int
+    backward: bool
+    live: dict[int, int] = field(default_factory=dict)
+    """What was written in it and is not taken up yet, how often."""
+    seen: set[int] = field(default_factory=set)
+    comes_in: float = 0.0
+    may_come_in: float = 0.0
+
+
+class _Stretch(Struct, frozen=True):
+    """The runs of operators between two that end all: which each operator is in, and of each run
+    what `_Runs` has of it."""
+
+    run: list[int]
+    backward: list[bool]
+    comes_in: list[float]
+    may_come_in: list[float]
+    goes_out: list[float]
+
+
 class RunFinder:
     """Puts operators into runs, one after the other. Tensors are numbers here: each number of
     elements and type its own."""
@@ -203,122 +301,87 @@ class RunFinder:
         self._reads = [tuple(numbers[tensor] for tensor in each.reads) for each in traffics]
         self._large = [frozenset(numbers[tensor] for tensor in each.large) for each in traffics]
         self._writes = [NONE if each.writes is None else numbers[each.writes] for each in traffics]
-        self._opened: tuple[list[int], list[int]] = ([], [])
-        """Forward runs and backward ones that may go on."""
-        self._live: list[dict[int, int]] = []
-        """By run: what was written in it and is not taken up yet, how often."""
-        self._seen: list[set[int]] = []
-        self._backward: list[bool] = []
-        self._comes_in: list[float] = []
-        self._may_come_in: list[float] = []
-        self._tasks: list[int] = []
-        self._runs: list[int] = []
-        self._joined: list[int] = []
-        """By task: the traffic it brought; NONE for another kernel of the operator before."""
-        self._by_sequence: dict[int, int] = {}
-        self._homes: set[tuple[int, int]] = set()
 
-    def end_all(self) -> None:
-        self._opened = ([], [])
+    def find(self, number: Int64, backward: Bool, stretch: Int64) -> _Runs:
+        """The runs of operators in the order they execute, by the traffic of each. No run goes on
+        in another stretch. Layers and steps repeat: each sequence is looked at once."""
+        runs = _Runs(
+            run=np.empty(0, np.int64), backward=[], comes_in=[], may_come_in=[], goes_out=[]
+        )
+        starts = np.flatnonzero(np.diff(stretch, prepend=NONE)).tolist()
+        keys = (2 * number + backward).tolist()
+        known: dict[tuple[int, ...], _Stretch] = {}
+        run_of: list[int] = []
+        firsts: list[int] = []
+        for start, end in pairwise((*starts, len(keys))):
+            key = tuple(keys[start:end])
+            if key not in known:
+                known[key] = self._runs_in(key)
+            found = known[key]
+            firsts.append(len(runs.backward))
+            run_of += found.run
+            runs.backward += found.backward
+            runs.comes_in += found.comes_in
+            runs.may_come_in += found.may_come_in
+            runs.goes_out += found.goes_out
+        lengths = np.diff((*starts, len(keys)))
+        runs.run = np.array(run_of, np.int64) + np.repeat(np.array(firsts, np.int64), lengths)
+        return runs
 
-    def extend(self, run: int, task: int) -> None:
-        """Another task of the operator that joined last."""
-        self._tasks.append(task)
-        self._runs.append(run)
-        self._joined.append(NONE)
+    def _runs_in(self, keys: tuple[int, ...]) -> _Stretch:
+        """Of operators that nothing ends between: twice its traffic's number, and 1 in backward."""
+        opened: tuple[list[_Run], list[_Run]] = ([], [])
+        found: list[_Run] = []
+        run_of = []
+        for key in keys:
+            number, is_backward = key >> 1, key & 1
+            run = self._run_for(number, opened[is_backward])
+            if run is None:
+                run = _Run(place=len(found), backward=bool(is_backward))
+                found.append(run)
+                opened[is_backward].append(run)
+            self._join(run, number)
+            run_of.append(run.place)
+        return _Stretch(
+            run_of,
+            [run.backward for run in found],
+            [run.comes_in for run in found],
+            [run.may_come_in for run in found],
+            [self._left_over(run.live) for run in found],
+        )
 
-    def join(self, task: int, number: int, *, is_backward: bool) -> int:
-        """The run that the operator joins, with its traffic added."""
-        run = self._run_for(number, is_backward=is_backward)
-        live, seen, reads = self._live[run], self._seen[run], self._reads[number]
-        traffic = self._traffics[number]
-        for tensor, size in zip(reads, traffic.read_bytes, strict=True):
-            left = live.get(tensor)
-            if left:
-                live[tensor] = left - 1
-            elif tensor in seen:
-                self._may_come_in[run] += size
-            else:
-                self._comes_in[run] += size
-        seen.update(reads)
-        written = self._writes[number]
-        if written != NONE:
-            live[written] = live.get(written, 0) + 1
-            if traffic.writes_alike:
-                seen.add(written)
-        self._comes_in[run] += traffic.again
-        self._tasks.append(task)
-        self._runs.append(run)
-        self._joined.append(number)
-        return run
-
-    def _run_for(self, number: int, *, is_backward: bool) -> int:
-        """The latest open run that has written something the operator reads, or a new one."""
-        opened, reads, large = self._opened[is_backward], self._reads[number], self._large[number]
+    def _run_for(self, number: int, opened: list[_Run]) -> _Run | None:
+        """The latest open run that has written something the operator reads."""
+        reads, large = self._reads[number], self._large[number]
         for run in reversed(opened):
-            live = self._live[run]
             for tensor in reads:
-                if live.get(tensor):
+                if run.live.get(tensor):
                     return run
         # A compiler also fuses operators that read the same tensors, which tensors of one size in
         # one run may be.
         for run in reversed(opened) if large else ():
-            if not large.isdisjoint(self._seen[run]):
+            if not large.isdisjoint(run.seen):
                 return run
-        opened.append(len(self._live))
-        self._live.append({})
-        self._seen.append(set())
-        self._backward.append(is_backward)
-        self._comes_in.append(0.0)
-        self._may_come_in.append(0.0)
-        return opened[-1]
+        return None
 
-    def link(self, run: int, sequence: int, *, is_away: bool) -> None:
-        """Tie a backward run to the forward runs it belongs to, by autograd's sequence numbers."""
-        if sequence == NONE:
-            return
-        if not self._backward[run]:
-            self._by_sequence[sequence] = run
-        elif is_away and sequence in self._by_sequence:
-            self._homes.add((run, self._by_sequence[sequence]))
-
-    def found(self, graph: Graph) -> FusibleRuns:
-        num = len(self._live)
-        task, run = np.array(self._tasks, np.int64), np.array(self._runs, np.int64)
-        joined = np.array(self._joined, np.int64)
-        begins_op = joined != NONE
-        run_of_op, traffic_of_op = run[begins_op], joined[begins_op]
-
-        def summed(per_traffic: Iterable[float]) -> Float64:
-            values = np.array(list(per_traffic), np.float64)
-            return _sums(run_of_op, values[traffic_of_op], num)
-
-        first = np.unique(run, return_index=True)[1]
-        largest = np.array([max(each.read_bytes, default=0.0) for each in self._traffics])
-        homes = np.array(sorted(self._homes), np.int64).reshape(-1, 2)
-        return FusibleRuns(
-            task=task,
-            run=run,
-            begins_op=begins_op,
-            lead=task[first],
-            num_ops=np.bincount(run_of_op, minlength=num),
-            backward=np.array(self._backward, np.bool_),
-            comes_in=np.array(self._comes_in),
-            may_come_in=np.array(self._may_come_in),
-            goes_out=np.array([self._left_over(live) for live in self._live]),
-            traffic=summed(each.moved for each in self._traffics),
-            now_ns=_sums(run, graph.task_ns[task], num),
-            instructions=summed(each.instructions for each in self._traffics),
-            grad_in=largest[joined[first]],
-            over_batches=summed(each.over_batches for each in self._traffics) > 0,
-            num_norms_backward=summed(each.is_norm_backward for each in self._traffics).astype(
-                np.int64
-            ),
-            copies=summed(each.name == COPY for each in self._traffics) > 0,
-            sums=summed(each.name == SUM for each in self._traffics) > 0,
-            child=homes[:, 0],
-            home=homes[:, 1],
-        )
+    def _join(self, run: _Run, number: int) -> None:
+        """Add the operator's traffic to the run."""
+        traffic, reads = self._traffics[number], self._reads[number]
+        for tensor, size in zip(reads, traffic.read_bytes, strict=True):
+            left = run.live.get(tensor)
+            if left:
+                run.live[tensor] = left - 1
+            elif tensor in run.seen:
+                run.may_come_in += size
+            else:
+                run.comes_in += size
+        run.seen.update(reads)
+        written = self._writes[number]
+        if written != NONE:
+            run.live[written] = run.live.get(written, 0) + 1
+            if traffic.writes_alike:
+                run.seen.add(written)
+        run.comes_in += traffic.again
 
     def _left_over(self, live: dict[int, int]) -> float:
         return sum((count * self._bytes[tensor] for tensor, count in live.items()), 0.0)

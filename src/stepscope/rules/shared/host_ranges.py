@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import Intervals, contains, lengths_in, subtract, union
 from stepscope.analyses.naming import matching
@@ -14,7 +16,7 @@ from stepscope.core.trace import NONE, Bool, Float64, Int64, Kind
 from stepscope.replay.changes import with_part_ns, without_tasks, without_waits
 from stepscope.replay.graph import Graph, recorded_weights
 from stepscope.replay.profiler_cost import event_ns, without_cost_ns
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 
 
 def ranges_of(case: Case, events: Int64) -> Intervals:
@@ -49,22 +51,48 @@ def waiting_of(case: Case, graph: Graph) -> Intervals:
     return union(began, np.maximum(trace.end_ns[graph.task_event[graph.call_wait[waits]]], began))
 
 
-def share_inside(case: Case, graph: Graph, ranges: Intervals) -> Float64:
+@once_a_case
+def share_inside(case: Case, ranges: Intervals) -> Float64:
     """Per call, the share of the host's own time from it to the next call that lies inside the
     ranges, without what recording cost there and outside."""
-    waiting = waiting_of(case, graph)
-    start, end = graph.call_start_ns, graph.call_end_ns
-    own = end - start - lengths_in(start, end, waiting)
+    assert case.graph is not None
+    own, waiting, recorded = _own_time(case)
+    start, end = case.graph.call_start_ns, case.graph.call_end_ns
     inside = np.minimum(lengths_in(start, end, subtract(ranges, waiting)), own)
-    times, weight = recorded_weights(case.replayed, case.context.host)
-    recorded = np.concatenate([[0], np.cumsum(weight * contains(ranges, times))])
-    events = recorded[np.searchsorted(times, end)] - recorded[np.searchsorted(times, start)]
+    total = np.concatenate([[0], np.cumsum(recorded.weight * contains(ranges, recorded.times))])
+    events = total[recorded.last] - total[recorded.first]
     cost_ns = 0.0 if case.facts.replayed is None else case.facts.replayed.cost_ns
     middle_ns = None if case.recorded is None else event_ns(case.recorded)
     left = without_cost_ns(inside, events, cost_ns, middle_ns)
-    other = without_cost_ns(own - inside, graph.call_events["work"] - events, cost_ns, middle_ns)
+    outside = case.graph.call_events["work"] - events
+    other = without_cost_ns(own - inside, outside, cost_ns, middle_ns)
     share: Float64 = left / np.maximum(left + other, 1.0)
     return share
+
+
+class _Recorded(Struct, frozen=True, kw_only=True):
+    """What was recorded of the host: when, what that cost, and from which to which for a call."""
+
+    times: Int64
+    weight: Int64
+    first: Int64
+    last: Int64
+
+
+@once_a_case
+def _own_time(case: Case) -> tuple[Int64, Intervals, _Recorded]:
+    """Per call the host's own time to the next, when it waits, and what was recorded."""
+    assert case.graph is not None
+    waiting = waiting_of(case, case.graph)
+    start, end = case.graph.call_start_ns, case.graph.call_end_ns
+    times, weight = recorded_weights(case.replayed, case.context.host)
+    recorded = _Recorded(
+        times=times,
+        weight=weight,
+        first=np.searchsorted(times, start),
+        last=np.searchsorted(times, end),
+    )
+    return end - start - lengths_in(start, end, waiting), waiting, recorded
 
 
 def calls_inside(graph: Graph, ranges: Intervals) -> Bool:
@@ -87,7 +115,7 @@ def with_launches(graph: Graph, optimizer: Bool, launches: Float64) -> Graph:
     if not len(of_model):
         return graph
     extra = np.zeros(len(work))
-    np.add.at(extra, call, launches * float(np.median(work[of_model])))
+    np.add.at(extra, call, launches * median(work[of_model]))
     return with_part_ns(graph, "work", work + extra)
 
 
@@ -101,7 +129,7 @@ def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """The host never enters the ranges: their work, their waits and the tasks they launched are
     gone."""
     assert case.graph is not None
-    left = 1.0 - share_inside(case, case.graph, ranges)
+    left = 1.0 - share_inside(case, ranges)
     inside = calls_inside(graph, ranges)
     idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)
     return replace(idle, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,9 +22,9 @@ from stepscope.core.recordings.system import LinkRow, LinkTest
 from stepscope.core.trace import DeviceProperties
 from stepscope.hardware.lookup import find_spec
 from stepscope.hardware.networks import slowest_port_for
-from stepscope.planner.cluster import Tier
-from stepscope.planner.constants import Constants
-from stepscope.planner.devices import usual_tiers
+
+if TYPE_CHECKING:
+    from stepscope.planner.cluster import Tier
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -44,7 +45,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 POLICY = Policy()
-CONSTANTS = Constants()
 
 
 class LinkJudgement(Struct, frozen=True, kw_only=True):
@@ -140,6 +140,9 @@ def _is_rising(test: LinkTest) -> bool:
 
 
 def _tier(spec: DeviceSpec, test: LinkTest) -> Tier:
+    # Most diagnoses have no test of links in them.
+    from stepscope.planner.devices import usual_tiers
+
     tiers = usual_tiers(spec)
     return tiers[0] if test.num_nodes == 1 else tiers[-1]
 
@@ -151,15 +154,20 @@ def _per_node(test: LinkTest) -> float:
 def _expected(tier: Tier, test: LinkTest) -> float:
     """As bus bandwidth. A ring leaves a node once, and its bytes share that node's cards; each pair
     of an all-to-all or a send crosses by its own."""
+    from stepscope.planner.constants import Constants
+
+    constants = Constants()
     if test.num_nodes == 1:
-        return tier.bytes_per_s * CONSTANTS.link_share
+        return tier.bytes_per_s * constants.link_share
     cards = _per_node(test) if test.kind in ("all_reduce", "all_gather", "reduce_scatter") else 1.0
-    fall: float = max(test.num_nodes / 2, 1.0) ** -CONSTANTS.network_fall
-    return cards * tier.bytes_per_s * CONSTANTS.network_share * fall
+    fall: float = max(test.num_nodes / 2, 1.0) ** -constants.network_fall
+    return cards * tier.bytes_per_s * constants.network_share * fall
 
 
 def _start_s(tier: Tier, test: LinkTest) -> float:
-    return CONSTANTS.collective_s + ring_steps(test.kind, test.num_ranks) * tier.latency_s
+    from stepscope.planner.constants import Constants
+
+    return Constants().collective_s + ring_steps(test.kind, test.num_ranks) * tier.latency_s
 
 
 def _link_words(spec: DeviceSpec, tier: Tier, test: LinkTest) -> str:

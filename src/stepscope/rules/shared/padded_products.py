@@ -12,8 +12,7 @@ from msgspec import Struct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
 from stepscope.core.trace import Bool, Float64
 from stepscope.replay.changes import Change, with_task_ns
-from stepscope.replay.graph import Graph
-from stepscope.rules.case import Case
+from stepscope.rules.case import Case, once_a_case
 from stepscope.rules.shared.products import PRODUCTS, ROW_OF, is_aligned, product_sizes
 from stepscope.rules.shared.rates import matrix_ns, stream_ns
 from stepscope.rules.task_table import TaskTable
@@ -33,9 +32,13 @@ ODD_OUTSIDE_FACTOR = 1.65
 rows that were padded for another (the gradient of a BERT's 30522 rows of embedding)."""
 
 
-def padded_times(graph: Graph, table: TaskTable, roofs: DevicePeaks) -> tuple[Float64, float]:
+@once_a_case
+def padded_times(case: Case) -> tuple[Float64, float]:
     """Per task the padded product's best time, NaN where it is no misaligned product; and how much
     longer aligned ones take."""
+    graph, roofs, table = case.graph, case.context.roofs, case.table
+    assert graph is not None
+    assert roofs is not None
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0
     products = table.is_matrix & table.of_category("gemm") & ~np.isnan(table.flops)
@@ -109,7 +112,7 @@ def padded_by_compiler(case: Case) -> Change | None:
     graph, roofs, table = case.graph, case.context.roofs, case.table
     if graph is None or roofs is None or not case.context.trace.meta.has_shapes:
         return None
-    best, plain = padded_times(graph, table, roofs)
+    best, plain = padded_times(case)
     times = best * plain
     for task in np.flatnonzero(~np.isnan(best)).tolist():
         op, row = int(table.op[task]), ROW_OF[table.precision[task]]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.naming import matching
 from stepscope.core.trace import NONE, Bool, Float64, Kind
 from stepscope.replay.changes import with_part_ns, without_waits
@@ -57,7 +58,7 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
     if large.any():
-        return float(np.median(size[large] / case.graph.task_ns[large])) * 1e9
+        return median(size[large] / case.graph.task_ns[large]) * 1e9
     roofs = case.context.roofs
     reached = (
         None
@@ -91,7 +92,7 @@ def without_blocking(case: Case, graph: Graph, tasks: Bool) -> Graph:
     waits for the device."""
     calls = launching(graph, tasks)
     free = without_waits(graph, waits_for(case, graph, calls))
-    usual = float(np.median(graph.task_latency_ns)) if len(graph) else 0.0
+    usual = median(graph.task_latency_ns) if len(graph) else 0.0
     latency = np.where(tasks, np.minimum(free.task_latency_ns, usual), free.task_latency_ns)
     feeding = np.where(calls, 0.0, graph.call_parts["transfer"])
     return with_part_ns(replace(free, task_latency_ns=latency), "transfer", feeding)

@@ -46,42 +46,36 @@ DETERMINISTIC_AT = 8
 DTYPES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16"}
 CHANNELS_LAST = {2: "NHWC", 3: "NDHWC"}
 WAYS = (("fwd", "Fwd"), ("bwd", "Bwd"), ("wrw", "Wrw"))
-SOLVERS_OF: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
-    (re.compile(kernel), re.compile(solver))
-    for kernel, solver in (
-        *((rf"naive_conv_\w*_?{way}_", f"ConvDirectNaiveConv{name}") for way, name in WAYS),
-        *(
-            (rf"igemm_{way}_gtcx\w*_nhwc_", f"ConvAsmImplicitGemmGTCDynamic{name}XdlopsNHWC")
-            for way, name in WAYS
-        ),
-        *(
-            (rf"igemm_{way}_gtcx", f"ConvAsmImplicitGemmGTCDynamic{name}Xdlops")
-            for way, name in WAYS
-        ),
-        (r"grouped_conv_fwd", r"ConvHipImplicitGemm(?:3D)?(?:Group)?FwdXdlops"),
-        (r"grouped_conv_bwd_data", r"ConvHipImplicitGemm(?:3D)?(?:Group)?BwdXdlops"),
-        (
-            r"grouped_conv_bwd_weight|xdlops_bwd_weight",
-            r"ConvHipImplicitGemm(?:3D)?(?:Group)?WrwXdlops",
-        ),
-        (r"miopenSp3AsmConvFury", r"ConvWinoFuryRxS.*"),
-        (r"miopenSp3AsmConvRage", r"ConvWinoRageRxS.*"),
-        (r"miopenSp3AsmConv\w*f3x2", r"ConvBinWinogradRxSf3x2"),
-        (r"miopenSp3AsmConv\w*f2x3", r"ConvBinWinogradRxSf2x3(?:g1)?"),
-        (r"miopenGcnAsmConv1x1U_stride2", r"ConvAsm1x1UV2"),
-        (r"miopenGcnAsmConv1x1U", r"ConvAsm1x1U"),
-        (r"miopenGcnAsmConv3x3U", r"ConvAsm3x3U"),
-        (r"miopenGcnAsmConv1x1WrW", r"ConvAsmBwdWrW1x1"),
-        (r"miopenGcnAsmConv3x3WrW", r"ConvAsmBwdWrW3x3"),
-        (r"MIOpenConvUni", r"ConvOclDirectFwd"),
-        (r"MIOpenCDFGen", r"ConvOclDirectFwdGen"),
-        (r"MIOpenConv1x1", r"ConvOclDirectFwd1x1"),
-        (r"MIOpenCvBwdWrW", r"ConvOclBwdWrW.*"),
-        (
-            r"Cijk_|Im[23]d2Col|Col2Im",
-            r"Gemm\w+|ConvMPBidirectWinograd.*|ConvWinograd3x3MultipassWrW.*",
-        ),
-    )
+SOLVERS_OF: tuple[tuple[str, str], ...] = (
+    *((rf"naive_conv_\w*_?{way}_", f"ConvDirectNaiveConv{name}") for way, name in WAYS),
+    *(
+        (rf"igemm_{way}_gtcx\w*_nhwc_", f"ConvAsmImplicitGemmGTCDynamic{name}XdlopsNHWC")
+        for way, name in WAYS
+    ),
+    *((rf"igemm_{way}_gtcx", f"ConvAsmImplicitGemmGTCDynamic{name}Xdlops") for way, name in WAYS),
+    (r"grouped_conv_fwd", r"ConvHipImplicitGemm(?:3D)?(?:Group)?FwdXdlops"),
+    (r"grouped_conv_bwd_data", r"ConvHipImplicitGemm(?:3D)?(?:Group)?BwdXdlops"),
+    (
+        r"grouped_conv_bwd_weight|xdlops_bwd_weight",
+        r"ConvHipImplicitGemm(?:3D)?(?:Group)?WrwXdlops",
+    ),
+    (r"miopenSp3AsmConvFury", r"ConvWinoFuryRxS.*"),
+    (r"miopenSp3AsmConvRage", r"ConvWinoRageRxS.*"),
+    (r"miopenSp3AsmConv\w*f3x2", r"ConvBinWinogradRxSf3x2"),
+    (r"miopenSp3AsmConv\w*f2x3", r"ConvBinWinogradRxSf2x3(?:g1)?"),
+    (r"miopenGcnAsmConv1x1U_stride2", r"ConvAsm1x1UV2"),
+    (r"miopenGcnAsmConv1x1U", r"ConvAsm1x1U"),
+    (r"miopenGcnAsmConv3x3U", r"ConvAsm3x3U"),
+    (r"miopenGcnAsmConv1x1WrW", r"ConvAsmBwdWrW1x1"),
+    (r"miopenGcnAsmConv3x3WrW", r"ConvAsmBwdWrW3x3"),
+    (r"MIOpenConvUni", r"ConvOclDirectFwd"),
+    (r"MIOpenCDFGen", r"ConvOclDirectFwdGen"),
+    (r"MIOpenConv1x1", r"ConvOclDirectFwd1x1"),
+    (r"MIOpenCvBwdWrW", r"ConvOclBwdWrW.*"),
+    (
+        r"Cijk_|Im[23]d2Col|Col2Im",
+        r"Gemm\w+|ConvMPBidirectWinograd.*|ConvWinograd3x3MultipassWrW.*",
+    ),
 )
 """By a kernel's name, the solvers that launch it; the first that fits. Multi-pass Winograd
 multiplies by rocBLAS, like GEMM."""
@@ -269,7 +263,7 @@ class _Lookup:
 def _made_by(kernel: str, asked: Sequence[_LookedUpProblem]) -> tuple[tuple[Searched, Solver], ...]:
     """The listed solvers that launch a kernel of this name; none for a helper's, or one that is not
     known."""
-    pattern = next((solver for made, solver in SOLVERS_OF if made.search(kernel)), None)
+    pattern = next((solver for made, solver in SOLVERS_OF if re.search(made, kernel)), None)
     if pattern is None:
         return ()
     listed = [looked_up.entry for looked_up in asked if looked_up.entry is not None]
@@ -277,7 +271,7 @@ def _made_by(kernel: str, asked: Sequence[_LookedUpProblem]) -> tuple[tuple[Sear
         (entry, solver)
         for entry in listed
         for solver in entry.solvers
-        if pattern.fullmatch(solver.name)
+        if re.fullmatch(pattern, solver.name)
     )
 
 

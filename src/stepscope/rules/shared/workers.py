@@ -8,7 +8,6 @@ or a network needs no core.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -29,8 +28,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
+class Workers(Struct, frozen=True, kw_only=True):
     """What making batches in other processes costs, a step."""
 
     batch_ns: float

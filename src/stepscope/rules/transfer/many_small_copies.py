@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct
 
+from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
@@ -87,7 +88,7 @@ def propose(case: Case) -> Proposal | Abstention | None:
         " with non_blocking=True",
         evidence=(
             f"{each:.0f} copies a step, {mean}",
-            f"{float(np.median(graph.task_ns[tasks])) / 1e3:.1f} us each in the middle",
+            f"{median(graph.task_ns[tasks]) / 1e3:.1f} us each in the middle",
         ),
         events=graph.task_event[tasks],
         change=_merged(case, tasks, graph.task_step[tasks]),
