@@ -45,9 +45,16 @@ def built(found: RankContext) -> Graph:
     return graph
 
 
-def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -> list[Event]:
+def steps(
+    num_steps: int,
+    *,
+    host_us: int,
+    device_us: int,
+    sync: bool = False,
+    waiting: str = "cudaDeviceSynchronize",
+) -> list[Event]:
     """Steps of ten launches; the host needs `host_us` for each, the device `device_us`; with `sync`
-    each waits at its end."""
+    each ends with a call that waits."""
     events: list[Event] = []
     host = free = 0
     for step in range(num_steps):
@@ -64,7 +71,7 @@ def steps(num_steps: int, *, host_us: int, device_us: int, sync: bool = False) -
             host += host_us * US
         if sync:
             done = max(free, host) + 5 * US
-            events.append(call("cudaDeviceSynchronize", host, done))
+            events.append(call(waiting, host, done))
             host = done + 10 * US
         events.append(mark(f"ProfilerStep#{step}", began, host - 1))
     return events
@@ -153,6 +160,19 @@ def test_dropping_syncs_lets_the_host_run_ahead() -> None:
     freed = without_waits(graph, graph.call_wait != NONE)
     assert int((graph.call_wait != NONE).sum()) == 5
     assert play(freed).step_interval_ns < play(graph).step_interval_ns
+
+
+def test_faster_kernels_shorten_the_wait_of_memory_that_is_given_back() -> None:
+    graph = graph_of(*steps(5, host_us=30, device_us=100, sync=True, waiting="cudaFree"))
+    assert int((graph.call_wait != NONE).sum()) == 5
+    faster = with_task_ns(graph, np.ones(len(graph), np.bool_), graph.task_ns / 2)
+    before, after = play(graph).step_interval_ns, play(faster).step_interval_ns
+    assert after == pytest.approx(before - 10 * 50 * US, rel=0.05)
+
+
+def test_memory_given_back_to_an_idle_device_waits_for_nothing() -> None:
+    graph = graph_of(*steps(5, host_us=50, device_us=10, sync=True, waiting="cudaFree"))
+    assert (graph.call_wait == NONE).all()
 
 
 def test_work_waits_for_the_other_streams_it_waited_for() -> None:

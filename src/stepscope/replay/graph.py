@@ -72,6 +72,8 @@ MAX_QUEUED = 4096
 USUAL_LAUNCH_NS = 10_000
 """The host's time in a launch, where too few were recorded with room in the queue to measure it."""
 LAUNCH = re.compile(r"LaunchKernel")
+FREE_CALL = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+"""Memory goes back to the driver when all that was launched is done."""
 BLOCKING_SHARE = 0.5
 """Of launches that wait for their kernel, from which all are made to."""
 
@@ -266,7 +268,8 @@ def _waiting_calls(
     # The host waits for what it fetches; a copy to the device only keeps it busy (part `transfer`).
     to_host = host.blocking_copy & matching(trace, TO_HOST)
     blocking = links.launch[np.flatnonzero(to_host)]
-    syncs = np.flatnonzero(host.sync_call)
+    frees = trace.is_kind(Kind.RUNTIME) & host.driving[: len(trace)] & matching(trace, FREE_CALL)
+    syncs = np.flatnonzero(host.sync_call | frees)
     low, high = window
     calls = distinct(np.concatenate([syncs, blocking[blocking != NONE]]))
     start = trace.start_ns[calls]
@@ -285,7 +288,9 @@ def _wait_targets(
     returned, began = trace.end_ns[waits], trace.start_ns[waits]
     best = _last_done(ends, first[waiting + 1], returned)
     ended = ends[best]
-    is_held = (ended > began) | (trace.dur_ns[waits] >= QUEUED_NS * 10)
+    # A call that frees memory is long by itself.
+    is_long = (trace.dur_ns[waits] >= QUEUED_NS * 10) & ~matching(trace, FREE_CALL)[waits]
+    is_held = (ended > began) | is_long
     held = np.flatnonzero((best != NONE) & is_held)
     target[waiting[held]] = best[held]
     tail[waiting[held]] = (returned - np.maximum(began, ended))[held]

@@ -107,6 +107,24 @@ def test_wide_logits_asks_for_shapes() -> None:
     )
 
 
+def test_the_products_of_an_odd_vocabulary_are_padded_with_the_loss() -> None:
+    def gain(vocabulary: int) -> float:
+        slow = launch(
+            "aten::mm",
+            "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_32x2_tn_align1",
+            11_000.0,
+            f"[[8192, 1024], [1024, {vocabulary}]]",
+            f'["{HALF}", "{HALF}"]',
+            strides="[[1024, 1], [1, 1024]]",
+        )
+        case = case_of_steps(slow, *loss(f"[8192, {vocabulary}]"), slow, slow)
+        proposal = wide_logits.propose(case)
+        assert isinstance(proposal, Proposal)
+        return finding_of(case, proposal).predicted_speedup
+
+    assert gain(128257) > 2 * gain(128256)
+
+
 def test_a_compiled_model_fuses_its_loss_too() -> None:
     case = case_of_steps(head(), *loss(), head(), head())
     graph, fused = case.graph, fused_by_compiler(case)

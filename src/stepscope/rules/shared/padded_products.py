@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
@@ -106,9 +107,9 @@ def _padding(
     )
 
 
-def padded_by_compiler(case: Case) -> Change | None:
-    """torch.compile pads these products where that pays, with the copies that it takes. None where
-    there are none."""
+def padded_by_compiler(case: Case, sides: Collection[int] | None = None) -> Change | None:
+    """torch.compile pads these products where that pays, with the copies that it takes; of those
+    with one of the `sides` where they are given. None where there are none."""
     graph, roofs, table = case.graph, case.context.roofs, case.table
     if graph is None or roofs is None or not case.context.trace.meta.has_shapes:
         return None
@@ -116,7 +117,9 @@ def padded_by_compiler(case: Case) -> Change | None:
     times = best * plain
     for task in np.flatnonzero(~np.isnan(best)).tolist():
         op, row = int(table.op[task]), ROW_OF[table.precision[task]]
-        if _is_odd_outside(table, op, row):
+        if sides is not None and not set(sides).intersection(product_sizes(table, op)):
+            times[task] = np.inf
+        elif _is_odd_outside(table, op, row):
             times[task] *= ODD_OUTSIDE_FACTOR
         else:
             times[task] += _copies_ns(table, roofs, op, row)
