@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli.option_types import real, whole
+from stepscope.cli.options import add_options, option, options_of
 from stepscope.cli.printing import print_document
 from stepscope.process.table import rank_of
 
@@ -26,28 +27,34 @@ if TYPE_CHECKING:
 MOST = 1024
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pids", nargs="+", type=_pid, metavar="PID", help="a training process, or what launched it"
-    )
-    parser.add_argument(
-        "--looks", type=_looks, default=5, metavar="N", help="how often to look (default: 5)"
-    )
-    parser.add_argument(
-        "--every",
-        type=_seconds,
-        default=0.2,
-        metavar="S",
-        help="seconds between two looks (default: 0.2)",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachOptions:
-    pids: list[int]
-    looks: int
-    every: float
-    """Seconds."""
+    pids: list[int] = option(
+        "PID",
+        "a training process, or what launched it",
+        whole("the number of a process", most=10**19),
+        nargs="+",
+    )
+    looks: int = option(
+        "--looks N",
+        "how often to look (default: 5)",
+        whole(
+            "a number of looks; give 2 or more: one does not distinguish hung from running",
+            2,
+            1000,
+        ),
+        5,
+    )
+    every_s: float = option(
+        "--every S",
+        "seconds between two looks (default: 0.2)",
+        real("a number of seconds; give one from 0 to 600", lambda value: 0 <= value <= 600),
+        0.2,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, AttachOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     hang, dumps = find_hang_of(ranks)
     try:
         spy = find_spy()
-        stacks = look(ranks, lambda pid: dump(spy, pid), options.looks, options.every)
+        stacks = look(ranks, lambda pid: dump(spy, pid), options.looks, options.every_s)
     except (NotPermittedError, UsageError) as problem:
         if hang is None:
             raise
@@ -153,30 +160,3 @@ def look(
             )
         )
     return seen
-
-
-def _pid(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
-    return int(text)
-
-
-def _looks(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of looks; give 2 or more: one does not distinguish "
-            "hung from running"
-        )
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; give one from 0 to 600"
-        )
-    return value

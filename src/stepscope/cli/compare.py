@@ -22,16 +22,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
+from stepscope.cli.option_types import step_time
 from stepscope.cli.options import (
-    add_format,
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_scaling,
+    add_options,
+    format_option,
+    group,
+    hardware_option,
+    jobs_option,
+    no_cache_option,
+    option,
     options_of,
     reading_of,
-    run_name,
-    step_time,
+    runs_option,
+    scaling_kind_option,
+    scaling_option,
 )
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
@@ -51,68 +55,54 @@ OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
 after."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="RUN",
-        help="run folder, traces, or a diagnosis as JSON; two or more",
-    )
-    add_format(parser, FORMATS)
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it to a file")
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="MS",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="the step times without a profiler attached, one for each run in their order: "
-        "--step-ms 65.5 31.5",
-    )
-    parser.add_argument(
-        "--recalibrate",
-        type=Path,
-        metavar="FILE",
-        help="where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
-    )
-    add_no_cache(parser)
-    add_jobs(parser)
-    add_hardware(parser)
-    add_scaling(parser, "RUN is of another")
-    gate = parser.add_argument_group(
-        "gate",
-        "exit code 1, with the reasons on stderr, when a run does not keep a limit against A",
-    )
-    gate.add_argument(
-        "--fail-if",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help='a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", '
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    fail_if: list[str] = option(
+        "--fail-if CONDITION",
+        'a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", '
         '"speedup_high < 1"',
+        default=[],
     )
-    gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
+    budget: Path | None = option("--budget FILE", "limits in a TOML file", Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """What the command line says beside how to read."""
-
-    paths: list[str]
-    format: str
-    out: Path | None
-    step_ms: list[float]
-    scaling: bool
-    scaling_kind: str | None
-    fail_if: list[str]
-    budget: Path | None
-    recalibrate: Path | None = None
+    paths: list[str] = runs_option("RUN", "run folder, traces, or a diagnosis as JSON; two or more")
+    format: str = format_option(FORMATS)
+    out: Path | None = option("-o/--out FILE", "write it to a file", Path)
+    step_ms: list[float] = option(
+        "--step-ms MS",
+        "the step times without a profiler attached, one for each run in their order: "
+        "--step-ms 65.5 31.5",
+        step_time,
+        [],
+        nargs="+",
+        action="extend",
+    )
+    recalibrate: Path | None = option(
+        "--recalibrate FILE",
+        "where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
+        Path,
+    )
+    no_cache: bool = no_cache_option()
+    jobs: int | None = jobs_option()
+    hardware: Path | None = hardware_option()
+    scaling: bool = scaling_option("RUN is of another")
+    scaling_kind: str | None = scaling_kind_option()
+    limits: Limits = group(
+        Limits,
+        "gate",
+        "exit code 1, with the reasons on stderr, when a run does not keep a limit against A",
+    )
 
     @property
     def is_gated(self) -> bool:
-        return bool(self.fail_if) or self.budget is not None
+        return bool(self.limits.fail_if) or self.limits.budget is not None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, CompareOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -266,7 +256,7 @@ def _asked(options: CompareOptions) -> gating.Asked | None:
     if not options.is_gated:
         return None
     gated = gating.GateOptions(
-        fail_if=options.fail_if, budget=options.budget, baseline=options.paths[0]
+        fail_if=options.limits.fail_if, budget=options.limits.budget, baseline=options.paths[0]
     )
     return gating.read_asked(gated, OWN_NAMES)
 

@@ -14,23 +14,28 @@ import argparse
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
+from stepscope.cli.option_types import step_time
 from stepscope.cli.options import (
     FORMATS,
-    add_all_findings,
-    add_format,
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_scaling,
-    add_verbose,
+    add_options,
+    all_option,
+    format_option,
+    group,
+    hardware_option,
+    jobs_option,
+    no_cache_option,
+    option,
     options_of,
     reading_of,
-    run_name,
-    step_time,
+    runs_option,
+    scaling_kind_option,
+    scaling_option,
+    verbose_option,
 )
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.scaling import run_scaling
@@ -44,56 +49,52 @@ MOST_COMMAND = 60
 """Characters of a command that stand on one line beside what it is for."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """Who reads the files."""
+
+    jobs: int | None = jobs_option()
+    cluster: str | None = option(
+        "--cluster ADDRESS", "read the files on a Dask cluster: its scheduler's address"
     )
-    add_format(parser, (*FORMATS, "brief"))
-    add_verbose(parser)
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="X",
-        action="append",
-        default=[],
-        help="the step time without a profiler attached, in ms; with --scaling once per run, in "
-        "their order",
-    )
-    add_all_findings(parser)
-    add_no_cache(parser)
-    add_scaling(parser, "PATH is a run of another")
-    who = parser.add_mutually_exclusive_group()
-    add_jobs(who)
-    who.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="read the files on a Dask cluster: its scheduler's address",
-    )
-    add_hardware(parser)
-    given_work.add_arguments(parser)
-    parser.add_argument(
-        "--timings",
-        action="store_true",
-        help="what each stage cost, as a table on stderr after the report",
-    )
-    gating.add_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseOptions:
-    """What the command line says beside how to read and what to gate."""
+    paths: list[str] = runs_option(
+        "PATH",
+        "trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
+    )
+    format: str = format_option((*FORMATS, "brief"))
+    verbose: bool = verbose_option()
+    step_ms: list[float] = option(
+        "--step-ms X",
+        "the step time without a profiler attached, in ms; with --scaling once per run, in "
+        "their order",
+        step_time,
+        [],
+    )
+    all: bool = all_option()
+    no_cache: bool = no_cache_option()
+    scaling: bool = scaling_option("PATH is a run of another")
+    scaling_kind: str | None = scaling_kind_option()
+    readers: Readers = group(Readers)
+    hardware: Path | None = hardware_option()
+    work: given_work.WorkOptions = group(
+        given_work.WorkOptions, "for a log alone: how much of the peak was achieved"
+    )
+    timings: bool = option(
+        "--timings", "what each stage cost, as a table on stderr after the report"
+    )
+    gate: gating.GateOptions = group(
+        gating.GateOptions,
+        "gate",
+        "exit code 1, with the reasons on stderr, when the run does not keep a limit",
+    )
 
-    paths: list[str]
-    format: str
-    verbose: bool
-    step_ms: list[float]
-    all: bool
-    scaling: bool
-    scaling_kind: str | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, DiagnoseOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,14 +115,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     options = options_of(DiagnoseOptions, arguments)
-    gated = options_of(gating.GateOptions, arguments)
-    _refuse_contradictions(options, gated)
+    _refuse_contradictions(options)
     if options.scaling:
         reading = reading_of(arguments)
         return run_scaling(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
-    asked = gating.read_asked(gated)
+    asked = gating.read_asked(options.gate)
 
     from stepscope.pipeline.recording import diagnose
 
@@ -130,7 +130,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if asked is not None:
         baseline = gating.read_baseline(asked, lambda path: diagnose([path], reading))
     step_ms = options.step_ms[0] if options.step_ms else None
-    work = given_work.work_of(options_of(given_work.WorkOptions, arguments))
+    work = given_work.work_of(options.work)
     diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms, work=work))
     whole = None if options.verbose else _whole(options)
     if asked is None:
@@ -157,7 +157,7 @@ def _whole(options: DiagnoseOptions) -> str:
     return command if len(command) <= MOST_COMMAND else "the same command with -v"
 
 
-def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) -> None:
+def _refuse_contradictions(options: DiagnoseOptions) -> None:
     from stepscope.errors import UsageError
 
     if options.scaling and options.all:
@@ -165,7 +165,7 @@ def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) 
             "--all is about findings, and --scaling compares runs without any: leave out one of "
             "the two"
         )
-    if options.scaling and gated.is_wanted:
+    if options.scaling and options.gate.is_wanted:
         raise UsageError(
             "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling "
             "compares several runs: gate each of them by itself"

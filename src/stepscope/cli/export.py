@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from stepscope.cli.options import (
-    add_all_findings,
-    add_jobs,
-    add_no_cache,
-    add_step_ms,
+    add_options,
+    all_option,
+    jobs_option,
+    no_cache_option,
+    option,
     options_of,
     reading_of,
-    run_name,
+    runs_option,
+    step_ms_option,
 )
 from stepscope.cli.printing import put
 
@@ -45,41 +47,23 @@ ROOM_NS = 60_000_000_000
 """Before the first event, where a run's counters may begin before its recording does."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "form",
-        choices=("perfetto",),
-        metavar="perfetto",
-        help="what to write: perfetto, a timeline",
-    )
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="RUN",
-        help="trace, folder of rank traces, tar, or the folder of a run",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help=".pftrace or .json; .gz after it compresses",
-    )
-    add_step_ms(parser)
-    add_all_findings(parser)
-    add_no_cache(parser)
-    add_jobs(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What the command line says beside how to read."""
+    form: str = option("perfetto", "what to write: perfetto, a timeline", choices=("perfetto",))
+    paths: list[str] = runs_option(
+        "RUN", "trace, folder of rank traces, tar, or the folder of a run"
+    )
+    output: Path = option(
+        "-o/--output FILE", ".pftrace or .json; .gz after it compresses", Path, required=True
+    )
+    step_ms: float | None = step_ms_option()
+    all: bool = all_option()
+    no_cache: bool = no_cache_option()
+    jobs: int | None = jobs_option()
 
-    paths: list[str]
-    output: Path
-    step_ms: float | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, ExportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,15 +6,21 @@ FILE, where one is given, is looked at: what it is, what it would show, or what 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import add_format, run_path
+from stepscope.cli.options import add_options, format_option, option, run_path
 from stepscope.cli.printing import print_document, put
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatsOptions:
+    files: list[Path] = option("FILE", "a file to look at", run_path, nargs="*")
+    format: str = format_option()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", type=run_path, metavar="FILE", help="a file to look at")
-    add_format(parser)
+    add_options(parser, FormatsOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@ are compared with."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.options import run_name
+from stepscope.cli.options import option, run_name
 from stepscope.cli.printing import say
 
 if TYPE_CHECKING:
@@ -30,9 +29,18 @@ IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
 class GateOptions:
     """What the command line says about limits."""
 
-    fail_if: list[str]
-    budget: Path | None
-    baseline: str | None
+    fail_if: list[str] = option(
+        "--fail-if CONDITION",
+        'a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
+        "several times",
+        default=[],
+    )
+    budget: Path | None = option("--budget FILE", "limits in a TOML file", Path)
+    baseline: str | None = option(
+        "--baseline PATH",
+        "what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
+        run_name,
+    )
 
     @property
     def is_wanted(self) -> bool:
@@ -48,27 +56,6 @@ class Asked:
     """Of every finding there can be."""
     missing: str
     baseline: str | None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gate = parser.add_argument_group(
-        "gate", "exit code 1, with the reasons on stderr, when the run does not keep a limit"
-    )
-    gate.add_argument(
-        "--fail-if",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help='a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
-        "several times",
-    )
-    gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
-    gate.add_argument(
-        "--baseline",
-        type=run_name,
-        metavar="PATH",
-        help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
-    )
 
 
 def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked | None:

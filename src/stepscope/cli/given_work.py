@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from stepscope.cli.option_types import whole
+from stepscope.cli.options import option
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
@@ -12,24 +14,15 @@ if TYPE_CHECKING:
 USUAL = ("bf16", "fp16")
 MOST = 1 << 40
 """Tokens of a sequence or sequences of a step that are no slip."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("for a log alone: how much of the peak was achieved")
-    group.add_argument("--devices", metavar="CLUSTER", help="8x8xH100, 64xA100-40GB, or H100")
-    group.add_argument(
-        "--model", metavar="MODEL", help="a name, a config.json, or a size such as 10b"
-    )
-    group.add_argument("--seq", type=_whole, metavar="N", help="tokens of a sequence")
-    group.add_argument("--global-batch", type=_whole, metavar="N", help="sequences of a step")
+_whole = whole("a whole number above 0", most=MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    devices: str | None
-    model: str | None
-    seq: int | None
-    global_batch: int | None
+    devices: str | None = option("--devices CLUSTER", "8x8xH100, 64xA100-40GB, or H100")
+    model: str | None = option("--model MODEL", "a name, a config.json, or a size such as 10b")
+    seq: int | None = option("--seq N", "tokens of a sequence", _whole)
+    global_batch: int | None = option("--global-batch N", "sequences of a step", _whole)
 
 
 def work_of(options: WorkOptions) -> GivenWork | None:
@@ -71,9 +64,3 @@ def work_of(options: WorkOptions) -> GivenWork | None:
         peak_flops=peaks[precision],
         step_flops=flops,
     )
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:20]) <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)

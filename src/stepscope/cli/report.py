@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.options import (
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_step_ms,
+    add_options,
+    hardware_option,
+    jobs_option,
+    no_cache_option,
+    option,
     options_of,
     reading_of,
-    run_name,
+    runs_option,
+    step_ms_option,
 )
 from stepscope.cli.printing import note, print_document, put
 from stepscope.protocol.untrusted import is_regular, read_regular
@@ -35,42 +37,23 @@ KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is recognized. A profile of a job may name our modules, and is none."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="run, traces, other tools' recordings, or a diagnosis as JSON",
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="default: report.html",
-    )
-    add_step_ms(parser)
-    parser.add_argument(
-        "--roofs",
-        type=Path,
-        metavar="FILE",
-        help="the machine's measured roofs as JSON (default: datasheets)",
-    )
-    add_hardware(parser)
-    add_no_cache(parser)
-    add_jobs(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What the command line says beside how to read."""
+    paths: list[str] = runs_option(
+        "PATH", "run, traces, other tools' recordings, or a diagnosis as JSON"
+    )
+    out: Path = option("-o/--out FILE", "default: report.html", Path, Path("report.html"))
+    step_ms: float | None = step_ms_option()
+    roofs: Path | None = option(
+        "--roofs FILE", "the machine's measured roofs as JSON (default: datasheets)", Path
+    )
+    hardware: Path | None = hardware_option()
+    no_cache: bool = no_cache_option()
+    jobs: int | None = jobs_option()
 
-    paths: list[str]
-    out: Path
-    step_ms: float | None
-    roofs: Path | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, ReportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,11 +16,12 @@ import os
 import re
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import count
-from stepscope.cli.options import add_format
+from stepscope.cli.options import add_options, format_option, option
 from stepscope.cli.printing import note, print_document, put
 from stepscope.protocol.run_folder import RUNS
 
@@ -33,16 +34,16 @@ AGE = re.compile(r"(\d{1,6})([dhm])", re.ASCII)
 AGE_NS = {"d": 86_400 * 10**9, "h": 3_600 * 10**9, "m": 60 * 10**9}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--in",
-        dest="folder",
-        type=Path,
-        default=Path(RUNS),
-        metavar="DIR",
-        help=f"where the runs are kept (default: {RUNS})",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOptions:
+    folder: Path = option(
+        "--in DIR", f"where the runs are kept (default: {RUNS})", Path, Path(RUNS)
     )
-    add_format(parser)
+    format: str = format_option()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, RunsOptions)
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION")
     tag = actions.add_parser("tag", help="give a run a name that stays")
     tag.add_argument("name", metavar="NAME", help="letters, digits, - _ .")

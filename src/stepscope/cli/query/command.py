@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_no_cache, options_of, reading_of, run_name
+from stepscope.cli.options import (
+    add_options,
+    no_cache_option,
+    option,
+    options_of,
+    reading_of,
+    runs_option,
+)
 from stepscope.cli.printing import note, put
 
 if TYPE_CHECKING:
@@ -31,51 +38,36 @@ PIPED_WIDTH = 200
 """Columns where nobody sees the output's edge."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="trace, folder of rank traces, run folder, or tar; then the SQL",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "json"), help="how to print it (default: text)"
-    )
-    parser.add_argument(
-        "--to",
-        choices=("csv", "parquet"),
-        help="write the answer in this format (csv: to standard output without -o; a text that a "
-        "spreadsheet would take for a formula gets an apostrophe before it)",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write it; its ending says the format where --to does not",
-    )
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="rows printed as text (default: 50; 0: all)"
-    )
-    parser.add_argument(
-        "--step-ms",
-        type=float,
-        metavar="X",
-        help="the step time without a profiler attached, in ms, for findings",
-    )
-    add_no_cache(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    paths: list[str]
-    """The last may be the SQL."""
-    format: str | None
-    to: str | None
-    output: Path | None
-    rows: int | None
-    step_ms: float | None
+    paths: list[str] = runs_option(
+        "PATH", "trace, folder of rank traces, run folder, or tar; then the SQL"
+    )
+    format: str | None = option(
+        "--format", "how to print it (default: text)", choices=("text", "json")
+    )
+    to: str | None = option(
+        "--to",
+        "write the answer in this format (csv: to standard output without -o; a text that a "
+        "spreadsheet would take for a formula gets an apostrophe before it)",
+        choices=("csv", "parquet"),
+    )
+    output: Path | None = option(
+        "-o/--output FILE",
+        "where to write it; its ending says the format where --to does not",
+        Path,
+    )
+    rows: int | None = option("--rows N", "rows printed as text (default: 50; 0: all)", int)
+    step_ms: float | None = option(
+        "--step-ms X",
+        "the step time without a profiler attached, in ms, for findings",
+        float,
+    )
+    no_cache: bool = no_cache_option()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, QueryOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
