@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.option_types import real, whole
 from stepscope.cli.options import add_options, option, options_of
 from stepscope.cli.printing import print_document
+from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.flight_dumps import find_hang_of
     from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
-    from stepscope.errors import UsageError
     from stepscope.report.stacks import dumps_document, stacks_document
 
     options = options_of(AttachOptions, arguments)
@@ -81,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -> list[Process]:
     """The processes that train: those named, or what they started where that has ranks."""
-    from stepscope.errors import InputError
     from stepscope.process.table import descendants, processes
 
     everyone = processes() if running is None else running
@@ -127,7 +126,6 @@ def look(
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.cli.py_spy import NotPermittedError
     from stepscope.core.recordings.stacks import Stood
-    from stepscope.errors import InputError
     from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}

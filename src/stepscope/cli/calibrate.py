@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.option_types import whole
 from stepscope.cli.options import add_options, option, options_of
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
@@ -73,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(options: CalibrateOptions) -> None:
     """What can be known to fail is said before minutes of measuring."""
     from stepscope.calibration.groups import in_job
-    from stepscope.errors import UsageError
 
     for path in (options.out, options.plot):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -143,7 +143,6 @@ def _with_ranks(options: CalibrateOptions) -> Calibrated:
     import os
     import tempfile
 
-    from stepscope.errors import InputError
     from stepscope.process.job import run_owned
     from stepscope.readers.system.hardware_file import read_hardware
 

@@ -39,6 +39,7 @@ from stepscope.cli.options import (
 )
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +145,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan_of(options: CompareOptions) -> bytes | None:
     """The plan that runs are held against, where A is one."""
     from stepscope.cli.plan.learn import plan_bytes
-    from stepscope.errors import UsageError
 
     plan = plan_bytes(options.paths[0])
     if plan is None and options.recalibrate is not None:
@@ -180,8 +180,6 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
 
 
 def _refuse_contradictions(options: CompareOptions) -> None:
-    from stepscope.errors import UsageError
-
     num = len(options.paths)
     if num < 2:
         raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
@@ -204,7 +202,6 @@ def _refuse_contradictions(options: CompareOptions) -> None:
 
 
 def _refuse_beside_scaling(options: CompareOptions) -> None:
-    from stepscope.errors import UsageError
     from stepscope.readers.remote import shown
 
     if options.is_gated:
@@ -228,7 +225,6 @@ def _refuse_beside_scaling(options: CompareOptions) -> None:
 def _side(path: str, reading: Options) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
     from stepscope.core.saved import load
-    from stepscope.errors import UsageError
     from stepscope.experiments.compare.saved import side_of_json
     from stepscope.experiments.compare.side import side_of
     from stepscope.pipeline.comparison import read_side

@@ -39,7 +39,7 @@ from stepscope.cli.options import (
 )
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.scaling import run_scaling
-from stepscope.errors import InputError
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -158,8 +158,6 @@ def _whole(options: DiagnoseOptions) -> str:
 
 
 def _refuse_contradictions(options: DiagnoseOptions) -> None:
-    from stepscope.errors import UsageError
-
     if options.scaling and options.all:
         raise UsageError(
             "--all is about findings, and --scaling compares runs without any: leave out one of "

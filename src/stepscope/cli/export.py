@@ -29,6 +29,7 @@ from stepscope.cli.options import (
     step_ms_option,
 )
 from stepscope.cli.printing import put
+from stepscope.errors import InputError, StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.analyses.rank_context import RankContext
@@ -115,7 +116,6 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
 
     from stepscope.analyses.collectives.records import collective_records_of
     from stepscope.analyses.timeline.job_clock import RankClock, align
-    from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
     read = []
@@ -253,8 +253,6 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
 
 
 def _refuse_target(target: Path) -> None:
-    from stepscope.errors import UsageError
-
     if not target.name.lower().endswith(PROTO + JSON):
         wanted = (
             "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either "
@@ -280,8 +278,6 @@ def _refuse_target(target: Path) -> None:
 
 
 def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
-    from stepscope.errors import UsageError
-
     for source in sources:
         if isinstance(source.stem, Path) and target.exists() and target.samefile(source.stem):
             raise UsageError(f"{target} is the trace that is read: name another file with -o")
@@ -291,7 +287,6 @@ def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
 def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
     """A writer of the form that the name asks for. The file is there when all of it is written, or
     not at all."""
-    from stepscope.errors import UsageError
     from stepscope.report.perfetto.json import JsonWriter
     from stepscope.report.perfetto.proto import ProtoWriter
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stepscope.cli.options import add_options, format_option, option, run_path
 from stepscope.cli.printing import print_document, put
+from stepscope.errors import StepscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(files: list[Path]) -> int:
     """One line for each file; 1 where one of them is not known."""
-    from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.open_trace import read_trace
     from stepscope.report.formats import source_words

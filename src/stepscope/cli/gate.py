@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.options import option, run_name
 from stepscope.cli.printing import say
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -68,7 +69,6 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
         return None
     from stepscope.core.gate import Budget, Check, parse
     from stepscope.core.toml_text import read_toml
-    from stepscope.errors import UsageError
     from stepscope.report.gate import known_names
     from stepscope.rules.registry import RULES
 
@@ -108,7 +108,6 @@ def read_baseline(
     else diagnosed."""
     if asked.baseline is None:
         return None
-    from stepscope.errors import InputError
     from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import read_quantities
@@ -212,7 +211,6 @@ def _limit(name: str, value: Any, where: str, names: frozenset[str]) -> Check:
     """`step_ms = 70` allows at most that; a text may begin with another comparison (`mfu = ">=
     0.4"`)."""
     from stepscope.core.gate import COMPARISONS, Check, parse
-    from stepscope.errors import UsageError
     from stepscope.report.gate import MORE_IS_BETTER
 
     if isinstance(value, bool) or not isinstance(value, str | int | float):

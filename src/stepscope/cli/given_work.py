@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.option_types import whole
 from stepscope.cli.options import option
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
@@ -37,7 +38,6 @@ def work_of(options: WorkOptions) -> GivenWork | None:
         return None
 
     from stepscope.core.peak import GivenWork
-    from stepscope.errors import UsageError
     from stepscope.planner.catalog import find_model
     from stepscope.planner.cluster_parse import parse_cluster
     from stepscope.planner.flops import model_flops_per_token

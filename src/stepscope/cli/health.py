@@ -24,6 +24,7 @@ from stepscope.cli.options import add_options, command_option, option, options_o
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, new_folder, refuse_unrunnable
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ def _try(folder: Path, command: Sequence[str], timeout_s: float) -> Outcome:
     from stepscope.analyses.run.health import Outcome, expected_ranks
     from stepscope.analyses.run.liveness import liveness
     from stepscope.core.live import SILENT
-    from stepscope.errors import UsageError
     from stepscope.process.job import run_owned
     from stepscope.process.launch import environment, finish, prepare
 
@@ -175,7 +175,6 @@ def _is_enough(tail: RunTail) -> bool:
 
 
 def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
-    from stepscope.errors import StepscopeError
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
 

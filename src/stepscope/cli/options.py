@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.cli.option_types import count, seconds, step_time, whole
 from stepscope.cli.progress import progress_bar
+from stepscope.errors import InputError
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
@@ -117,7 +118,6 @@ def run_name(text: str) -> str:
     of its folder."""
     if os.path.lexists(text):
         return text
-    from stepscope.errors import InputError
     from stepscope.readers.run_folder.kept_runs import resolve
 
     try:

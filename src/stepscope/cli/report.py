@@ -25,6 +25,7 @@ from stepscope.cli.options import (
     step_ms_option,
 )
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def write(text: str, path: Path) -> None:
     """Whole or not at all: a report that breaks off in the middle is none."""
-    from stepscope.errors import UsageError
-
     if path.is_dir():
         raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
     try:

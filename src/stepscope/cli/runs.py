@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.option_types import count
 from stepscope.cli.options import add_options, format_option, option
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tag(folder: Path, name: str, text: str) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import LAST, NAME, read_tags, resolve, write_tags
 
     if NAME.fullmatch(name) is None or LAST.fullmatch(name) is not None:
@@ -118,7 +118,6 @@ def _seen_from(path: Path, folder: Path) -> str:
 
 
 def _untag(folder: Path, name: str) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import read_tags, write_tags
 
     tags = read_tags(folder)
@@ -131,7 +130,6 @@ def _untag(folder: Path, name: str) -> int:
 
 
 def _prune(folder: Path, arguments: argparse.Namespace) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import kept_runs
     from stepscope.report.runs import pruned_document, runs_json
 
@@ -171,8 +169,6 @@ def prunable(
 
 def _remove(folder: Path, entry: RunEntry) -> None:
     """A folder that lies in ours, by its name alone; rmtree follows no link."""
-    from stepscope.errors import UsageError
-
     assert os.sep not in entry.name
     try:
         shutil.rmtree(folder / entry.name)

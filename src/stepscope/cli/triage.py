@@ -22,6 +22,7 @@ from stepscope.cli.attach import find_ranks, is_rank
 from stepscope.cli.option_types import real
 from stepscope.cli.options import add_options, format_option, option, options_of
 from stepscope.cli.printing import print_answer
+from stepscope.errors import InputError, StepscopeError
 
 if TYPE_CHECKING:
     from stepscope.core.recordings.nccl import NcclLog
@@ -109,7 +110,6 @@ def sampled(
     """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
     saw no more."""
     from stepscope.cli.py_spy import Sampling, find_spy
-    from stepscope.errors import StepscopeError
     from stepscope.readers.host.profile import read
     from stepscope.readers.source import Source
 
@@ -147,7 +147,6 @@ def sampled(
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:
     """What other tools wrote of the machine, and NCCL's logs among it."""
     from stepscope.core.recordings.system import SystemReport
-    from stepscope.errors import InputError
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.nccl.log import read as read_nccl_logs
 
@@ -167,8 +166,6 @@ def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list
 
 def _told_apart(targets: Sequence[str]) -> tuple[list[str], list[Process]]:
     """Paths of files, and the ranks of what runs."""
-    from stepscope.errors import InputError
-
     paths: list[str] = []
     ranks: dict[int, Process] = {}
     for target in targets:
@@ -219,7 +216,6 @@ def _pids_of_run(path: Path) -> list[int] | None:
 
 def find_job(running: dict[int, Process] | None = None) -> list[Process]:
     """The ranks of this machine's job. InputError where there is none, or more than one."""
-    from stepscope.errors import InputError
     from stepscope.process.table import processes
 
     everyone = processes() if running is None else running

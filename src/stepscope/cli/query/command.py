@@ -27,6 +27,7 @@ from stepscope.cli.options import (
     runs_option,
 )
 from stepscope.cli.printing import note, put
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.notebook.run import Run
@@ -102,7 +103,6 @@ def split_sql(words: list[str]) -> tuple[list[str], str | None]:
 def ask(opened: Run, text: str) -> Table:
     """The answer to SQL, or to `.tables` or `.schema TABLE`."""
     from stepscope.analyses.tables.catalog import TABLES
-    from stepscope.errors import UsageError
     from stepscope.notebook.arrow import arrow
     from stepscope.notebook.table import Table
 
@@ -130,8 +130,6 @@ def ask(opened: Run, text: str) -> Table:
 
 
 def _refuse_contradictions(options: QueryOptions) -> None:
-    from stepscope.errors import UsageError
-
     output, to = options.output, options.to
     if options.format is not None and (to is not None or output is not None):
         raise UsageError(
@@ -173,7 +171,6 @@ def _print_csv(answer: Table) -> None:
 
 
 def _write(answer: Table, path: Path, to: str) -> None:
-    from stepscope.errors import UsageError
     from stepscope.notebook.extras import need
     from stepscope.notebook.text import write_csv
 

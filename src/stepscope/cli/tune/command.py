@@ -22,7 +22,7 @@ from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, keep_result, new_folder, refuse_unrunnable
 from stepscope.cli.tune.options import Options, add_arguments, cache_path
-from stepscope.errors import UsageError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
 
@@ -210,7 +210,6 @@ class _SearchCache:
 
     def keep(self, tuning: Tuning) -> None:
         """What was measured is printed even when it cannot be kept."""
-        from stepscope.errors import StepscopeError
         from stepscope.experiments.tune.start import keep
 
         if self._cache is None:

@@ -21,6 +21,7 @@ from stepscope.cli.option_types import positive, seconds
 from stepscope.cli.options import add_options, format_option, option, options_of
 from stepscope.cli.printing import note, print_answer
 from stepscope.cli.tune.options import CACHE_VARIABLE, cache_path
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
@@ -235,7 +236,6 @@ def _configs(
     described: Described, given: tuple[Settings, ...] | None
 ) -> tuple[tuple[Settings, ...], bool]:
     """What is swept, the baseline first: the function as it is, where it can be called so."""
-    from stepscope.errors import UsageError
     from stepscope.experiments.kernels.space import distinct
 
     configs = given or described.configs or described.autotuned or described.default_options
@@ -256,7 +256,6 @@ def _configs(
 
 
 def _cases(options: Options, described: Described) -> tuple[Case, ...]:
-    from stepscope.errors import UsageError
     from stepscope.experiments.kernels.cases import edge_shapes, make_cases
 
     timed = options.shapes or described.shapes
