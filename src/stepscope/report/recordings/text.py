@@ -6,6 +6,7 @@ as the tool's folder in `readers/`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from msgspec import Struct
@@ -23,6 +24,17 @@ class Table(Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
     """Indices of the columns of numbers."""
+
+
+def table(title: str, columns: str, rows: Iterable[Sequence[str]]) -> Table:
+    """`columns` has their titles, those of numbers behind a sign: `kernel|>calls|>ms`."""
+    titles = columns.split("|")
+    return Table(
+        title=title,
+        columns=tuple(each.removeprefix(">") for each in titles),
+        rows=tuple(map(tuple, rows)),
+        right=tuple(at for at, each in enumerate(titles) if each.startswith(">")),
+    )
 
 
 class RecordingText(Struct, frozen=True, kw_only=True):
