@@ -11,6 +11,7 @@ from importlib import import_module
 
 from msgspec import Struct
 
+from stepscope.core.contract.codec import filled
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.recording import Recording
 from stepscope.readers.formats import BY_NAME
@@ -55,10 +56,9 @@ def recording_texts(auxiliary: Auxiliary | None) -> tuple[RecordingText, ...]:
 
 def text_of(recording: Recording) -> RecordingText:
     tool = import_module(f"stepscope.report.recordings.{BY_NAME[recording.format].tool}")
-    return RecordingText(
-        format=recording.format,
-        paths=recording.paths,
+    return filled(
+        RecordingText,
+        recording,
         lines=tuple(tool.lines(recording)),
         tables=tuple(tool.tables(recording)),
-        notes=recording.notes,
     )
