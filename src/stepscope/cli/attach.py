@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import real, whole
-from stepscope.cli.options import add_options, option, options_of
 from stepscope.cli.printing import print_document
 from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
@@ -30,13 +30,13 @@ MOST = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachOptions:
-    pids: list[int] = option(
+    pids: list[int] = declare.option(
         "PID",
         "a training process, or what launched it",
         whole("the number of a process", most=10**19),
         nargs="+",
     )
-    looks: int = option(
+    looks: int = declare.option(
         "--looks N",
         "how often to look (default: 5)",
         whole(
@@ -46,7 +46,7 @@ class AttachOptions:
         ),
         5,
     )
-    every_s: float = option(
+    every_s: float = declare.option(
         "--every S",
         "seconds between two looks (default: 0.2)",
         real("a number of seconds; give one from 0 to 600", lambda value: 0 <= value <= 600),
@@ -55,7 +55,7 @@ class AttachOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, AttachOptions)
+    declare.add_options(parser, AttachOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
     from stepscope.report.stacks import dumps_document, stacks_document
 
-    options = options_of(AttachOptions, arguments)
+    options = declare.options_of(AttachOptions, arguments)
     ranks = find_ranks(options.pids)
     hang, dumps = find_hang_of(ranks)
     try:

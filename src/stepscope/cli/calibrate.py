@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import whole
-from stepscope.cli.options import add_options, option, options_of
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import InputError, UsageError
 
@@ -34,33 +34,39 @@ QUIET = "STEPSCOPE_CALIBRATE_QUIET"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
-    out: Path = option("--out/-o FILE", f"the hardware file (default: {DEFAULT})", Path, DEFAULT)
-    quick: bool = option("--quick", "fewer shapes and sizes, fewer repeats: seconds, not minutes")
-    device: str | None = option(
+    out: Path = declare.option(
+        "--out/-o FILE", f"the hardware file (default: {DEFAULT})", Path, DEFAULT
+    )
+    quick: bool = declare.option(
+        "--quick", "fewer shapes and sizes, fewer repeats: seconds, not minutes"
+    )
+    device: str | None = declare.option(
         "--device",
         "what to measure (default: a GPU where there is one)",
         choices=("cuda", "cpu"),
     )
-    ranks: int | None = option(
+    ranks: int | None = declare.option(
         "--ranks N",
         "start N ranks on this machine and measure their collectives too",
         whole("a number of ranks: 2 or more", 2, 4096),
     )
-    only: str | None = option("--only", "measure one part alone", choices=("device", "collectives"))
-    plot: Path | None = option(
+    only: str | None = declare.option(
+        "--only", "measure one part alone", choices=("device", "collectives")
+    )
+    plot: Path | None = declare.option(
         "--plot FILE", "draw points and fitted lines there: .svg, .png or .pdf", Path
     )
-    nccl_tests: list[Path] | None = option(
+    nccl_tests: list[Path] | None = declare.option(
         "--nccl-tests FILE", "read nccl-tests or rccl-tests output instead", Path, nargs="+"
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, CalibrateOptions)
+    declare.add_options(parser, CalibrateOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = options_of(CalibrateOptions, arguments)
+    options = declare.options_of(CalibrateOptions, arguments)
     _check(options)
     if options.nccl_tests:
         _save(_from_nccl_tests(options.nccl_tests, options.out), options)

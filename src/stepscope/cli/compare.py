@@ -22,21 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import step_time
-from stepscope.cli.options import (
-    add_options,
-    format_option,
-    group,
-    hardware_option,
-    jobs_option,
-    no_cache_option,
-    option,
-    options_of,
-    reading_of,
-    runs_option,
-    scaling_kind_option,
-    scaling_option,
-)
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
 from stepscope.errors import UsageError
@@ -58,21 +45,23 @@ after."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    fail_if: list[str] = option(
+    fail_if: list[str] = declare.option(
         "--fail-if CONDITION",
         'a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", '
         '"speedup_high < 1"',
         default=[],
     )
-    budget: Path | None = option("--budget FILE", "limits in a TOML file", Path)
+    budget: Path | None = declare.option("--budget FILE", "limits in a TOML file", Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    paths: list[str] = runs_option("RUN", "run folder, traces, or a diagnosis as JSON; two or more")
-    format: str = format_option(FORMATS)
-    out: Path | None = option("-o/--out FILE", "write it to a file", Path)
-    step_ms: list[float] = option(
+    paths: list[str] = declare.paths(
+        "RUN", "run folder, traces, or a diagnosis as JSON; two or more"
+    )
+    format: str = declare.style(FORMATS)
+    out: Path | None = declare.option("-o/--out FILE", "write it to a file", Path)
+    step_ms: list[float] = declare.option(
         "--step-ms MS",
         "the step times without a profiler attached, one for each run in their order: "
         "--step-ms 65.5 31.5",
@@ -81,17 +70,17 @@ class CompareOptions:
         nargs="+",
         action="extend",
     )
-    recalibrate: Path | None = option(
+    recalibrate: Path | None = declare.option(
         "--recalibrate FILE",
         "where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
         Path,
     )
-    no_cache: bool = no_cache_option()
-    jobs: int | None = jobs_option()
-    hardware: Path | None = hardware_option()
-    scaling: bool = scaling_option("RUN is of another")
-    scaling_kind: str | None = scaling_kind_option()
-    limits: Limits = group(
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
+    hardware: Path | None = declare.hardware()
+    scaling: bool = declare.scaling("RUN is of another")
+    scaling_kind: str | None = declare.scaling_kind()
+    limits: Limits = declare.group(
         Limits,
         "gate",
         "exit code 1, with the reasons on stderr, when a run does not keep a limit against A",
@@ -103,11 +92,11 @@ class CompareOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, CompareOptions)
+    declare.add_options(parser, CompareOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options, reading = options_of(CompareOptions, arguments), reading_of(arguments)
+    options, reading = declare.options_of(CompareOptions, arguments), declare.reading_of(arguments)
     _refuse_contradictions(options)
     if options.scaling:
         return run_scaling(

@@ -6,8 +6,8 @@ import argparse
 from dataclasses import dataclass
 from importlib import resources
 
+from stepscope.cli import options as declare
 from stepscope.cli.diagnose import print_diagnosis
-from stepscope.cli.options import FORMATS, add_options, format_option, verbose_option
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
@@ -16,12 +16,12 @@ STEP_MS = 65.48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    format: str = format_option((*FORMATS, "brief"))
-    verbose: bool = verbose_option()
+    format: str = declare.style((*declare.FORMATS, "brief"))
+    verbose: bool = declare.verbose()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, DemoOptions)
+    declare.add_options(parser, DemoOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

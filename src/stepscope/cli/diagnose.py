@@ -19,24 +19,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import step_time
-from stepscope.cli.options import (
-    FORMATS,
-    add_options,
-    all_option,
-    format_option,
-    group,
-    hardware_option,
-    jobs_option,
-    no_cache_option,
-    option,
-    options_of,
-    reading_of,
-    runs_option,
-    scaling_kind_option,
-    scaling_option,
-    verbose_option,
-)
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.scaling import run_scaling
 from stepscope.errors import InputError, UsageError
@@ -53,40 +37,40 @@ MOST_COMMAND = 60
 class Readers:
     """Who reads the files."""
 
-    jobs: int | None = jobs_option()
-    cluster: str | None = option(
+    jobs: int | None = declare.jobs()
+    cluster: str | None = declare.option(
         "--cluster ADDRESS", "read the files on a Dask cluster: its scheduler's address"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseOptions:
-    paths: list[str] = runs_option(
+    paths: list[str] = declare.paths(
         "PATH",
         "trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
     )
-    format: str = format_option((*FORMATS, "brief"))
-    verbose: bool = verbose_option()
-    step_ms: list[float] = option(
+    format: str = declare.style((*declare.FORMATS, "brief"))
+    verbose: bool = declare.verbose()
+    step_ms: list[float] = declare.option(
         "--step-ms X",
         "the step time without a profiler attached, in ms; with --scaling once per run, in "
         "their order",
         step_time,
         [],
     )
-    all: bool = all_option()
-    no_cache: bool = no_cache_option()
-    scaling: bool = scaling_option("PATH is a run of another")
-    scaling_kind: str | None = scaling_kind_option()
-    readers: Readers = group(Readers)
-    hardware: Path | None = hardware_option()
-    work: given_work.WorkOptions = group(
+    all: bool = declare.all_findings()
+    no_cache: bool = declare.no_cache()
+    scaling: bool = declare.scaling("PATH is a run of another")
+    scaling_kind: str | None = declare.scaling_kind()
+    readers: Readers = declare.group(Readers)
+    hardware: Path | None = declare.hardware()
+    work: given_work.WorkOptions = declare.group(
         given_work.WorkOptions, "for a log alone: how much of the peak was achieved"
     )
-    timings: bool = option(
+    timings: bool = declare.option(
         "--timings", "what each stage cost, as a table on stderr after the report"
     )
-    gate: gating.GateOptions = group(
+    gate: gating.GateOptions = declare.group(
         gating.GateOptions,
         "gate",
         "exit code 1, with the reasons on stderr, when the run does not keep a limit",
@@ -94,7 +78,7 @@ class DiagnoseOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, DiagnoseOptions)
+    declare.add_options(parser, DiagnoseOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,10 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = options_of(DiagnoseOptions, arguments)
+    options = declare.options_of(DiagnoseOptions, arguments)
     _refuse_contradictions(options)
     if options.scaling:
-        reading = reading_of(arguments)
+        reading = declare.reading_of(arguments)
         return run_scaling(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
@@ -125,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from stepscope.pipeline.recording import diagnose
 
-    reading = reading_of(arguments)
+    reading = declare.reading_of(arguments)
     baseline = None
     if asked is not None:
         baseline = gating.read_baseline(asked, lambda path: diagnose([path], reading))

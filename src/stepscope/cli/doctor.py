@@ -10,21 +10,21 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import add_options, format_option, option
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document
 from stepscope.protocol.run_folder import RUNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
-    out: Path = option(
+    out: Path = declare.option(
         "--out DIR", f"where runs would be kept (default: {RUNS}/)", Path, Path(RUNS)
     )
-    format: str = format_option(("text", "markdown"))
+    format: str = declare.style(("text", "markdown"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, DoctorOptions)
+    declare.add_options(parser, DoctorOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

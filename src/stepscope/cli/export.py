@@ -17,17 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from stepscope.cli.options import (
-    add_options,
-    all_option,
-    jobs_option,
-    no_cache_option,
-    option,
-    options_of,
-    reading_of,
-    runs_option,
-    step_ms_option,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import put
 from stepscope.errors import InputError, StepscopeError, UsageError
 
@@ -50,30 +40,32 @@ ROOM_NS = 60_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    form: str = option("perfetto", "what to write: perfetto, a timeline", choices=("perfetto",))
-    paths: list[str] = runs_option(
+    form: str = declare.option(
+        "perfetto", "what to write: perfetto, a timeline", choices=("perfetto",)
+    )
+    paths: list[str] = declare.paths(
         "RUN", "trace, folder of rank traces, tar, or the folder of a run"
     )
-    output: Path = option(
+    output: Path = declare.option(
         "-o/--output FILE", ".pftrace or .json; .gz after it compresses", Path, required=True
     )
-    step_ms: float | None = step_ms_option()
-    all: bool = all_option()
-    no_cache: bool = no_cache_option()
-    jobs: int | None = jobs_option()
+    step_ms: float | None = declare.step_ms()
+    all: bool = declare.all_findings()
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ExportOptions)
+    declare.add_options(parser, ExportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import Recording
 
-    options = options_of(ExportOptions, arguments)
+    options = declare.options_of(ExportOptions, arguments)
     target = options.output
     _refuse_target(target)
-    with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
+    with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis

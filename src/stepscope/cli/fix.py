@@ -19,16 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import (
-    add_options,
-    format_option,
-    group,
-    hardware_option,
-    kept_option,
-    option,
-    options_of,
-    run_path,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import keep_result, new_folder
@@ -56,28 +47,30 @@ INTERRUPTED_CODE = 130
 class Options:
     """What the command line says."""
 
-    run_folder: Path = option("RUN", "the folder of a run that `stepscope run` recorded", run_path)
-    is_run: bool = option("--verify", "run it for real: try, prove, keep or revert")
-    command: str | None = option(
+    run_folder: Path = declare.option(
+        "RUN", "the folder of a run that `stepscope run` recorded", declare.run_path
+    )
+    is_run: bool = declare.option("--verify", "run it for real: try, prove, keep or revert")
+    command: str | None = declare.option(
         "--command CMD", "the command to run, in quotes (default: the run's own)"
     )
-    most: int = option("--most N", "findings to try (default: 8)", int, 8)
-    allows_numerics: bool = option(
+    most: int = declare.option("--most N", "findings to try (default: 8)", int, 8)
+    allows_numerics: bool = declare.option(
         "--allow-numerics", "fixes may change what is computed: TF32, for one"
     )
-    with_check: bool = option(
+    with_check: bool = declare.option(
         "--no-check",
         "do not compare what is computed: three runs less for each finding",
         action="store_false",
     )
-    measuring: Measuring = group(Measuring, "how long")
-    hardware: Path | None = hardware_option()
-    style: str = format_option()
-    out: Path | None = kept_option()
+    measuring: Measuring = declare.group(Measuring, "how long")
+    hardware: Path | None = declare.hardware()
+    style: str = declare.style()
+    out: Path | None = declare.out_folder()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, Options)
+    declare.add_options(parser, Options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.fix.view import fixed_document
     from stepscope.rules.judge_job import FIXES
 
-    options = options_of(Options, arguments)
+    options = declare.options_of(Options, arguments)
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     command = command_of(options.run_folder, options.command)

@@ -9,19 +9,19 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import add_options, format_option, option, run_path
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document, put
 from stepscope.errors import StepscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatsOptions:
-    files: list[Path] = option("FILE", "a file to look at", run_path, nargs="*")
-    format: str = format_option()
+    files: list[Path] = declare.option("FILE", "a file to look at", declare.run_path, nargs="*")
+    format: str = declare.style()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, FormatsOptions)
+    declare.add_options(parser, FormatsOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

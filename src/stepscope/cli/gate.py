@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.options import option, run_name
+from stepscope.cli import options as declare
 from stepscope.cli.printing import say
 from stepscope.errors import InputError, UsageError
 
@@ -30,17 +30,17 @@ IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
 class GateOptions:
     """What the command line says about limits."""
 
-    fail_if: list[str] = option(
+    fail_if: list[str] = declare.option(
         "--fail-if CONDITION",
         'a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
         "several times",
         default=[],
     )
-    budget: Path | None = option("--budget FILE", "limits in a TOML file", Path)
-    baseline: str | None = option(
+    budget: Path | None = declare.option("--budget FILE", "limits in a TOML file", Path)
+    baseline: str | None = declare.option(
         "--baseline PATH",
         "what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
-        run_name,
+        declare.run_name,
     )
 
     @property

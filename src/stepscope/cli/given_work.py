@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import whole
-from stepscope.cli.options import option
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ _whole = whole("a whole number above 0", most=MOST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    devices: str | None = option("--devices CLUSTER", "8x8xH100, 64xA100-40GB, or H100")
-    model: str | None = option("--model MODEL", "a name, a config.json, or a size such as 10b")
-    seq: int | None = option("--seq N", "tokens of a sequence", _whole)
-    global_batch: int | None = option("--global-batch N", "sequences of a step", _whole)
+    devices: str | None = declare.option("--devices CLUSTER", "8x8xH100, 64xA100-40GB, or H100")
+    model: str | None = declare.option(
+        "--model MODEL", "a name, a config.json, or a size such as 10b"
+    )
+    seq: int | None = declare.option("--seq N", "tokens of a sequence", _whole)
+    global_batch: int | None = declare.option("--global-batch N", "sequences of a step", _whole)
 
 
 def work_of(options: WorkOptions) -> GivenWork | None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import real
-from stepscope.cli.options import add_options, command_option, option, options_of
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, new_folder, refuse_unrunnable
@@ -48,23 +48,23 @@ _seconds = real(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions:
-    timeout_s: float = option(
+    timeout_s: float = declare.option(
         "--timeout S", "seconds the job may take (default: 600)", _seconds, 600.0
     )
-    out: Path | None = option(
+    out: Path | None = declare.option(
         "--out DIR", "keep the recording there (default: it is not kept)", Path
     )
-    command: tuple[str, ...] = command_option()
+    command: tuple[str, ...] = declare.command()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, HealthOptions)
+    declare.add_options(parser, HealthOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.health import health
 
-    options = options_of(HealthOptions, arguments)
+    options = declare.options_of(HealthOptions, arguments)
     command = command_of(options.command, "stepscope health -- torchrun train.py")
     refuse_unrunnable(command)
     with _folder(options.out) as folder:

@@ -131,26 +131,26 @@ def run_path(text: str) -> Path:
     return Path(run_name(text))
 
 
-def format_option(choices: Sequence[str] = FORMATS) -> Any:
+def style(choices: Sequence[str] = FORMATS) -> Any:
     about = "how to print it (default: text)"
     return option("--format", about, default="text", choices=choices)
 
 
-def verbose_option() -> Any:
+def verbose() -> Any:
     return option(
         "-v/--verbose", "all of it: kernels, host, copies, ranks, notes (default: one screen)"
     )
 
 
-def step_ms_option() -> Any:
+def step_ms() -> Any:
     return option("--step-ms X", "the step time without a profiler attached, in ms", step_time)
 
 
-def all_option() -> Any:
+def all_findings() -> Any:
     return option("--all", "also findings whose fix gives less than 2 %%")
 
 
-def no_cache_option() -> Any:
+def no_cache() -> Any:
     return option("--no-cache", NO_CACHE)
 
 
@@ -158,12 +158,12 @@ def add_no_cache(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--no-cache", action="store_true", help=NO_CACHE)
 
 
-def jobs_option() -> Any:
+def jobs() -> Any:
     about = "processes to use for several files (default: one per core)"
     return option("--jobs N", about, whole("a number of processes; give 1 or more", most=1024))
 
 
-def hardware_option() -> Any:
+def hardware() -> Any:
     return option(
         "--hardware FILE",
         "judge by what `stepscope calibrate` measured, not by datasheets (default: the file "
@@ -172,33 +172,33 @@ def hardware_option() -> Any:
     )
 
 
-def scaling_option(what: str) -> Any:
+def scaling(what: str) -> Any:
     return option("--scaling", f"each {what} width: how the job scales")
 
 
-def scaling_kind_option() -> Any:
+def scaling_kind() -> Any:
     about = "whether ranks keep their work as the job widens, or share it"
     return option("--scaling-kind", about, choices=("weak", "strong"))
 
 
-def runs_option(names: str, about: str) -> Any:
+def paths(names: str, about: str) -> Any:
     """Paths, or names of runs."""
     return option(names, about, run_name, nargs="+")
 
 
-def kept_option(what: str = "the runs are") -> Any:
+def out_folder(what: str = "the runs are") -> Any:
     return option("--out DIR", f"where {what} kept (default: a dated folder in {RUNS}/)", Path)
 
 
-def command_option(about: str = "what starts the job") -> Any:
+def command(about: str = "what starts the job") -> Any:
     return option("-- COMMAND ...", about)
 
 
-def warm_up_option() -> Any:
+def warm_up() -> Any:
     about = "steps before them that do not count, 5 at least (default: 10)"
     return option("--warm-up N", about, count, 10)
 
 
-def budget_option() -> Any:
+def budget() -> Any:
     about = "for the whole command: what runs then is ended (default: none)"
     return option("--budget SECONDS", about, seconds)

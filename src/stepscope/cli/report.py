@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import (
-    add_options,
-    hardware_option,
-    jobs_option,
-    no_cache_option,
-    option,
-    options_of,
-    reading_of,
-    runs_option,
-    step_ms_option,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import is_regular, read_regular
@@ -40,21 +30,21 @@ KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    paths: list[str] = runs_option(
+    paths: list[str] = declare.paths(
         "PATH", "run, traces, other tools' recordings, or a diagnosis as JSON"
     )
-    out: Path = option("-o/--out FILE", "default: report.html", Path, Path("report.html"))
-    step_ms: float | None = step_ms_option()
-    roofs: Path | None = option(
+    out: Path = declare.option("-o/--out FILE", "default: report.html", Path, Path("report.html"))
+    step_ms: float | None = declare.step_ms()
+    roofs: Path | None = declare.option(
         "--roofs FILE", "the machine's measured roofs as JSON (default: datasheets)", Path
     )
-    hardware: Path | None = hardware_option()
-    no_cache: bool = no_cache_option()
-    jobs: int | None = jobs_option()
+    hardware: Path | None = declare.hardware()
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, ReportOptions)
+    declare.add_options(parser, ReportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_document
 
-    options = options_of(ReportOptions, arguments)
+    options = declare.options_of(ReportOptions, arguments)
     kept = _kept_diagnosis(options.paths)
     if kept is not None:
         page = page_of_document(kept)
     else:
         rates = None if options.roofs is None else read_roofs(options.roofs)
-        with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
+        with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
             _ = recording.diagnosis  # Reading and judging have bars of their own.
             with followed("drawing", 3) as advance:
                 recorded = page_of_recording(recording, rates)

@@ -18,15 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import whole
-from stepscope.cli.options import (
-    add_options,
-    command_option,
-    hardware_option,
-    option,
-    options_of,
-    verbose_option,
-)
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
 from stepscope.errors import StepscopeError, UsageError
@@ -49,50 +42,52 @@ _count = whole("a number of steps; give 1 or more")
 class Recorded:
     """What is recorded, when, and where it is kept."""
 
-    out: Path | None = option(
+    out: Path | None = declare.option(
         "--out DIR", f"where to keep the run (default: a dated folder in {RUNS}/)", Path
     )
-    start_step: int | None = option(
+    start_step: int | None = declare.option(
         "--start-step N",
         "the step to record from (default: the first good moment after 15 steps)",
         _count,
     )
-    num_steps: int = option("--steps N", "steps in a recording (default: 3)", _count, 3)
-    num_windows: int = option("--windows N", "recordings to make (default: 1)", _count, 1)
-    every_steps: int = option(
+    num_steps: int = declare.option("--steps N", "steps in a recording (default: 3)", _count, 3)
+    num_windows: int = declare.option("--windows N", "recordings to make (default: 1)", _count, 1)
+    every_steps: int = declare.option(
         "--every N", "steps between two of them (default: 1000)", _count, 1000
     )
-    modules: bool = option("--modules", "mark modules in the recording: findings then name them")
-    stacks: bool = option(
+    modules: bool = declare.option(
+        "--modules", "mark modules in the recording: findings then name them"
+    )
+    stacks: bool = declare.option(
         "--stacks", "record Python's stacks too: findings then name lines of code"
     )
-    memory: bool = option("--memory", "record allocations too")
+    memory: bool = declare.option("--memory", "record allocations too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line says beside what is recorded and watched."""
 
-    hardware: Path | None = hardware_option()
-    verbose: bool = verbose_option()
-    is_diagnosed: bool = option(
+    hardware: Path | None = declare.hardware()
+    verbose: bool = declare.verbose()
+    is_diagnosed: bool = declare.option(
         "--no-diagnose", "record, and leave it at that", action="store_false"
     )
-    command: tuple[str, ...] = command_option()
+    command: tuple[str, ...] = declare.command()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, Recorded)
+    declare.add_options(parser, Recorded)
     watching.add_arguments(parser)
-    add_options(parser, Options)
+    declare.add_options(parser, Options)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.readers.system.hardware_file import read_hardware
 
-    options = options_of(Options, arguments)
+    options = declare.options_of(Options, arguments)
     watched = watching.options_of(arguments)
-    recorded = asdict(options_of(Recorded, arguments))
+    recorded = asdict(declare.options_of(Recorded, arguments))
     command, out = command_of(options.command), recorded.pop("out")
     try:
         refuse_unrunnable(command)

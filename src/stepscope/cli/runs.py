@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import count
-from stepscope.cli.options import add_options, format_option, option
 from stepscope.cli.printing import note, print_document, put
 from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import RUNS
@@ -37,14 +37,14 @@ AGE_NS = {"d": 86_400 * 10**9, "h": 3_600 * 10**9, "m": 60 * 10**9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsOptions:
-    folder: Path = option(
+    folder: Path = declare.option(
         "--in DIR", f"where the runs are kept (default: {RUNS})", Path, Path(RUNS)
     )
-    format: str = format_option()
+    format: str = declare.style()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, RunsOptions)
+    declare.add_options(parser, RunsOptions)
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION")
     tag = actions.add_parser("tag", help="give a run a name that stays")
     tag.add_argument("name", metavar="NAME", help="letters, digits, - _ .")

@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.attach import find_ranks, is_rank
 from stepscope.cli.option_types import real
-from stepscope.cli.options import add_options, format_option, option, options_of
 from stepscope.cli.printing import print_answer
 from stepscope.errors import InputError, StepscopeError
 
@@ -40,26 +40,26 @@ _seconds = real(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriageOptions:
-    targets: list[str] = option(
+    targets: list[str] = declare.option(
         "TARGET",
         "a process, a job's number, a run's folder, or files (default: this machine's job)",
         nargs="*",
     )
-    seconds: float = option("--seconds S", "how long to look (default: 30)", _seconds, 30.0)
-    flame: Path | None = option(
+    seconds: float = declare.option("--seconds S", "how long to look (default: 30)", _seconds, 30.0)
+    flame: Path | None = declare.option(
         "--flame FILE", "write py-spy's samples of the ranks there, as a flame graph (SVG)", Path
     )
-    format: str = format_option()
+    format: str = declare.style()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, TriageOptions)
+    declare.add_options(parser, TriageOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.triage import to_json, triage_document
 
-    options = options_of(TriageOptions, arguments)
+    options = declare.options_of(TriageOptions, arguments)
     triage = answer(options.targets, options.seconds, options.flame)
     print_answer(triage, options.format, to_json, triage_document)
     return 0

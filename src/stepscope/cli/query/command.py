@@ -18,14 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import (
-    add_options,
-    no_cache_option,
-    option,
-    options_of,
-    reading_of,
-    runs_option,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import note, put
 from stepscope.errors import UsageError
 
@@ -41,43 +34,43 @@ PIPED_WIDTH = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    paths: list[str] = runs_option(
+    paths: list[str] = declare.paths(
         "PATH", "trace, folder of rank traces, run folder, or tar; then the SQL"
     )
-    format: str | None = option(
+    format: str | None = declare.option(
         "--format", "how to print it (default: text)", choices=("text", "json")
     )
-    to: str | None = option(
+    to: str | None = declare.option(
         "--to",
         "write the answer in this format (csv: to standard output without -o; a text that a "
         "spreadsheet would take for a formula gets an apostrophe before it)",
         choices=("csv", "parquet"),
     )
-    output: Path | None = option(
+    output: Path | None = declare.option(
         "-o/--output FILE",
         "where to write it; its ending says the format where --to does not",
         Path,
     )
-    rows: int | None = option("--rows N", "rows printed as text (default: 50; 0: all)", int)
-    step_ms: float | None = option(
+    rows: int | None = declare.option("--rows N", "rows printed as text (default: 50; 0: all)", int)
+    step_ms: float | None = declare.option(
         "--step-ms X",
         "the step time without a profiler attached, in ms, for findings",
         float,
     )
-    no_cache: bool = no_cache_option()
+    no_cache: bool = declare.no_cache()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, QueryOptions)
+    declare.add_options(parser, QueryOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.notebook.run import Run
 
-    options = options_of(QueryOptions, arguments)
+    options = declare.options_of(QueryOptions, arguments)
     _refuse_contradictions(options)
     paths, sql = split_sql(options.paths)
-    opened = Run(paths, reading_of(arguments, options.step_ms))
+    opened = Run(paths, declare.reading_of(arguments, options.step_ms))
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse

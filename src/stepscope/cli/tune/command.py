@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
 from stepscope.cli.run import command_of, keep_result, new_folder, refuse_unrunnable
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.tune.cache import run_cache
 
         return run_cache(words[1:])
-    return _run_search(options_of(Options, arguments))
+    return _run_search(declare.options_of(Options, arguments))
 
 
 def _run_kernel(words: Sequence[str]) -> int:

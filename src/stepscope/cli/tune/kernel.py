@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import positive, seconds
-from stepscope.cli.options import add_options, format_option, option, options_of
 from stepscope.cli.printing import note, print_answer
 from stepscope.cli.tune.options import CACHE_VARIABLE, cache_path
 from stepscope.errors import UsageError
@@ -38,65 +38,69 @@ NO_WINNER = 1
 class KernelOptions:
     """What the command line says."""
 
-    target: str = option("MODULE:FUNCTION", "a function that launches a kernel, or an nn.Module")
-    reference: str | None = option("--reference MODULE:FUNCTION", "the function that is right")
-    shapes: str | None = option(
+    target: str = declare.option(
+        "MODULE:FUNCTION", "a function that launches a kernel, or an nn.Module"
+    )
+    reference: str | None = declare.option(
+        "--reference MODULE:FUNCTION", "the function that is right"
+    )
+    shapes: str | None = declare.option(
         "--shapes SHAPES",
         "cases to time: 4096x1000,128x64; for several tensors of a call 512x256;256x1024",
     )
-    edges: str | None = option(
+    edges: str | None = declare.option(
         "--edges SHAPES", "further shapes to check, or none (default: made from --shapes)"
     )
-    dtypes: str = option(
+    dtypes: str = declare.option(
         "--dtypes DTYPES", "float32, bfloat16, float16, float64", default="float32"
     )
-    config: list[str] = option(
+    config: list[str] = declare.option(
         "--config NAME=VALUES", "a setting: BLOCK=64,128; may be repeated", default=[]
     )
-    gradients: bool | None = option(
+    gradients: bool | None = declare.option(
         "--gradients",
         "time forward and backward (default: gradients are checked where there are any, and "
         "not timed)",
         action=argparse.BooleanOptionalAction,
     )
-    device: str = option(
+    device: str = declare.option(
         "--device",
         "where to run (auto: a GPU if any)",
         default="auto",
         choices=("auto", "cuda", "cpu"),
     )
-    by: str | None = option(
+    by: str | None = declare.option(
         "--by",
         "time the device alone, or whole calls with the host's part",
         choices=("device", "call"),
     )
-    cold: bool = option("--cold", "flush the caches before every call")
-    budget_s: float = option(
+    cold: bool = declare.option("--cold", "flush the caches before every call")
+    budget_s: float = declare.option(
         "--budget S", "seconds for the whole sweep (default: 120)", seconds, 120.0
     )
-    config_s: float = option(
+    config_s: float = declare.option(
         "--config-timeout S",
         "seconds for checking one configuration (default: 60)",
         seconds,
         60.0,
     )
-    tolerance: float = option(
+    tolerance: float = declare.option(
         "--tolerance X",
         "times the reference's own rounding error (default: 4)",
         positive("a factor", 1e6),
         4.0,
     )
-    hardware: Path | None = option(
+    hardware: Path | None = declare.option(
         "--hardware FILE", "measured roofs, from `stepscope calibrate`", Path
     )
-    cache: str | None = option(
+    cache: str | None = declare.option(
         "--cache PATH", f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)"
     )
-    style: str = format_option()
+    style: str = declare.style()
 
 
 def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, KernelOptions)
+    declare.add_options(parser, KernelOptions)
 
 
 Shapes = tuple[tuple[tuple[int, ...], ...], ...]
@@ -125,7 +129,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
     from stepscope.experiments.kernels.worker import Opening
     from stepscope.readers.system.measured_rates import read_roofs
 
-    given = options_of(KernelOptions, arguments)
+    given = declare.options_of(KernelOptions, arguments)
     axes = parse_configs(given.config)
     edges = None
     if given.edges is not None:

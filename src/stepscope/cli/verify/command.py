@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_answer, say
 from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.options import (
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.verify.json import verified_json
     from stepscope.report.verify.view import verified_document
 
-    options = options_of(Options, arguments)
+    options = declare.options_of(Options, arguments)
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     sides, proof = read_sides(options.sides), proof_of(options)

@@ -10,18 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import count, positive, seconds, whole
-from stepscope.cli.options import (
-    add_options,
-    budget_option,
-    command_option,
-    format_option,
-    group,
-    kept_option,
-    option,
-    run_path,
-    warm_up_option,
-)
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,80 +41,82 @@ def _share(text: str) -> float:
 class SideOptions:
     """What the command line says of the two sides."""
 
-    baseline: str | None = option("--baseline CMD", "the command as it is, in quotes")
-    candidate: str | None = option(
+    baseline: str | None = declare.option("--baseline CMD", "the command as it is, in quotes")
+    candidate: str | None = declare.option(
         "--candidate CMD",
         "the command that may be faster, in quotes (default: the baseline's)",
     )
-    apply: list[str] = option(
+    apply: list[str] = declare.option(
         "--apply CODE|KNOB=VALUE",
         "applied to the candidate from outside: a finding's code, or a setting and its value; "
         "may be given several times",
         default=[],
     )
-    baseline_env: list[str] = option(
+    baseline_env: list[str] = declare.option(
         "--baseline-env NAME=VALUE",
         "an environment variable of the baseline; may be given several times",
         default=[],
     )
-    candidate_env: list[str] = option(
+    candidate_env: list[str] = declare.option(
         "--candidate-env NAME=VALUE",
         "an environment variable of the candidate; may be given several times",
         default=[],
     )
-    command: tuple[str, ...] = command_option("the command of both sides")
+    command: tuple[str, ...] = declare.command("the command of both sides")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
     """How long is measured."""
 
-    steps: int = option("--steps N", "timed steps of each run (default: 50)", count, 50)
-    warm_up_steps: int = warm_up_option()
-    budget_s: float | None = budget_option()
-    max_rounds: int = option(
+    steps: int = declare.option("--steps N", "timed steps of each run (default: 50)", count, 50)
+    warm_up_steps: int = declare.warm_up()
+    budget_s: float | None = declare.budget()
+    max_rounds: int = declare.option(
         "--max-rounds N",
         "rounds of four runs at most (default: 10)",
         whole("a number of rounds; give 2 or more: one round proves nothing", 2, 1000),
         10,
     )
-    precision: float = option(
+    precision: float = declare.option(
         "--precision SHARE",
         "how tight an interval settles that there is no gain (2%%)",
         _share,
         0.02,
     )
-    threshold: float = option(
+    threshold: float = declare.option(
         "--threshold SHARE", "what is below it is no gain in practice (1%%)", _share, 0.01
     )
-    timeout_s: float | None = option("--timeout SECONDS", "for each run (default: none)", seconds)
+    timeout_s: float | None = declare.option(
+        "--timeout SECONDS", "for each run (default: none)", seconds
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """What the command line says of what is judged, and of what was predicted."""
 
-    allow: list[str] = option(
+    allow: list[str] = declare.option(
         "--allow WHAT",
         f"what may differ between the sides: {', '.join(ALLOWABLE)}",
         default=[],
         choices=ALLOWABLE,
     )
-    check: bool = option(
+    check: bool = declare.option(
         "--check", "compare what the two compute, too: losses, gradients, parameters"
     )
-    tolerance: float | None = option(
+    tolerance: float | None = declare.option(
         "--tolerance SHARE",
         "relative, between two losses that count as equal (default: 0.0001)",
         _share,
     )
-    predicted: float | None = option(
+    predicted: float | None = declare.option(
         "--predicted RATIO", "a predicted speedup to hold against what it gives", _ratio
     )
-    predicted_by: Path | None = option(
-        "--from PATH", "a diagnosis in JSON, or a run, that predicted it", run_path
+    predicted_by: Path | None = declare.option(
+        "--from PATH", "a diagnosis in JSON, or a run, that predicted it", declare.run_path
     )
-    finding: str | None = option(
+    finding: str | None = declare.option(
         "--finding CODE",
         "the finding in --from that the candidate fixes, where --apply does not name it",
     )
@@ -134,15 +126,15 @@ class Judged:
 class Options:
     """What the command line says."""
 
-    sides: SideOptions = group(SideOptions, "the two sides")
-    measuring: Measuring = group(Measuring, "how long")
-    judged: Judged = group(Judged, "what is judged")
-    style: str = format_option()
-    out: Path | None = kept_option()
+    sides: SideOptions = declare.group(SideOptions, "the two sides")
+    measuring: Measuring = declare.group(Measuring, "how long")
+    judged: Judged = declare.group(Judged, "what is judged")
+    style: str = declare.style()
+    out: Path | None = declare.out_folder()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, Options)
+    declare.add_options(parser, Options)
     # As it was called before.
     parser.add_argument(
         "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
