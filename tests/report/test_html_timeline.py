@@ -18,7 +18,8 @@ from stepscope.core.timeline import Gaps, Lane, Slices, Timeline, What
 from stepscope.core.trace import NONE
 from stepscope.readers.open_trace import read_trace
 from stepscope.readers.source import Source
-from stepscope.report.html.timeline import timeline_script, timeline_style, timeline_values
+from stepscope.report.html import SCRIPTS, _file
+from stepscope.report.html.timeline import timeline_values
 from tests.shared_data import DEMO
 
 MOST_BYTES = 1_500_000
@@ -158,7 +159,7 @@ def test_controls_and_direction_overrides_do_not_reach_the_page() -> None:
 
 
 def test_the_scripts_never_read_text_as_markup() -> None:
-    script = timeline_script()
+    script = "\n".join(_file(name) for name in SCRIPTS if name.startswith("timeline"))
     assert "window.stepscopeTimeline = function" in script
     for forbidden in (
         "innerHTML",
@@ -173,7 +174,7 @@ def test_the_scripts_never_read_text_as_markup() -> None:
 
 
 def test_every_colour_that_is_asked_for_has_a_default_in_both_schemes() -> None:
-    light, dark = timeline_style().split("@media (prefers-color-scheme: dark)")
+    light, dark = _file("timeline.css").split("@media (prefers-color-scheme: dark)")
     kinds = (
         "op",
         "mark",

@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import real, whole
 from stepscope.cli.printing import print_document
+from stepscope.errors import InputError, UsageError
 from stepscope.process.table import rank_of
 
 if TYPE_CHECKING:
@@ -26,43 +28,48 @@ if TYPE_CHECKING:
 MOST = 1024
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "pids", nargs="+", type=_pid, metavar="PID", help="a training process, or what launched it"
-    )
-    parser.add_argument(
-        "--looks", type=_looks, default=5, metavar="N", help="how often to look (default: 5)"
-    )
-    parser.add_argument(
-        "--every",
-        type=_seconds,
-        default=0.2,
-        metavar="S",
-        help="seconds between two looks (default: 0.2)",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachOptions:
-    pids: list[int]
-    looks: int
-    every: float
-    """Seconds."""
+    pids: list[int] = declare.option(
+        "PID",
+        "a training process, or what launched it",
+        whole("the number of a process", most=10**19),
+        nargs="+",
+    )
+    looks: int = declare.option(
+        "--looks N",
+        "how often to look (default: 5)",
+        whole(
+            "a number of looks; give 2 or more: one does not distinguish hung from running",
+            2,
+            1000,
+        ),
+        5,
+    )
+    every_s: float = declare.option(
+        "--every S",
+        "seconds between two looks (default: 0.2)",
+        real("a number of seconds; give one from 0 to 600", lambda value: 0 <= value <= 600),
+        0.2,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, AttachOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.flight_dumps import find_hang_of
     from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
-    from stepscope.errors import UsageError
     from stepscope.report.stacks import dumps_document, stacks_document
 
-    options = options_of(AttachOptions, arguments)
+    options = declare.options_of(AttachOptions, arguments)
     ranks = find_ranks(options.pids)
     hang, dumps = find_hang_of(ranks)
     try:
         spy = find_spy()
-        stacks = look(ranks, lambda pid: dump(spy, pid), options.looks, options.every)
+        stacks = look(ranks, lambda pid: dump(spy, pid), options.looks, options.every_s)
     except (NotPermittedError, UsageError) as problem:
         if hang is None:
             raise
@@ -74,7 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def find_ranks(pids: Sequence[int], running: dict[int, Process] | None = None) -> list[Process]:
     """The processes that train: those named, or what they started where that has ranks."""
-    from stepscope.errors import InputError
     from stepscope.process.table import descendants, processes
 
     everyone = processes() if running is None else running
@@ -120,7 +126,6 @@ def look(
     """Each process's stacks, `num` times, all ranks before the next time."""
     from stepscope.cli.py_spy import NotPermittedError
     from stepscope.core.recordings.stacks import Stood
-    from stepscope.errors import InputError
     from stepscope.process.table import read_process
 
     stacks: dict[int, list[tuple[Frame, ...]]] = {process.pid: [] for process in chosen}
@@ -153,30 +158,3 @@ def look(
             )
         )
     return seen
-
-
-def _pid(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a process")
-    return int(text)
-
-
-def _looks(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of looks; give 2 or more: one does not distinguish "
-            "hung from running"
-        )
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; give one from 0 to 600"
-        )
-    return value

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.calibration.device import Device
@@ -30,60 +32,41 @@ QUIET = "STEPSCOPE_CALIBRATE_QUIET"
 """In the environment of ranks that we started: we report what they measured."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=Path,
-        default=DEFAULT,
-        metavar="FILE",
-        help=f"the hardware file (default: {DEFAULT})",
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="fewer shapes and sizes, fewer repeats: seconds, not minutes",
-    )
-    parser.add_argument(
-        "--device",
-        choices=("cuda", "cpu"),
-        help="what to measure (default: a GPU where there is one)",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=_ranks,
-        metavar="N",
-        help="start N ranks on this machine and measure their collectives too",
-    )
-    parser.add_argument("--only", choices=("device", "collectives"), help="measure one part alone")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw points and fitted lines there: .svg, .png or .pdf",
-    )
-    parser.add_argument(
-        "--nccl-tests",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="read nccl-tests or rccl-tests output instead",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
-    out: Path
-    quick: bool
-    device: str | None
-    ranks: int | None
-    only: str | None
-    plot: Path | None
-    nccl_tests: list[Path] | None
+    out: Path = declare.option(
+        "--out/-o FILE", f"the hardware file (default: {DEFAULT})", Path, DEFAULT
+    )
+    quick: bool = declare.option(
+        "--quick", "fewer shapes and sizes, fewer repeats: seconds, not minutes"
+    )
+    device: str | None = declare.option(
+        "--device",
+        "what to measure (default: a GPU where there is one)",
+        choices=("cuda", "cpu"),
+    )
+    ranks: int | None = declare.option(
+        "--ranks N",
+        "start N ranks on this machine and measure their collectives too",
+        whole("a number of ranks: 2 or more", 2, 4096),
+    )
+    only: str | None = declare.option(
+        "--only", "measure one part alone", choices=("device", "collectives")
+    )
+    plot: Path | None = declare.option(
+        "--plot FILE", "draw points and fitted lines there: .svg, .png or .pdf", Path
+    )
+    nccl_tests: list[Path] | None = declare.option(
+        "--nccl-tests FILE", "read nccl-tests or rccl-tests output instead", Path, nargs="+"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, CalibrateOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = options_of(CalibrateOptions, arguments)
+    options = declare.options_of(CalibrateOptions, arguments)
     _check(options)
     if options.nccl_tests:
         _save(_from_nccl_tests(options.nccl_tests, options.out), options)
@@ -97,7 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(options: CalibrateOptions) -> None:
     """What can be known to fail is said before minutes of measuring."""
     from stepscope.calibration.groups import in_job
-    from stepscope.errors import UsageError
 
     for path in (options.out, options.plot):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -167,7 +149,6 @@ def _with_ranks(options: CalibrateOptions) -> Calibrated:
     import os
     import tempfile
 
-    from stepscope.errors import InputError
     from stepscope.process.job import run_owned
     from stepscope.readers.system.hardware_file import read_hardware
 
@@ -250,9 +231,3 @@ def _say_measuring(what: str) -> None:
 
 def _hush(what: str) -> None:
     del what
-
-
-def _ranks(text: str) -> int:
-    if not text.isdigit() or not 2 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: 2 or more")
-    return int(text)

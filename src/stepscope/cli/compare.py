@@ -22,19 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
-from stepscope.cli.options import (
-    add_format,
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_scaling,
-    options_of,
-    reading_of,
-    run_name,
-    step_time,
-)
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.scaling import run_scaling
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,72 +43,60 @@ OWN_NAMES = ("speedup", "speedup_low", "speedup_high")
 after."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="RUN",
-        help="run folder, traces, or a diagnosis as JSON; two or more",
-    )
-    add_format(parser, FORMATS)
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write it to a file")
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="MS",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="the step times without a profiler attached, one for each run in their order: "
-        "--step-ms 65.5 31.5",
-    )
-    parser.add_argument(
-        "--recalibrate",
-        type=Path,
-        metavar="FILE",
-        help="where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
-    )
-    add_no_cache(parser)
-    add_jobs(parser)
-    add_hardware(parser)
-    add_scaling(parser, "RUN is of another")
-    gate = parser.add_argument_group(
-        "gate",
-        "exit code 1, with the reasons on stderr, when a run does not keep a limit against A",
-    )
-    gate.add_argument(
-        "--fail-if",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help='a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", '
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    fail_if: list[str] = declare.option(
+        "--fail-if CONDITION",
+        'a condition that must not hold; `baseline` is A: "step_ms > baseline*1.05", '
         '"speedup_high < 1"',
+        default=[],
     )
-    gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
+    budget: Path | None = declare.option("--budget FILE", "limits in a TOML file", Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """What the command line says beside how to read."""
-
-    paths: list[str]
-    format: str
-    out: Path | None
-    step_ms: list[float]
-    scaling: bool
-    scaling_kind: str | None
-    fail_if: list[str]
-    budget: Path | None
-    recalibrate: Path | None = None
+    paths: list[str] = declare.paths(
+        "RUN", "run folder, traces, or a diagnosis as JSON; two or more"
+    )
+    format: str = declare.style(FORMATS)
+    out: Path | None = declare.option("-o/--out FILE", "write it to a file", Path)
+    step_ms: list[float] = declare.option(
+        "--step-ms MS",
+        "the step times without a profiler attached, one for each run in their order: "
+        "--step-ms 65.5 31.5",
+        step_time,
+        [],
+        nargs="+",
+        action="extend",
+    )
+    recalibrate: Path | None = declare.option(
+        "--recalibrate FILE",
+        "where A is a plan: keep what the run teaches it, for `plan --calibration FILE`",
+        Path,
+    )
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
+    hardware: Path | None = declare.hardware()
+    scaling: bool = declare.scaling("RUN is of another")
+    scaling_kind: str | None = declare.scaling_kind()
+    limits: Limits = declare.group(
+        Limits,
+        "gate",
+        "exit code 1, with the reasons on stderr, when a run does not keep a limit against A",
+    )
 
     @property
     def is_gated(self) -> bool:
-        return bool(self.fail_if) or self.budget is not None
+        return bool(self.limits.fail_if) or self.limits.budget is not None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, CompareOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options, reading = options_of(CompareOptions, arguments), reading_of(arguments)
+    options, reading = declare.options_of(CompareOptions, arguments), declare.reading_of(arguments)
     _refuse_contradictions(options)
     if options.scaling:
         return run_scaling(
@@ -154,7 +134,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan_of(options: CompareOptions) -> bytes | None:
     """The plan that runs are held against, where A is one."""
     from stepscope.cli.plan.learn import plan_bytes
-    from stepscope.errors import UsageError
 
     plan = plan_bytes(options.paths[0])
     if plan is None and options.recalibrate is not None:
@@ -190,8 +169,6 @@ def _say_uncompared(comparisons: Sequence[Comparison]) -> bool:
 
 
 def _refuse_contradictions(options: CompareOptions) -> None:
-    from stepscope.errors import UsageError
-
     num = len(options.paths)
     if num < 2:
         raise UsageError("compare needs two runs or more: stepscope compare BEFORE AFTER")
@@ -214,7 +191,6 @@ def _refuse_contradictions(options: CompareOptions) -> None:
 
 
 def _refuse_beside_scaling(options: CompareOptions) -> None:
-    from stepscope.errors import UsageError
     from stepscope.readers.remote import shown
 
     if options.is_gated:
@@ -238,7 +214,6 @@ def _refuse_beside_scaling(options: CompareOptions) -> None:
 def _side(path: str, reading: Options) -> tuple[CompareSide, str]:
     """One run, and its diagnosis as JSON, which is what a gate reads."""
     from stepscope.core.saved import load
-    from stepscope.errors import UsageError
     from stepscope.experiments.compare.saved import side_of_json
     from stepscope.experiments.compare.side import side_of
     from stepscope.pipeline.comparison import read_side
@@ -266,7 +241,7 @@ def _asked(options: CompareOptions) -> gating.Asked | None:
     if not options.is_gated:
         return None
     gated = gating.GateOptions(
-        fail_if=options.fail_if, budget=options.budget, baseline=options.paths[0]
+        fail_if=options.limits.fail_if, budget=options.limits.budget, baseline=options.paths[0]
     )
     return gating.read_asked(gated, OWN_NAMES)
 

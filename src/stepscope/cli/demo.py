@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from importlib import resources
 
+from stepscope.cli import options as declare
 from stepscope.cli.diagnose import print_diagnosis
-from stepscope.cli.options import FORMATS, add_format, add_verbose
 
 TRACE = "demo.pt.trace.json.gz"
 STEP_MS = 65.48
 """The step time of the recorded run with no profiler attached."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    format: str = declare.style((*declare.FORMATS, "brief"))
+    verbose: bool = declare.verbose()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_format(parser, (*FORMATS, "brief"))
-    add_verbose(parser)
+    declare.add_options(parser, DemoOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

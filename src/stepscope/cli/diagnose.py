@@ -14,27 +14,16 @@ import argparse
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import gate as gating
 from stepscope.cli import given_work
-from stepscope.cli.options import (
-    FORMATS,
-    add_all_findings,
-    add_format,
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_scaling,
-    add_verbose,
-    options_of,
-    reading_of,
-    run_name,
-    step_time,
-)
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import step_time
 from stepscope.cli.printing import print_document, put, say
 from stepscope.cli.scaling import run_scaling
-from stepscope.errors import InputError
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -44,56 +33,52 @@ MOST_COMMAND = 60
 """Characters of a command that stand on one line beside what it is for."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """Who reads the files."""
+
+    jobs: int | None = declare.jobs()
+    cluster: str | None = declare.option(
+        "--cluster ADDRESS", "read the files on a Dask cluster: its scheduler's address"
     )
-    add_format(parser, (*FORMATS, "brief"))
-    add_verbose(parser)
-    parser.add_argument(
-        "--step-ms",
-        type=step_time,
-        metavar="X",
-        action="append",
-        default=[],
-        help="the step time without a profiler attached, in ms; with --scaling once per run, in "
-        "their order",
-    )
-    add_all_findings(parser)
-    add_no_cache(parser)
-    add_scaling(parser, "PATH is a run of another")
-    who = parser.add_mutually_exclusive_group()
-    add_jobs(who)
-    who.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="read the files on a Dask cluster: its scheduler's address",
-    )
-    add_hardware(parser)
-    given_work.add_arguments(parser)
-    parser.add_argument(
-        "--timings",
-        action="store_true",
-        help="what each stage cost, as a table on stderr after the report",
-    )
-    gating.add_arguments(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseOptions:
-    """What the command line says beside how to read and what to gate."""
+    paths: list[str] = declare.paths(
+        "PATH",
+        "trace, folder of rank traces, tar, or a run: its folder or its name (last, last~1)",
+    )
+    format: str = declare.style((*declare.FORMATS, "brief"))
+    verbose: bool = declare.verbose()
+    step_ms: list[float] = declare.option(
+        "--step-ms X",
+        "the step time without a profiler attached, in ms; with --scaling once per run, in "
+        "their order",
+        step_time,
+        [],
+    )
+    all: bool = declare.all_findings()
+    no_cache: bool = declare.no_cache()
+    scaling: bool = declare.scaling("PATH is a run of another")
+    scaling_kind: str | None = declare.scaling_kind()
+    readers: Readers = declare.group(Readers)
+    hardware: Path | None = declare.hardware()
+    work: given_work.WorkOptions = declare.group(
+        given_work.WorkOptions, "for a log alone: how much of the peak was achieved"
+    )
+    timings: bool = declare.option(
+        "--timings", "what each stage cost, as a table on stderr after the report"
+    )
+    gate: gating.GateOptions = declare.group(
+        gating.GateOptions,
+        "gate",
+        "exit code 1, with the reasons on stderr, when the run does not keep a limit",
+    )
 
-    paths: list[str]
-    format: str
-    verbose: bool
-    step_ms: list[float]
-    all: bool
-    scaling: bool
-    scaling_kind: str | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, DiagnoseOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,24 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = options_of(DiagnoseOptions, arguments)
-    gated = options_of(gating.GateOptions, arguments)
-    _refuse_contradictions(options, gated)
+    options = declare.options_of(DiagnoseOptions, arguments)
+    _refuse_contradictions(options)
     if options.scaling:
-        reading = reading_of(arguments)
+        reading = declare.reading_of(arguments)
         return run_scaling(
             options.paths, options.step_ms, options.scaling_kind, reading, options.format
         )
-    asked = gating.read_asked(gated)
+    asked = gating.read_asked(options.gate)
 
     from stepscope.pipeline.recording import diagnose
 
-    reading = reading_of(arguments)
+    reading = declare.reading_of(arguments)
     baseline = None
     if asked is not None:
         baseline = gating.read_baseline(asked, lambda path: diagnose([path], reading))
     step_ms = options.step_ms[0] if options.step_ms else None
-    work = given_work.work_of(options_of(given_work.WorkOptions, arguments))
+    work = given_work.work_of(options.work)
     diagnosis = diagnose(options.paths, replace(reading, step_ms=step_ms, work=work))
     whole = None if options.verbose else _whole(options)
     if asked is None:
@@ -157,15 +141,13 @@ def _whole(options: DiagnoseOptions) -> str:
     return command if len(command) <= MOST_COMMAND else "the same command with -v"
 
 
-def _refuse_contradictions(options: DiagnoseOptions, gated: gating.GateOptions) -> None:
-    from stepscope.errors import UsageError
-
+def _refuse_contradictions(options: DiagnoseOptions) -> None:
     if options.scaling and options.all:
         raise UsageError(
             "--all is about findings, and --scaling compares runs without any: leave out one of "
             "the two"
         )
-    if options.scaling and gated.is_wanted:
+    if options.scaling and options.gate.is_wanted:
         raise UsageError(
             "--fail-if, --budget and --baseline are about one run's diagnosis, and --scaling "
             "compares several runs: gate each of them by itself"

@@ -7,22 +7,24 @@ when runs can be recorded here, else 1.
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import add_format
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document
 from stepscope.protocol.run_folder import RUNS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(RUNS),
-        metavar="DIR",
-        help=f"where runs would be kept (default: {RUNS}/)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    out: Path = declare.option(
+        "--out DIR", f"where runs would be kept (default: {RUNS}/)", Path, Path(RUNS)
     )
-    add_format(parser, ("text", "markdown"))
+    format: str = declare.style(("text", "markdown"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, DoctorOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from stepscope.cli.printing import put
+from stepscope.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stepscope.errors import UsageError
     from stepscope.rules.explanation import explain, first_lines
 
     if arguments.list or arguments.code is None:

@@ -17,16 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from stepscope.cli.options import (
-    add_all_findings,
-    add_jobs,
-    add_no_cache,
-    add_step_ms,
-    options_of,
-    reading_of,
-    run_name,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import put
+from stepscope.errors import InputError, StepscopeError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.analyses.rank_context import RankContext
@@ -45,50 +38,34 @@ ROOM_NS = 60_000_000_000
 """Before the first event, where a run's counters may begin before its recording does."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "form",
-        choices=("perfetto",),
-        metavar="perfetto",
-        help="what to write: perfetto, a timeline",
-    )
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="RUN",
-        help="trace, folder of rank traces, tar, or the folder of a run",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help=".pftrace or .json; .gz after it compresses",
-    )
-    add_step_ms(parser)
-    add_all_findings(parser)
-    add_no_cache(parser)
-    add_jobs(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What the command line says beside how to read."""
+    form: str = declare.option(
+        "perfetto", "what to write: perfetto, a timeline", choices=("perfetto",)
+    )
+    paths: list[str] = declare.paths(
+        "RUN", "trace, folder of rank traces, tar, or the folder of a run"
+    )
+    output: Path = declare.option(
+        "-o/--output FILE", ".pftrace or .json; .gz after it compresses", Path, required=True
+    )
+    step_ms: float | None = declare.step_ms()
+    all: bool = declare.all_findings()
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
 
-    paths: list[str]
-    output: Path
-    step_ms: float | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, ExportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import Recording
 
-    options = options_of(ExportOptions, arguments)
+    options = declare.options_of(ExportOptions, arguments)
     target = options.output
     _refuse_target(target)
-    with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
+    with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
         recording.refuse_untraced("A timeline is made of traces")
         _refuse_overwriting(target, recording.inputs.sources)
         diagnosis = recording.diagnosis
@@ -131,7 +108,6 @@ def _read(recording: Recording, diagnosis: Diagnosis) -> _Job:
 
     from stepscope.analyses.collectives.records import collective_records_of
     from stepscope.analyses.timeline.job_clock import RankClock, align
-    from stepscope.errors import InputError, StepscopeError
     from stepscope.readers.inputs import assign_ranks
 
     read = []
@@ -269,8 +245,6 @@ def _sampled(job: _Job, head: RankClock) -> list[Series]:
 
 
 def _refuse_target(target: Path) -> None:
-    from stepscope.errors import UsageError
-
     if not target.name.lower().endswith(PROTO + JSON):
         wanted = (
             "name it .pftrace (Perfetto's own form) or .json (Chrome's); .gz after either "
@@ -296,8 +270,6 @@ def _refuse_target(target: Path) -> None:
 
 
 def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
-    from stepscope.errors import UsageError
-
     for source in sources:
         if isinstance(source.stem, Path) and target.exists() and target.samefile(source.stem):
             raise UsageError(f"{target} is the trace that is read: name another file with -o")
@@ -307,7 +279,6 @@ def _refuse_overwriting(target: Path, sources: Sequence[Source]) -> None:
 def _open(target: Path, origin_wall_ns: int) -> Iterator[Writer]:
     """A writer of the form that the name asks for. The file is there when all of it is written, or
     not at all."""
-    from stepscope.errors import UsageError
     from stepscope.report.perfetto.json import JsonWriter
     from stepscope.report.perfetto.proto import ProtoWriter
 

@@ -19,15 +19,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_format, add_hardware, run_path
-from stepscope.cli.printing import print_document, put, say
+from stepscope.cli import options as declare
+from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
-from stepscope.cli.run import new_folder
+from stepscope.cli.run import keep_result, new_folder
 from stepscope.cli.verify.command import UNPROVEN_CODE, exit_code
-from stepscope.cli.verify.options import Measuring, Proof, add_measuring, measuring_of
+from stepscope.cli.verify.options import Measuring, Proof, words_of
 from stepscope.errors import InputError, StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
-from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,73 +43,34 @@ RESULT_FILE = "fix.json"
 INTERRUPTED_CODE = 130
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run_folder",
-        type=run_path,
-        metavar="RUN",
-        help="the folder of a run that `stepscope run` recorded",
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="run it for real: try, prove, keep or revert"
-    )
-    parser.add_argument(
-        "--command", metavar="CMD", help="the command to run, in quotes (default: the run's own)"
-    )
-    parser.add_argument(
-        "--most", type=int, default=8, metavar="N", help="findings to try (default: 8)"
-    )
-    parser.add_argument(
-        "--allow-numerics",
-        action="store_true",
-        help="fixes may change what is computed: TF32, for one",
-    )
-    parser.add_argument(
-        "--no-check",
-        action="store_true",
-        help="do not compare what is computed: three runs less for each finding",
-    )
-    add_measuring(parser)
-    add_hardware(parser)
-    add_format(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"where the runs are kept (default: a dated folder in {RUNS}/)",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line says."""
 
-    run_folder: Path
-    command: str | None
-    is_run: bool
-    """Whether fixes are tried, and not only listed."""
-    most: int
-    allows_numerics: bool
-    with_check: bool
-    measuring: Measuring
-    hardware: Path | None
-    style: str
-    out: Path | None
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        run_folder=arguments.run_folder,
-        command=arguments.command,
-        is_run=arguments.verify,
-        most=max(arguments.most, 0),
-        allows_numerics=arguments.allow_numerics,
-        with_check=not arguments.no_check,
-        measuring=measuring_of(arguments),
-        hardware=arguments.hardware,
-        style=arguments.format,
-        out=arguments.out,
+    run_folder: Path = declare.option(
+        "RUN", "the folder of a run that `stepscope run` recorded", declare.run_path
     )
+    is_run: bool = declare.option("--verify", "run it for real: try, prove, keep or revert")
+    command: str | None = declare.option(
+        "--command CMD", "the command to run, in quotes (default: the run's own)"
+    )
+    most: int = declare.option("--most N", "findings to try (default: 8)", int, 8)
+    allows_numerics: bool = declare.option(
+        "--allow-numerics", "fixes may change what is computed: TF32, for one"
+    )
+    with_check: bool = declare.option(
+        "--no-check",
+        "do not compare what is computed: three runs less for each finding",
+        action="store_false",
+    )
+    measuring: Measuring = declare.group(Measuring, "how long")
+    hardware: Path | None = declare.hardware()
+    style: str = declare.style()
+    out: Path | None = declare.out_folder()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, Options)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,9 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.pipeline.recording import diagnose
     from stepscope.protocol.secrets import masked_words
     from stepscope.protocol.settings import SETTINGS
+    from stepscope.report.fix.json import fixed_json
+    from stepscope.report.fix.view import fixed_document
     from stepscope.rules.judge_job import FIXES
 
-    options = options_of(arguments)
+    options = declare.options_of(Options, arguments)
     budget_s = options.measuring.budget_s
     budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
     command = command_of(options.run_folder, options.command)
@@ -139,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{options.run_folder}: {FIXES} is not known: {unjudged.reason}; {unjudged.needs}"
         )
     policy = FixPolicy(
-        most=options.most,
+        most=max(options.most, 0),
         allows_numerics=options.allows_numerics,
         unable=unable(SETTINGS, command, {}),
     )
@@ -149,13 +111,13 @@ def run(arguments: argparse.Namespace) -> int:
             propose(diagnosis.findings, _local_ranks(diagnosis), policy),
             diagnosis.step.ms,
         )
-        _print(plan, options.style)
+        print_answer(plan, options.style, fixed_json, fixed_document)
         is_open = any(attempt.knobs and attempt.outcome == "not tried" for attempt in plan.attempts)
         return 0 if is_open else 1
     say(f"running, many times: {shlex.join(masked_words(command))} (in {Path.cwd()})")
     with ended_as_by_hand():
         result = _Loop(options, command, diagnosis, policy, budget).fixed()
-    _print(result, options.style)
+    print_answer(result, options.style, fixed_json, fixed_document)
     if result.is_interrupted:
         return INTERRUPTED_CODE
     if result.whole is None:
@@ -177,13 +139,7 @@ def command_of(folder: Path, given: str | None) -> tuple[str, ...]:
     from stepscope.readers.run_folder.folder import read_run
 
     if given is not None:
-        try:
-            words = tuple(shlex.split(given))
-        except ValueError as problem:
-            raise UsageError(f"--command {given!r} is not a command line: {problem}") from None
-        if not words:
-            raise UsageError("--command is empty; give the command that starts the job, in quotes")
-        return words
+        return words_of(given, "--command")
     recorded = read_run(folder).metadata.get("command")
     is_words = isinstance(recorded, list) and all(isinstance(word, str) for word in recorded)
     if not recorded or not is_words:
@@ -260,10 +216,7 @@ class _Loop:
             is_interrupted=is_interrupted,
         )
         if self._count:
-            try:
-                (self._folder / RESULT_FILE).write_text(fixed_json(result) + "\n", encoding="utf-8")
-            except OSError as problem:
-                say(f"{self._folder / RESULT_FILE} could not be written: {problem.strerror}")
+            keep_result(self._folder / RESULT_FILE, fixed_json(result))
         return result
 
     def _next(self, name: str) -> Path:
@@ -365,14 +318,3 @@ def _local_ranks(diagnosis: Diagnosis) -> int:
     run_facts = diagnosis.facts.run
     ranks = () if run_facts is None else run_facts.ranks
     return next((rank.local_ranks for rank in ranks if rank.local_ranks), 1)
-
-
-def _print(result: Fixed, style: str) -> None:
-    if style == "json":
-        from stepscope.report.fix.json import fixed_json
-
-        put(fixed_json(result) + "\n")
-    else:
-        from stepscope.report.fix.view import fixed_document
-
-        print_document(fixed_document(result), style)

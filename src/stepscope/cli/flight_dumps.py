@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.errors import StepscopeError
 from stepscope.process.table import PROC, Process, rank_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def find_hang_of(ranks: Sequence[Process]) -> tuple[Hang | None, str]:
         return None, ""
 
     from stepscope.analyses.collectives.hang import find_hang
-    from stepscope.errors import StepscopeError
     from stepscope.readers.flight.dump import read
     from stepscope.readers.source import Source
 

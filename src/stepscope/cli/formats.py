@@ -6,15 +6,22 @@ FILE, where one is given, is looked at: what it is, what it would show, or what 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.cli.options import add_format, run_path
+from stepscope.cli import options as declare
 from stepscope.cli.printing import print_document, put
+from stepscope.errors import StepscopeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatsOptions:
+    files: list[Path] = declare.option("FILE", "a file to look at", declare.run_path, nargs="*")
+    format: str = declare.style()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", type=run_path, metavar="FILE", help="a file to look at")
-    add_format(parser)
+    declare.add_options(parser, FormatsOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,7 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _look(files: list[Path]) -> int:
     """One line for each file; 1 where one of them is not known."""
-    from stepscope.errors import StepscopeError
     from stepscope.readers.inputs import find_sources
     from stepscope.readers.open_trace import read_trace
     from stepscope.report.formats import source_words

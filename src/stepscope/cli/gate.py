@@ -3,7 +3,6 @@ are compared with."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -11,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.options import run_name
+from stepscope.cli import options as declare
 from stepscope.cli.printing import say
+from stepscope.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.diagnosis import Diagnosis
@@ -30,9 +30,18 @@ IS_SAVED = re.compile(rb'"format"\s*:\s*"stepscope\.saved-diagnosis/')
 class GateOptions:
     """What the command line says about limits."""
 
-    fail_if: list[str]
-    budget: Path | None
-    baseline: str | None
+    fail_if: list[str] = declare.option(
+        "--fail-if CONDITION",
+        'a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
+        "several times",
+        default=[],
+    )
+    budget: Path | None = declare.option("--budget FILE", "limits in a TOML file", Path)
+    baseline: str | None = declare.option(
+        "--baseline PATH",
+        "what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
+        declare.run_name,
+    )
 
     @property
     def is_wanted(self) -> bool:
@@ -50,27 +59,6 @@ class Asked:
     baseline: str | None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gate = parser.add_argument_group(
-        "gate", "exit code 1, with the reasons on stderr, when the run does not keep a limit"
-    )
-    gate.add_argument(
-        "--fail-if",
-        metavar="CONDITION",
-        action="append",
-        default=[],
-        help='a condition that must not hold, such as "step_ms > baseline*1.05"; may be given '
-        "several times",
-    )
-    gate.add_argument("--budget", type=Path, metavar="FILE", help="limits in a TOML file")
-    gate.add_argument(
-        "--baseline",
-        type=run_name,
-        metavar="PATH",
-        help="what `baseline` stands for: an earlier diagnosis in JSON, a run, or a trace",
-    )
-
-
 def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked | None:
     """The gate that these options ask for; None when they ask for none. Mistakes are reported
     before anything is measured.
@@ -81,7 +69,6 @@ def read_asked(options: GateOptions, more_names: Collection[str] = ()) -> Asked 
         return None
     from stepscope.core.gate import Budget, Check, parse
     from stepscope.core.toml_text import read_toml
-    from stepscope.errors import UsageError
     from stepscope.report.gate import known_names
     from stepscope.rules.registry import RULES
 
@@ -121,7 +108,6 @@ def read_baseline(
     else diagnosed."""
     if asked.baseline is None:
         return None
-    from stepscope.errors import InputError
     from stepscope.readers.remote import shown
     from stepscope.report.diagnosis.json import to_json
     from stepscope.report.gate import read_quantities
@@ -225,7 +211,6 @@ def _limit(name: str, value: Any, where: str, names: frozenset[str]) -> Check:
     """`step_ms = 70` allows at most that; a text may begin with another comparison (`mfu = ">=
     0.4"`)."""
     from stepscope.core.gate import COMPARISONS, Check, parse
-    from stepscope.errors import UsageError
     from stepscope.report.gate import MORE_IS_BETTER
 
     if isinstance(value, bool) or not isinstance(value, str | int | float):

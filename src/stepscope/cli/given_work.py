@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.peak import GivenWork
@@ -12,24 +15,17 @@ if TYPE_CHECKING:
 USUAL = ("bf16", "fp16")
 MOST = 1 << 40
 """Tokens of a sequence or sequences of a step that are no slip."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("for a log alone: how much of the peak was achieved")
-    group.add_argument("--devices", metavar="CLUSTER", help="8x8xH100, 64xA100-40GB, or H100")
-    group.add_argument(
-        "--model", metavar="MODEL", help="a name, a config.json, or a size such as 10b"
-    )
-    group.add_argument("--seq", type=_whole, metavar="N", help="tokens of a sequence")
-    group.add_argument("--global-batch", type=_whole, metavar="N", help="sequences of a step")
+_whole = whole("a whole number above 0", most=MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    devices: str | None
-    model: str | None
-    seq: int | None
-    global_batch: int | None
+    devices: str | None = declare.option("--devices CLUSTER", "8x8xH100, 64xA100-40GB, or H100")
+    model: str | None = declare.option(
+        "--model MODEL", "a name, a config.json, or a size such as 10b"
+    )
+    seq: int | None = declare.option("--seq N", "tokens of a sequence", _whole)
+    global_batch: int | None = declare.option("--global-batch N", "sequences of a step", _whole)
 
 
 def work_of(options: WorkOptions) -> GivenWork | None:
@@ -44,7 +40,6 @@ def work_of(options: WorkOptions) -> GivenWork | None:
         return None
 
     from stepscope.core.peak import GivenWork
-    from stepscope.errors import UsageError
     from stepscope.planner.catalog import find_model
     from stepscope.planner.cluster_parse import parse_cluster
     from stepscope.planner.flops import model_flops_per_token
@@ -71,9 +66,3 @@ def work_of(options: WorkOptions) -> GivenWork | None:
         peak_flops=peaks[precision],
         step_flops=flops,
     )
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:20]) <= MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)

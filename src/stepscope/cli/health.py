@@ -10,7 +10,6 @@ of its own.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 import time
@@ -20,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import options_of
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import real
 from stepscope.cli.printing import print_document, say
 from stepscope.cli.progress import progress_bar
-from stepscope.cli.run import command_of, new_folder
+from stepscope.cli.run import command_of, new_folder, refuse_unrunnable
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.protocol.options import Options as RecordingOptions
 
 if TYPE_CHECKING:
@@ -40,44 +41,34 @@ SAY_S = 2.0
 PATIENCE_STEPS = 10
 """Further steps in which a recording that has not come may still come."""
 CODES = {"ok": 0, "bad": 1, "not known": 2}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        default=600.0,
-        metavar="S",
-        help="seconds the job may take (default: 600)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="keep the recording there (default: it is not kept)"
-    )
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
-    )
+_seconds = real(
+    "a number of seconds; give a number above 0, such as 600", lambda value: 0 < value < 1e7
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions:
-    command: list[str]
-    timeout: float
-    """Seconds."""
-    out: Path | None
+    timeout_s: float = declare.option(
+        "--timeout S", "seconds the job may take (default: 600)", _seconds, 600.0
+    )
+    out: Path | None = declare.option(
+        "--out DIR", "keep the recording there (default: it is not kept)", Path
+    )
+    command: tuple[str, ...] = declare.command()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, HealthOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.analyses.run.health import health
-    from stepscope.errors import UsageError
 
-    options = options_of(HealthOptions, arguments)
+    options = declare.options_of(HealthOptions, arguments)
     command = command_of(options.command, "stepscope health -- torchrun train.py")
-    if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
-        )
+    refuse_unrunnable(command)
     with _folder(options.out) as folder:
-        answer = health(_try(folder, command, options.timeout))
+        answer = health(_try(folder, command, options.timeout_s))
     _print(answer)
     return CODES[answer.state]
 
@@ -88,7 +79,6 @@ def _try(folder: Path, command: Sequence[str], timeout_s: float) -> Outcome:
     from stepscope.analyses.run.health import Outcome, expected_ranks
     from stepscope.analyses.run.liveness import liveness
     from stepscope.core.live import SILENT
-    from stepscope.errors import UsageError
     from stepscope.process.job import run_owned
     from stepscope.process.launch import environment, finish, prepare
 
@@ -185,7 +175,6 @@ def _is_enough(tail: RunTail) -> bool:
 
 
 def _findings(folder: Path) -> tuple[tuple[Finding, ...] | None, str]:
-    from stepscope.errors import StepscopeError
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.recording import diagnose
 
@@ -212,15 +201,3 @@ def _print(answer: Health) -> None:
     from stepscope.report.health import health_document
 
     print_document(health_document(answer))
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e7:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; give a number above 0, such as 600"
-        )
-    return value

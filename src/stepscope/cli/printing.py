@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TextIO, TypeVar
 
 from stepscope.process.stderr import harmless, note, say
 
 if TYPE_CHECKING:
     from stepscope.report.document.blocks import Document
 
-__all__ = ["Parser", "harmless", "note", "print_document", "progress", "put", "say"]
+__all__ = ["Parser", "harmless", "note", "print_answer", "print_document", "progress", "put", "say"]
+T = TypeVar("T")
 PIECE = 1 << 16
 """Characters that are made harmless at once: each copy of them is memory."""
 CLEAR_LINE = "\r\033[K"
@@ -71,3 +73,13 @@ def print_document(document: Document, style: str = "text") -> None:
         show(document, console)
     else:
         put(to_text(document))
+
+
+def print_answer(
+    answer: T, style: str, to_json: Callable[[T], str], to_document: Callable[[T], Document]
+) -> None:
+    """As JSON where that is the style; else as a document."""
+    if style == "json":
+        put(to_json(answer) + "\n")
+    else:
+        print_document(to_document(answer), style)

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import (
-    add_hardware,
-    add_jobs,
-    add_no_cache,
-    add_step_ms,
-    options_of,
-    reading_of,
-    run_name,
-)
+from stepscope.cli import options as declare
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import UsageError
 from stepscope.protocol.untrusted import is_regular, read_regular
 
 if TYPE_CHECKING:
@@ -35,42 +28,23 @@ KEPT = re.compile(rb'"schema"\s*:\s*"stepscope\.')
 """How JSON of ours is recognized. A profile of a job may name our modules, and is none."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="run, traces, other tools' recordings, or a diagnosis as JSON",
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        default=Path("report.html"),
-        metavar="FILE",
-        help="default: report.html",
-    )
-    add_step_ms(parser)
-    parser.add_argument(
-        "--roofs",
-        type=Path,
-        metavar="FILE",
-        help="the machine's measured roofs as JSON (default: datasheets)",
-    )
-    add_hardware(parser)
-    add_no_cache(parser)
-    add_jobs(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
-    """What the command line says beside how to read."""
+    paths: list[str] = declare.paths(
+        "PATH", "run, traces, other tools' recordings, or a diagnosis as JSON"
+    )
+    out: Path = declare.option("-o/--out FILE", "default: report.html", Path, Path("report.html"))
+    step_ms: float | None = declare.step_ms()
+    roofs: Path | None = declare.option(
+        "--roofs FILE", "the machine's measured roofs as JSON (default: datasheets)", Path
+    )
+    hardware: Path | None = declare.hardware()
+    no_cache: bool = declare.no_cache()
+    jobs: int | None = declare.jobs()
 
-    paths: list[str]
-    out: Path
-    step_ms: float | None
-    roofs: Path | None
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, ReportOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.report.html import render_page
     from stepscope.report.html.model import page_of, page_of_document
 
-    options = options_of(ReportOptions, arguments)
+    options = declare.options_of(ReportOptions, arguments)
     kept = _kept_diagnosis(options.paths)
     if kept is not None:
         page = page_of_document(kept)
     else:
         rates = None if options.roofs is None else read_roofs(options.roofs)
-        with Recording(options.paths, reading_of(arguments, options.step_ms)) as recording:
+        with Recording(options.paths, declare.reading_of(arguments, options.step_ms)) as recording:
             _ = recording.diagnosis  # Reading and judging have bars of their own.
             with followed("drawing", 3) as advance:
                 recorded = page_of_recording(recording, rates)
@@ -101,8 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def write(text: str, path: Path) -> None:
     """Whole or not at all: a report that breaks off in the middle is none."""
-    from stepscope.errors import UsageError
-
     if path.is_dir():
         raise UsageError(f"{path} is a folder. Name the file: -o {path / 'report.html'}")
     try:

@@ -13,14 +13,16 @@ import argparse
 import shlex
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_hardware, add_verbose
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import whole
 from stepscope.cli.printing import say
 from stepscope.cli.watch import beside_job as watching
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.stderr import drop
 from stepscope.protocol.options import Options as RecordingOptions
 from stepscope.protocol.run_folder import RUNS
@@ -33,115 +35,78 @@ NO_SCRIPT = 2
 PYTHON_FLAGS = frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-q", "-v", "-P"})
 NOT_FOUND = 127
 """What a shell gives for a command that is not there."""
+_count = whole("a number of steps; give 1 or more")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"where to keep the run (default: a dated folder in {RUNS}/)",
-    )
-    add_recording(parser)
-    watching.add_arguments(parser)
-    add_hardware(parser)
-    add_verbose(parser)
-    parser.add_argument("--no-diagnose", action="store_true", help="record, and leave it at that")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what starts the job"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What is recorded, when, and where it is kept."""
 
-
-def add_recording(parser: argparse.ArgumentParser) -> None:
-    """Options of what is recorded, and when."""
-    parser.add_argument(
-        "--start-step",
-        type=_count,
-        metavar="N",
-        help="the step to record from (default: the first good moment after 15 steps)",
+    out: Path | None = declare.option(
+        "--out DIR", f"where to keep the run (default: a dated folder in {RUNS}/)", Path
     )
-    parser.add_argument(
-        "--steps", type=_count, default=3, metavar="N", help="steps in a recording (default: 3)"
+    start_step: int | None = declare.option(
+        "--start-step N",
+        "the step to record from (default: the first good moment after 15 steps)",
+        _count,
     )
-    parser.add_argument(
-        "--windows", type=_count, default=1, metavar="N", help="recordings to make (default: 1)"
+    num_steps: int = declare.option("--steps N", "steps in a recording (default: 3)", _count, 3)
+    num_windows: int = declare.option("--windows N", "recordings to make (default: 1)", _count, 1)
+    every_steps: int = declare.option(
+        "--every N", "steps between two of them (default: 1000)", _count, 1000
     )
-    parser.add_argument(
-        "--every",
-        type=_count,
-        default=1000,
-        metavar="N",
-        help="steps between two of them (default: 1000)",
+    modules: bool = declare.option(
+        "--modules", "mark modules in the recording: findings then name them"
     )
-    parser.add_argument(
-        "--modules",
-        action="store_true",
-        help="mark modules in the recording: findings then name them",
+    stacks: bool = declare.option(
+        "--stacks", "record Python's stacks too: findings then name lines of code"
     )
-    parser.add_argument(
-        "--stacks",
-        action="store_true",
-        help="record Python's stacks too: findings then name lines of code",
-    )
-    parser.add_argument("--memory", action="store_true", help="record allocations too")
+    memory: bool = declare.option("--memory", "record allocations too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says."""
+    """What the command line says beside what is recorded and watched."""
 
-    command: tuple[str, ...]
-    out: Path | None
-    recording: RecordingOptions
-    watching: watching.Options
-    hardware: Path | None
-    is_diagnosed: bool
-    verbose: bool
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        command=command_of(arguments.command),
-        out=arguments.out,
-        recording=RecordingOptions(
-            start_step=arguments.start_step,
-            num_steps=arguments.steps,
-            num_windows=arguments.windows,
-            every_steps=arguments.every,
-            stacks=arguments.stacks,
-            modules=arguments.modules,
-            memory=arguments.memory,
-        ),
-        watching=watching.options_of(arguments),
-        hardware=arguments.hardware,
-        is_diagnosed=not arguments.no_diagnose,
-        verbose=arguments.verbose,
+    hardware: Path | None = declare.hardware()
+    verbose: bool = declare.verbose()
+    is_diagnosed: bool = declare.option(
+        "--no-diagnose", "record, and leave it at that", action="store_false"
     )
+    command: tuple[str, ...] = declare.command()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, Recorded)
+    watching.add_arguments(parser)
+    declare.add_options(parser, Options)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.readers.system.hardware_file import read_hardware
 
-    options = options_of(arguments)
-    if shutil.which(options.command[0]) is None:
-        say(
-            f"{options.command[0]} is not a command that can be run here. Is it spelled right, "
-            "and on PATH?"
-        )
+    options = declare.options_of(Options, arguments)
+    watched = watching.options_of(arguments)
+    recorded = asdict(declare.options_of(Recorded, arguments))
+    command, out = command_of(options.command), recorded.pop("out")
+    try:
+        refuse_unrunnable(command)
+    except UsageError as problem:
+        say(problem)
         return NOT_FOUND
-    script = missing_script(options.command)
+    script = missing_script(command)
     if script is not None:
         say(f"{script} is not in {Path.cwd()}: the job cannot start. Is its path right?")
         return NO_SCRIPT
     if options.hardware is not None:
         # Said before the job starts, not after it.
         read_hardware(options.hardware)
-    folder = new_folder(options.out)
+    folder = new_folder(out)
     code = record(
         folder,
-        options.command,
-        options.recording,
-        watch=lambda: watching.Watching(folder, options.watching),
+        command,
+        RecordingOptions(**recorded),
+        watch=lambda: watching.Watching(folder, watched),
     )
     if options.is_diagnosed:
         diagnose_run(folder, options.hardware, verbose=options.verbose)
@@ -164,13 +129,17 @@ def missing_script(command: Sequence[str]) -> str | None:
 def command_of(
     words: Sequence[str], example: str = "stepscope run -- python train.py"
 ) -> tuple[str, ...]:
-    """What stands after the two dashes."""
-    from stepscope.errors import UsageError
-
-    command = tuple(words[1:] if words[:1] == ["--"] else words)
-    if not command:
+    """What stood after the two dashes."""
+    if not words:
         raise UsageError(f"no command was given. Write it after two dashes: {example}")
-    return command
+    return tuple(words)
+
+
+def refuse_unrunnable(command: Sequence[str]) -> None:
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
+        )
 
 
 def record(
@@ -219,7 +188,6 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
 
     from stepscope.cli.progress import progress_bar
     from stepscope.cli.report import keep
-    from stepscope.errors import StepscopeError
     from stepscope.pipeline.options import Options
     from stepscope.pipeline.page import page_of_recording
     from stepscope.pipeline.recording import Recording
@@ -267,10 +235,17 @@ def diagnose_run(folder: Path, hardware: Path | None = None, *, verbose: bool = 
         )
 
 
+def keep_result(path: Path, text: str) -> None:
+    """What was measured cannot be measured again: a full disk is reported, and the report still
+    printed."""
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as problem:
+        say(f"{path} could not be written: {problem.strerror}")
+
+
 def new_folder(out: Path | None) -> Path:
     """Where runs are kept: as given, if nothing is there, else a dated folder."""
-    from stepscope.errors import UsageError
-
     folder = out or dated(Path(RUNS))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
@@ -287,9 +262,3 @@ def dated(parent: Path) -> Path:
     while folder.exists():
         folder, number = parent / f"{name}-{number}", number + 1
     return folder
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps; give 1 or more")
-    return int(text)

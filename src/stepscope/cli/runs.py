@@ -16,12 +16,14 @@ import os
 import re
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import count
-from stepscope.cli.options import add_format
 from stepscope.cli.printing import note, print_document, put
+from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
@@ -33,16 +35,16 @@ AGE = re.compile(r"(\d{1,6})([dhm])", re.ASCII)
 AGE_NS = {"d": 86_400 * 10**9, "h": 3_600 * 10**9, "m": 60 * 10**9}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--in",
-        dest="folder",
-        type=Path,
-        default=Path(RUNS),
-        metavar="DIR",
-        help=f"where the runs are kept (default: {RUNS})",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOptions:
+    folder: Path = declare.option(
+        "--in DIR", f"where the runs are kept (default: {RUNS})", Path, Path(RUNS)
     )
-    add_format(parser)
+    format: str = declare.style()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, RunsOptions)
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION")
     tag = actions.add_parser("tag", help="give a run a name that stays")
     tag.add_argument("name", metavar="NAME", help="letters, digits, - _ .")
@@ -86,7 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tag(folder: Path, name: str, text: str) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import LAST, NAME, read_tags, resolve, write_tags
 
     if NAME.fullmatch(name) is None or LAST.fullmatch(name) is not None:
@@ -117,7 +118,6 @@ def _seen_from(path: Path, folder: Path) -> str:
 
 
 def _untag(folder: Path, name: str) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import read_tags, write_tags
 
     tags = read_tags(folder)
@@ -130,7 +130,6 @@ def _untag(folder: Path, name: str) -> int:
 
 
 def _prune(folder: Path, arguments: argparse.Namespace) -> int:
-    from stepscope.errors import UsageError
     from stepscope.readers.run_folder.kept_runs import kept_runs
     from stepscope.report.runs import pruned_document, runs_json
 
@@ -170,8 +169,6 @@ def prunable(
 
 def _remove(folder: Path, entry: RunEntry) -> None:
     """A folder that lies in ours, by its name alone; rmtree follows no link."""
-    from stepscope.errors import UsageError
-
     assert os.sep not in entry.name
     try:
         shutil.rmtree(folder / entry.name)

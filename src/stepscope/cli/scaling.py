@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_document, put
+from stepscope.cli.printing import print_answer
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ def run_scaling(
     options: Options,
     style: str,
 ) -> int:
-    print_scaling(scale_paths(paths, steps_ms, kind, options), style)
+    from stepscope.report.scaling.json import scaling_json
+    from stepscope.report.scaling.view import scaling_document
+
+    scaling = scale_paths(paths, steps_ms, kind, options)
+    print_answer(scaling, style, scaling_json, scaling_document)
     return 0
 
 
@@ -68,14 +72,3 @@ def _refuse_same_width(runs: Sequence[WidthRun], run: WidthRun) -> None:
             wide = "1 rank" if run.width == 1 else f"{run.width} ranks"
             why = "--scaling needs runs of different widths; leave one of them out"
             raise UsageError(f"{other.path} and {run.path} are both {wide} wide ({source}). {why}")
-
-
-def print_scaling(scaling: Scaling, style: str) -> None:
-    if style == "json":
-        from stepscope.report.scaling.json import scaling_json
-
-        put(scaling_json(scaling) + "\n")
-        return
-    from stepscope.report.scaling.view import scaling_document
-
-    print_document(scaling_document(scaling))

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from stepscope.cli.printing import note, put
+from stepscope.errors import UsageError
 
 FILE = "SKILL.md"
 FOLDER = "stepscope"
@@ -41,8 +42,6 @@ def skill_text() -> str:
 
 
 def _install(text: str, path: Path, *, is_forced: bool) -> None:
-    from stepscope.errors import UsageError
-
     try:
         if path.exists() and path.read_text(encoding="utf-8") != text and not is_forced:
             raise UsageError(f"{path} is there and not the same: --force replaces it")

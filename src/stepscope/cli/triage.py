@@ -18,9 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from stepscope.cli import options as declare
 from stepscope.cli.attach import find_ranks, is_rank
-from stepscope.cli.options import add_format, options_of
-from stepscope.cli.printing import print_document, put
+from stepscope.cli.option_types import real
+from stepscope.cli.printing import print_answer
+from stepscope.errors import InputError, StepscopeError
 
 if TYPE_CHECKING:
     from stepscope.core.recordings.nccl import NcclLog
@@ -31,50 +33,35 @@ if TYPE_CHECKING:
 MOST_SAMPLED = 4
 """Ranks that py-spy looks into: each takes some of a core."""
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "targets",
-        nargs="*",
-        metavar="TARGET",
-        help="a process, a job's number, a run's folder, or files (default: this machine's job)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=_seconds,
-        default=30.0,
-        metavar="S",
-        help="how long to look (default: 30)",
-    )
-    parser.add_argument(
-        "--flame",
-        type=Path,
-        metavar="FILE",
-        help="write py-spy's samples of the ranks there, as a flame graph (SVG)",
-    )
-    add_format(parser)
+_seconds = real(
+    "a number of seconds; give one from 0.5 to 3600", lambda value: 0.5 <= value <= 3600
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriageOptions:
-    targets: list[str]
-    seconds: float
-    flame: Path | None
-    format: str
+    targets: list[str] = declare.option(
+        "TARGET",
+        "a process, a job's number, a run's folder, or files (default: this machine's job)",
+        nargs="*",
+    )
+    seconds: float = declare.option("--seconds S", "how long to look (default: 30)", _seconds, 30.0)
+    flame: Path | None = declare.option(
+        "--flame FILE", "write py-spy's samples of the ranks there, as a flame graph (SVG)", Path
+    )
+    format: str = declare.style()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, TriageOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = options_of(TriageOptions, arguments)
+    from stepscope.report.triage import to_json, triage_document
+
+    options = declare.options_of(TriageOptions, arguments)
     triage = answer(options.targets, options.seconds, options.flame)
-    if options.format == "json":
-        from stepscope.report.triage import to_json
-
-        put(to_json(triage) + "\n")
-    else:
-        from stepscope.report.triage import triage_document
-
-        print_document(triage_document(triage), options.format)
+    print_answer(triage, options.format, to_json, triage_document)
     return 0
 
 
@@ -123,7 +110,6 @@ def sampled(
     """py-spy beside what is done meanwhile; afterwards the two lists have what it saw, and why it
     saw no more."""
     from stepscope.cli.py_spy import Sampling, find_spy
-    from stepscope.errors import StepscopeError
     from stepscope.readers.host.profile import read
     from stepscope.readers.source import Source
 
@@ -161,7 +147,6 @@ def sampled(
 def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list[str]]:
     """What other tools wrote of the machine, and NCCL's logs among it."""
     from stepscope.core.recordings.system import SystemReport
-    from stepscope.errors import InputError
     from stepscope.pipeline.recording import Recording
     from stepscope.readers.nccl.log import read as read_nccl_logs
 
@@ -181,8 +166,6 @@ def read_files(paths: Sequence[str]) -> tuple[SystemReport, NcclLog | None, list
 
 def _told_apart(targets: Sequence[str]) -> tuple[list[str], list[Process]]:
     """Paths of files, and the ranks of what runs."""
-    from stepscope.errors import InputError
-
     paths: list[str] = []
     ranks: dict[int, Process] = {}
     for target in targets:
@@ -233,7 +216,6 @@ def _pids_of_run(path: Path) -> list[int] | None:
 
 def find_job(running: dict[int, Process] | None = None) -> list[Process]:
     """The ranks of this machine's job. InputError where there is none, or more than one."""
-    from stepscope.errors import InputError
     from stepscope.process.table import processes
 
     everyone = processes() if running is None else running
@@ -258,15 +240,3 @@ def find_job(running: dict[int, Process] | None = None) -> list[Process]:
             f"several jobs run here, started by {named}. Name one: stepscope triage PID"
         )
     return ranks
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.5 <= value <= 3600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds; give one from 0.5 to 3600"
-        )
-    return value

@@ -17,26 +17,23 @@ from stepscope.report.document.blocks import (
     Block,
     Code,
     Column,
-    Document,
     Headline,
     Section,
     Table,
+    as_document,
     notes,
     numbers,
 )
-from stepscope.report.units import NBSP
+from stepscope.report.units import NBSP, scaled
 
 WIDTH = 60
 HEIGHT = 10
 MARKS = "oxv+#*"
 
 
-def calibration_document(calibrated: Calibrated) -> Document:
+@as_document
+def calibration_document(calibrated: Calibrated) -> Iterator[Block]:
     """All of it."""
-    return tuple(_blocks(calibrated))
-
-
-def _blocks(calibrated: Calibrated) -> Iterator[Block]:
     yield Headline(command="stepscope calibrate", text=_machine(calibrated))
     made = (
         *_gemms(calibrated),
@@ -63,25 +60,15 @@ def _section(title: str, titles: Sequence[str], rows: Sequence[tuple[str, ...]])
 
 def size_text(size: float) -> str:
     """1536 as `1.5 KB`; powers of 1024, as is usual for sizes of messages."""
-    for unit in ("B", "KB", "MB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GB"
+    return scaled(size, ((2**30, "GB"), (2**20, "MB"), (2**10, "KB"), (1, "B")))
 
 
 def time_text(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    return scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
 def rate_text(rate: float) -> str:
-    for unit, scale in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6)):
-        if rate >= scale:
-            return f"{rate / scale:.3g} {unit}"
-    return f"{rate / 1e3:.3g} KB/s"
+    return scaled(rate, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "KB/s")))
 
 
 def flops_text(rate: float) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stepscope.readers.system.this_machine import MachineCheck
 from stepscope.report.document.blocks import (
     Block,
     Cell,
     Column,
-    Document,
     Facts,
     Headline,
     Section,
     Table,
     Tone,
+    as_document,
 )
 
 TONES: dict[str, Tone] = {"yes": "good", "partly": "warn", "no": "bad", "not here": "quiet"}
 
 
-def doctor_document(checks: Sequence[MachineCheck]) -> Document:
+@as_document
+def doctor_document(checks: Sequence[MachineCheck]) -> Iterator[Block]:
     """The answer, each check, and what to do."""
     lacking = [check for check in checks if check.is_needed and check.state == "no"]
     text = "Runs can be recorded here."
@@ -30,11 +31,8 @@ def doctor_document(checks: Sequence[MachineCheck]) -> Document:
         (check.name, Cell(check.state, TONES[check.state]), check.words) for check in checks
     )
     columns = (Column(), Column(), Column(fit="wrap"))
-    blocks: list[Block] = [
-        Headline(text=text, command="stepscope doctor", tone="bad" if lacking else "good"),
-        Table(columns=columns, rows=rows),
-    ]
+    yield Headline(text=text, command="stepscope doctor", tone="bad" if lacking else "good")
+    yield Table(columns=columns, rows=rows)
     actions = tuple((check.name, check.action) for check in checks if check.action)
     if actions:
-        blocks.append(Section(title="What to do", blocks=(Facts(actions),)))
-    return tuple(blocks)
+        yield Section(title="What to do", blocks=(Facts(actions),))

@@ -14,6 +14,7 @@ from stepscope.report.document.blocks import (
     Items,
     Prose,
     Table,
+    as_document,
     numbers,
 )
 from stepscope.report.units import NBSP, ms, number, plural
@@ -21,12 +22,9 @@ from stepscope.report.units import NBSP, ms, number, plural
 NOT_DIAGNOSED = "not diagnosed"
 
 
-def runs_document(folder: str, entries: Sequence[RunEntry], now_ns: int) -> Document:
+@as_document
+def runs_document(folder: str, entries: Sequence[RunEntry], now_ns: int) -> Iterator[Block]:
     """The newest first."""
-    return tuple(_runs_blocks(folder, entries, now_ns))
-
-
-def _runs_blocks(folder: str, entries: Sequence[RunEntry], now_ns: int) -> Iterator[Block]:
     size = sum(entry.size_bytes for entry in entries)
     words = f"{plural(len(entries), 'run')} in {folder}, {size_words(size)}."
     yield Headline(command="stepscope runs", text=words if entries else f"No run in {folder}.")

@@ -20,12 +20,12 @@ from stepscope.report.document.blocks import (
     Action,
     Block,
     Column,
-    Document,
     Headline,
     Items,
     Prose,
     Section,
     Table,
+    as_document,
     more,
     numbers,
 )
@@ -35,24 +35,22 @@ UNITS = "queued: threads ready and without a core; read (from disks), written: M
 MOST_FUNCTIONS = 8
 
 
-def triage_document(triage: Triage) -> Document:
-    blocks: list[Block] = [
-        Headline(command="stepscope triage", text=triage.summary),
-        Section(title="First", blocks=(Action(triage.first),)),
-    ]
+@as_document
+def triage_document(triage: Triage) -> Iterator[Block]:
+    yield Headline(command="stepscope triage", text=triage.summary)
+    yield Section(title="First", blocks=(Action(triage.first),))
     if triage.also:
-        blocks.append(Section(title="Also", blocks=(Items(triage.also),)))
+        yield Section(title="Also", blocks=(Items(triage.also),))
     if triage.devices:
-        blocks.append(Section(title="Devices", blocks=(_device_table(triage.devices),)))
-    blocks += [_host_section(host) for host in triage.hosts]
+        yield Section(title="Devices", blocks=(_device_table(triage.devices),))
+    yield from map(_host_section, triage.hosts)
     functions = _functions(triage)
     if functions:
         rows = tuple((f"{spot.total_share:.0%}", spot.label) for spot in functions)
         columns = (*numbers("samples"), Column(title="in", fit="wrap", most=100))
-        blocks.append(Section(title="Functions", blocks=(Table(columns=columns, rows=rows),)))
+        yield Section(title="Functions", blocks=(Table(columns=columns, rows=rows),))
     if triage.not_measured:
-        blocks.append(Section(title="Not measured", blocks=(Items(triage.not_measured),)))
-    return tuple(blocks)
+        yield Section(title="Not measured", blocks=(Items(triage.not_measured),))
 
 
 def _device_table(devices: Sequence[DeviceSeries]) -> Table:

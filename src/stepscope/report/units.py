@@ -6,6 +6,8 @@ sheet prints a plain one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 NBSP = "\u00a0"
 
 
@@ -87,6 +89,12 @@ def gigabytes(size: float) -> str:
 
 def teraflops(flops: float) -> str:
     return f"{number(flops / 1e12)}{NBSP}TFLOP"
+
+
+def scaled(value: float, units: Sequence[tuple[float, str]], space: str = " ") -> str:
+    """Three digits in the largest unit that the value reaches, else in the last."""
+    scale, unit = next((each for each in units if value >= each[0]), units[-1])
+    return f"{value / scale:.3g}{space}{unit}"
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from stepscope.cli.options import options_of
 from stepscope.cli.tune import command as tune
-from stepscope.cli.tune.options import CACHE_VARIABLE, options_of
+from stepscope.cli.tune.options import CACHE_VARIABLE, Options
 from stepscope.core.experiments.trials import Change, Setup, Trial
 from stepscope.errors import InputError, UsageError
 from stepscope.experiments.tune.cache import CacheEntry, CacheKey, TuningCache
@@ -338,7 +339,9 @@ def test_no_trial_may_take_longer_than_what_is_left_of_the_budget(
         return Trial(folder="f", change=Change(), exit_code=0, step_ns=(1,), wall_s=1.0)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
+    runner = tune.Runner(
+        options_of(Options, parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
+    )
     runner.left_s = lambda: left
     runner.measure(Change())
     runner.numerics(Change())
@@ -352,7 +355,9 @@ def test_a_job_that_leaves_by_itself_is_no_signal(
         raise SystemExit(3)
 
     monkeypatch.setattr("stepscope.experiments.trials.trial.run_trial", run_trial)
-    runner = tune.Runner(options_of(parse("--knob", "num_workers=0,1", "--", "python")), tmp_path)
+    runner = tune.Runner(
+        options_of(Options, parse("--knob", "num_workers=0,1", "--", "python")), tmp_path
+    )
     with pytest.raises(SystemExit) as left:
         runner.measure(Change())
     assert left.value.code == 3

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from stepscope.cli.options import options_of
 from stepscope.cli.verify import command as verify
 from stepscope.cli.verify.check import check_of
-from stepscope.cli.verify.options import measuring_of, options_of, read_sides
+from stepscope.cli.verify.options import Measuring, Options, SideOptions, Sides, read_sides
 from stepscope.cli.verify.prediction import read_prediction
 from stepscope.core.experiments.experiment import BASELINE, CANDIDATE, Measured, Prediction, Side
 from stepscope.core.experiments.trials import Change, NumericRow, Setup, Trial
@@ -55,6 +56,10 @@ def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     verify.add_arguments(parser)
     return parser.parse_args(words)
+
+
+def sides_of(arguments: argparse.Namespace) -> Sides:
+    return read_sides(options_of(SideOptions, arguments))
 
 
 def run(*words: str) -> int:
@@ -248,13 +253,13 @@ def test_every_code_that_can_be_applied_says_why() -> None:
 
 
 def test_a_value_that_is_given_is_no_bound() -> None:
-    given = read_sides(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
+    given = sides_of(parsed("--apply", "num_workers=2", "--", "python", "t.py"))
     assert given.changes["candidate"].raised == frozenset()
 
 
 def test_buckets_are_made_smaller_where_they_are_too_large() -> None:
     larger, smaller = (
-        read_sides(parsed("--apply", code, "--", "python", "t.py")).changes["candidate"]
+        sides_of(parsed("--apply", code, "--", "python", "t.py")).changes["candidate"]
         for code in ("tiny-buckets", "oversized-buckets")
     )
     assert larger.raised == {"bucket_cap_mb"}
@@ -461,7 +466,7 @@ def test_markdown_has_a_row_for_each_side(
 )
 def test_mistakes_are_told_before_anything_runs(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_sides(parsed(*words))
+        sides_of(parsed(*words))
 
 
 def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_runs(
@@ -554,8 +559,8 @@ def test_no_run_may_take_longer_than_what_is_left_of_the_budget(
     arguments = parsed(
         "--budget", "90", "--timeout", "60", "--apply", "num_workers=2", "--", "python", "train.py"
     )
-    budget = Budget(arguments.budget, lambda: jobs.now_s)
-    runner = verify.Runner(read_sides(arguments), tmp_path, measuring_of(arguments), budget)
+    budget = Budget(arguments.budget_s, lambda: jobs.now_s)
+    runner = verify.Runner(sides_of(arguments), tmp_path, options_of(Measuring, arguments), budget)
     for _ in range(5):
         runner.measure("baseline")
     assert jobs.limits == [60.0, 60.0, 50.0, 30.0, 10.0]
@@ -769,9 +774,9 @@ def test_a_setting_that_cannot_take_effect_is_refused_before_a_run(
 
 
 def prediction_of(arguments: argparse.Namespace) -> Prediction | None:
-    sides = read_sides(arguments)
+    sides = sides_of(arguments)
     return read_prediction(
-        options_of(arguments).predicted, sides.codes, sides.changes["candidate"].knobs
+        options_of(Options, arguments).judged, sides.codes, sides.changes["candidate"].knobs
     )
 
 
@@ -858,7 +863,7 @@ def test_a_real_training_computes_the_same_with_a_worker(
         str(script),
     ]
     arguments = parsed(*words)
-    sides, measuring = read_sides(arguments), measuring_of(arguments)
+    sides, measuring = sides_of(arguments), options_of(Measuring, arguments)
     runner = verify.Runner(sides, tmp_path / "o", measuring, Budget(None, time.monotonic))
     made, stopped = verify.checked_runs(runner, verify.Progress(2))
     assert stopped is None

@@ -71,11 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _command(options: McpOptions) -> tuple[str, ...]:
     """What verify may run; nothing without the user's word."""
+    from stepscope.cli.options import after_dashes
     from stepscope.cli.run import command_of
     from stepscope.errors import UsageError
 
     if options.allow_verify:
-        return command_of(options.command, "stepscope mcp --allow-verify -- python train.py")
+        command = after_dashes(options.command)
+        return command_of(command, "stepscope mcp --allow-verify -- python train.py")
     if options.command:
         raise UsageError(
             f"{' '.join(options.command)}: a command is for --allow-verify; folders are given "

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.options import add_no_cache, options_of, reading_of, run_name
+from stepscope.cli import options as declare
 from stepscope.cli.printing import note, put
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.notebook.run import Run
@@ -31,60 +32,45 @@ PIPED_WIDTH = 200
 """Columns where nobody sees the output's edge."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=run_name,
-        metavar="PATH",
-        help="trace, folder of rank traces, run folder, or tar; then the SQL",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "json"), help="how to print it (default: text)"
-    )
-    parser.add_argument(
-        "--to",
-        choices=("csv", "parquet"),
-        help="write the answer in this format (csv: to standard output without -o; a text that a "
-        "spreadsheet would take for a formula gets an apostrophe before it)",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write it; its ending says the format where --to does not",
-    )
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="rows printed as text (default: 50; 0: all)"
-    )
-    parser.add_argument(
-        "--step-ms",
-        type=float,
-        metavar="X",
-        help="the step time without a profiler attached, in ms, for findings",
-    )
-    add_no_cache(parser)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    paths: list[str]
-    """The last may be the SQL."""
-    format: str | None
-    to: str | None
-    output: Path | None
-    rows: int | None
-    step_ms: float | None
+    paths: list[str] = declare.paths(
+        "PATH", "trace, folder of rank traces, run folder, or tar; then the SQL"
+    )
+    format: str | None = declare.option(
+        "--format", "how to print it (default: text)", choices=("text", "json")
+    )
+    to: str | None = declare.option(
+        "--to",
+        "write the answer in this format (csv: to standard output without -o; a text that a "
+        "spreadsheet would take for a formula gets an apostrophe before it)",
+        choices=("csv", "parquet"),
+    )
+    output: Path | None = declare.option(
+        "-o/--output FILE",
+        "where to write it; its ending says the format where --to does not",
+        Path,
+    )
+    rows: int | None = declare.option("--rows N", "rows printed as text (default: 50; 0: all)", int)
+    step_ms: float | None = declare.option(
+        "--step-ms X",
+        "the step time without a profiler attached, in ms, for findings",
+        float,
+    )
+    no_cache: bool = declare.no_cache()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, QueryOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stepscope.notebook.run import Run
 
-    options = options_of(QueryOptions, arguments)
+    options = declare.options_of(QueryOptions, arguments)
     _refuse_contradictions(options)
     paths, sql = split_sql(options.paths)
-    opened = Run(paths, reading_of(arguments, options.step_ms))
+    opened = Run(paths, declare.reading_of(arguments, options.step_ms))
     try:
         if sql is None and sys.stdin.isatty():
             from stepscope.cli.query.prompt import converse
@@ -110,7 +96,6 @@ def split_sql(words: list[str]) -> tuple[list[str], str | None]:
 def ask(opened: Run, text: str) -> Table:
     """The answer to SQL, or to `.tables` or `.schema TABLE`."""
     from stepscope.analyses.tables.catalog import TABLES
-    from stepscope.errors import UsageError
     from stepscope.notebook.arrow import arrow
     from stepscope.notebook.table import Table
 
@@ -138,8 +123,6 @@ def ask(opened: Run, text: str) -> Table:
 
 
 def _refuse_contradictions(options: QueryOptions) -> None:
-    from stepscope.errors import UsageError
-
     output, to = options.output, options.to
     if options.format is not None and (to is not None or output is not None):
         raise UsageError(
@@ -181,7 +164,6 @@ def _print_csv(answer: Table) -> None:
 
 
 def _write(answer: Table, path: Path, to: str) -> None:
-    from stepscope.errors import UsageError
     from stepscope.notebook.extras import need
     from stepscope.notebook.text import write_csv
 

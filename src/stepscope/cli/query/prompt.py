@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepscope.cli.printing import put, say
+from stepscope.errors import StepscopeError
 
 GREETING = (
     "SQL over the run's tables; end it with ; or an empty line. "
@@ -16,8 +17,6 @@ ENDINGS = (".quit", ".exit", ".q")
 def converse(answer: Callable[[str], None], read: Callable[[str], str] = input) -> int:
     """Ask until the user has enough. What is wrong with a question is said, and the next one
     asked."""
-    from stepscope.errors import StepscopeError
-
     _ease_typing()
     put(f"{GREETING}\n")
     while (text := next_question(read)) is not None:

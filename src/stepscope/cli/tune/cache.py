@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from stepscope.cli.printing import print_document, put
-from stepscope.cli.tune.options import CACHE_VARIABLE
+from stepscope.cli.tune.options import CACHE_VARIABLE, cache_path
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run_cache(words: Sequence[str]) -> int:
     from stepscope.experiments.tune.cache import TuningCache
 
     arguments = cache_parser().parse_args(words)
-    path = arguments.cache or os.environ.get(CACHE_VARIABLE)
+    path = cache_path(arguments.cache)
     if not path:
         raise UsageError(
             f"which cache? Give it: stepscope tune cache --cache tuned.jsonl {arguments.word}; or "
@@ -80,24 +80,11 @@ def run_cache(words: Sequence[str]) -> int:
 
 
 def _list(cache: TuningCache, style: str) -> None:
+    from stepscope.core.contract.codec import filled
     from stepscope.core.contract.tuning_cache import CacheEntry
     from stepscope.report.tune.cache import cache_document, cache_json
 
-    rows = [
-        CacheEntry(
-            what=entry.key.what,
-            shapes=entry.key.shapes,
-            dtype=entry.key.dtype,
-            device=entry.key.device,
-            versions=entry.key.versions,
-            settings=entry.settings,
-            ns=entry.ns,
-            baseline_ns=entry.baseline_ns,
-            at=entry.at,
-            checked=entry.checked,
-        )
-        for entry in cache.entries()
-    ]
+    rows = [filled(CacheEntry, entry, **asdict(entry.key)) for entry in cache.entries()]
     unread = cache.num_unread()
     if style == "json":
         put(cache_json(rows, unread) + "\n")

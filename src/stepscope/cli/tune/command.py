@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_document, put, say
+from stepscope.cli import options as declare
+from stepscope.cli.printing import print_answer, say
 from stepscope.cli.progress import progress_bar
-from stepscope.cli.run import new_folder
-from stepscope.cli.tune.options import Options, add_arguments, options_of
-from stepscope.errors import UsageError
+from stepscope.cli.run import command_of, keep_result, new_folder, refuse_unrunnable
+from stepscope.cli.tune.options import Options, add_arguments, cache_path
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.process.signals import ended_as_by_hand
 from stepscope.protocol.json_text import json_text
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 RESULT_FILE = "tuning.json"
+EXAMPLE = "stepscope tune --knob num_workers=0..8 -- python train.py"
 PROVEN_CODE, UNPROVEN_CODE, INTERRUPTED_CODE = 0, 1, 130
 
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         from stepscope.cli.tune.cache import run_cache
 
         return run_cache(words[1:])
-    return _run_search(options_of(arguments))
+    return _run_search(declare.options_of(Options, arguments))
 
 
 def _run_kernel(words: Sequence[str]) -> int:
@@ -68,17 +69,18 @@ def _run_search(options: Options) -> int:
     from stepscope.experiments.tune.tuner import Search
 
     began = time.monotonic()
-    space = Space(knobs=parse_knobs(options.knobs, parse_ways(options.ways)))
+    searched = options.searched
+    space = Space(knobs=parse_knobs(searched.knobs, parse_ways(searched.ways)))
     if not space.knobs:
         raise UsageError(
             "nothing to search: give at least one knob, such as --knob num_workers=0..8"
         )
-    check_batch(space.knobs, options.free)
-    _check_command(options.command)
+    check_batch(space.knobs, searched.free)
+    refuse_unrunnable(command_of(options.command, EXAMPLE))
     space, left_out = _able(space, options.command)
-    folder = new_folder(options.out)
+    folder = new_folder(options.kept.out)
     import_optuna()
-    codes = _codes(options.started_by)
+    codes = _codes(searched.started_by)
     policy = _policy(options, space)
     runner = Runner(options, folder)
     with ended_as_by_hand():
@@ -108,33 +110,23 @@ def _able(space: Space, command: Sequence[str]) -> tuple[Space, list[str]]:
 def _search(options: Options, search: Search, runner: Runner, codes: Sequence[str]) -> int:
     from stepscope.experiments.tune.proof import ProofPolicy, concluded
     from stepscope.protocol.secrets import masked_words
+    from stepscope.report.tune.json import tuning_json
+    from stepscope.report.tune.view import tuning_document
 
-    cached = _SearchCache(options.cache, options.command, search.space)
+    cached = _SearchCache(cache_path(options.kept.cache), options.command, search.space)
     search.run(lambda given: [*cached.starts(given, search), *_from_codes(codes, given)])
     if search.baseline is None:
         raise KeyboardInterrupt
-    proof = ProofPolicy(budget_s=search.left_s(), skip=not options.is_proven)
-    numerics = runner.numerics if options.is_proven else None
+    proof = ProofPolicy(budget_s=search.left_s(), skip=not options.measuring.is_proven)
+    numerics = runner.numerics if options.measuring.is_proven else None
     # What is written down has no secrets in it.
     tuning = concluded(search, tuple(masked_words(options.command)), numerics, proof)
     cached.keep(tuning)
-    _keep(tuning, runner.folder)
-    _print(tuning, options.style)
+    keep_result(runner.folder / RESULT_FILE, tuning_json(tuning))
+    print_answer(tuning, options.style, tuning_json, tuning_document)
     if search.is_interrupted:
         return INTERRUPTED_CODE
     return PROVEN_CODE if tuning.is_proven else UNPROVEN_CODE
-
-
-def _check_command(command: Sequence[str]) -> None:
-    if not command:
-        raise UsageError(
-            "no command was given. Write it after two dashes: stepscope tune --knob "
-            "num_workers=0..8 -- python train.py"
-        )
-    if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"{command[0]} is not a command that can be run here. Is it spelled right, and on PATH?"
-        )
 
 
 def _policy(options: Options, space: Space) -> TunePolicy:
@@ -142,23 +134,24 @@ def _policy(options: Options, space: Space) -> TunePolicy:
 
     from stepscope.experiments.tune.policy import TunePolicy
 
+    searched, measuring = options.searched, options.measuring
     knobs = [[knob.name, knob.words, knob.way.template] for knob in space.knobs]
-    identity = [list(options.command), knobs, sorted(options.free), options.effective_batch]
+    identity = [list(options.command), knobs, sorted(searched.free), searched.effective_batch]
     digest = hashlib.sha256(json_text(identity).encode("utf-8", "replace")).hexdigest()[:16]
-    seed = options.seed
-    if options.storage is not None:
+    seed = measuring.seed
+    if options.kept.storage is not None:
         # Machines that share a storage must not draw the same settings in the same order.
         seed += int.from_bytes(os.urandom(3), "big")
     return TunePolicy(
-        num_trials=options.num_trials,
-        budget_s=options.budget_s,
-        is_proven=options.is_proven,
+        num_trials=measuring.num_trials,
+        budget_s=measuring.budget_s,
+        is_proven=measuring.is_proven,
         seed=seed,
-        storage=options.storage,
+        storage=options.kept.storage,
         name=f"stepscope-{digest}",
-        free=frozenset(options.free),
-        effective_batch=options.effective_batch,
-        prune=options.is_pruned,
+        free=frozenset(searched.free),
+        effective_batch=searched.effective_batch,
+        prune=measuring.is_pruned,
     )
 
 
@@ -177,13 +170,13 @@ class Runner:
         from stepscope.experiments.trials.trial import run_trial
 
         number, self._count = self._count, self._count + 1
-        left, limit = self.left_s(), self._options.timeout_s
+        left, limit = self.left_s(), self._options.measuring.timeout_s
         return run_trial(
             self._options.command,
             self.folder / f"trial-{number:03d}",
             change,
-            max_steps=self._options.steps,
-            warm_up_steps=self._options.warm_up_steps,
+            max_steps=self._options.measuring.steps,
+            warm_up_steps=self._options.measuring.warm_up_steps,
             timeout_s=limit if left is None else min(limit, left),
             with_numerics=with_numerics,
             on_steps=on_steps,
@@ -217,7 +210,6 @@ class _SearchCache:
 
     def keep(self, tuning: Tuning) -> None:
         """What was measured is printed even when it cannot be kept."""
-        from stepscope.errors import StepscopeError
         from stepscope.experiments.tune.start import keep
 
         if self._cache is None:
@@ -259,23 +251,3 @@ def _from_codes(codes: Sequence[str], given: Trial) -> list[Start]:
     from stepscope.experiments.tune.start import from_findings
 
     return from_findings(codes, given.setup.world_size or 1)
-
-
-def _keep(tuning: Tuning, folder: Path) -> None:
-    from stepscope.report.tune.json import tuning_json
-
-    try:
-        (folder / RESULT_FILE).write_text(tuning_json(tuning) + "\n", encoding="utf-8")
-    except OSError as problem:
-        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
-
-
-def _print(tuning: Tuning, style: str) -> None:
-    if style == "json":
-        from stepscope.report.tune.json import tuning_json
-
-        put(tuning_json(tuning) + "\n")
-    else:
-        from stepscope.report.tune.view import tuning_document
-
-        print_document(tuning_document(tuning), style)

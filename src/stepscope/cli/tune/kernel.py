@@ -10,7 +10,6 @@ The module is the user's own and is imported from the current folder: running it
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from stepscope.cli import options as declare
 from stepscope.cli.option_types import positive, seconds
-from stepscope.cli.options import add_format
-from stepscope.cli.printing import note, print_document, put
-from stepscope.cli.tune.options import CACHE_VARIABLE
+from stepscope.cli.printing import note, print_answer
+from stepscope.cli.tune.options import CACHE_VARIABLE, cache_path
+from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.kernel_tuning import Case, KernelTuning
@@ -34,82 +34,73 @@ NO_WINNER = 1
 """The exit code where no configuration was right."""
 
 
-def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        metavar="MODULE:FUNCTION",
-        help="a function that launches a kernel, or an nn.Module",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelOptions:
+    """What the command line says."""
+
+    target: str = declare.option(
+        "MODULE:FUNCTION", "a function that launches a kernel, or an nn.Module"
     )
-    parser.add_argument("--reference", metavar="MODULE:FUNCTION", help="the function that is right")
-    parser.add_argument(
-        "--shapes",
-        metavar="SHAPES",
-        help="cases to time: 4096x1000,128x64; for several tensors of a call 512x256;256x1024",
+    reference: str | None = declare.option(
+        "--reference MODULE:FUNCTION", "the function that is right"
     )
-    parser.add_argument(
-        "--edges",
-        metavar="SHAPES",
-        help="further shapes to check, or none (default: made from --shapes)",
+    shapes: str | None = declare.option(
+        "--shapes SHAPES",
+        "cases to time: 4096x1000,128x64; for several tensors of a call 512x256;256x1024",
     )
-    parser.add_argument(
-        "--dtypes", default="float32", metavar="DTYPES", help="float32, bfloat16, float16, float64"
+    edges: str | None = declare.option(
+        "--edges SHAPES", "further shapes to check, or none (default: made from --shapes)"
     )
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUES",
-        help="a setting: BLOCK=64,128; may be repeated",
+    dtypes: str = declare.option(
+        "--dtypes DTYPES", "float32, bfloat16, float16, float64", default="float32"
     )
-    parser.add_argument(
+    config: list[str] = declare.option(
+        "--config NAME=VALUES", "a setting: BLOCK=64,128; may be repeated", default=[]
+    )
+    gradients: bool | None = declare.option(
         "--gradients",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="time forward and backward (default: gradients are checked where there are any, and "
+        "time forward and backward (default: gradients are checked where there are any, and "
         "not timed)",
+        action=argparse.BooleanOptionalAction,
     )
-    parser.add_argument(
+    device: str = declare.option(
         "--device",
-        choices=("auto", "cuda", "cpu"),
+        "where to run (auto: a GPU if any)",
         default="auto",
-        help="where to run (auto: a GPU if any)",
+        choices=("auto", "cuda", "cpu"),
     )
-    parser.add_argument(
+    by: str | None = declare.option(
         "--by",
+        "time the device alone, or whole calls with the host's part",
         choices=("device", "call"),
-        help="time the device alone, or whole calls with the host's part",
     )
-    parser.add_argument("--cold", action="store_true", help="flush the caches before every call")
-    parser.add_argument(
-        "--budget",
-        type=seconds,
-        default=120.0,
-        metavar="S",
-        help="seconds for the whole sweep (default: 120)",
+    cold: bool = declare.option("--cold", "flush the caches before every call")
+    budget_s: float = declare.option(
+        "--budget S", "seconds for the whole sweep (default: 120)", seconds, 120.0
     )
-    parser.add_argument(
-        "--config-timeout",
-        type=seconds,
-        default=60.0,
-        metavar="S",
-        help="seconds for checking one configuration (default: 60)",
+    config_s: float = declare.option(
+        "--config-timeout S",
+        "seconds for checking one configuration (default: 60)",
+        seconds,
+        60.0,
     )
-    parser.add_argument(
-        "--tolerance",
-        type=_factor,
-        default=4.0,
-        metavar="X",
-        help="times the reference's own rounding error (default: 4)",
+    tolerance: float = declare.option(
+        "--tolerance X",
+        "times the reference's own rounding error (default: 4)",
+        positive("a factor", 1e6),
+        4.0,
     )
-    parser.add_argument(
-        "--hardware", type=Path, metavar="FILE", help="measured roofs, from `stepscope calibrate`"
+    hardware: Path | None = declare.option(
+        "--hardware FILE", "measured roofs, from `stepscope calibrate`", Path
     )
-    parser.add_argument(
-        "--cache",
-        metavar="PATH",
-        help=f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)",
+    cache: str | None = declare.option(
+        "--cache PATH", f"keep the winners there (default: ${CACHE_VARIABLE}, or nowhere)"
     )
-    add_format(parser)
+    style: str = declare.style()
+
+
+def add_kernel_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, KernelOptions)
 
 
 Shapes = tuple[tuple[tuple[int, ...], ...], ...]
@@ -117,7 +108,7 @@ Shapes = tuple[tuple[tuple[int, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says."""
+    """What the sweep is asked."""
 
     opening: Opening
     configs: tuple[Settings, ...] | None
@@ -130,7 +121,7 @@ class Options:
     style: str
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
+def read_options(arguments: argparse.Namespace) -> Options:
     """Mistakes in the options are reported before torch is imported."""
     from stepscope.experiments.kernels.cases import parse_dtypes, parse_shapes
     from stepscope.experiments.kernels.space import parse_configs, product
@@ -138,37 +129,39 @@ def options_of(arguments: argparse.Namespace) -> Options:
     from stepscope.experiments.kernels.worker import Opening
     from stepscope.readers.system.measured_rates import read_roofs
 
-    axes = parse_configs(arguments.config)
-    edges = arguments.edges
-    if edges is not None:
-        edges = () if edges == "none" else parse_shapes(edges, "--edges")
+    given = declare.options_of(KernelOptions, arguments)
+    axes = parse_configs(given.config)
+    edges = None
+    if given.edges is not None:
+        edges = () if given.edges == "none" else parse_shapes(given.edges, "--edges")
     return Options(
         opening=Opening(
-            target=arguments.target,
-            reference=arguments.reference,
+            target=given.target,
+            reference=given.reference,
             settings=tuple(axes),
-            device=None if arguments.device == "auto" else arguments.device,
-            by=arguments.by,
-            cold=arguments.cold,
-            gradients=arguments.gradients,
+            device=None if given.device == "auto" else given.device,
+            by=given.by,
+            cold=given.cold,
+            gradients=given.gradients,
         ),
         configs=product(axes) if axes else None,
-        shapes=parse_shapes(arguments.shapes) if arguments.shapes else None,
+        shapes=parse_shapes(given.shapes) if given.shapes else None,
         edges=edges,
-        dtypes=parse_dtypes(arguments.dtypes),
+        dtypes=parse_dtypes(given.dtypes),
         policy=SweepPolicy(
-            budget_s=arguments.budget,
-            config_s=arguments.config_timeout,
-            tolerance=arguments.tolerance,
+            budget_s=given.budget_s, config_s=given.config_s, tolerance=given.tolerance
         ),
-        roofs=None if arguments.hardware is None else read_roofs(arguments.hardware),
-        cache=arguments.cache or os.environ.get(CACHE_VARIABLE),
-        style=arguments.format,
+        roofs=None if given.hardware is None else read_roofs(given.hardware),
+        cache=cache_path(given.cache),
+        style=given.style,
     )
 
 
 def run_kernel(arguments: argparse.Namespace) -> int:
-    options = options_of(arguments)
+    from stepscope.report.kernel_tune.json import kernel_tuning_json
+    from stepscope.report.kernel_tune.view import kernel_tuning_document
+
+    options = read_options(arguments)
     if options.cache:
         from stepscope.experiments.tune.cache import TuningCache
 
@@ -176,7 +169,7 @@ def run_kernel(arguments: argparse.Namespace) -> int:
         # else.
         TuningCache(options.cache).refuse_strange()
     tuning = tune(options)
-    _print(tuning, options.style)
+    print_answer(tuning, options.style, kernel_tuning_json, kernel_tuning_document)
     if options.cache:
         num = keep(tuning, options.cache)
         note(f"{num} winners are kept in {options.cache}")
@@ -247,7 +240,6 @@ def _configs(
     described: Described, given: tuple[Settings, ...] | None
 ) -> tuple[tuple[Settings, ...], bool]:
     """What is swept, the baseline first: the function as it is, where it can be called so."""
-    from stepscope.errors import UsageError
     from stepscope.experiments.kernels.space import distinct
 
     configs = given or described.configs or described.autotuned or described.default_options
@@ -268,7 +260,6 @@ def _configs(
 
 
 def _cases(options: Options, described: Described) -> tuple[Case, ...]:
-    from stepscope.errors import UsageError
     from stepscope.experiments.kernels.cases import edge_shapes, make_cases
 
     timed = options.shapes or described.shapes
@@ -286,21 +277,6 @@ def _cases(options: Options, described: Described) -> tuple[Case, ...]:
     return make_cases(timed, edges, options.dtypes)
 
 
-def _print(tuning: KernelTuning, style: str) -> None:
-    if style == "json":
-        from stepscope.report.kernel_tune.json import kernel_tuning_json
-
-        put(kernel_tuning_json(tuning) + "\n")
-        return
-    from stepscope.report.kernel_tune.view import kernel_tuning_document
-
-    print_document(kernel_tuning_document(tuning), style)
-
-
 def _progress(what: str) -> None:
     if sys.stderr.isatty():
         note(f"{what} ...")
-
-
-def _factor(text: str) -> float:
-    return positive(text, "a factor", 1e6)

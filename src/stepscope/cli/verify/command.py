@@ -19,9 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.printing import print_document, put, say
-from stepscope.cli.run import new_folder
-from stepscope.cli.verify.options import Measuring, Proof, Sides, add_arguments, options_of
+from stepscope.cli import options as declare
+from stepscope.cli.printing import print_answer, say
+from stepscope.cli.run import keep_result, new_folder
+from stepscope.cli.verify.options import (
+    Measuring,
+    Options,
+    Proof,
+    Sides,
+    add_arguments,
+    proof_of,
+    read_sides,
+)
 from stepscope.errors import UsageError
 from stepscope.process.signals import ended_as_by_hand
 
@@ -45,14 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
     from stepscope.cli.verify.prediction import read_prediction
     from stepscope.experiments.budget import Budget, for_runs
     from stepscope.protocol.options import FIRST_STEPS
+    from stepscope.report.verify.json import verified_json
+    from stepscope.report.verify.view import verified_document
 
-    budget = Budget(
-        None if arguments.budget is None else for_runs(arguments.budget), time.monotonic
-    )
-    options = options_of(arguments)
-    sides, proof = options.sides, options.proof
+    options = declare.options_of(Options, arguments)
+    budget_s = options.measuring.budget_s
+    budget = Budget(None if budget_s is None else for_runs(budget_s), time.monotonic)
+    sides, proof = read_sides(options.sides), proof_of(options)
     folder = new_folder(options.out)
-    prediction = read_prediction(options.predicted, sides.codes, sides.changes["candidate"].knobs)
+    prediction = read_prediction(options.judged, sides.codes, sides.changes["candidate"].knobs)
     check_commands(sides)
     steps = max(proof.measuring.warm_up_steps, FIRST_STEPS) + proof.measuring.steps
     if not refused_beforehand(sides):
@@ -68,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         notes += numbers_notes(verified)
     verified = replace(verified, notes=tuple(notes))
     if verified.runs:
-        _keep(verified, folder)
-    _print(verified, options.style)
+        keep_result(folder / RESULT_FILE, verified_json(verified))
+    print_answer(verified, options.style, verified_json, verified_document)
     return exit_code(verified, proof.allows_numerics)
 
 
@@ -287,25 +297,3 @@ class Progress:
         if interval is not None and interval.is_bounded:
             so_far = f" (so far {interval.low:.2f} to {interval.high:.2f})"
         say(f"{when}: {run.side}, {steps}{took}{so_far}".replace(NBSP, " "))
-
-
-def _keep(verified: Verified, folder: Path) -> None:
-    """What was measured cannot be measured again: a full disk is reported, and the report still
-    printed."""
-    from stepscope.report.verify.json import verified_json
-
-    try:
-        (folder / RESULT_FILE).write_text(verified_json(verified) + "\n", encoding="utf-8")
-    except OSError as problem:
-        say(f"{folder / RESULT_FILE} could not be written: {problem.strerror}")
-
-
-def _print(verified: Verified, style: str) -> None:
-    if style == "json":
-        from stepscope.report.verify.json import verified_json
-
-        put(verified_json(verified) + "\n")
-    else:
-        from stepscope.report.verify.view import verified_document
-
-        print_document(verified_document(verified), style)

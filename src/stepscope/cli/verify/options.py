@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.option_types import count, positive, seconds
-from stepscope.cli.options import add_format, run_path
+from stepscope.cli import options as declare
+from stepscope.cli.option_types import count, positive, seconds, whole
 from stepscope.errors import UsageError
-from stepscope.protocol.run_folder import RUNS
 
 if TYPE_CHECKING:
     from stepscope.core.experiments.experiment import Side
@@ -26,131 +25,119 @@ ALLOWABLE = (
 )  # fmt: skip
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sides = parser.add_argument_group("the two sides")
-    sides.add_argument("--baseline", metavar="CMD", help="the command as it is, in quotes")
-    sides.add_argument(
-        "--candidate",
-        metavar="CMD",
-        help="the command that may be faster, in quotes (default: the baseline's)",
+def _ratio(text: str) -> float:
+    return positive("a speedup, such as 1.53")(text.removesuffix("x"))
+
+
+def _share(text: str) -> float:
+    value = positive("a share, such as 0.02 or 2%")(text.removesuffix("%"))
+    value /= 100 if text.endswith("%") else 1
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1: write 0.02, or 2%")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOptions:
+    """What the command line says of the two sides."""
+
+    baseline: str | None = declare.option("--baseline CMD", "the command as it is, in quotes")
+    candidate: str | None = declare.option(
+        "--candidate CMD",
+        "the command that may be faster, in quotes (default: the baseline's)",
     )
-    sides.add_argument(
-        "--apply",
-        metavar="CODE|KNOB=VALUE",
-        action="append",
-        default=[],
-        help="applied to the candidate from outside: a finding's code, or a setting and its value; "
+    apply: list[str] = declare.option(
+        "--apply CODE|KNOB=VALUE",
+        "applied to the candidate from outside: a finding's code, or a setting and its value; "
         "may be given several times",
+        default=[],
     )
-    for side in ("baseline", "candidate"):
-        what = f"an environment variable of the {side}; may be given several times"
-        sides.add_argument(
-            f"--{side}-env", metavar="NAME=VALUE", action="append", default=[], help=what
-        )
-    sides.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- COMMAND ...",
-        help="the command of both sides",
+    baseline_env: list[str] = declare.option(
+        "--baseline-env NAME=VALUE",
+        "an environment variable of the baseline; may be given several times",
+        default=[],
     )
-    add_measuring(parser)
-    judged = parser.add_argument_group("what is judged")
-    judged.add_argument(
-        "--allow",
-        metavar="WHAT",
-        action="append",
+    candidate_env: list[str] = declare.option(
+        "--candidate-env NAME=VALUE",
+        "an environment variable of the candidate; may be given several times",
+        default=[],
+    )
+    command: tuple[str, ...] = declare.command("the command of both sides")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """How long is measured."""
+
+    steps: int = declare.option("--steps N", "timed steps of each run (default: 50)", count, 50)
+    warm_up_steps: int = declare.warm_up()
+    budget_s: float | None = declare.budget()
+    max_rounds: int = declare.option(
+        "--max-rounds N",
+        "rounds of four runs at most (default: 10)",
+        whole("a number of rounds; give 2 or more: one round proves nothing", 2, 1000),
+        10,
+    )
+    precision: float = declare.option(
+        "--precision SHARE",
+        "how tight an interval settles that there is no gain (2%%)",
+        _share,
+        0.02,
+    )
+    threshold: float = declare.option(
+        "--threshold SHARE", "what is below it is no gain in practice (1%%)", _share, 0.01
+    )
+    timeout_s: float | None = declare.option(
+        "--timeout SECONDS", "for each run (default: none)", seconds
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What the command line says of what is judged, and of what was predicted."""
+
+    allow: list[str] = declare.option(
+        "--allow WHAT",
+        f"what may differ between the sides: {', '.join(ALLOWABLE)}",
         default=[],
         choices=ALLOWABLE,
-        help=f"what may differ between the sides: {', '.join(ALLOWABLE)}",
     )
-    judged.add_argument(
-        "--check",
-        action="store_true",
-        help="compare what the two compute, too: losses, gradients, parameters",
+    check: bool = declare.option(
+        "--check", "compare what the two compute, too: losses, gradients, parameters"
     )
-    judged.add_argument(
-        "--tolerance",
-        type=_share,
-        metavar="SHARE",
-        help="relative, between two losses that count as equal (default: 0.0001)",
+    tolerance: float | None = declare.option(
+        "--tolerance SHARE",
+        "relative, between two losses that count as equal (default: 0.0001)",
+        _share,
     )
-    judged.add_argument(
-        "--predicted",
-        type=_ratio,
-        metavar="RATIO",
-        help="a predicted speedup to hold against what it gives",
+    predicted: float | None = declare.option(
+        "--predicted RATIO", "a predicted speedup to hold against what it gives", _ratio
     )
-    judged.add_argument(
-        "--from",
-        dest="predicted_by",
-        type=run_path,
-        metavar="PATH",
-        help="a diagnosis in JSON, or a run, that predicted it",
+    predicted_by: Path | None = declare.option(
+        "--from PATH", "a diagnosis in JSON, or a run, that predicted it", declare.run_path
     )
-    judged.add_argument(
-        "--finding",
-        metavar="CODE",
-        help="the finding in --from that the candidate fixes, where --apply does not name it",
+    finding: str | None = declare.option(
+        "--finding CODE",
+        "the finding in --from that the candidate fixes, where --apply does not name it",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says."""
+
+    sides: SideOptions = declare.group(SideOptions, "the two sides")
+    measuring: Measuring = declare.group(Measuring, "how long")
+    judged: Judged = declare.group(Judged, "what is judged")
+    style: str = declare.style()
+    out: Path | None = declare.out_folder()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    declare.add_options(parser, Options)
     # As it was called before.
-    judged.add_argument(
-        "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
-    add_format(parser)
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help=f"where the runs are kept (default: a dated folder in {RUNS}/)",
-    )
-
-
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Options of how long is measured."""
-    group = parser.add_argument_group("how long")
-    group.add_argument(
-        "--steps",
-        type=count,
-        default=50,
-        metavar="N",
-        help="timed steps of each run (default: 50)",
-    )
-    group.add_argument(
-        "--warm-up",
-        type=count,
-        default=10,
-        metavar="N",
-        help="steps before them that do not count, 5 at least (default: 10)",
-    )
-    group.add_argument(
-        "--budget",
-        type=seconds,
-        metavar="SECONDS",
-        help="for the whole command: what runs then is ended (default: none)",
-    )
-    group.add_argument(
-        "--max-rounds",
-        type=_rounds,
-        default=10,
-        metavar="N",
-        help="rounds of four runs at most (default: 10)",
-    )
-    group.add_argument(
-        "--precision",
-        type=_share,
-        default=0.02,
-        metavar="SHARE",
-        help="how tight an interval settles that there is no gain (2%%)",
-    )
-    group.add_argument(
-        "--threshold",
-        type=_share,
-        default=0.01,
-        metavar="SHARE",
-        help="what is below it is no gain in practice (1%%)",
-    )
-    group.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="for each run (default: none)"
+        "--mends", dest="finding", metavar="CODE", default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
 
 
@@ -162,19 +149,6 @@ class Sides:
     changes: dict[Side, Change]
     codes: tuple[str, ...]
     """Of the findings that are to be fixed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
-    """How long is measured."""
-
-    steps: int
-    warm_up_steps: int
-    budget_s: float | None
-    max_rounds: int
-    precision: float
-    threshold: float
-    timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,81 +167,42 @@ class Proof:
         return "numerics" in self.allowed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """Where the command line says that a prediction stands."""
-
-    speedup: float | None
-    """--predicted"""
-    path: Path | None
-    """--from"""
-    finding: str | None
-    """--finding"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the command line says."""
-
-    sides: Sides
-    proof: Proof
-    predicted: Predicted
-    style: str
-    out: Path | None
-
-
-def measuring_of(arguments: argparse.Namespace) -> Measuring:
-    return Measuring(
-        steps=arguments.steps,
-        warm_up_steps=arguments.warm_up,
-        budget_s=arguments.budget,
-        max_rounds=arguments.max_rounds,
-        precision=arguments.precision,
-        threshold=arguments.threshold,
-        timeout_s=arguments.timeout,
+def proof_of(options: Options) -> Proof:
+    judged = options.judged
+    return Proof(
+        measuring=options.measuring,
+        allowed=frozenset(judged.allow),
+        with_check=judged.check,
+        tolerance=judged.tolerance,
     )
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        sides=read_sides(arguments),
-        proof=Proof(
-            measuring=measuring_of(arguments),
-            allowed=frozenset(arguments.allow),
-            with_check=arguments.check,
-            tolerance=arguments.tolerance,
-        ),
-        predicted=Predicted(
-            speedup=arguments.predicted, path=arguments.predicted_by, finding=arguments.finding
-        ),
-        style=arguments.format,
-        out=arguments.out,
-    )
-
-
-def read_sides(arguments: argparse.Namespace) -> Sides:
-    """The sides of these arguments. Mistakes are reported before anything runs."""
+def read_sides(given: SideOptions) -> Sides:
+    """The sides of these options. Mistakes are reported before anything runs."""
     from stepscope.core.experiments.trials import Change
     from stepscope.protocol.settings import raised_by
 
-    after = list(arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command)
-    if after and arguments.baseline is not None:
+    if given.command and given.baseline is not None:
         raise UsageError(
             "the baseline's command was given twice: with --baseline, and after the two dashes. "
             "Leave one out"
         )
-    baseline = tuple(after) if after else _words(arguments.baseline, "--baseline")
-    candidate = (
-        baseline if arguments.candidate is None else _words(arguments.candidate, "--candidate")
-    )
-    knobs, codes = read_applied(arguments.apply)
-    given = {text.partition("=")[0] for text in arguments.apply if "=" in text}
+    if not given.command and given.baseline is None:
+        raise UsageError(
+            'no command was given: stepscope verify --baseline "python train.py" --candidate '
+            '"...", '
+            "or stepscope verify --apply CODE -- python train.py"
+        )
+    baseline = given.command or words_of(given.baseline or "", "--baseline")
+    candidate = baseline if given.candidate is None else words_of(given.candidate, "--candidate")
+    knobs, codes = read_applied(given.apply)
+    named = {text.partition("=")[0] for text in given.apply if "=" in text}
     changes: dict[Side, Change] = {
-        "baseline": Change(environment=_environment(arguments.baseline_env, "--baseline-env")),
+        "baseline": Change(environment=_environment(given.baseline_env, "--baseline-env")),
         "candidate": Change(
-            environment=_environment(arguments.candidate_env, "--candidate-env"),
+            environment=_environment(given.candidate_env, "--candidate-env"),
             knobs=knobs,
-            raised=frozenset().union(*(raised_by(code, knobs) for code in codes)) - given,
+            raised=frozenset().union(*(raised_by(code, knobs) for code in codes)) - named,
         ),
     }
     if baseline == candidate and changes["baseline"] == changes["candidate"]:
@@ -332,13 +267,8 @@ def _near(word: str, valid: Iterable[str]) -> str:
     return f"did you mean {near[0]}? " if near else ""
 
 
-def _words(text: str | None, option: str) -> tuple[str, ...]:
-    if text is None:
-        raise UsageError(
-            'no command was given: stepscope verify --baseline "python train.py" --candidate '
-            '"...", '
-            "or stepscope verify --apply CODE -- python train.py"
-        )
+def words_of(text: str, option: str) -> tuple[str, ...]:
+    """A command line in quotes."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as problem:
@@ -360,24 +290,3 @@ def _environment(texts: Sequence[str], option: str) -> dict[str, str]:
             )
         out[name] = value
     return out
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of rounds; give 2 or more: one round proves nothing"
-        )
-    return int(text)
-
-
-def _ratio(text: str) -> float:
-    return positive(text.removesuffix("x"), "a speedup, such as 1.53")
-
-
-def _share(text: str) -> float:
-    value = positive(text.removesuffix("%"), "a share, such as 0.02 or 2%") / (
-        100 if text.endswith("%") else 1
-    )
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1: write 0.02, or 2%")
-    return value

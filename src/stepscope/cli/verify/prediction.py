@@ -12,21 +12,19 @@ from stepscope.errors import UsageError
 from stepscope.protocol.run_folder import DIAGNOSIS_FILE
 
 if TYPE_CHECKING:
-    from stepscope.cli.verify.options import Predicted
+    from stepscope.cli.verify.options import Judged
 
 
-def read_prediction(
-    given: Predicted, codes: Sequence[str], knobs: Iterable[str]
-) -> Prediction | None:
+def read_prediction(given: Judged, codes: Sequence[str], knobs: Iterable[str]) -> Prediction | None:
     """From --predicted, or the finding in --from that these codes name or one of these settings is
     for."""
-    if given.speedup is not None and given.path is not None:
+    if given.predicted is not None and given.predicted_by is not None:
         raise UsageError(
             "--predicted gives the speedup itself and --from says where it stands; leave one out"
         )
-    if given.speedup is not None:
-        return Prediction(value=given.speedup, source="you")
-    if given.path is None:
+    if given.predicted is not None:
+        return Prediction(value=given.predicted, source="you")
+    if given.predicted_by is None:
         if given.finding is not None:
             raise UsageError(
                 f"--finding {given.finding} names a finding, and --from says where it stands: "
@@ -34,8 +32,8 @@ def read_prediction(
             )
         return None
     if given.finding is not None:
-        return predicted_by(given.path, (given.finding,))
-    return predicted_by(given.path, codes or fixed(tuple(knobs), given.path))
+        return predicted_by(given.predicted_by, (given.finding,))
+    return predicted_by(given.predicted_by, codes or fixed(tuple(knobs), given.predicted_by))
 
 
 def predicted_by(path: Path, codes: Sequence[str]) -> Prediction:

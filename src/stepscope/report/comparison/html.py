@@ -67,22 +67,21 @@ def _comparison(comparison: Comparison, name: str, *, many: bool) -> dict[str, A
     }
 
 
-def _chips(comparison: Comparison, name: str) -> list[dict[str, str]]:
+def _chips(comparison: Comparison, name: str) -> list[tuple[str, str, str]]:
     speedup = comparison.speedup
     is_sure = speedup.low is not None
     value = "not measured" if speedup.value is None else ratio(speedup.value, is_sure=is_sure)
-    chips = [{"word": f"speedup, A / {name}", "value": value, "of": ""}]
+    of = ""
     if speedup.low is not None and speedup.high is not None:
         low, high = (ratio(end, is_sure=True) for end in (speedup.low, speedup.high))
-        chips[0]["of"] = f"{low} to {high}, {percent(speedup.level)} sure"
+        of = f"{low} to {high}, {percent(speedup.level)} sure"
+    chips = [(f"speedup, A / {name}", value, of)]
     if comparison.throughput is not None and comparison.throughput.value is not None:
         unit = f"{comparison.throughput_unit} a second"
-        chips.append(
-            {"word": unit, "value": interval_words(comparison.throughput), "of": f"{name} / A"}
-        )
+        chips.append((unit, interval_words(comparison.throughput), f"{name} / A"))
     for word, run in (("A", comparison.before), (name, comparison.after)):
         value = "not measured" if run.step_ns is None else ms(run.step_ns)
-        chips.append({"word": f"a step of {word}", "value": value, "of": run.bound})
+        chips.append((f"a step of {word}", value, run.bound))
     return chips
 
 

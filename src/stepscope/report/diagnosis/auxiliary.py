@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.core.contract import diagnosis as document
+from stepscope.core.contract.codec import filled
 from stepscope.core.contract.diagnosis import RecordingLine, RecordingTable
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.recordings.auxiliary import Advice
@@ -60,17 +61,12 @@ def weight_words(advice: Advice) -> str:
 
 def recording_contract(recording: RecordingText) -> document.Recording:
     """One of the key `recordings` of the JSON."""
-    return document.Recording(
-        format=recording.format,
-        paths=recording.paths,
+    return filled(
+        document.Recording,
+        recording,
         lines=tuple(RecordingLine(name=name, value=value) for name, value in recording.lines),
-        tables=tuple(map(_table_contract, recording.tables)),
-        notes=recording.notes,
+        tables=tuple(filled(RecordingTable, table) for table in recording.tables),
     )
-
-
-def _table_contract(table: Recorded) -> RecordingTable:
-    return RecordingTable(title=table.title, columns=table.columns, rows=table.rows)
 
 
 def _advice_blocks(advice: tuple[Advice, ...]) -> Iterator[Block]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from stepscope.core.contract.codec import decode, plain, plain_by_item
+from stepscope.core.contract.codec import decode, filled, plain, plain_by_item
 from stepscope.core.contract.diagnosis import DiagnosisContract, Partition, Rank
 from stepscope.core.diagnosis import Diagnosis
 from stepscope.core.facts import RankFacts
@@ -65,17 +65,11 @@ def _gate_contract(gate: Gate) -> gate_document.Gate:
 def _document(diagnosis: Diagnosis, gate: Gate | None) -> DiagnosisContract:
     facts = diagnosis.facts
     auxiliary = facts.auxiliary
-    return DiagnosisContract(
-        verdict=diagnosis.verdict,
-        step=diagnosis.step,
-        replay=diagnosis.replay,
+    return filled(
+        DiagnosisContract,
+        diagnosis,
         ranks=tuple(_rank(rank) for rank in facts.ranks),
         peak_waterfall=UNSET if facts.peak_waterfall is None else facts.peak_waterfall,
-        findings=diagnosis.findings,
-        ladder=diagnosis.ladder,
-        abstentions=diagnosis.abstentions,
-        notes=diagnosis.notes,
-        unknown_events=diagnosis.unknown_events,
         run=UNSET if facts.run is None else facts.run,
         whole_run=UNSET if facts.whole_run is None else whole_run_contract(facts.whole_run),
         memory=facts.memory or UNSET,

@@ -34,12 +34,12 @@ from stepscope.report.document.blocks import (
     Block,
     Card,
     Details,
-    Document,
     Headline,
     Prose,
     Section,
     Tone,
     Warn,
+    as_document,
     more,
     notes,
 )
@@ -78,11 +78,6 @@ SOURCE_WORDS = {
 }
 
 
-def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Document:
-    """The whole of it; with what became of a gate, where there is one."""
-    return tuple(_blocks(diagnosis, gate))
-
-
 def limit_words(verdict: Verdict) -> str:
     """What limits the run, without numbers."""
     if verdict.second is not None:
@@ -90,7 +85,9 @@ def limit_words(verdict: Verdict) -> str:
     return BOUND_WORDS.get(verdict.bound, "What limits this run is not known.")
 
 
-def _blocks(diagnosis: Diagnosis, gate: Gate | None) -> Iterator[Block]:
+@as_document
+def diagnosis_document(diagnosis: Diagnosis, gate: Gate | None = None) -> Iterator[Block]:
+    """The whole of it; with what became of a gate, where there is one."""
     facts = diagnosis.facts
     yield headline(diagnosis)
     yield Prose(time_words(diagnosis.step))

@@ -6,13 +6,15 @@ Text is as it came, strangers' names too: each renderer makes it harmless, in on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Literal, ParamSpec
 
 from msgspec import Struct
 
 from stepscope.report.units import plural
 
+P = ParamSpec("P")
 MOST_NOTES = 12
 MOST_CELLS = 60
 
@@ -193,6 +195,16 @@ Block = (
     | Section
 )
 Document = tuple[Block, ...]
+
+
+def as_document(blocks: Callable[P, Iterable[Block]]) -> Callable[P, Document]:
+    """The document of what a function yields, block after block."""
+
+    @wraps(blocks)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Document:
+        return tuple(blocks(*args, **kwargs))
+
+    return made
 
 
 def cell(value: str | Cell | Bar) -> Cell:

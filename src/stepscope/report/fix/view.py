@@ -19,19 +19,15 @@ from stepscope.core.experiments.trials import Change
 from stepscope.report.document.blocks import (
     Block,
     Column,
-    Document,
     Headline,
     Items,
     Section,
     Table,
+    as_document,
     notes,
 )
 from stepscope.report.units import plural, short_time
 from stepscope.report.verify.view import LARGE, change_words, interval_words
-
-
-def fixed_document(fixed: Fixed) -> Document:
-    return tuple(_blocks(fixed))
 
 
 def head_words(fixed: Fixed) -> str:
@@ -103,7 +99,8 @@ def knob_words(attempt: Attempt) -> str:
     return change_words(Change(knobs=attempt.knobs)) or "-"
 
 
-def _blocks(fixed: Fixed) -> Iterator[Block]:
+@as_document
+def fixed_document(fixed: Fixed) -> Iterator[Block]:
     yield Headline(
         command="stepscope fix",
         text=head_words(fixed),

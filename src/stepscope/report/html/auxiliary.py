@@ -149,34 +149,19 @@ def _cell(text: str, is_number: bool) -> dict[str, Any]:
 
 
 def _recording_text(recording: document.Recording) -> RecordingText:
-    return RecordingText(
-        format=recording.format,
-        paths=recording.paths,
+    return filled(
+        RecordingText,
+        recording,
         lines=tuple((line.name, line.value) for line in recording.lines),
-        tables=tuple(_recorded_table(table) for table in recording.tables),
-        notes=recording.notes,
+        tables=tuple(map(_recorded_table, recording.tables)),
     )
 
 
 def _nccl_text(contract: Nccl) -> RecordingText:
     """The document counts the connections of each pair of ranks, and has the notes in words."""
-    log = NcclLog(
-        library=contract.library,
-        files=contract.files,
-        versions=contract.versions,
-        hosts=contract.hosts,
-        communicators=contract.communicators,
-        connections=tuple(_connections(contract.connections)),
-        topology=contract.topology,
-        graphs=contract.graphs,
-        networks=contract.networks,
-        ib_devices=contract.ib_devices,
-        interfaces=contract.interfaces,
-        algorithms=contract.algorithms,
-        calls=contract.calls,
-        env=contract.env,
-        warnings=contract.warnings,
-    )
+    names = set(NcclLog.__struct_fields__) & set(contract.__struct_fields__)
+    same: dict[str, Any] = {name: getattr(contract, name) for name in names}
+    log = NcclLog(**same | {"connections": tuple(_connections(contract.connections))})
     return replace(nccl_recording(log), notes=contract.notes)
 
 
@@ -191,7 +176,7 @@ def _recorded_table(table: document.RecordingTable) -> Table:
     else stands."""
     cells = [[row[i] for row in table.rows if i < len(row)] for i in range(len(table.columns))]
     right = tuple(i for i in range(1, len(cells)) if _are_numbers(cells[i]))
-    return Table(title=table.title, columns=table.columns, rows=table.rows, right=right)
+    return filled(Table, table, right=right)
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:

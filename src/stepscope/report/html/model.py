@@ -85,12 +85,11 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _step_chips(step: StepTime) -> list[dict[str, str]]:
+def _step_chips(step: StepTime) -> list[tuple[str, str, str]]:
     of = SOURCE_WORDS.get(step.source, step.source) if step.ms is not None else ""
-    chips = [{"word": "a step", "value": _ms(step.ms), "of": of}]
+    chips = [("a step", _ms(step.ms), of)]
     if step.profiled_ms is not None:
-        recorded = f"{step.count} steps recorded"
-        chips.append({"word": "while profiled", "value": _ms(step.profiled_ms), "of": recorded})
+        chips.append(("while profiled", _ms(step.profiled_ms), f"{step.count} steps recorded"))
     return chips
 
 
@@ -107,7 +106,7 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
         "where": _where(contract),
         "findings": [_card(number, finding) for number, finding in enumerate(contract.findings, 1)],
         "auxiliary": auxiliary_of_contract(contract),
-        "whole_run": _whole_run(contract),
+        "whole_run": None if contract.whole_run is UNSET else whole_run_page(contract.whole_run),
         "picture": _picture(contract, floor_ms),
         "peak": peak_picture(contract),
         "memory": memory_page(contract),
@@ -138,10 +137,6 @@ def _page(contract: DiagnosisContract, floor_ms: float | None) -> dict[str, Any]
             "curves": {},
         },
     }
-
-
-def _whole_run(contract: DiagnosisContract) -> dict[str, Any] | None:
-    return None if contract.whole_run is UNSET else whole_run_page(contract.whole_run)
 
 
 def _where(contract: DiagnosisContract) -> str:
@@ -273,25 +268,14 @@ def _part_word(part: str, rank: Rank | None) -> str:
     )
 
 
-def _chips(rank: RankFacts) -> list[dict[str, str]]:
+def _chips(rank: RankFacts) -> list[tuple[str, str, str]]:
     busy, step_interval = rank.steps.typical(rank.busy_ns), rank.steps.step_interval_ns
     chips = []
     if busy is not None and step_interval and rank.steps.where == "device":
-        chips.append(
-            {
-                "word": "device busy",
-                "value": f"{busy / step_interval:.0%}",
-                "of": "of the recorded step",
-            }
-        )
+        chips.append(("device busy", f"{busy / step_interval:.0%}", "of the recorded step"))
     if rank.roofline.mfu is not None:
-        chips.append(
-            {
-                "word": "MFU",
-                "value": f"{rank.roofline.mfu:.1%}",
-                "of": f"of {rank.roofline.peak_precision} peak, {rank.roofline.device}",
-            }
-        )
+        of = f"of {rank.roofline.peak_precision} peak, {rank.roofline.device}"
+        chips.append(("MFU", f"{rank.roofline.mfu:.1%}", of))
     return chips
 
 

@@ -20,7 +20,6 @@ still may hold any markup.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from stepscope.report.names import clean, kernel_name, op_name, shorten
 
 WHAT = ("label", "name", "kind", "category", "op", "module", "line", "phase")
 """The fields of a kind of slice."""
-SCRIPTS = ("timeline_data.js", "timeline_panels.js", "timeline.js")
 STRING_CHARS = 500_000
 """Of all texts together, as they are written."""
 WIDTHS = (400, 200, 100, 48, 20)
@@ -134,17 +132,3 @@ def _texts(what: What, safe: dict[str | None, str]) -> tuple[str, ...]:
     ]
     label = kernel_name(name) if what.kind in ("kernel", "copy", "set") else op_name(name)
     return ("" if label == name else label, name, *others)
-
-
-def timeline_script() -> str:
-    """The scripts that draw it, in the order they need each other."""
-    return "\n".join(_asset(name) for name in SCRIPTS)
-
-
-def timeline_style() -> str:
-    """Its style sheet."""
-    return _asset("timeline.css")
-
-
-def _asset(name: str) -> str:
-    return (resources.files("stepscope.report") / "html" / name).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stepscope.core.contract.codec import filled
 from stepscope.core.contract.whole_run import WholeRun
 from stepscope.core.run import RUN_PARTS, RunAdvice, RunPart, SlowSteps
 from stepscope.core.run import WholeRun as Measured
@@ -60,45 +61,30 @@ def whole_run_page(document: WholeRun) -> dict[str, Any]:
 
 def measured(document: WholeRun) -> Measured:
     """As it was measured, from what was kept of it."""
-    return Measured(
-        rank=document.rank,
+    return filled(
+        Measured,
+        document,
         dur_ns=max(_ns(document.seconds), 1),
         parts=tuple(
-            RunPart(
-                what=part.what,
-                dur_ns=_ns(part.seconds),
-                num=part.num,
-                of_it={name: _ns(spent) for name, spent in part.of_it.items()},
-            )
+            filled(RunPart, part, dur_ns=_ns(part.seconds), of_it=_all_ns(part.of_it))
             for part in document.parts
         ),
         slow=tuple(
-            SlowSteps(
-                cause=stall.cause,
+            filled(
+                SlowSteps,
+                stall,
                 every=stall.every_steps,
-                num=stall.num,
                 once_ns=_ns(stall.once_seconds),
                 dur_ns=_ns(stall.seconds),
-                lines=stall.lines,
             )
             for stall in document.stalls
         ),
         advice=tuple(
-            RunAdvice(
-                what=advice.what,
-                action=advice.action,
-                dur_ns=_ns(advice.seconds),
-                hours_a_day=advice.hours_a_day,
-            )
-            for advice in document.advice
+            filled(RunAdvice, advice, dur_ns=_ns(advice.seconds)) for advice in document.advice
         ),
-        over_time=tuple(
-            {what: _ns(spent) for what, spent in stretch.items()} for stretch in document.over_time
-        ),
+        over_time=tuple(map(_all_ns, document.over_time)),
         step_ns=_ns(document.step_ms / 1e3),
         num_clean=document.num_clean_steps,
-        num_steps=document.num_steps,
-        is_over=document.is_over,
     )
 
 
@@ -126,3 +112,7 @@ def _bars(stretches: tuple[Mapping[str, int], ...]) -> Iterator[dict[str, Any]]:
 
 def _ns(spent: float) -> int:
     return round(1e9 * spent)
+
+
+def _all_ns(spent: Mapping[str, float]) -> dict[str, int]:
+    return {name: _ns(each) for name, each in spent.items()}

@@ -8,12 +8,12 @@ from stepscope.core.experiments.kernel_tuning import FAILED, WRONG, CaseResult, 
 from stepscope.report.document.blocks import (
     Block,
     Column,
-    Document,
     Headline,
     Items,
     Prose,
     Section,
     Table,
+    as_document,
     notes,
     numbers,
 )
@@ -31,11 +31,8 @@ from stepscope.report.units import plural
 MAX_FAULTS = 16
 
 
-def kernel_tuning_document(tuning: KernelTuning) -> Document:
-    return tuple(_blocks(tuning))
-
-
-def _blocks(tuning: KernelTuning) -> Iterator[Block]:
+@as_document
+def kernel_tuning_document(tuning: KernelTuning) -> Iterator[Block]:
     yield Headline(command="stepscope tune kernel", text=head_words(tuning))
     yield Prose(how_words(tuning), "quiet")
     for result in tuning.cases:

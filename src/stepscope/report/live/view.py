@@ -11,12 +11,12 @@ from stepscope.report.document.blocks import (
     Block,
     Cell,
     Column,
-    Document,
     Facts,
     Headline,
     Prose,
     Section,
     Table,
+    as_document,
     numbers,
 )
 from stepscope.report.units import NBSP, gigabytes, ms, number, percent, plural
@@ -26,12 +26,9 @@ SLOWER = 1.1
 """Times the baseline, from which a step time is marked."""
 
 
-def live_document(view: LiveView) -> Document:
+@as_document
+def live_document(view: LiveView) -> Iterator[Block]:
     """One frame."""
-    return tuple(_blocks(view))
-
-
-def _blocks(view: LiveView) -> Iterator[Block]:
     yield Headline(command="stepscope watch", text=_pace_words(view), about=(_state_words(view),))
     yield Facts((("bound so far", view.bound),))
     if view.ranks:

@@ -3,13 +3,22 @@ JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stepscope.core.contract.check import CheckContract, Fault, Ranged
 from stepscope.core.contract.codec import encode, filled
 from stepscope.planner.launch.check import Checked
 from stepscope.planner.launch.check import Fault as Priced
 from stepscope.planner.layout_words import spelled_out
 from stepscope.planner.ranges import Range
-from stepscope.report.document.blocks import Block, Document, Facts, Headline, Items, Section
+from stepscope.report.document.blocks import (
+    Block,
+    Facts,
+    Headline,
+    Items,
+    Section,
+    as_document,
+)
 from stepscope.report.plan.text import name_section
 from stepscope.report.plan.words import gib, job_words, seconds
 from stepscope.report.units import percent, plural
@@ -18,26 +27,24 @@ KINDS = {"deepspeed": "a DeepSpeed configuration", "torchtitan": "a torchtitan c
          "megatron": "Megatron-LM's flags"}  # fmt: skip
 
 
-def check_document(checked: Checked, missing: tuple[str, ...]) -> Document:
-    blocks: list[Block] = [
-        Headline(command="stepscope plan", text=_headline(checked), about=(_about(checked),))
-    ]
+@as_document
+def check_document(checked: Checked, missing: tuple[str, ...]) -> Iterator[Block]:
+    yield Headline(command="stepscope plan", text=_headline(checked), about=(_about(checked),))
     if checked.faults:
         lines = tuple(map(_line, checked.faults))
         aside = "prices are planned, one change at a time"
-        blocks.append(Section(title="What is wrong", aside=aside, blocks=(Items(lines),)))
+        yield Section(title="What is wrong", aside=aside, blocks=(Items(lines),))
     if checked.layout is not None:
-        blocks.append(name_section(checked.layout))
+        yield name_section(checked.layout)
     if checked.step is not None and checked.memory is not None:
         facts = (("step", _range(checked.step, seconds)), ("memory", _range(checked.memory, gib)))
         aside = "low and high hold four fifths of published results"
-        blocks.append(Section(title="What it takes", aside=aside, blocks=(Facts(facts),)))
+        yield Section(title="What it takes", aside=aside, blocks=(Facts(facts),))
     notes = list(checked.notes)
     if missing:
         notes.append(f"nothing is estimated: give {' and '.join(missing)}")
     if notes:
-        blocks.append(Section(title="Notes", blocks=(Items(tuple(notes)),)))
-    return tuple(blocks)
+        yield Section(title="Notes", blocks=(Items(tuple(notes)),))
 
 
 def _headline(checked: Checked) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stepscope.core.contract import collective as contract
 from stepscope.core.contract.codec import encode, filled
@@ -11,11 +11,11 @@ from stepscope.planner.collective import Collective, Measured, Timed
 from stepscope.report.document.blocks import (
     Block,
     Column,
-    Document,
     Headline,
     Items,
     Section,
     Table,
+    as_document,
     numbers,
 )
 from stepscope.report.plan.words import seconds
@@ -32,13 +32,14 @@ EQUAL = (
 )
 
 
+@as_document
 def collective_document(
     cluster: Cluster,
     result: Collective,
     measured: Sequence[Measured],
     said: str | None,
     notes: Sequence[str],
-) -> Document:
+) -> Iterator[Block]:
     asked, picked = result.asked, result.picked
     what = f"{asked.kind} of {size_words(asked.size_bytes)} over {asked.num_ranks} ranks"
     time, rate, how = picked.seconds, picked.bus_bytes_per_s, f"by {_name(picked)}"
@@ -46,21 +47,18 @@ def collective_document(
         first = measured[0]
         time, rate, how = first.seconds, first.bus_bytes_per_s, f"as measured, {first.name}"
     text = f"{what}: {seconds(time)}, {_rate(rate)} bus bandwidth, {how}."
-    blocks: list[Block] = [
-        Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
-    ]
+    yield Headline(command="stepscope plan", text=text, about=(f"{cluster.name}.",))
     if measured:
         rows = tuple(
             (each.name, seconds(each.seconds), _rate(each.bus_bytes_per_s), _over(each))
             for each in measured
         )
         columns = (Column(), *numbers("time", "bus bandwidth"), Column())
-        blocks.append(Section(title="As measured", blocks=(Table(columns=columns, rows=rows),)))
-    blocks.append(_ways(result))
-    blocks.append(_crossovers(result))
+        yield Section(title="As measured", blocks=(Table(columns=columns, rows=rows),))
+    yield _ways(result)
+    yield _crossovers(result)
     advice = said or (EQUAL if len(measured) > 1 else NO_ADVICE)
-    blocks.append(Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),)))
-    return tuple(blocks)
+    yield Section(title="Notes", blocks=(Items((advice, *result.notes, *notes)),))
 
 
 def _ways(result: Collective) -> Section:

@@ -101,25 +101,15 @@ def page_of(plan: Plan, measured: MeasuredMemory | None = None) -> dict[str, Any
     return page
 
 
-def _chips(plan: Plan, account: Account) -> list[dict[str, str]]:
+def _chips(plan: Plan, account: Account) -> list[tuple[str, str, str]]:
     chips = [
-        {"word": "step", "value": seconds(account.step_s), "of": ""},
-        {"word": "tokens/s", "value": number(account.tokens_per_s), "of": "all devices"},
-        {"word": "MFU", "value": percent(account.mfu), "of": f"HFU {percent(account.hfu)}"},
-        {
-            "word": "memory",
-            "value": gib(account.memory_bytes),
-            "of": f"of {gib(plan.job.cluster.memory_bytes)}",
-        },
+        ("step", seconds(account.step_s), ""),
+        ("tokens/s", number(account.tokens_per_s), "all devices"),
+        ("MFU", percent(account.mfu), f"HFU {percent(account.hfu)}"),
+        ("memory", gib(account.memory_bytes), f"of {gib(plan.job.cluster.memory_bytes)}"),
     ]
     if plan.budget is not None:
-        chips.append(
-            {
-                "word": tokens_words(plan.budget.tokens),
-                "value": days_words(plan.budget.days),
-                "of": "",
-            }
-        )
+        chips.append((tokens_words(plan.budget.tokens), days_words(plan.budget.days), ""))
     return chips
 
 

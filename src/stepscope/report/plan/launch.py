@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.contract.codec import encode, filled
@@ -9,38 +10,41 @@ from stepscope.core.contract.launch import LaunchContract, LaunchedFile
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.launch.files import Launch, broken
 from stepscope.planner.layout_words import spelled_out
-from stepscope.report.document.blocks import Block, Code, Document, Headline, Items, Section
+from stepscope.report.document.blocks import (
+    Block,
+    Code,
+    Headline,
+    Items,
+    Section,
+    as_document,
+)
 from stepscope.report.plan.account import Account
 from stepscope.report.plan.text import name_section
 from stepscope.report.plan.words import gib, job_words, seconds
 
 
+@as_document
 def launch_document(
     job: TrainingJob,
     account: Account,
     launch: Launch,
     folder: Path | None,
     skipped: tuple[str, ...],
-) -> Document:
+) -> Iterator[Block]:
     """Files in full where they were not written anywhere."""
     where = "" if folder is None else f" Written to {folder}."
     fit = f"{gib(account.memory_bytes)} of {gib(job.cluster.memory_bytes)}"
     fault = "" if account.fits else " It does not fit."
     text = f"{launch.layout} for {launch.target}: {seconds(account.step_s)} a step, {fit}."
-    blocks: list[Block] = [
-        Headline(command="stepscope plan", text=f"{text}{fault}{where}", about=(job_words(job),)),
-        name_section(account.layout),
-        Section(title="Launch", blocks=(Code(broken(launch.command)),)),
-    ]
+    yield Headline(command="stepscope plan", text=f"{text}{fault}{where}", about=(job_words(job),))
+    yield name_section(account.layout)
+    yield Section(title="Launch", blocks=(Code(broken(launch.command)),))
     if folder is None:
-        blocks += [
-            Section(title=file.name, blocks=(Code(tuple(file.text.splitlines())),))
-            for file in launch.files
-        ]
+        for file in launch.files:
+            yield Section(title=file.name, blocks=(Code(tuple(file.text.splitlines())),))
     notes = (*launch.notes, *(f"faster, but {reason}" for reason in skipped))
     if notes:
-        blocks.append(Section(title="Left to do", blocks=(Items(notes),)))
-    return tuple(blocks)
+        yield Section(title="Left to do", blocks=(Items(notes),))
 
 
 def launch_json(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.contract.plan_comparison import PlanComparisonContract
 from stepscope.report.document.blocks import (
     Block,
     Column,
-    Document,
     Facts,
     Headline,
     Items,
     Section,
     Table,
+    as_document,
     numbers,
 )
 from stepscope.report.plan.words import gib, seconds
@@ -31,21 +32,19 @@ WORDS = {
 NOT_KNOWN = "-"
 
 
-def learned_document(comparison: PlanComparisonContract, kept: Path | None) -> Document:
+@as_document
+def learned_document(comparison: PlanComparisonContract, kept: Path | None) -> Iterator[Block]:
     where = f"{comparison.layout} of {comparison.model} on {comparison.cluster}"
-    blocks: list[Block] = [
-        Headline(
-            command="stepscope compare",
-            text=_headline(comparison),
-            about=(f"{comparison.plan}, {where}, beside {comparison.run}.",),
-        ),
-        _parts(comparison),
-        _memory(comparison),
-    ]
-    blocks.append(_factors(comparison, kept))
+    yield Headline(
+        command="stepscope compare",
+        text=_headline(comparison),
+        about=(f"{comparison.plan}, {where}, beside {comparison.run}.",),
+    )
+    yield _parts(comparison)
+    yield _memory(comparison)
+    yield _factors(comparison, kept)
     if comparison.notes:
-        blocks.append(Section(title="Notes", blocks=(Items(comparison.notes),)))
-    return tuple(blocks)
+        yield Section(title="Notes", blocks=(Items(comparison.notes),))
 
 
 def _headline(comparison: PlanComparisonContract) -> str:

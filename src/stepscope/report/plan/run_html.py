@@ -36,17 +36,9 @@ def run_plan_html(plan: RunPlan) -> str:
         "headline": verdict_words(plan),
         "version": __version__,
         "chips": [
-            {
-                "word": "recorded",
-                "value": seconds(made.run.step_s),
-                "of": f"{made.run.width} ranks",
-            },
-            {"word": "at the widest", "value": seconds(last.step_s), "of": f"{last.width} ranks"},
-            {
-                "word": "efficiency",
-                "value": percent(last.efficiency),
-                "of": "against the recorded run",
-            },
+            ("recorded", seconds(made.run.step_s), f"{made.run.width} ranks"),
+            ("at the widest", seconds(last.step_s), f"{last.width} ranks"),
+            ("efficiency", percent(last.efficiency), "against the recorded run"),
         ],
         "scaling": widths,
         "scaling_curve": _curve_of(plan, rate),

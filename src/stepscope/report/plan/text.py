@@ -14,13 +14,13 @@ from stepscope.report.document.blocks import (
     Block,
     Cell,
     Column,
-    Document,
     Facts,
     Headline,
     Items,
     Prose,
     Section,
     Table,
+    as_document,
     numbers,
 )
 from stepscope.report.plan.account import MEMORY_WORDS, TIME_WORDS, Account, Plan, Variant
@@ -49,12 +49,9 @@ NEGLIGIBLE = 0.001
 NO_LAYOUT = "nothing fits or divides"
 
 
-def plan_document(plan: Plan, measured: MeasuredMemory | None = None) -> Document:
+@as_document
+def plan_document(plan: Plan, measured: MeasuredMemory | None = None) -> Iterator[Block]:
     """The plan, and what a recording of it shows."""
-    return tuple(_blocks(plan, measured))
-
-
-def _blocks(plan: Plan, measured: MeasuredMemory | None) -> Iterator[Block]:
     yield Headline(command="stepscope plan", text=verdict_words(plan), about=(job_words(plan.job),))
     if plan.explained is not None:
         yield Prose(asked_words(plan.explained), "strong")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.planner.job import TrainingJob
 from stepscope.planner.ranges import ranges_of
 from stepscope.report.plan.account import Account, Plan
-from stepscope.report.units import NBSP, fixed, number, percent, plural
+from stepscope.report.units import NBSP, fixed, number, percent, plural, scaled
 
 GIB = 2**30
 UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
@@ -24,10 +24,7 @@ def seconds(value: float) -> str:
 
 def short_count(value: float) -> str:
     """8030261248 as `8.03 B`."""
-    for size, unit in UNITS:
-        if value >= size:
-            return f"{value / size:.3g}{NBSP}{unit}"
-    return f"{value:g}"
+    return scaled(value, UNITS, NBSP) if value >= UNITS[-1][0] else f"{value:g}"
 
 
 def tokens_words(tokens: float) -> str:

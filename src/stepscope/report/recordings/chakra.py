@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.recordings.training_log import RecordedOperator, TrainingRecording
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 64
 MAX_FILES = 8
@@ -53,9 +53,7 @@ def _table(title: str, operators: Sequence[RecordedOperator]) -> Table:
         )
         for operator in operators[:MAX_ROWS]
     )
-    return Table(
-        title=title, columns=("operator", "calls", "tensors", "FLOPs"), rows=rows, right=(1, 2, 3)
-    )
+    return table(title, "operator|>calls|>tensors|>FLOPs", rows)
 
 
 def _size(size: float) -> str:

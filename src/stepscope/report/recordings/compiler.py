@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.core.recordings.compiler import CompiledFunction, CompilerRecording, CompilerReport
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 100
 MAX_CELL = 160
@@ -76,17 +76,12 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
         if each.recompiles or each.limit or each.seconds is not None
     )
     if rows:
-        yield Table(
-            title="compiled functions",
-            columns=("what changed", "again", "seconds", "function"),
-            rows=rows[:MAX_ROWS],
-            right=(1, 2),
-        )
+        yield table("compiled functions", "what changed|>again|>seconds|function", rows[:MAX_ROWS])
     if breaks:
-        yield Table(
-            title="graph breaks",
-            columns=("reason", "times", "place"),
-            rows=tuple(
+        yield table(
+            "graph breaks",
+            "reason|>times|place",
+            (
                 (
                     _cut(each.graph_break.reason),
                     str(each.count),
@@ -94,20 +89,18 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
                 )
                 for each in breaks[:MAX_ROWS]
             ),
-            right=(1,),
         )
     if recording.hints:
-        yield Table(
-            title="performance hints",
-            columns=("hint", "times"),
-            rows=tuple((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
-            right=(1,),
+        yield table(
+            "performance hints",
+            "hint|>times",
+            ((_cut(text), str(count)) for text, count in recording.hints[:MAX_ROWS]),
         )
     if recording.origins:
-        yield Table(
-            title="compiled kernels, and the lines they are of",
-            columns=("kernel", "line", "operators"),
-            rows=tuple(
+        yield table(
+            "compiled kernels, and the lines they are of",
+            "kernel|line|operators",
+            (
                 (
                     _cut(origin.kernel),
                     _cut("; ".join(origin.lines)) or "not told",
@@ -123,9 +116,7 @@ def tables(recording: CompilerRecording) -> Iterator[Table]:
         if section not in ("graph_break", "resumes")
     )
     if counts:
-        yield Table(
-            title="counters", columns=("counter", "count"), rows=counts[:MAX_ROWS], right=(1,)
-        )
+        yield table("counters", "counter|>count", counts[:MAX_ROWS])
 
 
 def _function_row(function: CompiledFunction) -> tuple[str, str, str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stepscope.core.numbers import number_ranges
 from stepscope.core.recordings.flight import COMPLETED, FlightDump
 from stepscope.core.recordings.training_log import TrainingRecording
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 64
 
@@ -33,11 +33,10 @@ def tables(recording: TrainingRecording) -> Iterator[Table]:
     for dump in recording.dumps:
         alike.setdefault(_row(dump), []).append(dump.rank)
     rows = tuple((number_ranges(ranks), *row) for row, ranks in list(alike.items())[:MAX_ROWS])
-    yield Table(
-        title="The last collective that each rank issued",
-        columns=("rank", "collective", "number", "group", "state", "shape", "at"),
-        rows=rows,
-        right=(2, 5),
+    yield table(
+        "The last collective that each rank issued",
+        "rank|collective|>number|group|state|>shape|at",
+        rows,
     )
 
 

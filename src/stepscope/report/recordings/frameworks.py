@@ -15,7 +15,7 @@ from stepscope.core.recordings.training_log import (
     FrameworkLog,
     TrainingRecording,
 )
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_NAME = 80
 MAX_FILES = 64
@@ -113,9 +113,7 @@ def _files(logs: Sequence[FrameworkLog]) -> Table:
         )
         for log in logs[:MAX_FILES]
     ]
-    return Table(
-        title="by file", columns=("file", "step ms", "steps"), rows=tuple(rows), right=(1, 2)
-    )
+    return table("by file", "file|>step ms|>steps", rows)
 
 
 def _phases(log: FrameworkLog) -> Table:
@@ -144,11 +142,10 @@ def _actions(log: FrameworkLog) -> Table:
         )
         for action in log.actions[:MAX_ROWS]
     )
-    return Table(
-        title="actions over the run; they may stand inside one another",
-        columns=("action", "calls", "mean ms", "total s"),
-        rows=rows,
-        right=(1, 2, 3),
+    return table(
+        "actions over the run; they may stand inside one another",
+        "action|>calls|>mean ms|>total s",
+        rows,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from stepscope.core.recordings.processes import HostUse
 from stepscope.core.recordings.system import HostStacks, HotSpot, SystemRecording
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 
 def lines(recording: SystemRecording) -> Iterator[tuple[str, str]]:
@@ -35,8 +35,7 @@ def _process_table(host: HostUse) -> Table:
         )
         for process in busiest
     )
-    columns = ("process", "pid", "cores", "io wait")
-    return Table(title="Processes, the busiest first", columns=columns, rows=rows, right=(1, 2, 3))
+    return table("Processes, the busiest first", "process|>pid|>cores|>io wait", rows)
 
 
 def _lines(stacks: HostStacks) -> tuple[tuple[str, str], ...]:
@@ -78,14 +77,7 @@ def _tables(stacks: HostStacks) -> tuple[Table, ...]:
             )
             for thread in stacks.threads[:12]
         )
-        tables.append(
-            Table(
-                title="Threads",
-                columns=("thread", "share", "waits for the GIL"),
-                rows=rows,
-                right=(1, 2),
-            )
-        )
+        tables.append(table("Threads", "thread|>share|>waits for the GIL", rows))
     return tuple(tables)
 
 
@@ -93,4 +85,4 @@ def _table(title: str, spots: Iterable[HotSpot]) -> Table:
     rows = tuple(
         (spot.label, f"{spot.self_share:.1%}", f"{spot.total_share:.1%}") for spot in spots
     )
-    return Table(title=title, columns=("function", "own", "with callees"), rows=rows, right=(1, 2))
+    return table(title, "function|>own|>with callees", rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.memory import MemoryRecord, MemoryRecording, Step
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 
 def lines(recording: MemoryRecording) -> Iterable[tuple[str, str]]:
@@ -78,17 +78,12 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
         rows = tuple(
             (name, size_words(size), f"{size / peak:.1%}") for name, size in record.by_size if size
         )
-        yield Table(
-            title="What holds the peak",
-            columns=("what for", "bytes", "share"),
-            rows=rows,
-            right=(1, 2),
-        )
+        yield table("What holds the peak", "what for|>bytes|>share", rows)
     if record.holders:
-        yield Table(
-            title="Who made it",
-            columns=("frame", "what for", "tensors", "bytes", "share"),
-            rows=tuple(
+        yield table(
+            "Who made it",
+            "frame|what for|>tensors|>bytes|>share",
+            (
                 (
                     holder.frame,
                     holder.category,
@@ -98,13 +93,12 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
                 )
                 for holder in record.holders
             ),
-            right=(2, 3, 4),
         )
     if record.largest:
-        yield Table(
-            title="Largest tensors at the peak",
-            columns=("frame", "what for", "made in step", "bytes"),
-            rows=tuple(
+        yield table(
+            "Largest tensors at the peak",
+            "frame|what for|>made in step|>bytes",
+            (
                 (
                     tensor.frame or "-",
                     tensor.category,
@@ -113,15 +107,13 @@ def tables(recording: MemoryRecording) -> Iterable[Table]:
                 )
                 for tensor in record.largest
             ),
-            right=(2, 3),
         )
     if record.kept_frames:
-        yield Table(
-            title="Made in finished steps and still held at the end",
-            columns=("frame", "what for", "tensors", "bytes"),
-            rows=tuple(
+        yield table(
+            "Made in finished steps and still held at the end",
+            "frame|what for|>tensors|>bytes",
+            (
                 (kept.frame, kept.category, str(kept.num_tensors), size_words(kept.size_bytes))
                 for kept in record.kept_frames
             ),
-            right=(2, 3),
         )

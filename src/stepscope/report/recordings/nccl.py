@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stepscope.core.numbers import size_words
 from stepscope.core.recordings.system import SystemRecording
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 from stepscope.rules.shared.link_tests import LinkJudgement, judge_test, times_words
 
 
@@ -61,9 +61,8 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
             )
             for row in reversed(test.rows)
         )
-        yield Table(
-            title=f"{test.kind}, each size, the largest first",
-            columns=("size", "us", "us in place", "bus GB/s", "of the link's"),
-            rows=rows,
-            right=(0, 1, 2, 3, 4),
+        yield table(
+            f"{test.kind}, each size, the largest first",
+            ">size|>us|>us in place|>bus GB/s|>of the link's",
+            rows,
         )

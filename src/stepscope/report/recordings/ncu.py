@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, Remark
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 50
 NAME_CHARS = 160
@@ -35,21 +35,21 @@ def tables(recording: KernelRecording) -> Iterator[Table]:
 
 
 def _kernel_table(kernels: Sequence[KernelMetrics]) -> Table:
-    return Table(
-        title="Kernels, by time: of each unit's peak, and what warps wait for most",
-        columns=("kernel", "us", "compute", "tensor", "DRAM", "L2", "waits for"),
-        rows=tuple(_kernel_row(kernel) for kernel in _by_time(kernels)),
-        right=(1, 2, 3, 4, 5),
+    return table(
+        "Kernels, by time: of each unit's peak, and what warps wait for most",
+        "kernel|>us|>compute|>tensor|>DRAM|>L2|waits for",
+        (_kernel_row(kernel) for kernel in _by_time(kernels)),
     )
 
 
 def _launch_table(kernels: Sequence[KernelMetrics]) -> Table:
-    return Table(
-        title="How they were launched: warps held and allowed, what "
-        "bounds them, FLOP for a byte of DRAM",
-        columns=("kernel", "warps", "bound by", "waves", "L2 hits", "FLOP/B"),
-        rows=tuple(_launch_row(kernel) for kernel in _by_time(kernels)),
-        right=(1, 3, 4, 5),
+    return table(
+        (
+            "How they were launched: warps held and allowed, what "
+            "bounds them, FLOP for a byte of DRAM"
+        ),
+        "kernel|>warps|bound by|>waves|>L2 hits|>FLOP/B",
+        (_launch_row(kernel) for kernel in _by_time(kernels)),
     )
 
 
@@ -92,11 +92,8 @@ def _remark_table(remarks: Sequence[Remark]) -> Table:
         (f"{remark.rule}, {_short(remark.kernel)[:40]}: {remark.text[:TEXT_CHARS]}", _gain(remark))
         for remark in order[:MAX_ROWS]
     )
-    return Table(
-        title="What Nsight Compute itself says, by the gain that it reckons",
-        columns=("remark", "its gain"),
-        rows=tuple(rows),
-        right=(1,),
+    return table(
+        "What Nsight Compute itself says, by the gain that it reckons", "remark|>its gain", rows
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stepscope.core.recordings.system import CounterGrowth, PortSeries, SystemRecording
 from stepscope.protocol.port_counters import RX, TX
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 256
 
@@ -36,11 +36,10 @@ def tables(recording: SystemRecording) -> Iterator[Table]:
     ]
     if not rows:
         return
-    yield Table(
-        title="Counters that are not zero: their growth, and when it was fastest",
-        columns=("port", "counter", "since it began", "grew by", "a second", "most a second"),
-        rows=tuple(rows[:MAX_ROWS]),
-        right=(2, 3, 4, 5),
+    yield table(
+        "Counters that are not zero: their growth, and when it was fastest",
+        "port|counter|>since it began|>grew by|>a second|>most a second",
+        rows[:MAX_ROWS],
     )
 
 

@@ -14,7 +14,7 @@ from stepscope.readers.nsys.stats import (
     PROJECTIONS,
     RANGES,
 )
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_SHOWN = 50
 TITLES = {
@@ -74,9 +74,4 @@ def _times(title: str, rows: Sequence[KernelTotal], *, has_shares: bool) -> Tabl
         )
         for row in rows[:MAX_SHOWN]
     )
-    return Table(
-        title=title,
-        columns=("name", "ms", "share", "calls", "mean us"),
-        rows=cells,
-        right=(1, 2, 3, 4),
-    )
+    return table(title, "name|>ms|>share|>calls|>mean us", cells)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.recordings.find_db import DIRECTIONS, FindDb, Searched, Solver
 from stepscope.core.recordings.kernels import KernelMetrics, KernelRecording, KernelTotal
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 MAX_ROWS = 64
 MAX_SHOWN = 12
@@ -43,21 +43,17 @@ def tables(recording: KernelRecording) -> Iterator[Table]:
     if recording.format == "rocprof-stats" and (totals := _all_totals(recording)):
         yield _totals_table(totals)
     elif recording.panel:
-        columns = ("metric", "avg", "unit", "peak", "% of peak")
-        yield Table(title="Panel", columns=columns, rows=recording.panel, right=(1, 3, 4))
+        yield table("Panel", "metric|>avg|unit|>peak|>% of peak", recording.panel)
     elif recording.kernels:
         longest = sorted(recording.kernels, key=lambda kernel: -(kernel.total_ns or 0))[:MAX_SHOWN]
-        yield Table(
-            title="Longest launches",
-            columns=("kernel", "us", "MFMA", "VALU", "HBM", "L2 hits", "LDS passes"),
-            rows=tuple(map(_kernel_row, longest)),
-            right=(1, 2, 3, 4, 5, 6),
+        yield table(
+            "Longest launches",
+            "kernel|>us|>MFMA|>VALU|>HBM|>L2 hits|>LDS passes",
+            map(_kernel_row, longest),
         )
     elif recording.tuned is not None and recording.tuned.solvers:
         solvers = tuple((name, f"{count:,}") for name, count in recording.tuned.solvers[:MAX_ROWS])
-        yield Table(
-            title="tuned, by solver", columns=("solver", "convolutions"), rows=solvers, right=(1,)
-        )
+        yield table("tuned, by solver", "solver|>convolutions", solvers)
     elif recording.find_dbs:
         yield _searched_table(_searched(recording.find_dbs))
 
@@ -79,8 +75,7 @@ def _totals_table(totals: Sequence[KernelTotal]) -> Table:
         )
         for total in longest
     )
-    columns = ("name", "calls", "ms", "us each", "of all")
-    return Table(title="Totals", columns=columns, rows=rows, right=(1, 2, 3, 4))
+    return table("Totals", "name|>calls|>ms|>us each|>of all", rows)
 
 
 def _kernel_row(kernel: KernelMetrics) -> tuple[str, ...]:
@@ -197,12 +192,12 @@ def _searched_table(searched: Sequence[Searched]) -> Table:
                 each.best.name,
             )
         )
-    columns = ("convolution", "ms", "MB", "without", "fastest solver")
-    title = (
+    return table(
         "the longest, by their fastest solver: its time, its workspace, and how much longer the "
-        "fastest without one takes"
+        "fastest without one takes",
+        "convolution|>ms|>MB|>without|fastest solver",
+        rows,
     )
-    return Table(title=title, columns=columns, rows=tuple(rows), right=(1, 2, 3))
 
 
 def _counted(words: Iterator[str]) -> str:

@@ -17,7 +17,7 @@ from stepscope.core.recordings.system import (
 )
 from stepscope.readers.system.nvidia_topo import MEANS, kind_of, nearest
 from stepscope.report.recordings import host
-from stepscope.report.recordings.text import Table
+from stepscope.report.recordings.text import Table, table
 
 COPIES = {
     "h2d_pinned_GBps": "pinned host memory to the device",
@@ -84,22 +84,13 @@ def _device_table(devices: Iterable[DeviceSeries]) -> Table:
         )
         for device in devices
     )
-    columns = (
-        "device",
-        "at work",
-        "busy",
-        "clock",
-        "power",
-        "temperature",
-        "memory",
-        "held down by",
-    )
-    return Table(
-        title="Devices: medians; busy from the first sample at work to the last, clock and power "
-        "at work; temperature and memory at the ninetieth percentile",
-        columns=columns,
-        rows=rows,
-        right=(1, 2, 3, 4, 5, 6),
+    return table(
+        (
+            "Devices: medians; busy from the first sample at work to the last, clock and power "
+            "at work; temperature and memory at the ninetieth percentile"
+        ),
+        "device|>at work|>busy|>clock|>power|>temperature|>memory|held down by",
+        rows,
     )
 
 
@@ -143,13 +134,11 @@ def _activity(devices: Sequence[DeviceSeries]) -> tuple[Table, ...]:
     ]
     if all(cell == "-" for row in rows for cell in row[1:]):
         return ()
-    columns = ("device", "engine", "SMs", "warps", "tensor pipe", "DRAM")
     return (
-        Table(
-            title="Active, share of the time (medians)",
-            columns=columns,
-            rows=tuple(rows),
-            right=(1, 2, 3, 4, 5),
+        table(
+            "Active, share of the time (medians)",
+            "device|>engine|>SMs|>warps|>tensor pipe|>DRAM",
+            rows,
         ),
     )
 
@@ -217,10 +206,10 @@ def _topology_table(topology: Topology) -> Table:
         card = " ".join(nearest(device.networks)) if device.networks else ""
         peers = ", ".join(f"{count} x {link}" for link, count in kinds.most_common(6))
         rows.append((device.name, peers, card, device.cores or "", device.numa or ""))
-    return Table(
-        title="devices, the links to the others, and what is near",
-        columns=("device", "links", "nearest network", "cores", "NUMA node"),
-        rows=tuple(rows),
+    return table(
+        "devices, the links to the others, and what is near",
+        "device|links|nearest network|cores|NUMA node",
+        rows,
     )
 
 

@@ -6,10 +6,12 @@ as the tool's folder in `readers/`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from msgspec import Struct
 
+from stepscope.core.contract.codec import filled
 from stepscope.core.recordings.auxiliary import Auxiliary
 from stepscope.core.recordings.recording import Recording
 from stepscope.readers.formats import BY_NAME
@@ -23,6 +25,17 @@ class Table(Struct, frozen=True, kw_only=True):
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
     """Indices of the columns of numbers."""
+
+
+def table(title: str, columns: str, rows: Iterable[Sequence[str]]) -> Table:
+    """`columns` has their titles, those of numbers behind a sign: `kernel|>calls|>ms`."""
+    titles = columns.split("|")
+    return Table(
+        title=title,
+        columns=tuple(each.removeprefix(">") for each in titles),
+        rows=tuple(map(tuple, rows)),
+        right=tuple(at for at, each in enumerate(titles) if each.startswith(">")),
+    )
 
 
 class RecordingText(Struct, frozen=True, kw_only=True):
@@ -43,10 +56,9 @@ def recording_texts(auxiliary: Auxiliary | None) -> tuple[RecordingText, ...]:
 
 def text_of(recording: Recording) -> RecordingText:
     tool = import_module(f"stepscope.report.recordings.{BY_NAME[recording.format].tool}")
-    return RecordingText(
-        format=recording.format,
-        paths=recording.paths,
+    return filled(
+        RecordingText,
+        recording,
         lines=tuple(tool.lines(recording)),
         tables=tuple(tool.tables(recording)),
-        notes=recording.notes,
     )

@@ -11,12 +11,12 @@ from stepscope.report.document.blocks import (
     Block,
     Cell,
     Column,
-    Document,
     Facts,
     Headline,
     Prose,
     Section,
     Table,
+    as_document,
     notes,
     numbers,
 )
@@ -36,11 +36,8 @@ NEGLIGIBLE = 0.0005
 """Of the longest step: a part that is less than this in every run has no line."""
 
 
-def scaling_document(scaling: Scaling) -> Document:
-    return tuple(_blocks(scaling))
-
-
-def _blocks(scaling: Scaling) -> Iterator[Block]:
+@as_document
+def scaling_document(scaling: Scaling) -> Iterator[Block]:
     yield Headline(
         command="stepscope diagnose --scaling",
         text=_verdict(scaling),

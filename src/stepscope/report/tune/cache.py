@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.contract.codec import encode
 from stepscope.core.contract.tuning_cache import CacheEntry, TuningCacheContract
-from stepscope.report.document.blocks import Block, Document, Headline, Prose, Section
+from stepscope.report.document.blocks import Block, Headline, Prose, Section, as_document
 from stepscope.report.tune.words import setting_words
 from stepscope.report.units import plural, short_time
 
@@ -15,11 +15,8 @@ def cache_json(entries: Sequence[CacheEntry], unread: int) -> str:
     return encode(TuningCacheContract(unread_lines=unread, entries=tuple(entries)))
 
 
-def cache_document(entries: Sequence[CacheEntry], unread: int) -> Document:
-    return tuple(_blocks(entries, unread))
-
-
-def _blocks(entries: Sequence[CacheEntry], unread: int) -> Iterator[Block]:
+@as_document
+def cache_document(entries: Sequence[CacheEntry], unread: int) -> Iterator[Block]:
     yield Headline(command="stepscope tune cache", text=f"{plural(len(entries), 'setting')} kept")
     for entry in entries:
         gain = ""

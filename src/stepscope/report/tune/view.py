@@ -9,13 +9,13 @@ from stepscope.core.experiments.tuning import PROVEN, REFUSED, Tuning
 from stepscope.report.document.blocks import (
     Block,
     Column,
-    Document,
     Headline,
     Items,
     Prose,
     Section,
     Table,
     Tone,
+    as_document,
     notes,
     numbers,
 )
@@ -35,11 +35,8 @@ TONES: dict[str, Tone] = {PROVEN: "good", REFUSED: "bad"}
 MAX_ROWS = 60
 
 
-def tuning_document(tuning: Tuning) -> Document:
-    return tuple(_blocks(tuning))
-
-
-def _blocks(tuning: Tuning) -> Iterator[Block]:
+@as_document
+def tuning_document(tuning: Tuning) -> Iterator[Block]:
     yield Headline(
         command="stepscope tune",
         text=summary_words(tuning),

@@ -30,12 +30,12 @@ from stepscope.report.document.blocks import (
     Block,
     Code,
     Column,
-    Document,
     Headline,
     Prose,
     Section,
     Table,
     Tone,
+    as_document,
     notes,
     numbers,
 )
@@ -55,10 +55,6 @@ MOST_SHOWN = 3.0
 """A smallest gain beyond this says that nothing could have been shown."""
 LARGE = 1000.0
 """A ratio above this is not written out."""
-
-
-def verified_document(verified: Verified) -> Document:
-    return tuple(_blocks(verified))
 
 
 def summary_words(verified: Verified) -> str:
@@ -173,7 +169,8 @@ def _after(verified: Verified) -> str:
     return f"{_capital(verified.because)}: {spent}."
 
 
-def _blocks(verified: Verified) -> Iterator[Block]:
+@as_document
+def verified_document(verified: Verified) -> Iterator[Block]:
     is_doubtful = computes_else(verified) and verified.is_gain
     yield Headline(
         command="stepscope verify",
