@@ -46,6 +46,9 @@ dynamo.graph_break = lambda: None
 dynamo.utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
 dynamo.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = torch._dynamo = dynamo
+# torch.utils.checkpoint asks for it as it is imported.
+functional = types.SimpleNamespace(FunctionalTensor=types.SimpleNamespace(metadata_fns=()))
+vars(torch)["_subclasses"] = types.SimpleNamespace(functional_tensor=functional)
 vars(torch)["_lazy_modules"].discard("_inductor")
 # Python looks through all objects several times as it ends, and torch's are most of them.
 gc.freeze()

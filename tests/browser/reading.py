@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
-)
+from tests.installed import need
+
+need("axe_playwright_python", reason="axe-playwright-python is not installed")
 CONTRAST = "color-contrast"
 SHOWN_ONCE = r"""() => {
     for (const many of document.querySelectorAll('tbody, #flame svg')) {
@@ -35,6 +35,7 @@ def faults_of(page: Any, context: str | None = None) -> list[str]:
 
 
 def _run(page: Any, context: str | None, options: dict[str, Any]) -> list[str]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     told = axe.Axe().run(page, context, {"resultTypes": ["violations"], **options})
     return [
         f"{one['impact']} {one['id']}: {one['nodes'][0]['target']}"

@@ -18,6 +18,7 @@ from stepscope.report.html import render_page
 from stepscope.report.html.model import page_of
 from tests.browser.reading import faults_of
 from tests.format_samples import samples
+from tests.installed import need
 from tests.report.test_html import HOSTILE
 from tests.shared_data import DEMO, ROOT, SHARED, needs_shared, some
 from tests.waiting import until
@@ -25,7 +26,7 @@ from tests.waiting import until
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+need("playwright", reason="playwright is not installed")
 if CHROMIUM is None:
     pytest.skip(
         "no Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True

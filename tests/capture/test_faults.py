@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.capture.fault_job import FAULTS
-from tests.capture.jobs import environment, record, stepscope
+from tests.capture.jobs import WHOLE_LOOP, environment, record, stepscope
 from tests.shared_data import ROOT
 
 pytest.importorskip("torch")
 
 JOB = Path(__file__).parent / "fault_job.py"
 WINDOW = ("--start-step", "6", "--steps", "4")
+CHEAP = ("chdir", "environment", "trace", "modules")
 SURVIVED = (
-    "fork-exit", "fork-raise", "fork-profile", "fork-pool", "preexec", "workers",
-    "compile", "chdir", "environment", "trace", "modules",
+    "fork-exit", "fork-raise", "fork-profile", "fork-pool", "preexec", "workers", *CHEAP,
 )  # fmt: skip
 """Those after which a job goes on: they strike one after the other, in one process. A profiler of
 the job's own is not among them: with it, a plain job's forked child hangs too."""
@@ -52,17 +52,38 @@ child 0
 fork [0, 1, 4]
 subprocess b'42\n'
 batches [[0, 1], [2, 3], [4, 5], [6, 7]]
-compiled 2.0
 """
 """What the job prints each time, recorded or not. A child's handlers run, and its exit code is its
 own."""
 
 
 def test_forks_and_other_faults_change_nothing(tmp_path: Path) -> None:
-    code, out, err = recorded(tmp_path / "run", ",".join(SURVIVED))
+    code, out, err = recorded(tmp_path / "run", ",".join(SURVIVED), "light")
     assert code == 0, err
     assert out.decode().startswith(STRUCK + STRUCK + "loss 0.2"), err
     assert "External init callback" not in err
+
+
+def test_what_is_compiled_stays_as_it_is(tmp_path: Path) -> None:
+    """Inside a recording and after it; and a hook of ours that the compiler cannot follow would end
+    this job, whose step has no breaks."""
+    text = f"""
+import runpy
+faults = runpy.run_path({str(JOB)!r})["FAULTS"]
+@torch.compile(backend="eager", fullgraph=True)
+def loss(x):
+    return model(x).square().mean()
+def at_step(step):
+    if step in (8, 15):
+        for name in {("compile", *CHEAP)}:
+            faults[name][1]()
+    loss(torch.ones(2, 32)).backward()
+train(20, at_step)
+print("compiled")
+"""
+    ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
+    assert (ended.code, ended.out) == (0, b"compiled 2.0\ncompiled 2.0\ncompiled\n"), ended.err
+    assert "External init callback" not in ended.err
 
 
 @pytest.mark.parametrize(

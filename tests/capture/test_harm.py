@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.jobs import WHOLE_LOOP, environment, record, script, stepscope
+from tests.capture.jobs import environment, record, script, stepscope
 
 pytest.importorskip("torch")
 
@@ -142,21 +142,6 @@ train(30, at_step)
         (rank,) = ended.run.ranks
         (told,) = [event for event in rank.events if event["kind"] == "window"]
         assert "profiler of" in told["problem"]
-
-
-def test_a_compiled_step_without_breaks_stays_one(tmp_path: Path) -> None:
-    """A hook of ours that the compiler cannot follow would end this job."""
-    text = """
-@torch.compile(backend="eager", fullgraph=True)
-def loss(x):
-    return model(x).square().mean()
-def at_step(s):
-    loss(torch.ones(2, 32)).backward()
-train(20, at_step)
-print("compiled")
-"""
-    ended = record(tmp_path, text, *WINDOW, before=WHOLE_LOOP)
-    assert (ended.code, ended.out) == (0, b"compiled\n"), ended.err
 
 
 def test_a_profiler_is_taken_off_when_the_capture_ends_inside_a_window(tmp_path: Path) -> None:

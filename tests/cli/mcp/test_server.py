@@ -16,9 +16,10 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.cli.mcp.answers import ANSWER_BYTES
 from tests.capture.jobs import LIGHT
+from tests.installed import need
 from tests.shared_data import DEMO
 
-mcp = pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+need("mcp", reason="the extra `mcp` is not installed")
 
 SLOW = f"""
 {LIGHT}
@@ -43,6 +44,7 @@ def asked(
     folder: Path, talk: Callable[[Any], Awaitable[None]], *more: str, cwd: Path | None = None
 ) -> None:
     """Starts a server as an agent would, and talks to it."""
+    import mcp
 
     async def conversation() -> None:
         server = mcp.StdioServerParameters(

@@ -13,8 +13,9 @@ from stepscope.experiments.budget import divided
 from stepscope.experiments.tune.policy import OnSteps, TunePolicy
 from stepscope.experiments.tune.tuner import Search
 from tests.experiments.tune.test_tuner import proven, space, trial
+from tests.installed import need
 
-pytest.importorskip("optuna")
+need("optuna")
 
 RUN_S = 10.0
 

@@ -18,8 +18,9 @@ from stepscope.experiments.tune.policy import OnSteps
 from stepscope.experiments.tune.start import keep, key_of
 from stepscope.experiments.verify.numerics_check import NOISE
 from tests.experiments.tune.test_tuner import Clocked, proven, searched, space, trial
+from tests.installed import need
 
-pytest.importorskip("optuna")
+need("optuna")
 
 
 def numerics_of(differs: Callable[[Change], bool]) -> Any:

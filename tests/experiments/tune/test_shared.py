@@ -24,8 +24,9 @@ from stepscope.experiments.tune.study_trials import MAX_LOST
 from stepscope.experiments.tune.tuner import Search
 from stepscope.experiments.tune.workers import GONE_S, Workers
 from tests.experiments.tune.test_tuner import Clocked, loader_clock, proven, space
+from tests.installed import need
 
-pytest.importorskip("optuna")
+need("optuna")
 
 
 class Time:

@@ -32,8 +32,9 @@ from stepscope.experiments.tune.policy import OnSteps, Start, TunePolicy
 from stepscope.experiments.tune.proof import ProofPolicy, concluded
 from stepscope.experiments.tune.start import from_cache, from_findings, keep, key_of
 from stepscope.experiments.tune.tuner import Search
+from tests.installed import need
 
-pytest.importorskip("optuna")
+need("optuna")
 
 Clock = Callable[[Change], float]
 """Milliseconds a step."""
