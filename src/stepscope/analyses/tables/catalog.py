@@ -267,7 +267,7 @@ RANKS = _table(
 )
 FINDINGS = _table(
     "findings",
-    "what `diagnose` finds, the largest gain first; made when it is asked for",
+    "what `diagnose` finds, in its order; made when it is asked for",
     ("rank", INT, "the rank it is about; missing when it is about several"),
     ("code", TEXT, "the finding's name, for `stepscope explain`"),
     ("bound", TEXT, "data, host, transfer, comms, imbalance, compute or memory"),
