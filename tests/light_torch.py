@@ -2,39 +2,78 @@
 
 The first optimizer and the first DistributedDataParallel import torch._dynamo, which takes as long
 as torch itself, only to keep it away from what they do; and a third of `import torch` registers
-what tensors without data and exported programs need. Function transforms, nested, quantized and
-masked tensors, random variables and the tensors' documentation are left out with them.
+what tensors without data and exported programs need. Graphs of programs, function transforms,
+nested, quantized and masked tensors, random variables, data pipes and the tensors' documentation
+are left out with them.
 """
 
 import gc
 import sys
 import types
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
-LEFT_OUT = (
-    "_higher_order_ops", "_higher_order_ops.invoke_subgraph", "_lobpcg", "_meta_registrations",
-    "_native", "_size_docs", "_storage_docs", "_tensor_docs", "ao", "distributions",
-    "distributed._meta_registrations", "export", "func", "fx.experimental.sym_node", "hub",
-    "masked", "nested", "nested._internal", "nested._internal.nested_tensor", "nn.intrinsic",
-    "nn.qat", "nn.quantizable", "nn.quantized", "quantization", "signal",
-)  # fmt: skip
+LEFT_OUT = {
+    "torchgen",
+    *(
+        f"torch.{name}"
+        for name in (
+            "_higher_order_ops", "_lobpcg", "_meta_registrations", "_native",
+            "_size_docs", "_storage_docs", "_strobelight", "_subclasses", "_tensor_docs", "ao",
+            "autograd.gradcheck", "cuda._memory_viz", "distributed._meta_registrations",
+            "distributions", "export", "func", "fx", "hub", "masked", "nested", "nn.intrinsic",
+            "nn.qat", "nn.quantizable", "nn.quantized", "profiler._memory_profiler",
+            "quantization", "signal", "testing", "utils.data.datapipes",
+        )
+    ),
+}  # fmt: skip
+"""With the modules inside of them."""
+
+
+class _Class(type):
+    """Whatever is asked of it is a class of that name, which nothing is an instance of, and as a
+    list it is empty."""
+
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _Class(name, (), {})
+        setattr(cls, name, made)
+        return made
+
+    def __iter__(cls) -> Iterator[object]:
+        return iter(())
 
 
 class _LeftOut(types.ModuleType):
-    """Whatever is asked of it is a class of that name, which nothing is an instance of."""
+    """Has what is asked of it, as its classes have."""
 
     def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        made = type(name, (), {})
-        setattr(self, name, made)
+        made: type = _Class.__getattr__(self, name)  # type: ignore[arg-type]
         return made
 
 
-for _name in LEFT_OUT:
-    sys.modules[f"torch.{_name}"] = _LeftOut(f"torch.{_name}")
+class _Finder:
+    """Finds what is left out before those who would find it on the disk."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name not in LEFT_OUT and name.rpartition(".")[0] not in LEFT_OUT:
+            return None
+        LEFT_OUT.add(name)
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> _LeftOut:
+        return _LeftOut(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+sys.meta_path.insert(0, _Finder())
 gc.disable()
 import torch  # noqa: E402
+import torch._subclasses  # noqa: E402
 from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
 
 gc.enable()
@@ -46,9 +85,6 @@ dynamo.graph_break = lambda: None
 dynamo.utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer")
 dynamo.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
 sys.modules["torch._dynamo"] = torch._dynamo = dynamo
-# torch.utils.checkpoint asks for it as it is imported.
-functional = types.SimpleNamespace(FunctionalTensor=types.SimpleNamespace(metadata_fns=()))
-vars(torch)["_subclasses"] = types.SimpleNamespace(functional_tensor=functional)
 vars(torch)["_lazy_modules"].discard("_inductor")
 # Python looks through all objects several times as it ends, and torch's are most of them.
 gc.freeze()

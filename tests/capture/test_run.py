@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.analyses.run.whole_run import rank_whole_run
-from tests.capture.jobs import WHOLE_LOOP, Ended, environment, record, script, stepscope
+from tests.capture.jobs import Ended, environment, record, script, stepscope
 from tests.waiting import until
 
 pytest.importorskip("torch")
@@ -22,7 +22,7 @@ WINDOW = ("--start-step", "8", "--steps", "2")
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     text = "train(30)\nprint('trained')"
-    return record(tmp_path_factory.mktemp("plain"), text, *WINDOW, before=WHOLE_LOOP, diagnose=True)
+    return record(tmp_path_factory.mktemp("plain"), text, *WINDOW, diagnose=True)
 
 
 def test_a_plain_loop_gives_steps_and_a_recording(plain: Ended) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from stepscope.cli.main import main
+from stepscope.pipeline import recording
+from stepscope.readers.auxiliary import read_auxiliary
 from stepscope.readers.formats import BY_NAME, FORMATS, TRACE
 from stepscope.report.document.markdown import to_markdown
 from stepscope.report.formats import formats_table
@@ -55,7 +58,12 @@ def test_a_file_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "peaks.json",
     ],
 )
-def test_a_recording_alone_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_alone_is_told(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Read once, for three ways to tell it.
+    read = cache(lambda *sources: read_auxiliary(sources))
+    monkeypatch.setattr(recording, "read_auxiliary", lambda sources: read(*sources))
     assert main(["diagnose", str(FILES / name), "--no-cache", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     VALIDATOR.validate(told)

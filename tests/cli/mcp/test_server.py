@@ -77,7 +77,14 @@ def folder(tmp_path: Path) -> Path:
     return inside
 
 
-def test_an_agent_gets_its_answers(folder: Path, tmp_path: Path) -> None:
+def test_an_agent_gets_its_answers_and_from_another_server_the_same_bytes(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole: list[str] = []
+
+    async def ask_whole(client: Any) -> None:
+        whole.append(text_of(await client.call_tool("diagnose", {"path": "."})))
+
     async def talk(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == ["diagnose", "explain", "compare", "query", "plan"]
@@ -128,21 +135,13 @@ def test_an_agent_gets_its_answers(folder: Path, tmp_path: Path) -> None:
             assert result.is_error, (name, arguments, text_of(result))
             assert "Traceback" not in text_of(result)
             assert "root:" not in text_of(result)
+        (folder / "link.json").unlink()
+        await ask_whole(client)
 
     asked(folder, talk)
-
-
-def test_another_server_gives_the_same_bytes(folder: Path) -> None:
-    (folder / "link.json").unlink()
-    told: list[str] = []
-
-    async def talk(client: Any) -> None:
-        told.append(text_of(await client.call_tool("diagnose", {"path": "."})))
-
-    asked(folder, talk)
-    asked(folder, talk)
-    assert told[0] == told[1]
-    assert json.loads(told[0])["bound"] == "data"
+    asked(folder, ask_whole)
+    assert whole[0] == whole[1]
+    assert json.loads(whole[0])["bound"] == "data"
 
 
 def test_verify_runs_the_users_command_and_no_other(folder: Path, tmp_path: Path) -> None:
