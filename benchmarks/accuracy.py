@@ -3,9 +3,9 @@
     python -m benchmarks.accuracy [--check]
 
 `lab/board/scored.json` has jobs that were looked at while the rules were written. `lab/held`,
-`lab/held_second`, `lab/held_third` and `lab/held_fourth` have what those sets gave the one time they
-were scored before anybody looked. All are written by `benchmarks.board --save`; those of the held-out sets are
-never written again.
+`lab/held_second`, `lab/held_third` and `lab/held_fourth` have what those sets gave the one time
+they were scored before anybody looked. All are written by `benchmarks.board --save`; those of the
+held-out sets are never written again.
 """
 
 from __future__ import annotations

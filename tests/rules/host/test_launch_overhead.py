@@ -30,7 +30,7 @@ def launching(*, kernel_us: float, host_us: float, changing: bool = False) -> Re
 
 
 def by_hand(said: Proposal) -> float:
-    """What a graph of one's own is said to give, which the range of the advice is not."""
+    """What a graph of one's own is said to give."""
     return float(said.evidence[-1].removesuffix("x").rsplit(maxsplit=1)[1])
 
 
@@ -42,7 +42,8 @@ def test_tiny_kernels_behind_a_slow_host_gain() -> None:
     assert case.graph is not None
     # Of 50 launches as many are left as entering a compiled model takes: 20 and a graph launch.
     assert 2.0 < gain(case, said) < 2.5
-    assert gain(case, said) < case.speedup(said.hopeful(case.graph)) < 3.5
+    # The action offers a graph captured by hand too: the range ends there.
+    assert case.speedup(said.hopeful(case.graph)) > 5
     assert by_hand(said) > 5
 
 

@@ -93,8 +93,15 @@ def propose(case: Case) -> Proposal | Abstention | None:
         events_ns=graph.call_parts["work"][mask],
         change=captured if steady else compiled,
         cautious=_captured(case, mask, 1.0 + OPEN_SHARE) if steady else compiled,
-        hopeful=_captured(case, mask, 1.0 - OPEN_SHARE),
+        hopeful=_hopeful(case, mask, whole, is_offered=steady and not waits),
     )
+
+
+def _hopeful(case: Case, mask: Bool, whole: Bool, *, is_offered: bool) -> Change:
+    """A graph captured by hand, where the action offers that too."""
+    if is_offered:
+        return lambda before: _in_graphs(before, whole)
+    return _captured(case, mask, 1.0 - OPEN_SHARE)
 
 
 def _launched_at_once(graph: Graph, mask: Bool) -> Graph:

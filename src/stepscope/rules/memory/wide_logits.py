@@ -45,6 +45,7 @@ from stepscope.workload.operands import operand, operands
 
 CODE = "wide-logits"
 BOUND = "memory"
+INCLUDES = ("misaligned-shapes",)
 
 
 class Policy(Struct, frozen=True, kw_only=True):
