@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from stepscope.cli.main import main
@@ -22,3 +25,18 @@ def test_a_wrong_option_is_said_first(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["runs", "prune", "--keep", "many"])
     assert capsys.readouterr().err.startswith("stepscope runs prune: error: argument --keep")
+
+
+def test_the_environment_stays_as_it_was() -> None:
+    code = (
+        "import os\n"
+        "from stepscope.cli.main import BLAS_THREADS, main\n"
+        "os.environ.pop(BLAS_THREADS, None)\n"
+        "before = dict(os.environ)\n"
+        "main(['query', 'absent.json', 'select 1'])\n"
+        "import sys\n"
+        "assert 'numpy' in sys.modules\n"
+        "assert dict(os.environ) == before\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

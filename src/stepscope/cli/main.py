@@ -56,6 +56,9 @@ COMMANDS = {
 """One module per subcommand, imported when it is asked for, with the first line of its docstring.
 The docstring is its help, `add_arguments` its options, `run` its work."""
 
+READS_AT_ONCE = ("compare", "demo", "diagnose", "export", "query", "report")
+"""Commands that read recordings first of all, and start no job."""
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 GC_OBJECTS = 100_000
 """New objects between two looks for cycles: a command makes many objects and few cycles."""
 
@@ -70,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     _refuse_unknown(words[0])
     arguments = build_parser(words).parse_args(words)
+    if words[0] in READS_AT_ONCE:
+        _import_numpy()
     try:
         with loops_shown():
             code = int(arguments.run(arguments))
@@ -93,6 +98,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"cannot write the report: {problem.strerror or problem}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return StepscopeError.exit_code
+
+
+def _import_numpy() -> None:
+    """Without threads for matrix products, which are few and small here: starting them takes half
+    as much CPU as the rest of numpy. Processes that we start find the environment as it was."""
+    if "numpy" in sys.modules or BLAS_THREADS in os.environ:
+        return
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        import_module("numpy")
+    finally:
+        del os.environ[BLAS_THREADS]
 
 
 def _leave_cycles() -> None:
