@@ -11,6 +11,7 @@ import torch
 
 from lab.gains.job import build, compiled
 from lab.gains.jobs import JOBS as FIRST_JOBS
+from lab.gains.jobs_fifth import FIFTH_JOBS
 from lab.gains.jobs_fourth import FOURTH_JOBS
 from lab.gains.jobs_second import SECOND_JOBS
 from lab.gains.jobs_third import THIRD_JOBS
@@ -22,6 +23,7 @@ SETS = {
     "second": SECOND_JOBS,
     "third": THIRD_JOBS,
     "fourth": FOURTH_JOBS,
+    "fifth": FIFTH_JOBS,
 }
 JOBS = {name: job for jobs in SETS.values() for name, job in jobs.items()}
 
