@@ -51,8 +51,6 @@ peak, and tails)."""
 def propose(case: Case) -> Proposal | Abstention | None:
     """The same products, padded, at the rate that the step's aligned ones reach."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     if roofs is None or not case.context.trace.meta.has_shapes:
         return _ask(case, graph, table)

@@ -59,8 +59,6 @@ class Recomputations(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many runs as fit in memory."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
     if not table.recomputed.any() or again_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:

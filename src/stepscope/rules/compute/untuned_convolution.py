@@ -103,8 +103,6 @@ PRECISIONS = ("bf16", "fp16", "tf32")
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Slow convolutions a little faster; at best at the rate well-made ones reach."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     lookup = None if case.searched is None else look_up(graph, table, case.searched)
     if lookup is not None and case.searched is not None:
@@ -166,7 +164,6 @@ def _by_find_db(
 ) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that is not known, or promises
     nothing, a remark."""
-    assert case.step_interval_ns is not None
     least_ms = LEAST_SHARE * case.step_interval_ns / 1e6
     slower = [used for used in lookup.used if used.slower >= LEAST_SLOWER]
     alike = [used for used in slower if _is_alike(used, graph.num_steps)]

@@ -43,7 +43,7 @@ LEAST_SPEEDUP = 1.02
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Keep the workers: their start and the epoch's first wait gone."""
-    if case.graph is None or case.step_interval_ns is None or _are_kept(case):
+    if _are_kept(case):
         return None
     last, first = _epoch_edges(case)
     if len(last) == 0:

@@ -68,7 +68,7 @@ MANY_THREADS = 1.5
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the loading off the step's path, if it is the training process that does it."""
     serial = [row for row in case.facts.host.loader if "SingleProcess" in row.name]
-    if not serial or case.graph is None or case.step_interval_ns is None:
+    if not serial:
         return None
     per_step = input_per_step(case.graph)
     loading_ns = median(per_step) if len(per_step) else 0.0
@@ -110,7 +110,6 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
     Work that several threads did in the training process is one thread's in a worker; to be sure,
     none of them only spun.
     """
-    assert case.graph is not None and case.step_interval_ns is not None
     rest_ns = play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns
     metadata = case.metadata
     if metadata is None or metadata.own_cores is None:
@@ -134,7 +133,7 @@ def _computing_share(case: Case, loading_ns: float) -> float:
     """Of the loading that is spent on a core. Where that was not timed, no more than the whole
     process used in a step."""
     metadata = case.metadata
-    assert metadata is not None and case.step_interval_ns is not None
+    assert metadata is not None
     steps = metadata.steps
     if steps is not None and steps.wait_ns and steps.wait_cpu_ns is not None:
         return min(1.0, steps.wait_cpu_ns / steps.wait_ns)
@@ -146,7 +145,6 @@ def _computing_share(case: Case, loading_ns: float) -> float:
 def _sure_ns(case: Case, workers: Workers, num: int) -> float:
     """How often so many bring a batch at least. Without a device the model computes on the same
     cores: to be sure of a gain, some must be left over."""
-    assert case.graph is not None and case.step_interval_ns is not None
     used = workers.rest_cpu_ns / max(workers.rest_ns, 1.0)
     needed = used + num * workers.cores_each
     if case.graph.on_host and workers.cores is not None and workers.cores < needed:
@@ -185,7 +183,7 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
         evidence.append(
             f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"
         )
-    if case.graph is None or case.graph.on_host or case.step_interval_ns is None:
+    if case.graph.on_host:
         return tuple(evidence)
     threads = _threads(metadata, loading_ns / case.step_interval_ns)
     if threads < MANY_THREADS:

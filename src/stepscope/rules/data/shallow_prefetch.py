@@ -42,8 +42,6 @@ LEAST_SPEEDUP = 1.02
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Spread the bursts' waits evenly over the steps."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     fetches = case.context.trace.dur_ns[next_calls(case.context.trace, case.context.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
     distance = distinct(np.diff(bursts))

@@ -52,7 +52,7 @@ CAUTIOUS_LEFT = 0.5
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """More workers, if the run waits for those there are."""
-    if case.graph is None or case.step_interval_ns is None or not case.paced_by_loader:
+    if not case.paced_by_loader:
         return None
     trace, host = case.context.trace, case.context.host
     fetches, waiting = trace.dur_ns[next_calls(trace, host, WORKERS)], waiting_fetches(trace, host)
@@ -87,7 +87,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 def workers_of(case: Case, fetch_ns: float) -> Workers | None:
     """What the workers there are take: they bring a batch a step, and none of them rests."""
-    assert case.graph is not None and case.step_interval_ns is not None
     metadata, now = case.metadata, _num_workers(case.metadata)
     if metadata is None or not now:
         return None

@@ -40,8 +40,6 @@ BEARABLE_SHARE = 0.01
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the saving, and the copies it makes, out of the steps."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     graph, stalls = case.graph, case.stalls("save")
     rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
     inside_ns = float(graph.call_parts["io"].sum()) / max(graph.num_steps, 1)

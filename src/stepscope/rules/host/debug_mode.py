@@ -50,8 +50,6 @@ on one host)."""
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the waits of the launches, and the checks of the backward pass."""
     graph = case.graph
-    if graph is None:
-        return None
     blocking, checks = blocking_launches(case.replayed, graph), _anomaly_checks(case)
     notes_taken = _stack_notes(case) if len(checks) else empty()
     if len(blocking) == 0 and len(checks) == 0:

@@ -74,8 +74,6 @@ class _Waits(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the waits, and what was computed for them alone."""
-    if case.graph is None:
-        return None
     waits = _waits(case, case.graph)
     if not waits.all.any():
         return None

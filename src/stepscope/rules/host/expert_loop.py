@@ -69,7 +69,7 @@ class _Loops(Struct, frozen=True, kw_only=True):
 def propose(case: Case) -> Proposal | None:
     """The first expert's calls stand for all, its kernels as long as all of theirs."""
     graph = case.graph
-    if graph is None or not case.context.trace.meta.has_shapes:
+    if not case.context.trace.meta.has_shapes:
         return None
     loops = _loops(case, graph)
     if loops is None:

@@ -32,7 +32,7 @@ BEARABLE_SHARE = 0.05
 def propose(case: Case) -> Proposal | None:
     """No evaluation between the steps."""
     stalls = case.stalls("evaluation")
-    if stalls is None or case.step_interval_ns is None:
+    if stalls is None:
         return None
     if stalls.step_ns < BEARABLE_SHARE * case.step_interval_ns:
         return None

@@ -48,8 +48,6 @@ WORTH = 1.02
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Take the collector's pauses out of the steps."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     pauses, stalls = pauses_of(case, graph), case.stalls("gc")
     rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
     held_ns = float(graph.call_parts["gc"].sum()) / graph.num_steps + rare_ns

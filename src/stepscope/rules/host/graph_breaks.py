@@ -90,8 +90,6 @@ FIXES = (
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Join the pieces: what lies between them takes the host its launches alone."""
     graph = case.graph
-    if graph is None:
-        return None
     regions = _regions(case, graph)
     if len(regions) == 0:
         return None
@@ -160,7 +158,6 @@ def _their_backward(case: Case, between: Intervals) -> Intervals:
 
 def _joined(case: Case, graph: Graph, eager: Intervals, share: float) -> Graph:
     """Of the host's work in the eager stretches only the launching calls are left."""
-    assert case.graph is not None
     inside = share_inside(case, eager)
     own = np.where(
         contains(eager, graph.call_start_ns), case.context.trace.dur_ns[graph.call_event], 0

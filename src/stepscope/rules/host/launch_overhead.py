@@ -64,8 +64,6 @@ SAME_SHARE = 0.9
 def propose(case: Case) -> Proposal | Abstention | None:
     """Compile the model and capture it, in pieces between the waits."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     mask = model_launches(case)
     if not mask.any() or case.speedup(_launched_at_once(graph, mask)) < LEAST_GAIN:
         return None
@@ -157,7 +155,6 @@ def _holds_still(case: Case, graph: Graph) -> bool:
 
 
 def _summary(case: Case, graph: Graph) -> str:
-    assert case.step_interval_ns is not None
     busy = busy_share(graph) * case.step_interval_ns
     return (
         f"The host launches {len(graph) / graph.num_steps:.0f} kernels a step, and the device has "

@@ -78,8 +78,6 @@ class _Loop(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """One multi-tensor kernel after another in place of the loop."""
-    if case.graph is None:
-        return None
     loop = _loop(case, case.graph)
     if loop is None:
         return None
@@ -116,7 +114,6 @@ def _at_once(
 ) -> Graph:
     """The loop's host time but for gathering the lists, and its kernels but for as many as carry
     them all at once."""
-    assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
     spent = graph.call_parts["work"] * share_inside(case, loop.ranges)
     work = graph.call_parts["work"] - np.maximum(

@@ -66,8 +66,6 @@ DEVICE_BUSY = 0.9
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the gaps out of the steps, down to what lies between any two operators."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     if not case.context.trace.is_kind(Kind.OP).any():
         return Abstention(
             code=CODE,
@@ -107,7 +105,7 @@ def _action(case: Case) -> str:
         "do this work every 50th step, before the loop or in loader workers; or write it with "
         "tensors and compile it"
     )
-    if case.graph is not None and not case.graph.on_host:
+    if not case.graph.on_host:
         fix += "; launch-overhead's fix does not add to this one for code that is compiled"
     if case.has_lines:
         return f"{fix[0].upper()}{fix[1:]}"

@@ -101,7 +101,7 @@ MOST_GUARDS = 3
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the compiling out of the steps."""
-    if case.graph is None or not case.facts.host.compile:
+    if not case.facts.host.compile:
         return None
     compiling_ns = float(case.graph.call_parts["compile"].sum()) / max(case.graph.num_steps, 1)
     if compiling_ns == 0:

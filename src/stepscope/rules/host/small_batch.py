@@ -79,7 +79,7 @@ WORTH = 1.02
 def propose(case: Case) -> Proposal | Abstention | None:
     """Fold the micro-steps of each step into one."""
     graph = case.graph
-    if graph is None or not case.context.charges.backward.any():
+    if not case.context.charges.backward.any():
         return None
     micro = _micro_steps(case, graph)
     folds = _num_alike(case, graph, micro)
@@ -147,7 +147,6 @@ def _larger(case: Case, micro: Int64) -> Proposal | None:
 
 def _pauses(case: Case) -> bool:
     """Whether saving or collecting costs the step anything: that has a fix of its own."""
-    assert case.graph is not None
     return case.speedup(without_host_parts(case.graph, "io", "gc")) >= WORTH
 
 

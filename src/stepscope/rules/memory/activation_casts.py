@@ -52,8 +52,6 @@ CAUTIOUS_LEFT = 0.5
 def propose(case: Case) -> Proposal | None:
     """The casts of activations are gone."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     if not case.context.trace.meta.has_shapes or case.context.roofs is None:
         # Without the device's peaks nobody can say what compiling gives, which does this and more.
         return None

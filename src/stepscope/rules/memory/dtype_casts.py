@@ -84,8 +84,6 @@ class _Shapes(Struct):
 def propose(case: Case) -> Proposal | Abstention | None:
     """Every weight cast once after it changed, and never when it does not."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
         copies, reason = table.of_category("copy"), "copies whose types are not known"
@@ -132,7 +130,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def weight_casts(case: Case) -> WeightCasts:
     """Sort the casts of weights by how often each weight gathers a gradient."""
     graph, table = case.graph, case.table
-    assert graph is not None
     gathered = _gathered(case, graph, table)
     shapes = _product_shapes(table)
     weights = (set(gathered) | shapes.weights) - shapes.inputs

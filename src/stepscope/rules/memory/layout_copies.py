@@ -39,8 +39,6 @@ LEAST_DIMS = 3
 def propose(case: Case) -> Proposal | None:
     """The copies are gone; cautiously all of them stay."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     if not case.context.trace.meta.has_shapes or case.context.roofs is None:
         # Without the device's peaks nobody can say what compiling gives, which does this and more.
         return None

@@ -123,8 +123,6 @@ UNCERTAINTY = 0.3
 def propose(case: Case) -> Proposal | Abstention | None:
     """Without the transposes, the norms at NHWC's rate."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     around = table.where(partial(is_convolution, table))
     turning = _turning(table)
@@ -172,7 +170,7 @@ def turned_by_compiler(case: Case) -> Change | None:
     """What torch.compile does to the convolutions themselves; None where it leaves their layout, or
     it is right already."""
     graph, table = case.graph, case.table
-    if graph is None or not is_turned_by_compiler(table):
+    if not is_turned_by_compiler(table):
         return None
 
     def is_flat(op: int) -> bool:

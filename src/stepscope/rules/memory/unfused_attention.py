@@ -90,8 +90,6 @@ class AttentionGroup:
 def propose(case: Case) -> Proposal | Abstention | None:
     """Each group becomes one fused kernel."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
         softmax, reason = table.of_category("softmax"), "softmax kernels of unknown size"

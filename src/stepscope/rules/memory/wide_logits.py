@@ -78,7 +78,7 @@ class Vocabulary(Struct, kw_only=True):
 def propose(case: Case) -> Proposal | Abstention | None:
     """One pass over the logits forward and one backward."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None or roofs is None:
+    if roofs is None:
         return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
@@ -130,7 +130,7 @@ def fused_by_compiler(case: Case) -> Change | None:
     """What torch.compile makes of a loss inside the model: one pass each way, whatever the runs
     that these kernels are in were fused to. None where there are no such logits."""
     graph, table, roofs = case.graph, case.table, case.context.roofs
-    if graph is None or roofs is None or not case.context.trace.meta.has_shapes:
+    if roofs is None or not case.context.trace.meta.has_shapes:
         return None
     vocabularies = _vocabularies(table)
     mask = _over_logits(table, vocabularies)

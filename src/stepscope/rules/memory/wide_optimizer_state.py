@@ -47,7 +47,7 @@ BANDWIDTH_SHARE = 0.85
 def propose(case: Case) -> Proposal | Abstention | None:
     """What narrower states no longer move is gone from the update."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or roofs is None or case.step_interval_ns is None:
+    if roofs is None:
         return None
     update = case.table.optimizer
     update_ms = per_step_ms(graph, update)

@@ -73,7 +73,6 @@ def model_launches(case: Case) -> Bool:
 
 @once_a_case
 def _in_optimizer(case: Case) -> Bool:
-    assert case.graph is not None
     marks = named_events(case, OPTIMIZER, Kind.MARK, Kind.OP)
     return calls_inside(case.graph, ranges_of(case, marks))
 
@@ -83,7 +82,6 @@ def _in_loop(case: Case) -> Bool:
     """Calls of the training loop, which is not compiled: those after a backward and before the next
     forward, up to the last of them that is the optimizer's or waits. Gradients are clipped there,
     numbers are read and logged. A product is a model's, trained or not."""
-    assert case.graph is not None
     graph, table = case.graph, case.table
     num = len(graph.call_event)
     if not table.backward.any():
@@ -117,7 +115,6 @@ def _next(mask: Bool, index: Int64) -> Int64:
 @once_a_case
 def launches_of_kernels(case: Case) -> Bool:
     """The same, the optimizer's among them."""
-    assert case.graph is not None
     context, graph = case.context, case.graph
     trace, host = context.trace, context.host
     count = np.diff(graph.call_first)
@@ -132,7 +129,6 @@ def launches_of_kernels(case: Case) -> Bool:
 @once_a_case
 def model_kernels(case: Case) -> Bool:
     """The kernels of the model's launches."""
-    assert case.graph is not None
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     mask: Bool = kernels & tasks_of(case.graph, model_launches(case))
     return mask
@@ -155,7 +151,6 @@ def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
 def without_checks(case: Case) -> Change:
     """A model that looks at its mask before it begins (`if mask.all()`) waits for the device at the
     start of every step; transformers skips that when it is compiled."""
-    assert case.graph is not None
     graph, table = case.graph, case.table
     checks = calls_inside(graph, ranges_of(case, named_events(case, CHECK, Kind.OP)))
     products = np.flatnonzero(table.is_matrix)
@@ -180,7 +175,6 @@ def _entering(case: Case) -> float:
 @once_a_case
 def own_python(case: Case) -> Float64:
     """Per call, the host's work in long stretches of Python, which no compiling takes away."""
-    assert case.graph is not None
     graph = case.graph
     gaps = between_operators.long_gaps(case)
     gaps = gaps.only(gaps.own_ns > SHORT_GAP_NS)
@@ -192,7 +186,6 @@ def own_python(case: Case) -> Float64:
 
 def with_launches(case: Case, num_launches: float) -> Change:
     """The host spends as much on the model as so many of its launches a step take now."""
-    assert case.graph is not None
     mask, own = model_launches(case), own_python(case)
     now = int(model_kernels(case).sum()) / max(case.graph.num_steps, 1)
     factor = num_launches / max(now, 1.0)
@@ -218,5 +211,4 @@ def _num_saved(case: Case) -> float:
 
 def _num_parameters(case: Case) -> float:
     """Gradients handed over, a step."""
-    assert case.graph is not None
     return int(matching(case.replayed, GRADIENT).sum()) / max(case.graph.num_steps, 1)

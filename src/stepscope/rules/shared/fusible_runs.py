@@ -107,7 +107,6 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
 @once_a_case
 def runs_of(case: Case) -> FusibleRuns | None:
     """The runs of the replayed steps; None without shapes."""
-    assert case.graph is not None
     if not case.context.trace.meta.has_shapes:
         return None
     return find_runs(case.graph, case.table)
@@ -228,7 +227,6 @@ def picked_in_place(case: Case) -> Int64:
     """Tasks that pick rows for an operator that a compiler generates. None where the host counts
     the rows (`nonzero`): the compiler's graphs end there, by default."""
     graph, table = case.graph, case.table
-    assert graph is not None
     if any(table.op_name(op) == COUNTING for op in table.example.tolist()):
         return np.empty(0, np.int64)
     picking, joined = _picking(table), table.where(partial(_is_joined, table))
@@ -452,7 +450,6 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     """What is left of these kernels, a step: one for each run, more where it sums over rows, and
     what the compiler leaves alone."""
     graph, table, runs = case.graph, case.table, runs_of(case)
-    assert graph is not None
     left = of_model.copy()
     if runs is not None:
         left[runs.task] = False

@@ -53,8 +53,6 @@ class VectorProducts(Struct, frozen=True, kw_only=True):
 def find_products(case: Case) -> VectorProducts | None:
     """None where there are none of known size, or too few to matter."""
     graph, table = case.graph, case.table
-    assert graph is not None
-    assert case.step_interval_ns is not None
     slow = _vector_matrix_tasks(table)
     sized = slow & table.is_matrix & ~np.isnan(table.flops)
     spent_ms = per_step_ms(graph, slow)
@@ -98,7 +96,6 @@ def at_precision(
 ) -> Change:
     """Products at that precision's rate; in 16 bits with half the traffic and the casts."""
     graph, table, slow, sized = case.graph, case.table, products.slow, products.sized
-    assert graph is not None
     times = _times(graph, table, roofs, slow, sized, precision)
     whole = _groups_at_once(case, graph, sized)
     if precision == "tf32":

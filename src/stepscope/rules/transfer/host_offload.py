@@ -59,7 +59,7 @@ UPDATE_PASSES = 7.0
 def propose(case: Case) -> Proposal | Abstention | None:
     """The traffic and the host's update gone, the update at device memory rate; cautiously, the
     copies hidden and no more."""
-    if case.graph is None or matching(case.context.trace, HOST_COLLECTIVE).any():
+    if matching(case.context.trace, HOST_COLLECTIVE).any():
         return None
     size = sizes(case)
     out, back = _pairs(size, copy_tasks(case, TO_HOST), copy_tasks(case, TO_DEVICE))

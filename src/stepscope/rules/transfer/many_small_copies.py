@@ -59,8 +59,6 @@ SHORT_NS = 10_000.0
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """One copy of the sum in place of many."""
-    if case.graph is None:
-        return None
     graph = case.graph
     tasks = copy_tasks(case, TO_DEVICE) & _latency_bound(case)
     each = per_step(graph, float(tasks.sum()))
@@ -89,7 +87,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _latency_bound(case: Case) -> Bool:
-    assert case.graph is not None
     rate = pinned_bytes_per_s(case)
     moving = np.full(len(case.graph), np.nan) if rate is None else sizes(case) / rate * 1e9
     is_known = ~np.isnan(moving)
@@ -104,7 +101,6 @@ def _latency_bound(case: Case) -> Bool:
 def _runs(case: Case, tasks: Bool) -> Int64:
     """For each masked copy, the run of copies it belongs to: a kernel launched between two parts
     them."""
-    assert case.graph is not None
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     run: Int64 = np.cumsum(kernels)[tasks]
     return run

@@ -48,8 +48,6 @@ shared by two devices."""
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The copies at pinned rate on the stream they are on, the host free of them."""
-    if case.graph is None:
-        return None
     tasks = copy_tasks(case, PAGEABLE_TO_DEVICE)
     if not tasks.any():
         return None

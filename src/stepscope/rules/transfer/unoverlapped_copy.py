@@ -35,8 +35,6 @@ LEAST_SHARE = 0.005
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The copies on a stream of their own, asked for a step ahead."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     graph = case.graph
     kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
     tasks = copy_tasks(case, PINNED_TO_DEVICE) & is_among(
