@@ -43,10 +43,8 @@ def propose_job(job: JobCase) -> JobProposal | None:
     if len(np.unique(graph.task_step[masks[0]])) < LEAST_STEPS * graph.num_steps:
         return None
     in_forward = masks[0][sent[0].task]
-    size, num = (
-        float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps,
-        int(in_forward.sum()) / graph.num_steps,
-    )
+    size = float(np.nansum(sent[0].bytes[in_forward])) / graph.num_steps
+    num = int(in_forward.sum()) / graph.num_steps
     return JobProposal(
         code=CODE,
         bound=BOUND,

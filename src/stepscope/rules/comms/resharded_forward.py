@@ -68,11 +68,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
     memory = "whether the memory is there is not known: record with profile_memory=True"
     if room is not None:
         memory = f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least"
-    part = (
-        ""
-        if num == int(regathered[0][0].sum())
-        else " of the last layers, which is what memory has room for"
-    )
+    part = " of the last layers, which is what memory has room for"
+    if num == int(regathered[0][0].sum()):
+        part = ""
     return JobProposal(
         code=CODE,
         bound=BOUND,

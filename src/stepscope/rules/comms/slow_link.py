@@ -115,11 +115,9 @@ class _Link(Struct, frozen=True, kw_only=True):
 def _expected(job: JobCase) -> _Link:
     """As calibrated here, else the usual link of such devices where they are, else the slowest."""
     roofs = job.cases[0].context.roofs
-    reached = (
-        None
-        if roofs is None or roofs.measured is None
-        else roofs.measured.bus_bytes_per_s(job.num_ranks)
-    )
+    reached = None
+    if roofs is not None and roofs.measured is not None:
+        reached = roofs.measured.bus_bytes_per_s(job.num_ranks)
     if reached is not None:
         return _Link(
             bytes_per_s=reached, words=f"calibrated, they reached {reached / 1e9:.3g} here"
@@ -219,11 +217,9 @@ def _far_pairs(topology: Topology) -> Counter[str]:
 def _by_topology(topology: Topology, share: float, kernels: Sequence[str]) -> Advice:
     far, every = _far_pairs(topology), len(topology.pairs)
     words = ", ".join(f"{count} {kind}" for kind, count in far.most_common())
-    rest = (
-        ""
-        if far.total() == every
-        else "; keep the ranks that talk most on devices that are joined directly"
-    )
+    rest = "; keep the ranks that talk most on devices that are joined directly"
+    if far.total() == every:
+        rest = ""
     return Advice(
         code=CODE,
         bound=BOUND,

@@ -53,11 +53,9 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     share = kernel.stalls.get("barrier", 0.0)
     if share < STALLED or not is_waiting(kernel):
         return None
-    block = (
-        ""
-        if kernel.block is None
-        else f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
-    )
+    block = ""
+    if kernel.block is not None:
+        block = f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
     return Fault(
         kernel=kernel, cause=BARRIER, words=f"{share:.0%} of the warps' time at barriers{block}"
     )

@@ -118,10 +118,8 @@ def _grid_words(kernel: KernelMetrics) -> str:
     blocks = (
         "" if kernel.grid is None else f"{kernel.grid[0] * kernel.grid[1] * kernel.grid[2]} blocks"
     )
-    on = (
-        ""
-        if kernel.num_multiprocessors is None
-        else f" on {kernel.num_multiprocessors} multiprocessors"
-    )
+    on = ""
+    if kernel.num_multiprocessors is not None:
+        on = f" on {kernel.num_multiprocessors} multiprocessors"
     busy = "" if kernel.active is None else f"; these have work in {kernel.active:.0%} of its time"
     return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")

@@ -202,11 +202,9 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
         )
     free = USABLE * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    peak_text = (
-        f"the peak is {peak / 1e9:.0f} GB"
-        if peak
-        else "its peak was not recorded (profile_memory=True records it)"
-    )
+    peak_text = "its peak was not recorded (profile_memory=True records it)"
+    if peak:
+        peak_text = f"the peak is {peak / 1e9:.0f} GB"
     return (
         fits,
         (

@@ -76,11 +76,9 @@ def judge(kernel: KernelMetrics) -> Fault | None:
 
 
 def _local_share(kernel: KernelMetrics) -> float | None:
-    loads, stores, local = (
-        kernel.global_load_sectors,
-        kernel.global_store_sectors,
-        kernel.local_bytes,
-    )
+    loads = kernel.global_load_sectors
+    stores = kernel.global_store_sectors
+    local = kernel.local_bytes
     if loads is None or stores is None or not local:
         return None
     return local / (local + SECTOR_BYTES * (loads + stores))

@@ -136,10 +136,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         )
     if _flags(table, FLAG_AT) != {False}:
         return None
-    steps, reach_ms = (
-        max(graph.num_steps, 1),
-        float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6,
-    )
+    steps = max(graph.num_steps, 1)
+    reach_ms = float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -275,11 +273,9 @@ def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
 def advise(auxiliary: Auxiliary) -> Advice | None:
     """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for
     any size."""
-    files = (
-        ()
-        if auxiliary.kernels is None
-        else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
-    )
+    if auxiliary.kernels is None:
+        return None
+    files = tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
     whole = together_of(files)
     if whole is None:
         return None

@@ -134,11 +134,9 @@ def _settings(case: Case, workers: Workers | None, more: int | None) -> tuple[st
     metadata = case.metadata
     if metadata is None or workers is None or more is None:
         return ("the number of workers and idle cores is not in the trace",)
-    busy = (
-        ""
-        if metadata.busiest_worker_cores is None
-        else f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
-    )
+    busy = ""
+    if metadata.busiest_worker_cores is not None:
+        busy = f", the busiest uses {metadata.busiest_worker_cores:.0%} of a core"
     cores = "" if metadata.own_cores is None else f"; the rank has {metadata.own_cores:g} cores"
     now = _num_workers(metadata)
     return f"num_workers={now}{busy}{cores}", workers.rates(metadata, now, more)

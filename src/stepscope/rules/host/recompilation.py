@@ -170,11 +170,9 @@ def _summary(function: CompiledFunction) -> str:
         f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
     )
     seconds = f", for {function.again_s:.1f} s" if function.again_s else ""
-    again = (
-        f"was compiled again {times(function.recompiles)}{pieces}{seconds}"
-        if function.recompiles
-        else ""
-    )
+    again = ""
+    if function.recompiles:
+        again = f"was compiled again {times(function.recompiles)}{pieces}{seconds}"
     limit = f"was given up at {function.limit}" if function.limit else ""
     return f"{name} {', and then '.join(part for part in (again, limit) if part)}."
 
@@ -212,11 +210,9 @@ def _action(function: CompiledFunction, failed: GuardCount) -> str:
             f"with it outside{hint}"
         )
     if guard.kind == SIZE:
-        mark = (
-            f"torch._dynamo.mark_dynamic({name}, {guard.index})"
-            if name.isidentifier()
-            else "torch._dynamo.mark_dynamic"
-        )
+        mark = "torch._dynamo.mark_dynamic"
+        if name.isidentifier():
+            mark = f"torch._dynamo.mark_dynamic({name}, {guard.index})"
         why = f"dimension {guard.index} of {name} changes"
         return (
             f"{mark} before the call ({why}), or torch.compile(dynamic=True), or pad to few sizes"

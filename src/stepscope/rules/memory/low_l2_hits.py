@@ -64,11 +64,9 @@ WORDINGS = {
 
 
 def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
-    peaks = (
-        []
-        if auxiliary.memory is None
-        else [record.peak_bytes for record in auxiliary.memory.records]
-    )
+    peaks = []
+    if auxiliary.memory is not None:
+        peaks = [record.peak_bytes for record in auxiliary.memory.records]
     return advice_by_cause(
         auxiliary, CODE, BOUND, lambda kernel: judge(kernel, max(peaks, default=0)), WORDINGS
     )

@@ -131,11 +131,9 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     fullest = max(report.records, key=_fullness, default=None)
     troubles: list[tuple[MemoryRecord, str]] = []
     if failed is not None and failed.num_ooms:
-        asked = (
-            ""
-            if failed.oom_bytes is None
-            else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
-        )
+        asked = ""
+        if failed.oom_bytes is not None:
+            asked = f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
         words = (
             f"memory ran out {times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held "
             f"at the peak{asked}"

@@ -249,10 +249,8 @@ def _is_causal(table: TaskTable, tasks: list[int], queries: int, keys: int) -> b
 def _backward_groups(table: TaskTable, forward: list[AttentionGroup]) -> list[AttentionGroup]:
     """Backward tasks, by the forward attention whose operators they belong to."""
     trace = table.trace
-    starts, ends = (
-        np.array([group.span[0] for group in forward]),
-        np.array([group.span[1] for group in forward]),
-    )
+    starts = np.array([group.span[0] for group in forward])
+    ends = np.array([group.span[1] for group in forward])
     tasks = np.flatnonzero(
         table.backward & ~table.recomputed & (table.home != NONE) & (table.home != table.op)
     )

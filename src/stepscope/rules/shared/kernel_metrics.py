@@ -79,11 +79,9 @@ def advice_by_cause(
 ) -> tuple[Advice, ...]:
     """An advice for each cause, with the kernels it is about, the weightiest first."""
     report = auxiliary.kernels
-    faults = (
-        []
-        if report is None
-        else [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
-    )
+    faults = []
+    if report is not None:
+        faults = [fault for kernel in report.kernels if (fault := judge(kernel)) is not None]
     weigh = Weights(auxiliary)
     advice = []
     for cause, wording in wordings.items():

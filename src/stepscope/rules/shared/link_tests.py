@@ -110,18 +110,16 @@ def judge_test(test: LinkTest) -> LinkJudgement:
 
 def spec_named(device: str | None) -> DeviceSpec | None:
     """By its name alone: the tests print no more."""
-    return (
-        None
-        if device is None
-        else find_spec(
-            DeviceProperties(
-                index=0,
-                name=device,
-                memory_bytes=None,
-                num_sms=None,
-                compute_capability=None,
-                warp_size=None,
-            )
+    if device is None:
+        return None
+    return find_spec(
+        DeviceProperties(
+            index=0,
+            name=device,
+            memory_bytes=None,
+            num_sms=None,
+            compute_capability=None,
+            warp_size=None,
         )
     )
 

@@ -57,11 +57,9 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     if large.any():
         return median(size[large] / case.graph.task_ns[large]) * 1e9
     roofs = case.context.roofs
-    reached = (
-        None
-        if roofs is None or roofs.measured is None
-        else roofs.measured.copy_bytes_per_s("to_device_pinned")
-    )
+    reached = None
+    if roofs is not None and roofs.measured is not None:
+        reached = roofs.measured.copy_bytes_per_s("to_device_pinned")
     if reached is not None:
         return reached * share / PINNED_SHARE
     link = None if roofs is None else roofs.spec.link_bytes_per_s.get("pcie")

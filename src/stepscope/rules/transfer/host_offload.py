@@ -93,10 +93,8 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def _pairs(size: Float64, out: Bool, back: Bool) -> tuple[Bool, Bool]:
     """The copies of sizes that go both ways about as often: masks of those out and those back."""
     large = size >= LEAST_TENSOR_BYTES
-    there, come = (
-        np.unique(size[out & large], return_counts=True),
-        np.unique(size[back & large], return_counts=True),
-    )
+    there = np.unique(size[out & large], return_counts=True)
+    come = np.unique(size[back & large], return_counts=True)
     both, i, j = np.intersect1d(there[0], come[0], return_indices=True)
     often = np.minimum(there[1][i], come[1][j]) * 2 >= np.maximum(there[1][i], come[1][j])
     paired: Bool = large & np.isin(size, both[often])
