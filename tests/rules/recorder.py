@@ -81,4 +81,4 @@ class Recorder:
 def gain(case: Case, said: object) -> float:
     """What the proposal gives; 1 when the rule said nothing."""
     change = getattr(said, "change", None)
-    return 1.0 if change is None or case.graph is None else case.speedup(change(case.graph))
+    return 1.0 if change is None or case.unprofiled is None else case.speedup(change(case.graph))

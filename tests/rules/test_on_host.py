@@ -77,7 +77,7 @@ def test_steps_of_which_one_has_work_are_not_replayed() -> None:
         for step in range(3)
     ]
     case = case_of(build_context(trace_of(*worked, *marks), None), 0, None)
-    assert (case.graph, case.step_interval_ns, case.facts.replayed) == (None, None, None)
+    assert (case.unprofiled, case.unprofiled_ns, case.facts.replayed) == (None, None, None)
 
 
 def test_the_measured_wait_goes_before_the_recorded_one() -> None:

@@ -149,10 +149,8 @@ def _call(world: World, group: Group, kind: str, size: int) -> Callable[[], obje
     def shift() -> None:
         """Each rank sends to the next and receives from the one before,
         as nccl-tests' sendrecv does."""
-        sent, got = (
-            dist.P2POp(dist.isend, whole, after, handle),
-            dist.P2POp(dist.irecv, other, before, handle),
-        )
+        sent = dist.P2POp(dist.isend, whole, after, handle)
+        got = dist.P2POp(dist.irecv, other, before, handle)
         for work in dist.batch_isend_irecv([sent, got]):
             work.wait()
 

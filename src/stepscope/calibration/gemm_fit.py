@@ -122,10 +122,8 @@ def _search(
     work: Float64, k: Float64, moved_s: Float64, took: Float64
 ) -> tuple[float, float, float]:
     """Least mean |log misfit|, with its efficiency and half_k."""
-    efficiencies, halves = (
-        np.geomspace(0.02, 1.2, 60),
-        np.concatenate(([0.0], np.geomspace(4, 8192, 45))),
-    )
+    efficiencies = np.geomspace(0.02, 1.2, 60)
+    halves = np.concatenate(([0.0], np.geomspace(4, 8192, 45)))
     best = (np.inf, 1.0, 0.0)
     for _ in range(2):
         slow = work * (k + halves[:, None]) / k

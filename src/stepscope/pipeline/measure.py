@@ -177,11 +177,9 @@ class _Rank(Struct, frozen=True, kw_only=True):
 
 def _numbered(source: Source, measured: Measured, number: int) -> _Rank:
     assert measured.facts is not None
-    records = (
-        None
-        if measured.collective_records is None
-        else replace(measured.collective_records, rank=number)
-    )
+    records = None
+    if measured.collective_records is not None:
+        records = replace(measured.collective_records, rank=number)
     return _Rank(
         source=source,
         facts=replace(measured.facts, rank=number),

@@ -14,10 +14,8 @@ from stepscope.planner.model import Model
 
 def _gpt(f: Fields, **changes: object) -> Model:
     """GPT-2's shape under the names that its family uses."""
-    hidden, heads = (
-        f.count("n_embd", "hidden_size", "d_model", "n_embed"),
-        f.count("n_head", "num_attention_heads", "n_heads", "num_heads"),
-    )
+    hidden = f.count("n_embd", "hidden_size", "d_model", "n_embed")
+    heads = f.count("n_head", "num_attention_heads", "n_heads", "num_heads")
     base = Model(
         name="",
         layers=f.count(
@@ -73,10 +71,8 @@ def _gptj(f: Fields) -> Model:
 
 
 def _gpt_neox(f: Fields) -> Model:
-    tied, bias = (
-        f.flag("tie_word_embeddings", default=False),
-        f.flag("attention_bias", default=True),
-    )
+    tied = f.flag("tie_word_embeddings", default=False)
+    bias = f.flag("attention_bias", default=True)
     parallel = f.flag("use_parallel_residual", default=True)
     return _gpt(f, is_tied=tied, has_qkv_bias=bias, has_out_bias=bias, is_parallel=parallel)
 
@@ -124,10 +120,8 @@ def _mpt(f: Fields) -> Model:
 def _falcon(f: Fields) -> Model:
     """Falcon: the 7B has one key for all heads and one norm per layer,
     the later ones groups and two."""
-    bias, new = (
-        f.flag("bias", default=False),
-        f.flag("new_decoder_architecture", default=f.has("n_head_kv")),
-    )
+    bias = f.flag("bias", default=False)
+    new = f.flag("new_decoder_architecture", default=f.has("n_head_kv"))
     parallel = f.flag("parallel_attn", default=True) or new
     model = _gpt(f, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=bias, is_parallel=parallel)
     if new:

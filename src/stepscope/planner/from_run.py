@@ -22,11 +22,9 @@ COMMS = "comms_transfer"
 COMPUTE = "compute"
 RINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 """Operations whose time is known to change with the group; others are kept."""
-BY_FIT, BY_VOLUME, BY_LINKS = (
-    "fitted latency and bandwidth",
-    "a ring's volume at the measured bandwidth",
-    "the cluster's slower links",
-)
+BY_FIT = "fitted latency and bandwidth"
+BY_VOLUME = "a ring's volume at the measured bandwidth"
+BY_LINKS = "the cluster's slower links"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

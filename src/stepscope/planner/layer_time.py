@@ -243,10 +243,8 @@ def _attention(job: TrainingJob, layouts: Layouts, rates: Rates) -> tuple[Floats
     inner = model.head_dim / (model.head_dim + rates.half_k)
     plain = flops / (rates.scalar if model.head_dim % 8 else rates.gemm * inner)
     dropped = DROPPED_PASSES * job.framework.has_dropout
-    forward_passes, backward_passes = (
-        4 + dropped + (0 if job.framework.fuses else 4),
-        5 + dropped + (0 if job.framework.fuses else 4),
-    )
+    forward_passes = 4 + dropped + (0 if job.framework.fuses else 4)
+    backward_passes = 5 + dropped + (0 if job.framework.fuses else 4)
     plain_forward = plain + rates.stream_s(scores * job.value_bytes * forward_passes)
     plain_backward = 2 * plain + rates.stream_s(scores * job.value_bytes * backward_passes)
     is_flash = layouts.is_flash == 1

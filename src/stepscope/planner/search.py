@@ -36,11 +36,9 @@ SLOWEST = 4.0
 SAVED = 0.98
 """Of the memory before it that a point of the front has at most."""
 
-STATES, ACTIVATIONS, HOST = (
-    "weights, gradients and optimizer alone",
-    "with activations and buffers",
-    "the host's memory",
-)
+STATES = "weights, gradients and optimizer alone"
+ACTIVATIONS = "with activations and buffers"
+HOST = "the host's memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

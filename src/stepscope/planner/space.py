@@ -141,10 +141,8 @@ class Grid:
     def _offload_mask(self, cuts: Mapping[str, Any]) -> Mask:
         """Weights live on the host only where ranks share them (ZeRO-3),
         or where there is one rank."""
-        stage, offload = (
-            self._shards["zero_stage"][None, :, None],
-            self._methods["offload"][None, None, :],
-        )
+        stage = self._shards["zero_stage"][None, :, None]
+        offload = self._methods["offload"][None, None, :]
         alone = (cuts["dp"] * cuts["cp"] == 1)[:, :, None]
         return np.asarray((offload < OFFLOAD.index("all")) | (stage == 3) | alone, dtype=bool)
 

@@ -162,10 +162,8 @@ def _worst_stage(
         end = num_last * per_layer + head
         slowest = np.where(keeps, even, np.maximum(others, end))
         is_better = slowest < best
-        best, best_head = (
-            np.where(is_better, slowest, best),
-            np.where(is_better, np.where(end >= others, head, 0.0), best_head),
-        )
+        best = np.where(is_better, slowest, best)
+        best_head = np.where(is_better, np.where(end >= others, head, 0.0), best_head)
     return best, best_head
 
 
@@ -181,10 +179,8 @@ def _layers(job: TrainingJob, layouts: Layouts, rates: Rates, network: Network) 
         hidden_backward = overlap * (layer.backward.device + layer.again_s)
         forward_gather = np.maximum(layer.gather_s - hidden_forward, 0.0)
         backward_gather = np.maximum(layer.gather_s + layer.scatter_s - hidden_backward, 0.0)
-        forward_host, backward_host = (
-            layer.forward.unhidden_s(job.framework),
-            layer.backward.unhidden_s(job.framework),
-        )
+        forward_host = layer.forward.unhidden_s(job.framework)
+        backward_host = layer.backward.unhidden_s(job.framework)
         parts = {
             "gemm": layer.forward.gemm + layer.backward.gemm,
             "attention": layer.forward.attention + layer.backward.attention,
@@ -252,10 +248,8 @@ def _data_comms(
         buckets = np.maximum(job.model.layers / layouts.pp, 1.0)
         forward_s, backward_s = (job.constants.overlap * seconds for seconds in hides)
         backward_s = backward_s * np.where(layouts.zero_stage == 2, layouts.num_micro, 1)
-        out, back = (
-            np.maximum(out - backward_s, out / buckets),
-            np.maximum(back - forward_s, back / buckets),
-        )
+        out = np.maximum(out - backward_s, out / buckets)
+        back = np.maximum(back - forward_s, back / buckets)
     return np.asarray(out + back)
 
 

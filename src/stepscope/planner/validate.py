@@ -365,10 +365,8 @@ def _nearest_batches(job: TrainingJob, space: Space | None) -> list[int]:
     """The next smaller and the next larger batch that some layout divides, if they are near."""
     nearest: list[int] = []
     batch = job.global_batch
-    smaller, larger = (
-        range(batch - 1, max(0, batch - _MOST_TRIES), -1),
-        range(batch + 1, batch + _MOST_TRIES),
-    )
+    smaller = range(batch - 1, max(0, batch - _MOST_TRIES), -1)
+    larger = range(batch + 1, batch + _MOST_TRIES)
     for batches in (smaller, larger):
         nearest += next(
             (
@@ -454,10 +452,8 @@ def _fits(job: TrainingJob, space: Space) -> bool:
 
 def _near(values: Sequence[int], wanted: int) -> list[int]:
     """The nearest below and the nearest above."""
-    below, above = (
-        [value for value in values if value <= wanted],
-        [value for value in values if value >= wanted],
-    )
+    below = [value for value in values if value <= wanted]
+    above = [value for value in values if value >= wanted]
     return sorted({*([max(below)] if below else []), *([min(above)] if above else [])})
 
 

@@ -144,11 +144,9 @@ def _details_agree(trace: Trace) -> bool:
     """Whether every detail is of the type that its event's kind has."""
     types = np.array([_TYPES[type(detail)] for detail in trace.details] + [NONE], np.int8)
     wanted = np.full(256, NONE, np.int8)
-    wanted[[Kind.OP, Kind.MARK]], wanted[Kind.KERNEL], wanted[Kind.SYNC] = (
-        _TYPES[OpInputs],
-        _TYPES[Launch],
-        _TYPES[SyncWait],
-    )
+    wanted[[Kind.OP, Kind.MARK]] = _TYPES[OpInputs]
+    wanted[Kind.KERNEL] = _TYPES[Launch]
+    wanted[Kind.SYNC] = _TYPES[SyncWait]
     has = trace.detail >= 0
     return bool((types[trace.detail[has]] == wanted[trace.kind[has]]).all())
 

@@ -30,14 +30,12 @@ JUDGED = (
 )
 """The columns of the matrix: step times; where the step goes; kernels; operators and modules; host
 code; collectives; the device's memory; compilation; clocks, power and the host's cores."""
-TRACE, KERNELS, MEMORY, COMPILER, SYSTEM, TRAINING = (
-    "trace",
-    "kernels",
-    "memory",
-    "compiler",
-    "system",
-    "training",
-)
+TRACE = "trace"
+KERNELS = "kernels"
+MEMORY = "memory"
+COMPILER = "compiler"
+SYSTEM = "system"
+TRAINING = "training"
 COMMS = "comms"
 LOGS = (COMPILER, TRAINING)
 """Kinds that share a file: whatever a job writes to its output."""

@@ -98,11 +98,9 @@ def find_sources(paths: Sequence[str | Path]) -> FoundSources:
         others = tuple(
             source for source in sources if source.format != NCCL and not _is_trace(source)
         )
-        run = (
-            runs[0]
-            if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces)
-            else None
-        )
+        run = None
+        if len(runs) == 1 and all(trace.rank_source == IN_RUN for trace in traces):
+            run = runs[0]
         return FoundSources(
             sources=traces,
             notes=tuple(notes),

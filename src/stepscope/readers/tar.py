@@ -119,10 +119,8 @@ def _extension(text: bytes) -> tuple[bytes | None, int | None, bool]:
 
 def _name(header: bytes, long_name: bytes | None) -> str:
     if long_name is None:
-        prefix = (
-            header[345:500].split(b"\x00", 1)[0]
-            if header[257:262] == b"ustar" and header[263:265] == b"00"
-            else b""
-        )
+        prefix = b""
+        if header[257:262] == b"ustar" and header[263:265] == b"00":
+            prefix = header[345:500].split(b"\x00", 1)[0]
         long_name = (prefix + b"/" if prefix else b"") + header[:100].split(b"\x00", 1)[0]
     return "".join(c if c.isprintable() else "?" for c in long_name.decode("utf-8", "replace"))

@@ -10,8 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from stepscope.analyses.host.loader import POLICY as LOADER
-from stepscope.analyses.host.loader import fetch_times, is_starved, waiting_fetches
+from stepscope.analyses.host.loader import LONG_WAIT, fetch_times, is_starved, waiting_fetches
 from stepscope.analyses.host.source_locations import Stacks, stacks_of
 from stepscope.analyses.rank import measure_rank
 from stepscope.analyses.rank_context import RankContext
@@ -47,16 +46,17 @@ class Case:
     facts: RankFacts
     recorded: Graph | None = None
     """As it was recorded, the profiler's cost and all."""
-    graph: Graph | None
-    """None when the recording does not allow a replay: then no gain can be predicted."""
+    unprofiled: Graph | None
+    """None when the recording does not allow a replay: then no gain can be predicted, and the rules
+    that need one are not asked."""
     host_bounds: tuple[Graph, Graph] | None = None
     """The graph with as little and as much host time as there may be, where that is open."""
     kinds: TaskKinds | None
     paced_by_loader: bool = False
     """Worker processes bring the batches and the run waits for them: a step that does the rest
     faster waits longer."""
-    step_interval_ns: float | None
-    """The step that gains are measured against: the replayed one."""
+    unprofiled_ns: float | None
+    """Of a step of that graph."""
     metadata: RankMetadata | None = None
     """What the run folder has of the rank."""
     searched: SearchedConvolutions | None = None
@@ -67,9 +67,20 @@ class Case:
     _made: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def graph(self) -> Graph:
+        """The unprofiled run's, of a rank that can be replayed."""
+        assert self.unprofiled is not None
+        return self.unprofiled
+
+    @property
+    def step_interval_ns(self) -> float:
+        """The step that gains are measured against: the replayed one."""
+        assert self.unprofiled_ns is not None
+        return self.unprofiled_ns
+
+    @property
     def replayed(self) -> Trace:
         """The trace up to the end of the replayed steps, with the same indices."""
-        assert self.graph is not None
         if not self._replayed:
             self._replayed.append(self.graph.of_trace(self.context.trace))
         return self._replayed[0]
@@ -77,7 +88,6 @@ class Case:
     @property
     def table(self) -> TaskTable:
         """What each task of the graph is; made when first asked for."""
-        assert self.graph is not None
         if not self._tables:
             self._tables.append(task_table(self.context, self.graph, self.replayed))
         return self._tables[0]
@@ -107,9 +117,8 @@ class Case:
 
     def speedup(self, changed: Graph) -> float:
         """How much faster the step is with a changed graph: time before / time after."""
-        assert self.step_interval_ns is not None
         after = play(changed).step_interval_ns
-        if self.paced_by_loader and self.graph is not None:
+        if self.paced_by_loader:
             is_input_kept = changed.call_parts["input"] is self.graph.call_parts["input"]
             if is_input_kept:
                 after = max(after, self.step_interval_ns)
@@ -148,9 +157,9 @@ def case_of(
         return Case(
             context=context,
             facts=facts,
-            graph=None,
+            unprofiled=None,
             kinds=None,
-            step_interval_ns=None,
+            unprofiled_ns=None,
             metadata=metadata,
         )
     kinds = task_kinds(context, graph)
@@ -193,11 +202,11 @@ def case_of(
         context=context,
         facts=replace(facts, replayed=replayed),
         recorded=graph,
-        graph=fitted.graph,
+        unprofiled=fitted.graph,
         host_bounds=fitted.bounds,
         kinds=kinds,
         paced_by_loader=starved,
-        step_interval_ns=fitted.step_interval_ns,
+        unprofiled_ns=fitted.step_interval_ns,
         metadata=metadata,
         searched=searched,
     )
@@ -220,7 +229,7 @@ def _waits_unprofiled(context: RankContext, graph: Graph, step_ns: float) -> boo
     if not waiting_fetches(context.trace, context.host).any() or not inside.any():
         return False
     rest = play(without_host_parts(without_cost(graph, USUAL_COST_NS), "input"))
-    return step_ns - rest.step_interval_ns >= LOADER.long_wait * step_ns
+    return step_ns - rest.step_interval_ns >= LONG_WAIT * step_ns
 
 
 def _measured(steps: UnprofiledSteps) -> dict[str, float]:

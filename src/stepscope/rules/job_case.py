@@ -197,8 +197,8 @@ def job_case_of_rank(case: Case) -> JobCase:
     """A rank that exchanges nothing with others: a job of one."""
     nothing = np.zeros(0, np.int64)
     job_graph = JobGraph(parts=(), moving_ns=np.zeros(0), members=nothing)
-    if case.graph is not None:
-        job_graph = _with_part(job_graph, case.graph)
+    if case.unprofiled is not None:
+        job_graph = _with_part(job_graph, case.unprofiled)
     bounds = case.host_bounds
     return JobCase(
         cases=(case,),
@@ -209,7 +209,7 @@ def job_case_of_rank(case: Case) -> JobCase:
         host_bounds=None
         if bounds is None
         else (_with_part(job_graph, bounds[0]), _with_part(job_graph, bounds[1])),
-        step_interval_ns=case.step_interval_ns or 0.0,
+        step_interval_ns=case.unprofiled_ns or 0.0,
         num_ranks=1,
         is_alone=True,
     )
@@ -239,4 +239,4 @@ def _with_host_graph(case: Case) -> Case:
     graph = build_host(case.context)
     if graph is None:
         return case
-    return replace(case, recorded=graph, graph=None, kinds=host_kinds(graph))
+    return replace(case, recorded=graph, unprofiled=None, kinds=host_kinds(graph))

@@ -183,7 +183,7 @@ def _about_all(job: JobCase) -> list[JobProposal]:
     nothing."""
     if job.is_alone:
         return []
-    has_device = all(case.graph is not None for case in job.cases)
+    has_device = all(case.unprofiled is not None for case in job.cases)
     proposals = [rule.propose_job(job) for rule in job_rules(has_device=has_device)]
     return [proposal for proposal in proposals if proposal is not None]
 
@@ -240,7 +240,6 @@ def joined(job: JobCase, proposals: Mapping[int, Proposal]) -> JobProposal:
 
 def _alone_gain(case: Case, proposal: Proposal) -> float:
     """What the fix would give the rank if it were alone."""
-    assert case.graph is not None and case.step_interval_ns is not None
     rare = 1 + proposal.rare_ns / case.step_interval_ns
     return case.speedup(proposal.change(case.graph)) * rare
 

@@ -191,10 +191,8 @@ def _packed(
         return 1, tokens_q, tokens_k
     if spec.max_lengths is None:
         return None
-    longest_q, longest_k = (
-        integer_at(inputs, spec.max_lengths),
-        integer_at(inputs, spec.max_lengths + 1),
-    )
+    longest_q = integer_at(inputs, spec.max_lengths)
+    longest_k = integer_at(inputs, spec.max_lengths + 1)
     if (
         count < 1
         or longest_q is None

@@ -127,10 +127,8 @@ def _out_dims(
         return (tensor[0], weight[0], *sizes) if min(sizes) >= 0 else None
     if spec.output_padding is None or spec.groups is None:
         return None
-    extra, groups = (
-        per_dim(integers_at(inputs, spec.output_padding), rank),
-        integer_at(inputs, spec.groups),
-    )
+    extra = per_dim(integers_at(inputs, spec.output_padding), rank)
+    groups = integer_at(inputs, spec.groups)
     if extra is None or groups is None:
         return None
     rows = zip(tensor[2:], stride, padding, spread, extra, strict=True)

@@ -41,10 +41,8 @@ def rnn_work(spec: Rnn, inputs: ParsedInputs) -> Work | None:
     mode, hidden, layers = (
         integer_at(inputs, index) for index in (spec.mode, spec.mode + 1, spec.num_layers)
     )
-    both_ways, packed = (
-        flag_at(inputs, spec.num_layers + 4),
-        integers_at(inputs, spec.num_layers + 5),
-    )
+    both_ways = flag_at(inputs, spec.num_layers + 4)
+    packed = integers_at(inputs, spec.num_layers + 5)
     projection = 0 if spec.projection is None else integer_at(inputs, spec.projection)
     if (
         tensor is None

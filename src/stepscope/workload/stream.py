@@ -107,10 +107,8 @@ def _stats_bytes(spec: Stream, inputs: ParsedInputs, main: Operand) -> float | N
         shape = integers_at(inputs, spec.stats_shape) or (weight.dims if weight is not None else ())
         rows = main.numel // prod(shape) if shape and prod(shape) > 0 else None
     elif spec.stats_count is not None:
-        batch, groups = (
-            integer_at(inputs, spec.stats_count - 3),
-            integer_at(inputs, spec.stats_count),
-        )
+        batch = integer_at(inputs, spec.stats_count - 3)
+        groups = integer_at(inputs, spec.stats_count)
         rows = None if batch is None or groups is None else batch * groups
     if rows is None:
         return None

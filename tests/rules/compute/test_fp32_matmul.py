@@ -115,7 +115,6 @@ def test_groups_that_were_launched_one_by_one_are_launched_together(rule: Module
 def test_casts_cost_launches_where_most_others_are_gone() -> None:
     case = grouped(num_streams=8)
     graph, roofs, products = case.graph, case.context.roofs, find_products(case)
-    assert graph is not None
     assert roofs is not None
     assert products is not None
     in_tf32, in_bf16 = (
@@ -161,7 +160,6 @@ def test_each_product_of_a_recurrent_layer_stays_a_kernel() -> None:
     products = find_products(case)
     assert products is not None
     graph, roofs = case.graph, case.context.roofs
-    assert graph is not None
     assert roofs is not None
     after = at_precision(case, roofs, products, "tf32")(graph)
     assert (after.task_ns >= 3_000).all(), "each is a kernel still"

@@ -93,8 +93,6 @@ def test_what_the_profiler_hid_of_the_wait_is_seen_in_the_given_step() -> None:
 def test_a_run_that_waits_for_its_workers_gains_nothing_from_the_rest() -> None:
     case = fetching(*[20_000] * 5).case()
     assert case.paced_by_loader
-    assert case.graph is not None
-    assert case.step_interval_ns is not None
     free = without_tasks(case.graph, np.ones(len(case.graph), np.bool_))
     assert play(free).step_interval_ns < 0.8 * case.step_interval_ns
     assert case.speedup(free) == 1.0

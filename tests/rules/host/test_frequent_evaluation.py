@@ -22,7 +22,6 @@ def evaluating(share: float) -> Case:
             run.launch("aten::mm", kernel_us=100)
         run.step(number, start)
     case = run.case()
-    assert case.step_interval_ns is not None
     step_ns = round(share * case.step_interval_ns)
     stalls = Stalls(
         num=5,

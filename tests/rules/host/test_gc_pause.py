@@ -101,7 +101,6 @@ def test_a_run_that_timed_its_collections_needs_no_stacks() -> None:
 
 def test_collections_that_few_steps_hold_count_by_the_run() -> None:
     case = collecting("Python GC", steps=(1,)).case()
-    assert case.step_interval_ns is not None
     stalls = Stalls(num=9, every=30.0, once_ns=1, step_ns=round(case.step_interval_ns / 4))
     timed = replace(case, metadata=RankMetadata(rank=0, stalls={"gc": stalls}))
     (found,) = [each for each in judge(timed).findings if each.code == gc_pause.CODE]

@@ -128,7 +128,6 @@ def test_the_products_of_an_odd_vocabulary_are_padded_with_the_loss() -> None:
 def test_a_compiled_model_fuses_its_loss_too() -> None:
     case = case_of_steps(head(), *loss(), head(), head())
     graph, fused = case.graph, fused_by_compiler(case)
-    assert graph is not None
     assert fused is not None
     after = fused(graph).task_ns
     products = case.table.of_category("gemm")

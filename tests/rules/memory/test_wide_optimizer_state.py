@@ -39,7 +39,7 @@ def test_fp32_states_that_fill_the_update_are_priced(tmp_path: Path) -> None:
     assert finding.predicted_low == 1.0
     # 128 MiB that are no longer moved, at 0.85 of 3.35 TB/s.
     saved_ms = 2 * WEIGHTS / (0.85 * 3.35e12) * 1e3
-    now_ms = (case.step_interval_ns or 0.0) / 1e6
+    now_ms = case.step_interval_ns / 1e6
     assert finding.predicted_step_ms == pytest.approx(now_ms - saved_ms, rel=0.02)
 
 

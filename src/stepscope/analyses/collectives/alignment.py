@@ -41,10 +41,8 @@ def align_lists(
     """
     position = np.full(len(time), NONE, np.int64)
     wide = np.where(ordinal != NONE, np.maximum(near, MAX_NS), near)
-    low, high = (
-        np.searchsorted(list_ns, time - wide, "left"),
-        np.searchsorted(list_ns, time + wide, "right"),
-    )
+    low = np.searchsorted(list_ns, time - wide, "left")
+    high = np.searchsorted(list_ns, time + wide, "right")
     count = high - low
     of = np.repeat(np.arange(len(time)), count)
     to = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
@@ -87,10 +85,8 @@ def _slipped(time: Int64, to: Int64, list_ns: Int64, list_token: Int64) -> Bool:
     order = np.lexsort((list_ns, list_token))
     neighbour = np.full((2, len(list_ns)), NONE, np.int64)
     alike = np.diff(list_token[order]) == 0
-    neighbour[0, order[:-1][alike]], neighbour[1, order[1:][alike]] = (
-        order[1:][alike],
-        order[:-1][alike],
-    )
+    neighbour[0, order[:-1][alike]] = order[1:][alike]
+    neighbour[1, order[1:][alike]] = order[:-1][alike]
     gaps = np.where(
         neighbour[:, to] != NONE, np.abs(list_ns[neighbour[:, to]] - list_ns[to]), MAX_NS
     )
@@ -141,10 +137,8 @@ def ordinals(
     which = which.reshape(-1).astype(np.int64)
     cut = len(token)
     size = int(which.max()) + 1 if len(which) else 0
-    mine, theirs = (
-        np.bincount(which[:cut], minlength=size),
-        np.bincount(which[cut:], minlength=size),
-    )
+    mine = np.bincount(which[:cut], minlength=size)
+    theirs = np.bincount(which[cut:], minlength=size)
     first = np.cumsum(np.maximum(mine, theirs)) - np.maximum(mine, theirs)
     even = mine == theirs
     usable = even[which] & (both[1] != NONE)

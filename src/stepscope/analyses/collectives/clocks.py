@@ -78,10 +78,8 @@ class Clocks(Struct, frozen=True, kw_only=True):
             return False
         root = int(self.root[other])
         self.partner[index], self.root[index] = other, root
-        self.offset_ns[index], self.reach_ns[index] = (
-            self.offset_ns[other] + offset.ns,
-            offset.reach_ns,
-        )
+        self.offset_ns[index] = self.offset_ns[other] + offset.ns
+        self.reach_ns[index] = offset.reach_ns
         self.reach_ns[root] = max(self.reach_ns[root], offset.reach_ns)
         self.numbered[index] = self.numbered[other] and offset.numbered
         return True

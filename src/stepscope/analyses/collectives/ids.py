@@ -133,11 +133,9 @@ def _by_time(collective_ids: CollectiveIds, parts: list[TrackPart]) -> None:
     collectives = _Collectives(time=none, token=none, number=none, id=none)
     for i, rows in parts:
         track = collective_ids.tracks[i]
-        time, token, firm = (
-            track.end_ns[rows] + clocks.offset_ns[i],
-            track.token[rows],
-            track.firm[rows],
-        )
+        time = track.end_ns[rows] + clocks.offset_ns[i]
+        token = track.token[rows]
+        firm = track.firm[rows]
         number = track.number[rows] if clocks.numbered[i] else np.full(len(rows), NONE, np.int64)
         tolerance = int(
             np.clip(1.5 * max(clocks.reach_ns[i], clocks.reach_ns[parts[0][0]]), _MIN_NS, MAX_NS)
@@ -171,11 +169,9 @@ def _by_ends(
     collective_ids: CollectiveIds, parts: list[TrackPart], members: tuple[int, ...]
 ) -> bool:
     """Sends with receives whose other rank is not recorded; whether some are left over."""
-    ids, offsets, first = (
-        collective_ids.ids,
-        collective_ids.clocks.offset_ns,
-        collective_ids.next_id,
-    )
+    ids = collective_ids.ids
+    offsets = collective_ids.clocks.offset_ns
+    first = collective_ids.next_id
     send, recv = pairs_in(collective_ids.tracks, parts, offsets, collective_ids.base, members)
     ids[send] = ids[recv] = np.arange(first, first + len(send))
     collective_ids.next_id += len(send)

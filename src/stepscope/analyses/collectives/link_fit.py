@@ -71,10 +71,8 @@ def fit(op: str, n: int, sizes: Sequence[int], times_ns: Sequence[float]) -> Lin
     ):
         return None
     time = np.array(times_ns, np.float64)
-    steps, volume = (
-        np.full(len(time), float(ring_steps(op, n))),
-        np.array(sizes, np.float64) * bus_factor(op, n),
-    )
+    steps = np.full(len(time), float(ring_steps(op, n)))
+    volume = np.array(sizes, np.float64) * bus_factor(op, n)
     alpha, slope = _line(steps, volume, time)
     if alpha < 0:
         share = volume / time

@@ -50,10 +50,8 @@ def gathers_ahead(context: RankContext, around: Int64) -> Int64:
             if start >= done
         ]
         if mine:
-            first, own = (
-                np.searchsorted(used, begun, "right"),
-                np.searchsorted(used, min(mine), "left"),
-            )
+            first = np.searchsorted(used, begun, "right")
+            own = np.searchsorted(used, min(mine), "left")
             computes = np.searchsorted(launched, done, "left") < np.searchsorted(
                 launched, used[first], "left"
             )

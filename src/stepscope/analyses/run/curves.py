@@ -200,10 +200,8 @@ def _peaks(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     size = -(-len(points) // (MAX_POINTS // 2))
     for first in range(0, len(points), size):
         stretch = points[first : first + size]
-        low, high = (
-            min(stretch, key=lambda point: point[1]),
-            max(stretch, key=lambda point: point[1]),
-        )
+        low = min(stretch, key=lambda point: point[1])
+        high = max(stretch, key=lambda point: point[1])
         kept += [low] if low is high else sorted((low, high))
     return kept
 

@@ -49,10 +49,8 @@ def live_view(run: RunTail, alerts: Sequence[Alert] = ()) -> LiveView:
     ranks = tuple(_rank(tail, run, parts.get(tail.rank)) for tail in run.ranks)
     groups, num_left_out = grouped(ranks)
     command, code = run.metadata.get("command"), whole(run.metadata.get("exit_code"))
-    begun, ended = (
-        whole(run.metadata.get("started_wall_ns")),
-        whole(run.metadata.get("ended_wall_ns")),
-    )
+    begun = whole(run.metadata.get("started_wall_ns"))
+    ended = whole(run.metadata.get("ended_wall_ns"))
     return LiveView(
         path=str(run.path),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
@@ -203,10 +201,8 @@ def grouped(ranks: Sequence[RankLive]) -> tuple[tuple[RankGroup, ...], int]:
     if len(ranks) <= MAX_LINES:
         return tuple(RankGroup(ranks=(rank.rank,), typical=rank) for rank in ranks), 0
     state, _ = Counter(rank.state for rank in ranks).most_common(1)[0]
-    step, waits = (
-        _middle([rank.step_ns for rank in ranks]),
-        _middle([rank.wait_share for rank in ranks]),
-    )
+    step = _middle([rank.step_ns for rank in ranks])
+    waits = _middle([rank.wait_share for rank in ranks])
     alike = [rank for rank in ranks if rank.state == state and _is_alike(rank, step, waits)]
     numbers = dict.fromkeys(rank.rank for rank in alike)
     outliers = [rank for rank in ranks if rank.rank not in numbers]

@@ -129,13 +129,11 @@ def _rows(context: RankContext, near: Bool, most: int) -> _Rows:
         groups.append((COLLECTIVES, "collectives", np.flatnonzero(near & comms)))
     # Each row needs at least a block of its own.
     shown = _shown(trace, groups, min(MAX_LANES, max(1, most // (2 * MAX_ROWS))))
-    lanes, events, rows, depths, first = (
-        list[Lane](),
-        list[Int64](),
-        list[Int64](),
-        list[Int64](),
-        0,
-    )
+    lanes = list[Lane]()
+    events = list[Int64]()
+    rows = list[Int64]()
+    depths = list[Int64]()
+    first = 0
     for number in shown:
         kind, label, mine = groups[number]
         depth = rows_of(trace.start_ns[mine], trace.end_ns[mine], MAX_ROWS)

@@ -68,10 +68,8 @@ def partition_spans(
     parts = part_intervals(context.trace, context.links, context.sets, context.host, steps, waits)
     measured = union(*bounds(steps.windows))
     cut = [intersect(parts.get(part, empty()), measured) for part in PARTS]
-    start, end = (
-        np.concatenate([part_set.start for part_set in cut]),
-        np.concatenate([part_set.end for part_set in cut]),
-    )
+    start = np.concatenate([part_set.start for part_set in cut])
+    end = np.concatenate([part_set.end for part_set in cut])
     name = np.repeat(np.arange(len(PARTS)), [len(part_set) for part_set in cut])
     order = np.argsort(start, kind="stable")
     return Spans(start_ns=start[order], end_ns=end[order], name=name[order], names=PARTS)

@@ -295,11 +295,9 @@ def _reason(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 def _ident(record: dict[str, Any]) -> str:
     """`0/1`, or `!2/0/1` inside compiled autograd."""
-    frame, number, autograd = (
-        record.get("frame_id"),
-        record.get("frame_compile_id"),
-        record.get("compiled_autograd_id"),
-    )
+    frame = record.get("frame_id")
+    number = record.get("frame_compile_id")
+    autograd = record.get("compiled_autograd_id")
     if _count(frame) is None or _count(number) is None:
         return ""
     return (f"!{autograd}/" if _count(autograd) is not None else "") + f"{frame}/{number}"

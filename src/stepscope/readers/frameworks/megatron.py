@@ -149,11 +149,9 @@ class MegatronParser(FrameworkParser):
 
     def figure(self, name: str) -> Figure | None:
         figure = super().figure(name)
-        step_ns, batch, sequence = (
-            self.step_time()[0],
-            self.count("global_batch"),
-            self.count("sequence"),
-        )
+        step_ns = self.step_time()[0]
+        batch = self.count("global_batch")
+        sequence = self.count("sequence")
         if figure is not None or step_ns is None or not batch:
             return figure
         rate = batch / step_ns * 1e9

@@ -102,11 +102,9 @@ class TorchtitanParser(FrameworkParser):
 
     def step_time(self) -> tuple[int | None, int, str | None]:
         step_ns, num, source = super().step_time()
-        rates, tokens, world_size = (
-            self.figures["tokens_per_s"],
-            self._tokens(),
-            self.count("world_size"),
-        )
+        rates = self.figures["tokens_per_s"]
+        tokens = self._tokens()
+        world_size = self.count("world_size")
         tps = rates.steady()
         if step_ns is None and tps and tokens and world_size and len(rates.values) >= LEAST_STEPS:
             return round(tokens / (tps * world_size) * 1e9), self.series.num, RATE

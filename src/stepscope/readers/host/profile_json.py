@@ -266,11 +266,9 @@ def _add_nested(counts: StackCounts, events: list[_Function], thread: str | None
 def _placed(name: str) -> Call:
     """A function of Python has its file and line in its name; one of C has none."""
     function, file, line = parse_location(name)
-    return (
-        Call(name[:300], BUILT_IN, None, is_native=True)
-        if line is None
-        else Call(function, file, line, is_native=False)
-    )
+    if line is None:
+        return Call(name[:300], BUILT_IN, None, is_native=True)
+    return Call(function, file, line, is_native=False)
 
 
 def _thread_name(event: _Function) -> str:

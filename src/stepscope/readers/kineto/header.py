@@ -168,11 +168,9 @@ def _count(value: Any) -> int | None:
             if value.adjusted() < LONGEST_NUMBER and value == value.to_integral_value()
             else None
         )
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-        else None
-    )
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    return None
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -25,13 +25,11 @@ MAX_BLOCKS = 2_000_000
 """Of all segments. A pickle may name one list a million times: two bytes there, and a million
 blocks to look at here."""
 ALLOC, FREE, FREED = "alloc", "free_requested", "free_completed"
-SEGMENT, SEGMENT_FREE, MAP, UNMAP, OOM = (
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "oom",
-)
+SEGMENT = "segment_alloc"
+SEGMENT_FREE = "segment_free"
+MAP = "segment_map"
+UNMAP = "segment_unmap"
+OOM = "oom"
 PLACED = (ALLOC, FREE, FREED, SEGMENT, SEGMENT_FREE, MAP, UNMAP)
 """Actions with an address. The others (a snapshot taken, a pool's end) change nothing."""
 NO_FRAMES: list[Any] = []

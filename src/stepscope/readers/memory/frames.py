@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-INIT, FORWARD, BACKWARD, STEP, CLIP, LIBRARY = (
-    "init",
-    "forward",
-    "backward",
-    "step",
-    "clip",
-    "library",
-)
+INIT = "init"
+FORWARD = "forward"
+BACKWARD = "backward"
+STEP = "step"
+CLIP = "clip"
+LIBRARY = "library"
 """Parts of a step: modules made or moved; the forward pass; the backward; the optimizer; clipping;
 a library's workspace."""
 BACKWARD_LABEL = "the backward pass"

@@ -187,11 +187,9 @@ def _category(allocation: Allocation, made_by: Origin, passes: Passes, replay: R
     if not passes.has_stacks:
         return UNKNOWN
     if made_by.part == STEP:
-        return (
-            TEMPORARY
-            if allocation.end is not None and not _any_between(passes.work, allocation)
-            else OPTIMIZER
-        )
+        if allocation.end is not None and not _any_between(passes.work, allocation):
+            return TEMPORARY
+        return OPTIMIZER
     if made_by.part == BACKWARD:
         return _of_backward(allocation, passes)
     if made_by.part == CLIP:
@@ -225,10 +223,8 @@ def _of_forward(allocation: Allocation, made_by: Origin, passes: Passes, replay:
         return ACTIVATIONS
     if made_by.in_backward:
         return GRADIENTS
-    before, ended = (
-        bisect_left(passes.forwards, allocation.start),
-        bisect_left(passes.others, allocation.start),
-    )
+    before = bisect_left(passes.forwards, allocation.start)
+    ended = bisect_left(passes.others, allocation.start)
     last_forward = passes.forwards[before - 1] if before else BEFORE
     last_other = passes.others[ended - 1] if ended else BEFORE
     in_forward = last_forward > last_other
@@ -238,12 +234,11 @@ def _of_forward(allocation: Allocation, made_by: Origin, passes: Passes, replay:
         # Made once and kept: batches that are used again, or the state of an optimizer that nobody
         # knows.
         return UNKNOWN
-    return (
-        INPUTS
-        if before < len(passes.forwards)
-        and (allocation.end is None or passes.forwards[before] < allocation.end)
-        else UNKNOWN
-    )
+    if before < len(passes.forwards) and (
+        allocation.end is None or passes.forwards[before] < allocation.end
+    ):
+        return INPUTS
+    return UNKNOWN
 
 
 def _any_between(indices: list[int], allocation: Allocation) -> bool:

@@ -105,10 +105,8 @@ def _record(label: str, device: int | None, stats: dict[str, Any]) -> MemoryReco
 
 
 def _notes(stats: dict[str, Any]) -> Iterator[str]:
-    current, reserved = (
-        _count(stats, "allocated_bytes.all.current"),
-        _count(stats, "reserved_bytes.all.current"),
-    )
+    current = _count(stats, "allocated_bytes.all.current")
+    reserved = _count(stats, "reserved_bytes.all.current")
     split = _count(stats, "inactive_split_bytes.all.current")
     if current is not None and reserved:
         remainder = "" if split is None else f", {size_words(split)} of that between used blocks"

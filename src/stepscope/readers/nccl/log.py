@@ -117,11 +117,9 @@ def _unglued(
     `node0` is known."""
     host = writer.host
     start = next((i for i in range(len(host)) if host[i:] == first or host[i:] in hosts), 0)
-    return (
-        (Writer(host[start:], writer.pid, writer.tid), position + start)
-        if start
-        else (writer, position)
-    )
+    if start:
+        return (Writer(host[start:], writer.pid, writer.tid), position + start)
+    return (writer, position)
 
 
 def _finished(tables: NcclTables, files: list[str], problems: list[str]) -> NcclLog:

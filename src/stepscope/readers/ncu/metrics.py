@@ -91,10 +91,8 @@ L2_OUT = tuple(
 MOVED = ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum")
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_{}.sum"
 USED_BYTES = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
-ACTIVE, ELAPSED = (
-    "sm__cycles_active.avg",
-    ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max", "gpc__cycles_elapsed.max"),
-)
+ACTIVE = "sm__cycles_active.avg"
+ELAPSED = ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
 PEAK_DRAM = ("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second")
 CYCLES = "smsp__cycles_elapsed.avg"
 FLOPS = {"add": 1, "mul": 1, "fma": 2}

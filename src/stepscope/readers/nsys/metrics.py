@@ -171,10 +171,8 @@ class _Busy:
             np.maximum.accumulate((start + dur)[order]) if len(order) else start,
         )
         first = np.concatenate([np.ones(min(len(start), 1), np.bool_), start[1:] > end[:-1]])
-        low, high = (
-            start[first],
-            end[np.concatenate([first[1:], np.ones(min(len(start), 1), np.bool_)])],
-        )
+        low = start[first]
+        high = end[np.concatenate([first[1:], np.ones(min(len(start), 1), np.bool_)])]
         self._edges = np.stack([low, high], axis=1).ravel()
         """Where it begins and ends, by turns."""
         sizes = np.concatenate([[0], np.cumsum(high - low)])

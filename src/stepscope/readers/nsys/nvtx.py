@@ -91,11 +91,9 @@ def take_ranges(builder: ProcessTraceBuilder) -> Calls:
     if database.has(RANGES, "eventType"):
         types = f'"eventType" IN ({", ".join(map(str, RANGE_TYPES))})'
         where = f"{where} AND {types}" if where else types
-    payload = (
-        f'substr(CAST("binaryData" AS BLOB), 1, {MAX_PAYLOAD_BYTES})'
-        if database.has(RANGES, "binaryData")
-        else "NULL"
-    )
+    payload = "NULL"
+    if database.has(RANGES, "binaryData"):
+        payload = f'substr(CAST("binaryData" AS BLOB), 1, {MAX_PAYLOAD_BYTES})'
     text = f'substr("text", 1, {MAX_NAME_LENGTH})' if database.has(RANGES, "text") else "NULL"
     numbers = [
         f'"{c}"' if database.has(RANGES, c) else "NULL" for c in ("globalTid", "textId", "domainId")
@@ -154,11 +152,9 @@ def _take(
             )
         elif domain:
             is_nccl = NCCL.match(domain) is not None
-            collective = (
-                _collective(builder, calls, name, payload)
-                if is_nccl and payload is not None
-                else NONE
-            )
+            collective = NONE
+            if is_nccl and payload is not None:
+                collective = _collective(builder, calls, name, payload)
             events.append(
                 (
                     Kind.MARK,
@@ -172,13 +168,11 @@ def _take(
         elif (operator := operator_of(name)) is None:
             events.append((Kind.MARK, name_codes[name], NONE, NONE, NONE, NONE))
         else:
-            detail = (
-                NONE
-                if operator.sizes is None
-                else details[
+            detail = NONE
+            if operator.sizes is not None:
+                detail = details[
                     SEPARATOR.join([b"", operator.sizes.encode("utf-8", "replace"), b"", b""])
                 ]
-            )
             is_backward = (
                 operator.sequence != NONE and BACKWARD_NODE.search(operator.name) is not None
             )

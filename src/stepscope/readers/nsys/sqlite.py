@@ -127,11 +127,11 @@ def read(source: Source, progress: Progress | None = None) -> Trace:
         if progress is not None:
             progress(database.size_bytes)
         low, high = _span(builder)
-        others = (
-            [process_number(process) for process in processes.work if process != builder.process]
-            if source.part is None
-            else []
-        )
+        others = []
+        if source.part is None:
+            others = [
+                process_number(process) for process in processes.work if process != builder.process
+            ]
         counters = counters_of(builder, low, high)
         notes = [
             *database.notes,
@@ -161,11 +161,9 @@ def _chosen(database: Database, processes: Processes, part: int | None) -> int:
     if part is None:
         return next(iter(processes.work), NONE)
     if part not in processes.work:
-        there = (
-            _listed([process_number(process) for process in processes.work])
-            if processes.work
-            else "none"
-        )
+        there = "none"
+        if processes.work:
+            there = _listed([process_number(process) for process in processes.work])
         raise InputError(
             f"{database.label}: no such process with work on a device (it has: {there}). {AGAIN}"
         )

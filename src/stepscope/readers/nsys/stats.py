@@ -219,10 +219,8 @@ def _unit(head: Head) -> str:
 def _row(head: Head, line: str) -> Row | None:
     """A row of the table; None for a line that is none."""
     cells = csv_cells(line) or []
-    name_index, total_index = (
-        head.index_of(*NAMES),
-        head.index_of("total proj time", "total time", "total", "total size"),
-    )
+    name_index = head.index_of(*NAMES)
+    total_index = head.index_of("total proj time", "total time", "total", "total size")
     if len(cells) != len(head.names) or name_index is None or total_index is None:
         return None
     total = _number(head, cells, total_index)

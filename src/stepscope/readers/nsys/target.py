@@ -206,9 +206,7 @@ def warnings_of(database: Database) -> list[str]:
             " ".join(text.split()) for level, text in rows if level in bad and isinstance(text, str)
         ]
     unique = list(dict.fromkeys(texts))
-    more = (
-        [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"]
-        if len(unique) > MAX_WARNINGS
-        else []
-    )
+    more = []
+    if len(unique) > MAX_WARNINGS:
+        more = [f"{len(unique) - MAX_WARNINGS} more warnings of nsys are in the report"]
     return [f"nsys warned: {text}" for text in unique[:MAX_WARNINGS]] + more

@@ -82,11 +82,9 @@ def decode(data: UInt8, start: Int64, end: Int64) -> Fields:
         after = np.where(has_bytes, after + size, after)
         for fixed, width in ((FIXED64, 8), (FIXED32, 4)):
             if (some := np.flatnonzero(kind == fixed)).size:
-                value[some], after[some], is_number[some] = (
-                    _fixed(data, key_end[some], width),
-                    key_end[some] + width,
-                    True,
-                )
+                value[some] = _fixed(data, key_end[some], width)
+                after[some] = key_end[some] + width
+                is_number[some] = True
         is_known = np.isin(kind, (VARINT, BYTES, FIXED64, FIXED32))
         good = (
             is_whole

@@ -16,17 +16,15 @@ from stepscope.core.trace import NONE, Int64
 from stepscope.readers.perfetto.bulk import Fields, UInt8, decode, first_numbers, padded
 from stepscope.readers.perfetto.wire import Block
 
-CLOCK_SNAPSHOT, TIMESTAMP, SEQUENCE, EVENT, INTERNED, FLAGS, CLOCK_ID, DEFAULTS, DESCRIPTOR = (
-    6,
-    8,
-    10,
-    11,
-    12,
-    13,
-    58,
-    59,
-    60,
-)
+CLOCK_SNAPSHOT = 6
+TIMESTAMP = 8
+SEQUENCE = 10
+EVENT = 11
+INTERNED = 12
+FLAGS = 13
+CLOCK_ID = 58
+DEFAULTS = 59
+DESCRIPTOR = 60
 """TracePacket: clock_snapshot, timestamp, trusted_packet_sequence_id, track_event, interned_data,
 sequence_flags, timestamp_clock_id, trace_packet_defaults, track_descriptor"""
 STATE = (CLOCK_SNAPSHOT, INTERNED, DEFAULTS, DESCRIPTOR)

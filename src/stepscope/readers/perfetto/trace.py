@@ -317,11 +317,11 @@ class _TraceParser:
         if kind == Kind.MEMCPY and category == "memory_copy":
             name = copy_name(name)
         device, stream, owner = NONE, NONE, resolved.owner
-        pid, tid = (
-            resolved.pid,
+        pid = resolved.pid
+        tid = (
             resolved.tid
             if resolved.tid is not None
-            else self._thread_of(track, resolved.pid, uuid, args),
+            else self._thread_of(track, resolved.pid, uuid, args)
         )
         if on_device:
             if resolved.is_agent or "agent" in args:

@@ -149,11 +149,9 @@ class RowTraceBuilder:
         )
 
     def _table(self) -> Int64:
-        return (
-            np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH)
-            if self._rows
-            else np.empty((0, WIDTH), np.int64)
-        )
+        if self._rows:
+            return np.frombuffer(self._rows, np.int64).reshape(-1, WIDTH)
+        return np.empty((0, WIDTH), np.int64)
 
     def launch(
         self,

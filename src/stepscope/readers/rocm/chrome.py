@@ -155,11 +155,9 @@ class _FileParser:
         """The arrow at an event."""
         spot = _spot(event)
         in_order = self.in_order.get(spot)
-        return (
-            self.flows.get(spot)
-            if in_order is None
-            else in_order.get(_whole(event.args.begin) or 0)
-        )
+        if in_order is None:
+            return self.flows.get(spot)
+        return in_order.get(_whole(event.args.begin) or 0)
 
     def _add(self, event: Event) -> None:
         pid, tid = _whole(event.pid), _whole(event.tid)

@@ -50,11 +50,9 @@ def metrics_of(
 ) -> KernelMetrics:
     """One launch. `about` has items, group, shared, scratch, vector, matrix, wave, start and end,
     where they were recorded."""
-    duration = (
-        about["end"] - about["start"]
-        if "start" in about and about.get("end", 0) > about["start"] > 0
-        else None
-    )
+    duration = None
+    if "start" in about and about.get("end", 0) > about["start"] > 0:
+        duration = about["end"] - about["start"]
     group, items = about.get("group"), about.get("items")
     cu_cycles = _cu_cycles(counters, device)
     vector, matrix = about.get("vector"), about.get("matrix", 0)
@@ -142,21 +140,17 @@ def _fabric_read(counters: Mapping[str, float]) -> float | None:
     if "TCC_EA0_RDREQ_sum" in counters:
         requests = counters["TCC_EA0_RDREQ_sum"]
         small, large = counters.get("TCC_EA0_RDREQ_32B_sum"), counters.get("TCC_BUBBLE_sum")
-        return (
-            None
-            if small is None or large is None
-            else max(128 * large + 64 * (requests - large - small) + 32 * small, 0.0)
-        )
+        if small is None or large is None:
+            return None
+        return max(128 * large + 64 * (requests - large - small) + 32 * small, 0.0)
     every, few = counters.get("TCC_EA_RDREQ_sum"), counters.get("TCC_EA_RDREQ_32B_sum")
     return None if every is None or few is None else max(64 * (every - few) + 32 * few, 0.0)
 
 
 def _fabric_written(counters: Mapping[str, float]) -> float | None:
     for block in ("EA0", "EA"):
-        every, large = (
-            counters.get(f"TCC_{block}_WRREQ_sum"),
-            counters.get(f"TCC_{block}_WRREQ_64B_sum"),
-        )
+        every = counters.get(f"TCC_{block}_WRREQ_sum")
+        large = counters.get(f"TCC_{block}_WRREQ_64B_sum")
         if every is not None and large is not None:
             return max(64 * large + 32 * (every - large), 0.0)
     return None
@@ -204,8 +198,6 @@ def _rate(
     size_bytes: float | None, duration_ns: int | None, peak_gb_s: float | None
 ) -> float | None:
     """Of a peak: bytes a nanosecond are gigabytes a second."""
-    return (
-        None
-        if size_bytes is None or not duration_ns
-        else _share(size_bytes / duration_ns, peak_gb_s)
-    )
+    if size_bytes is None or not duration_ns:
+        return None
+    return _share(size_bytes / duration_ns, peak_gb_s)

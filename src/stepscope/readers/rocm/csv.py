@@ -46,11 +46,9 @@ def is_mine(head: bytes, _name: str) -> bool:
 def read(source: Source, progress: Progress | None = None) -> Trace:
     """The Trace of a table, and of its neighbours where it is rocprofv3's table of kernels."""
     parser = _FileParser(builder=RowTraceBuilder())
-    path = (
-        source.path
-        if isinstance(source.path, Path) and source.archive is None and not source.offset
-        else None
-    )
+    path = None
+    if isinstance(source.path, Path) and source.archive is None and not source.offset:
+        path = source.path
     if path is not None and (main := _main_table(path)) is not None:
         raise InputError(
             f"{source.label} is part of one recording with {main.name}, and is read with it: name "
@@ -245,10 +243,8 @@ class _FileParser:
             items = [whole(row, column("grid_size", "grd")), 1, 1]
         if not group[0] or items[0] is None:
             return NONE
-        vector, matrix = (
-            whole(row, column("vgpr_count", "arch_vgpr", "vgpr")),
-            whole(row, column("accum_vgpr_count", "accum_vgpr")),
-        )
+        vector = whole(row, column("vgpr_count", "arch_vgpr", "vgpr"))
+        matrix = whole(row, column("accum_vgpr_count", "accum_vgpr"))
         shared = whole(
             row, column("lds_block_size", "group_segment_size", "lds_per_workgroup", "lds")
         )

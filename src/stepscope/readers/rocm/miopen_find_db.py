@@ -105,11 +105,9 @@ def _read_file(source: Source) -> tuple[FindDb, Left]:
             searched[key] = Searched(problem=problem, solvers=solvers)
     left.notes += lines.notes
     if not searched:
-        why = (
-            lines.notes[-1]
-            if lines.notes
-            else "no line of it tells a convolution with a solver's time"
-        )
+        why = "no line of it tells a convolution with a solver's time"
+        if lines.notes:
+            why = lines.notes[-1]
         raise FormatError(
             f"{source.label} begins like MIOpen's find-db, and nothing of it can be read: {why}. "
             f"{WANTED}"

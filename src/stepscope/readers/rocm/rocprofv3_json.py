@@ -40,24 +40,20 @@ from stepscope.readers.stream import Stream
 START = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"\s*:')
 TOOL = "rocprofiler-sdk-tool"
 RECORDS = (TOOL, "buffer_records")
-DISPATCHES, COPIES, MARKS = (
-    (*RECORDS, "kernel_dispatch"),
-    (*RECORDS, "memory_copy"),
-    (*RECORDS, "marker_api"),
-)
+DISPATCHES = (*RECORDS, "kernel_dispatch")
+COPIES = (*RECORDS, "memory_copy")
+MARKS = (*RECORDS, "marker_api")
 COUNTED = (TOOL, "callback_records", "counter_collection")
 CALLS = {(*RECORDS, name): name for name in ("hip_api", "hsa_api", "rccl_api")}
 UNUSED = {
     (*RECORDS, name): name
     for name in ("memory_allocation", "scratch_memory", "rocdecode_api", "rocjpeg_api")
 }
-AGENTS, SYMBOLS, STRINGS, MESSAGES, PROCESS = (
-    (TOOL, "agents"),
-    (TOOL, "kernel_symbols"),
-    (TOOL, "strings", "buffer_records"),
-    (TOOL, "strings", "marker_api"),
-    (TOOL, "metadata"),
-)
+AGENTS = (TOOL, "agents")
+SYMBOLS = (TOOL, "kernel_symbols")
+STRINGS = (TOOL, "strings", "buffer_records")
+MESSAGES = (TOOL, "strings", "marker_api")
+PROCESS = (TOOL, "metadata")
 TYPES: dict[Path, Any] = {
     DISPATCHES: list[Dispatch],
     COPIES: list[Copy],
@@ -179,11 +175,9 @@ class _FileParser:
     def _launch(self, info: Info, symbol: Symbol | None) -> int:
         if not info.workgroup_size.x:
             return NONE
-        registers = (
-            symbol.arch_vgpr_count + max(symbol.accum_vgpr_count, 0)
-            if symbol and symbol.arch_vgpr_count >= 0
-            else None
-        )
+        registers = None
+        if symbol and symbol.arch_vgpr_count >= 0:
+            registers = symbol.arch_vgpr_count + max(symbol.accum_vgpr_count, 0)
         shared = info.group_segment_size if info.group_segment_size >= 0 else None
         return self.builder.launch(
             info.grid_size.sizes, info.workgroup_size.sizes, registers, shared

@@ -37,11 +37,9 @@ def read_hardware(path: Path) -> Calibrated:
 def parse_hardware(text: bytes, where: str) -> Calibrated:
     schema = _schema(text)
     if schema != SCHEMA:
-        what = (
-            "is not a hardware file"
-            if schema is None
-            else f"is a hardware file of the kind {schema[:40]!r}"
-        )
+        what = "is not a hardware file"
+        if schema is not None:
+            what = f"is a hardware file of the kind {schema[:40]!r}"
         raise FormatError(
             f"{where} {what}; this version reads {SCHEMA!r}. `stepscope calibrate` writes one"
         )

@@ -117,11 +117,9 @@ def _nvidia(lines: Sequence[str]) -> list[DeviceLinks]:
             continue
         links = dict(zip(names, cells[1:], strict=False))
         # A cell that is empty is not there: only a row with all of them shows which is which.
-        affinities = (
-            dict(zip(near, cells[1 + len(names) :], strict=True))
-            if len(cells) == 1 + len(names) + len(near)
-            else {}
-        )
+        affinities = {}
+        if len(cells) == 1 + len(names) + len(near):
+            affinities = dict(zip(near, cells[1 + len(names) :], strict=True))
         devices.append(
             DeviceLinks(
                 name=cells[0],

@@ -245,11 +245,9 @@ class _Counted:
         is_machine = self.is_machine or self.may_be_machine
         counts = {NAMES[name]: value for name, value in sums.counts.items() if name in NAMES}
         # Both clocks count the same time. Over all of a machine they count its idle cores too.
-        cpu_s = (
-            None
-            if is_machine
-            else next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
-        )
+        cpu_s = None
+        if not is_machine:
+            cpu_s = next((sums.clocks[name] for name in CLOCKS if name in sums.clocks), None)
         busy_cores = None if is_machine else self.busy_cores
         # perf 6.1 writes two zeros after intervals.
         has_times = not self.intervals.num or self.times.get("user") or self.times.get("sys")

@@ -189,8 +189,6 @@ def _str(value: Any) -> str | None:
 
 
 def _int_tuple(value: Any) -> tuple[int, ...] | None:
-    return (
-        tuple(value)
-        if isinstance(value, list) and all(isinstance(v, int) and abs(v) < 2**63 for v in value)
-        else None
-    )
+    if isinstance(value, list) and all(isinstance(v, int) and abs(v) < 2**63 for v in value):
+        return tuple(value)
+    return None

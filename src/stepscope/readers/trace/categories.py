@@ -98,8 +98,6 @@ def kind_of_category(category: str) -> Kind:
 
 def phase_label(phase: str) -> str:
     """What to call a phase in a count."""
-    return (
-        f"phase {phase} ({OTHER_PHASES[phase]})"
-        if phase in OTHER_PHASES
-        else f"phase {phase[:32]!r}"
-    )
+    if phase in OTHER_PHASES:
+        return f"phase {phase} ({OTHER_PHASES[phase]})"
+    return f"phase {phase[:32]!r}"

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.core.trace import Bool
 from stepscope.replay.job import with_graphs
@@ -35,25 +34,19 @@ from stepscope.rules.shared.messages import launched_inside
 CODE = "data-parallel-module"
 BOUND = "comms"
 FORWARD = "DataParallel.forward"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    ranges: tuple[str, ...] = (
-        "Broadcast",
-        "Scatter",
-        "Gather",
-        "BroadcastBackward",
-        "ScatterBackward",
-        "GatherBackward",
-        "ReduceAddCoalesced",
-    )
-    """The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
-    kept: float = 0.5
-    """Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
-    trace."""
-
-
-POLICY = Policy()
+RANGES = (
+    "Broadcast",
+    "Scatter",
+    "Gather",
+    "BroadcastBackward",
+    "ScatterBackward",
+    "GatherBackward",
+    "ReduceAddCoalesced",
+)
+"""The autograd functions of torch.nn.parallel; their work is DataParallel's own."""
+KEPT = 0.5
+"""Of that work that the likely figure keeps: what DDP's exchange costs instead is not in the
+trace."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -82,7 +75,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             ),
         ),
         ranks=job.ranks,
-        change=lambda job_graph: _shorter(job_graph, masks, POLICY.kept),
+        change=lambda job_graph: _shorter(job_graph, masks, KEPT),
         cautious=lambda job_graph: job_graph,
         hopeful=lambda job_graph: _shorter(job_graph, masks, 0.0),
     )
@@ -97,7 +90,7 @@ def _own_work(job: JobCase, index: int) -> Bool:
     if FORWARD not in trace.names or len(np.unique(trace.device[trace.device_work])) < 2:
         return none
     assert case.kinds is not None
-    return launched_inside(job, index, lambda name: name in POLICY.ranges) | case.kinds.comms
+    return launched_inside(job, index, lambda name: name in RANGES) | case.kinds.comms
 
 
 def _shorter(job_graph: JobGraph, masks: Sequence[Bool], share: float) -> JobGraph:

@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.core.trace import NONE, Float64
 from stepscope.replay.graph import Graph
@@ -37,17 +36,11 @@ BOUND = "comms"
 ANSWERS = ("imbalance",)
 """Stages wait for one another."""
 POINT_TO_POINT = ("send", "recv", "sendrecv")
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.03
-    """Of the step that every stage must spend waiting in sends and receives."""
-    more: int = 4
-    """Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
-    negligible from m = 4 p on."""
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.03
+"""Of the step that every stage must spend waiting in sends and receives."""
+MORE = 4
+"""Times the micro-batches the fix is judged for. GPipe (2019, section 2.3) found the bubble
+negligible from m = 4 p on."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -56,7 +49,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         return None
     waited = _waits(job, job.job_graph)
     bubble = float(waited.min())
-    if bubble < POLICY.least_share * job.step_interval_ns:
+    if bubble < LEAST_SHARE * job.step_interval_ns:
         return None
     num_stages, num = _num_stages(job), _num_microbatches(job)
     if num_stages < 2 or num is None:
@@ -68,7 +61,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
         summary=f"{num_stages} stages with {num} micro-batches: every "
         f"stage waits {bubble / 1e6:.1f} "
         "ms a step or longer.",
-        action=f"More micro-batches of the same batch ({POLICY.more * num}), or an interleaved or "
+        action=f"More micro-batches of the same batch ({MORE * num}), or an interleaved or "
         "zero-bubble schedule",
         evidence=(
             (
@@ -79,7 +72,7 @@ def propose_job(job: JobCase) -> JobProposal | None:
             f"(p - 1) / (m + p - 1) is {formula:.0%}",
         ),
         ranks=job.ranks,
-        change=lambda job_graph: _finer(job, job_graph, POLICY.more),
+        change=lambda job_graph: _finer(job, job_graph, MORE),
         cautious=lambda job_graph: _finer(job, job_graph, 2),
     )
 

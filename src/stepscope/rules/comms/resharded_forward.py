@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.intervals import union
 from stepscope.analyses.naming import matching
@@ -46,18 +45,12 @@ they are used."""
 
 HOST_MEMORY = 0
 """c10::DeviceType of the host, as the allocator's events have it."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.5
-    """Of the bytes gathered in forward that backward gathers again: less is a few layers kept
-    sharded on purpose."""
-    usable: float = 0.95
-    """Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the
-    libraries' need some."""
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.5
+"""Of the bytes gathered in forward that backward gathers again: less is a few layers kept sharded
+on purpose."""
+USABLE = 0.95
+"""Of the device's memory that an allocator may reserve: the context, NCCL's buffers and the
+libraries' need some."""
 
 
 def propose_job(job: JobCase) -> JobProposal | None:
@@ -75,11 +68,9 @@ def propose_job(job: JobCase) -> JobProposal | None:
     memory = "whether the memory is there is not known: record with profile_memory=True"
     if room is not None:
         memory = f"{room / 1e6:.0f} MB of device memory are not reserved on the rank with least"
-    part = (
-        ""
-        if num == int(regathered[0][0].sum())
-        else " of the last layers, which is what memory has room for"
-    )
+    part = " of the last layers, which is what memory has room for"
+    if num == int(regathered[0][0].sum()):
+        part = ""
     return JobProposal(
         code=CODE,
         bound=BOUND,
@@ -126,7 +117,7 @@ def _room_bytes(job: JobCase) -> float | None:
         ]
         if not reserved.max(initial=0) > 0:
             return None
-        rooms.append(max(POLICY.usable * device.memory_bytes - float(reserved.max()), 0.0))
+        rooms.append(max(USABLE * device.memory_bytes - float(reserved.max()), 0.0))
     return min(rooms) if rooms else None
 
 
@@ -161,7 +152,7 @@ def _again(job: JobCase, index: int) -> tuple[Bool, float]:
             unmatched[key] -= 1
             mask[sent.task[position]] = True
             size += sent.bytes[position]
-    if size < POLICY.least_share * forward_bytes:
+    if size < LEAST_SHARE * forward_bytes:
         return np.zeros_like(mask), 0.0
     return mask, size
 

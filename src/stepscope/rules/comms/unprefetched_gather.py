@@ -33,17 +33,11 @@ from stepscope.rules.shared.messages import messages
 
 CODE = "unprefetched-gather"
 BOUND = "comms"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    most_beside: float = 0.2
-    """Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
-    kernels of the layer before."""
-    least_share: float = 0.5
-    """Of the gathers that must be so: the first of each pass has nothing to hide behind."""
-
-
-POLICY = Policy()
+MOST_BESIDE = 0.2
+"""Of a gather's time that overlaps with compute, up to which it was not prefetched: the last
+kernels of the layer before."""
+LEAST_SHARE = 0.5
+"""Of the gathers that must be so: the first of each pass has nothing to hide behind."""
 NEVER_NS = -1e15
 """A latency that never holds a task up."""
 
@@ -96,12 +90,10 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
     if len(sent) == 0:
         return [], 0
     trace = case.context.trace
-    start, end = (
-        trace.start_ns[graph.task_event[sent.task]],
-        trace.end_ns[graph.task_event[sent.task]],
-    )
-    alone = lengths_in(start, end, case.context.sets.compute) <= POLICY.most_beside * (end - start)
-    if alone.mean() < POLICY.least_share:
+    start = trace.start_ns[graph.task_event[sent.task]]
+    end = trace.end_ns[graph.task_event[sent.task]]
+    alone = lengths_in(start, end, case.context.sets.compute) <= MOST_BESIDE * (end - start)
+    if alone.mean() < LEAST_SHARE:
         return [], len(sent)
     compute = np.flatnonzero(job.compute_tasks(index) & ~case.table.optimizer)
     backward = case.table.backward[sent.task]
@@ -111,10 +103,8 @@ def _late(job: JobCase, index: int) -> tuple[list[EarlyGather], int]:
             sent.step[position] == sent.step[position - 1] != NONE
             and backward[position] == backward[position - 1]
         )
-        since, user = (
-            _before(compute, int(sent.task[position - 1])),
-            _next(compute, int(sent.task[position])),
-        )
+        since = _before(compute, int(sent.task[position - 1]))
+        user = _next(compute, int(sent.task[position]))
         if alone[position] and same and since is not None and user is not None:
             early.append(EarlyGather(gather=int(sent.task[position]), since=since, user=user))
     return early, len(sent)
@@ -132,16 +122,12 @@ def _next(compute: Int64, task: int) -> int | None:
 
 def prefetched(graph: Graph, early: list[EarlyGather]) -> Graph:
     """Gathers launched one layer earlier; the compute that needs them waits for them still."""
-    after, lag, latency = (
-        graph.task_after.copy(),
-        graph.task_lag_ns.copy(),
-        graph.task_latency_ns.copy(),
-    )
+    after = graph.task_after.copy()
+    lag = graph.task_lag_ns.copy()
+    latency = graph.task_latency_ns.copy()
     for gathered in early:
-        after[gathered.gather], lag[gathered.gather], latency[gathered.gather] = (
-            gathered.since,
-            0.0,
-            NEVER_NS,
-        )
+        after[gathered.gather] = gathered.since
+        lag[gathered.gather] = 0.0
+        latency[gathered.gather] = NEVER_NS
         after[gathered.user], lag[gathered.user] = gathered.gather, 0.0
     return replace(graph, task_after=after, task_lag_ns=lag, task_latency_ns=latency)

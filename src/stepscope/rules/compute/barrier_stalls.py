@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import (
-    POLICY,
+    STALLED,
     Fault,
     Wording,
     advice_by_cause,
@@ -51,13 +51,11 @@ def advise(auxiliary: Auxiliary) -> Sequence[Advice]:
 
 def judge(kernel: KernelMetrics) -> Fault | None:
     share = kernel.stalls.get("barrier", 0.0)
-    if share < POLICY.stalled or not is_waiting(kernel):
+    if share < STALLED or not is_waiting(kernel):
         return None
-    block = (
-        ""
-        if kernel.block is None
-        else f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
-    )
+    block = ""
+    if kernel.block is not None:
+        block = f", blocks of {kernel.block[0] * kernel.block[1] * kernel.block[2]} threads"
     return Fault(
         kernel=kernel, cause=BARRIER, words=f"{share:.0%} of the warps' time at barriers{block}"
     )

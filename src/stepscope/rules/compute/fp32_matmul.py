@@ -38,8 +38,6 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 def propose(case: Case) -> Proposal | Abstention | None:
     """The same products in 16 bits."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     half = None if roofs is None else half_precision(roofs)
     products = None if half is None else find_products(case)
     if roofs is None or half is None or products is None:

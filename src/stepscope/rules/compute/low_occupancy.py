@@ -26,8 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from stepscope.core.recordings.auxiliary import Advice, Auxiliary
 from stepscope.core.recordings.kernels import KernelMetrics
 from stepscope.rules.shared.kernel_metrics import (
@@ -40,19 +38,13 @@ from stepscope.rules.shared.kernel_metrics import (
 
 CODE = "low-occupancy"
 BOUND = "compute"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    low: float = 0.5
-    """Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives
-    no number: low occupancy always interferes with hiding latency, and above some point more of it
-    does not help. Half is where we begin to speak."""
-    kept: float = 0.8
-    """Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py
-    of Nsight Compute: 0.8."""
-
-
-POLICY = Policy()
+LOW = 0.5
+"""Of the warps a multiprocessor can hold. The CUDA C++ Best Practices Guide (Occupancy) gives no
+number: low occupancy always interferes with hiding latency, and above some point more of it does
+not help. Half is where we begin to speak."""
+KEPT = 0.8
+"""Of what the launch allows, below which blocks end too early or unevenly. LaunchStatistics.py of
+Nsight Compute: 0.8."""
 GRID, UNEVEN = "grid", "uneven"
 WORDINGS = {
     "registers": Wording(
@@ -102,11 +94,11 @@ def judge(kernel: KernelMetrics) -> Fault | None:
     if not fills_device(kernel):
         return Fault(kernel=kernel, cause=GRID, words=_grid_words(kernel))
     words = f"{occupancy:.0%} of the warps held, {allowed:.0%} allowed by its launch"
-    if allowed < POLICY.low and kernel.limiters:
+    if allowed < LOW and kernel.limiters:
         return Fault(
             kernel=kernel, cause=kernel.limiters[0], words=f"{words}; {_limit_words(kernel)}"
         )
-    if occupancy < POLICY.low and occupancy < POLICY.kept * allowed * min(
+    if occupancy < LOW and occupancy < KEPT * allowed * min(
         1.0 if kernel.waves is None else kernel.waves, 1.0
     ):
         return Fault(kernel=kernel, cause=UNEVEN, words=words)
@@ -126,10 +118,8 @@ def _grid_words(kernel: KernelMetrics) -> str:
     blocks = (
         "" if kernel.grid is None else f"{kernel.grid[0] * kernel.grid[1] * kernel.grid[2]} blocks"
     )
-    on = (
-        ""
-        if kernel.num_multiprocessors is None
-        else f" on {kernel.num_multiprocessors} multiprocessors"
-    )
+    on = ""
+    if kernel.num_multiprocessors is not None:
+        on = f" on {kernel.num_multiprocessors} multiprocessors"
     busy = "" if kernel.active is None else f"; these have work in {kernel.active:.0%} of its time"
     return f"{blocks}{on}, {kernel.waves:.2f} waves{busy}".lstrip(" ,")

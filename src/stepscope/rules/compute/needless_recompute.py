@@ -42,16 +42,10 @@ from stepscope.workload.operands import operands, read_bytes
 
 CODE = "needless-recompute"
 BOUND = "compute"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.005
-    """Of the step spent in recomputation below which there is nothing to say."""
-    usable: float = 0.92
-    """Of the device's memory: above it the allocator begins to retry."""
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.005
+"""Of the step spent in recomputation below which there is nothing to say."""
+USABLE = 0.92
+"""Of the device's memory: above it the allocator begins to retry."""
 
 
 class Recomputations(Struct, frozen=True, kw_only=True):
@@ -65,11 +59,9 @@ class Recomputations(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Drop the second run of as many runs as fit in memory."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     again_ms = per_step_ms(case.graph, table.recomputed)
-    if not table.recomputed.any() or again_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
+    if not table.recomputed.any() or again_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
         return None
     again = _recomputations(case, case.graph)
     held = recomputed(case.context)
@@ -103,7 +95,7 @@ def _fit(case: Case, held: Recomputed) -> tuple[float, str]:
     whole = None if device is None else device.memory_bytes
     share, num = 1.0, held.num_blocks
     if whole:
-        room = POLICY.usable * whole
+        room = USABLE * whole
         shares = [number / num for number in range(num + 1)]
         share = max((each for each in shares if held.peak_at(each) <= room), default=0.0)
     of = "" if not whole else f" of {size_words(whole)}"
@@ -208,13 +200,11 @@ def _room(case: Case, needed: float | None) -> tuple[float, str]:
                 initial=0
             )
         )
-    free = POLICY.usable * whole - peak
+    free = USABLE * whole - peak
     fits = float(np.clip(free / max(needed, 1.0), 0.0, 1.0))
-    peak_text = (
-        f"the peak is {peak / 1e9:.0f} GB"
-        if peak
-        else "its peak was not recorded (profile_memory=True records it)"
-    )
+    peak_text = "its peak was not recorded (profile_memory=True records it)"
+    if peak:
+        peak_text = f"the peak is {peak / 1e9:.0f} GB"
     return (
         fits,
         (

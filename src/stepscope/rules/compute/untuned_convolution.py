@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.kernels.measured_rates import DevicePeaks
@@ -54,30 +53,23 @@ from stepscope.workload.inputs import flag_at
 
 CODE = "untuned-convolution"
 BOUND = "compute"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.02
-    """Of the step in such convolutions below which there is nothing to say."""
-    unknown_share: float = 0.2
-    """Of the step in convolutions, from which it is worth asking for shapes."""
-    tuned: float = 0.95
-    """Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
-    best: float = 0.4
-    """Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
-    least_slower: float = 1.1
-    """Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
-    most_unlike: float = 4.0
-    """Between a kernel's time in the trace and in the find-db, either way, beyond which they are
-    not of one device or state. Some versions of MIOpen write 0.4 of the time, for all solvers
-    alike."""
-    least_generic_share: float = 0.05
-    """Of the time of a find-db's convolutions, in those without a solver made for them, from which
-    there is a word to say."""
-    most_evidence: int = 4
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.02
+"""Of the step in such convolutions below which there is nothing to say."""
+UNKNOWN_SHARE = 0.2
+"""Of the step in convolutions, from which it is worth asking for shapes."""
+TUNED = 0.95
+"""Of their time, with the algorithm chosen by trial: what twelve of them took on an H200."""
+BEST = 0.4
+"""Of its time, for one convolution: the largest gain measured, 0.34 to 0.48."""
+LEAST_SLOWER = 1.1
+"""Time of a solver over the fastest's, from which they differ: MIOpen times five launches."""
+MOST_UNLIKE = 4.0
+"""Between a kernel's time in the trace and in the find-db, either way, beyond which they are not of
+one device or state. Some versions of MIOpen write 0.4 of the time, for all solvers alike."""
+LEAST_GENERIC_SHARE = 0.05
+"""Of the time of a find-db's convolutions, in those without a solver made for them, from which
+there is a word to say."""
+MOST_EVIDENCE = 4
 FLAG_AT = {
     "aten::cudnn_convolution": 6,
     "aten::cudnn_convolution_transpose": 7,
@@ -111,17 +103,13 @@ PRECISIONS = ("bf16", "fp16", "tf32")
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Slow convolutions a little faster; at best at the rate well-made ones reach."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     lookup = None if case.searched is None else look_up(graph, table, case.searched)
     if lookup is not None and case.searched is not None:
         return _by_find_db(case, graph, lookup, case.searched)
     convolutions = table.of_category("convolution")
     if roofs is None or not case.context.trace.meta.has_shapes:
-        much = (
-            per_step_ms(graph, convolutions) * 1e6 >= POLICY.unknown_share * case.step_interval_ns
-        )
+        much = per_step_ms(graph, convolutions) * 1e6 >= UNKNOWN_SHARE * case.step_interval_ns
         if not much:
             return None
         if roofs is None:
@@ -136,7 +124,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
     reach = _reach_ns(table, roofs, convolutions)
     slow = graph.task_ns > reach
     spent_ms = per_step_ms(graph, slow)
-    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns or not _holds_still(
+    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns or not _holds_still(
         graph, table, convolutions
     ):
         return None
@@ -148,10 +136,8 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
         )
     if _flags(table, FLAG_AT) != {False}:
         return None
-    steps, reach_ms = (
-        max(graph.num_steps, 1),
-        float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6,
-    )
+    steps = max(graph.num_steps, 1)
+    reach_ms = float(reach[slow].sum()) / max(graph.num_steps, 1) / 1e6
     return Proposal(
         code=CODE,
         bound=BOUND,
@@ -164,9 +150,9 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             ),
             f"well-made ones of their size take {reach_ms:.1f} ms",
         ),
-        change=_at(slow, POLICY.tuned * graph.task_ns),
+        change=_at(slow, TUNED * graph.task_ns),
         cautious=lambda before: before,
-        hopeful=_at(slow, np.maximum(reach, POLICY.best * graph.task_ns)),
+        hopeful=_at(slow, np.maximum(reach, BEST * graph.task_ns)),
         changes_numerics=True,
     )
 
@@ -176,9 +162,8 @@ def _by_find_db(
 ) -> Proposal | Remark | None:
     """Those that run a slower solver than the find-db lists; where that is not known, or promises
     nothing, a remark."""
-    assert case.step_interval_ns is not None
-    least_ms = POLICY.least_share * case.step_interval_ns / 1e6
-    slower = [used for used in lookup.used if used.slower >= POLICY.least_slower]
+    least_ms = LEAST_SHARE * case.step_interval_ns / 1e6
+    slower = [used for used in lookup.used if used.slower >= LEAST_SLOWER]
     alike = [used for used in slower if _is_alike(used, graph.num_steps)]
     if (
         lookup.is_deterministic
@@ -192,7 +177,7 @@ def _by_find_db(
         times = np.where(used.tasks, times / used.slower, times)
     spent_ms = sum(used.step_ms for used in alike)
     paths = ", ".join(searched.paths[:2])
-    rest = len(alike) - POLICY.most_evidence
+    rest = len(alike) - MOST_EVIDENCE
     is_on = _flags(case.table, MIOPEN_FLAG_AT) == {True}
     first = "benchmark was on:" if is_on else "torch.backends.cudnn.benchmark = True, or"
     return Proposal(
@@ -203,7 +188,7 @@ def _by_find_db(
         "has (gain derived from it).",
         action=f"{first} {MIOPEN_READS}",
         evidence=(
-            *(_used_words(used, graph.num_steps) for used in alike[: POLICY.most_evidence]),
+            *(_used_words(used, graph.num_steps) for used in alike[:MOST_EVIDENCE]),
             *([f"and {rest} more"] if rest > 0 else []),
             (
                 f"derived from {paths}: these kernels' time, scaled by the two solvers' times "
@@ -221,7 +206,7 @@ def _by_find_db(
 def _is_alike(used: UsedSolver, steps: int) -> bool:
     """Whether the kernels take about as long as the find-db says of their solver."""
     ratio = used.per_call_ms(steps) / used.solver.time_ms
-    return 1 / POLICY.most_unlike <= ratio <= POLICY.most_unlike
+    return 1 / MOST_UNLIKE <= ratio <= MOST_UNLIKE
 
 
 def _used_words(used: UsedSolver, steps: int) -> str:
@@ -256,7 +241,7 @@ def _remark(
         )
     elif sum(used.step_ms for used in unlike) >= least_ms:
         words = (
-            f"{len(unlike)} convolutions take over {POLICY.most_unlike:.0f} times as long or "
+            f"{len(unlike)} convolutions take over {MOST_UNLIKE:.0f} times as long or "
             "short as in the find-db"
         )
         sentences.append(
@@ -288,11 +273,9 @@ def _left_out(graph: Graph, lookup: ConvolutionLookup) -> Iterator[str]:
 def advise(auxiliary: Auxiliary) -> Advice | None:
     """Convolutions of a user's find-db that MIOpen found no solver for but a naive one, or one for
     any size."""
-    files = (
-        ()
-        if auxiliary.kernels is None
-        else tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
-    )
+    if auxiliary.kernels is None:
+        return None
+    files = tuple(file for file in auxiliary.kernels.find_dbs if not file.is_system)
     whole = together_of(files)
     if whole is None:
         return None
@@ -302,7 +285,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
     share = sum(convolution.best.time_ms for convolution in poor) / sum(
         convolution.best.time_ms for convolution in searched
     )
-    if share < POLICY.least_generic_share:
+    if share < LEAST_GENERIC_SHARE:
         return None
     naive = sum(convolution.best.is_naive for convolution in poor)
     return Advice(
@@ -314,9 +297,7 @@ def advise(auxiliary: Auxiliary) -> Advice | None:
         f" the naive kernel is the fastest of {naive:,}, one for any size of "
         f"{len(poor) - naive:,}.",
         action=f"move the file away and {MIOPEN_SEARCH}",
-        evidence=tuple(
-            _poor_words(convolution, whole) for convolution in poor[: POLICY.most_evidence]
-        ),
+        evidence=tuple(_poor_words(convolution, whole) for convolution in poor[:MOST_EVIDENCE]),
         weight=share,
         weight_of="the time of the find-db's convolutions, each once",
     )
@@ -329,7 +310,7 @@ def _poor_words(convolution: Searched, whole: SearchedConvolutions) -> str:
         f"{len(convolution.solvers)}"
     )
     fastest = min(whole.by_sizes[problem.sizes], key=lambda entry: entry.best.time_ms)
-    if fastest.best.time_ms * POLICY.least_slower > best.time_ms:
+    if fastest.best.time_ms * LEAST_SLOWER > best.time_ms:
         return words
     other = fastest.best
     return f"{words}; in {fastest.problem.layout} {other.name} takes {other.time_ms:.3f} ms"

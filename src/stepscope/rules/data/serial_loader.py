@@ -30,8 +30,6 @@ from __future__ import annotations
 
 import math
 
-from msgspec import Struct
-
 from stepscope.analyses.grouping import median
 from stepscope.analyses.host.loader import SERIAL, next_calls
 from stepscope.analyses.intervals import lengths_in, union
@@ -53,20 +51,14 @@ from stepscope.rules.shared.workers import Workers
 CODE = "serial-loader"
 BOUND = "data"
 NEEDS_DEVICE = False
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.005
-    """Of the step spent in the loader below which there is nothing to say."""
-    workers: int = 8
-    """Tried by the fix where the rank's cores are not known: the loading that one step needs is
-    divided by it."""
-    cautious_workers: int = 4
-    """What eight give where cores are shared, or where the loading used several threads already."""
-    hopeful_workers: int = 16
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.005
+"""Of the step spent in the loader below which there is nothing to say."""
+WORKERS = 8
+"""Tried by the fix where the rank's cores are not known: the loading that one step needs is divided
+by it."""
+CAUTIOUS_WORKERS = 4
+"""What eight give where cores are shared, or where the loading used several threads already."""
+HOPEFUL_WORKERS = 16
 WAITING_CORES = 0.5
 """Of a core, below which a worker waits more than it computes."""
 MANY_THREADS = 1.5
@@ -76,18 +68,18 @@ MANY_THREADS = 1.5
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the loading off the step's path, if it is the training process that does it."""
     serial = [row for row in case.facts.host.loader if "SingleProcess" in row.name]
-    if not serial or case.graph is None or case.step_interval_ns is None:
+    if not serial:
         return None
     per_step = input_per_step(case.graph)
     loading_ns = median(per_step) if len(per_step) else 0.0
-    if loading_ns < POLICY.least_share * case.step_interval_ns:
+    if loading_ns < LEAST_SHARE * case.step_interval_ns:
         return None
     calls = sum(row.count for row in serial)
     longest = max(row.longest_ns for row in serial)
     events, events_ns = loading_frames(case, SERIAL)
     workers, sure = workers_of(case, loading_ns), workers_of(case, loading_ns, sure=True)
-    num = POLICY.workers
-    few, many = POLICY.cautious_workers, POLICY.hopeful_workers
+    num = WORKERS
+    few, many = CAUTIOUS_WORKERS, HOPEFUL_WORKERS
     if case.metadata is not None and workers.cores is not None:
         num = many = workers.fewest(workers.most(case.metadata))
         few = min(num, few)
@@ -118,7 +110,6 @@ def workers_of(case: Case, loading_ns: float, *, sure: bool = False) -> Workers:
     Work that several threads did in the training process is one thread's in a worker; to be sure,
     none of them only spun.
     """
-    assert case.graph is not None and case.step_interval_ns is not None
     rest_ns = play(with_input(case.graph, 0.0, FETCH_NS)).step_interval_ns
     metadata = case.metadata
     if metadata is None or metadata.own_cores is None:
@@ -142,7 +133,7 @@ def _computing_share(case: Case, loading_ns: float) -> float:
     """Of the loading that is spent on a core. Where that was not timed, no more than the whole
     process used in a step."""
     metadata = case.metadata
-    assert metadata is not None and case.step_interval_ns is not None
+    assert metadata is not None
     steps = metadata.steps
     if steps is not None and steps.wait_ns and steps.wait_cpu_ns is not None:
         return min(1.0, steps.wait_cpu_ns / steps.wait_ns)
@@ -154,7 +145,6 @@ def _computing_share(case: Case, loading_ns: float) -> float:
 def _sure_ns(case: Case, workers: Workers, num: int) -> float:
     """How often so many bring a batch at least. Without a device the model computes on the same
     cores: to be sure of a gain, some must be left over."""
-    assert case.graph is not None and case.step_interval_ns is not None
     used = workers.rest_cpu_ns / max(workers.rest_ns, 1.0)
     needed = used + num * workers.cores_each
     if case.graph.on_host and workers.cores is not None and workers.cores < needed:
@@ -193,7 +183,7 @@ def _settings(case: Case, loading_ns: float, workers: Workers, num: int) -> tupl
         evidence.append(
             f"of the loading {1 - workers.cores_each:.0%} waits for its data, not for a core"
         )
-    if case.graph is None or case.graph.on_host or case.step_interval_ns is None:
+    if case.graph.on_host:
         return tuple(evidence)
     threads = _threads(metadata, loading_ns / case.step_interval_ns)
     if threads < MANY_THREADS:

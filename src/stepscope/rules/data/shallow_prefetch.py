@@ -20,7 +20,6 @@ Example: (for illustration, not measured) 4 workers, every fourth step waited 40
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import distinct
 from stepscope.analyses.host.loader import READY_NS, WORKERS, next_calls
@@ -33,33 +32,25 @@ from stepscope.rules.proposal import Proposal, Remark
 CODE = "shallow-prefetch"
 BOUND = "data"
 NEEDS_DEVICE = False
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_bursts: int = 3
-    """Two equal distances between them: fewer may be chance."""
-    least_share: float = 0.02
-    """Of the run spent in those waits, below which there is nothing to say."""
-    least_speedup: float = 1.02
-    """Under this the median step does not show the bursts: they are reported without a gain."""
-
-
-POLICY = Policy()
+LEAST_BURSTS = 3
+"""Two equal distances between them: fewer may be chance."""
+LEAST_SHARE = 0.02
+"""Of the run spent in those waits, below which there is nothing to say."""
+LEAST_SPEEDUP = 1.02
+"""Under this the median step does not show the bursts: they are reported without a gain."""
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Spread the bursts' waits evenly over the steps."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     fetches = case.context.trace.dur_ns[next_calls(case.context.trace, case.context.host, WORKERS)]
     bursts = np.flatnonzero(fetches > READY_NS)
     distance = distinct(np.diff(bursts))
-    if len(bursts) < POLICY.least_bursts or len(distance) != 1 or int(distance[0]) < 2:
+    if len(bursts) < LEAST_BURSTS or len(distance) != 1 or int(distance[0]) < 2:
         return None
     every, wait_ms = int(distance[0]), float(fetches[bursts].mean()) / 1e6
-    if wait_ms * 1e6 / every < POLICY.least_share * case.step_interval_ns:
+    if wait_ms * 1e6 / every < LEAST_SHARE * case.step_interval_ns:
         return None
-    if case.speedup(_smoothed(case.graph)) < POLICY.least_speedup:
+    if case.speedup(_smoothed(case.graph)) < LEAST_SPEEDUP:
         return Remark(
             code=CODE,
             text=f"every {every}. step waits {wait_ms:.1f} ms for the loader, the others do not: "

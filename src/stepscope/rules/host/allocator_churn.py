@@ -35,7 +35,7 @@ BOUND = "host"
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the driver's allocations, and the waits they force, out of the steps."""
     rows = case.facts.host.allocator
-    if case.graph is None or not rows:
+    if not rows:
         return None
     spent_ns = float(case.graph.call_parts["allocator"].sum()) / max(case.graph.num_steps, 1)
     return Proposal(

@@ -45,18 +45,12 @@ SELECT = re.compile(r"^aten::nonzero$")
 
 Products = tuple[tuple[int, int], ...]
 """n and k of an expert's products, in order."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_experts: int = 4
-    """In a row, from which a loop is one over experts."""
-    cautious_group: int = 4
-    """Experts that one kernel takes at least."""
-    sorting: float = 2.0
-    """Times the host's work for one expert, with what sorting the tokens takes."""
-
-
-POLICY = Policy()
+LEAST_EXPERTS = 4
+"""In a row, from which a loop is one over experts."""
+CAUTIOUS_GROUP = 4
+"""Experts that one kernel takes at least."""
+SORTING = 2.0
+"""Times the host's work for one expert, with what sorting the tokens takes."""
 
 
 class _Loops(Struct, frozen=True, kw_only=True):
@@ -75,7 +69,7 @@ class _Loops(Struct, frozen=True, kw_only=True):
 def propose(case: Case) -> Proposal | None:
     """The first expert's calls stand for all, its kernels as long as all of theirs."""
     graph = case.graph
-    if graph is None or not case.context.trace.meta.has_shapes:
+    if not case.context.trace.meta.has_shapes:
         return None
     loops = _loops(case, graph)
     if loops is None:
@@ -96,7 +90,7 @@ def propose(case: Case) -> Proposal | None:
         ),
         events=named_events(case, SELECT, Kind.OP),
         change=lambda before: _grouped(before, loops, loops.num_experts),
-        cautious=lambda before: _grouped(before, loops, POLICY.cautious_group),
+        cautious=lambda before: _grouped(before, loops, CAUTIOUS_GROUP),
         changes_numerics=True,
         alternative_to=("device-sync",),
     )
@@ -179,7 +173,7 @@ def _runs(products: Sequence[Products], steps: Sequence[int]) -> list[tuple[int,
             and products[last - 1] == products[first]
         ):
             last += 1
-        if last - first >= POLICY.least_experts:
+        if last - first >= LEAST_EXPERTS:
             runs.append((first, last))
         first = last
     return runs
@@ -207,7 +201,7 @@ def _grouped(graph: Graph, loops: _Loops, group: int) -> Graph:
     gone_calls = in_loop & (loops.call_expert % group != 0)
     gone = (loops.task_loop != NONE) & (loops.task_expert % group != 0)
     work = np.where(gone_calls, 0.0, graph.call_parts["work"])
-    work[in_loop & ~gone_calls & (loops.call_loop % 2 == 0)] *= POLICY.sorting
+    work[in_loop & ~gone_calls & (loops.call_loop % 2 == 0)] *= SORTING
     changed = replace(
         graph,
         call_parts=graph.call_parts | {"work": work},

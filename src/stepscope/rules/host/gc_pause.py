@@ -23,8 +23,6 @@ Example: `gc.collect()` in each step, beside an index of a few million small obj
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.analyses.host.activity import COLLECTOR_RANGE, SHORT_GAP_NS
 from stepscope.analyses.intervals import Intervals, intersect, subtract, union
 from stepscope.core.diagnosis import Abstention
@@ -41,30 +39,22 @@ from stepscope.rules.shared.stalls import marked_lines
 CODE = "gc-pause"
 BOUND = "host"
 NEEDS_DEVICE = False
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    collected_share: float = 0.9
-    """Of the pauses that are spared when the collector still runs, in one step of ten."""
-    worth: float = 1.02
-    """Stretches whose absence gives less need no recording to explain them."""
-
-
-POLICY = Policy()
+COLLECTED_SHARE = 0.9
+"""Of the pauses that are spared when the collector still runs, in one step of ten."""
+WORTH = 1.02
+"""Stretches whose absence gives less need no recording to explain them."""
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
     """Take the collector's pauses out of the steps."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     pauses, stalls = pauses_of(case, graph), case.stalls("gc")
     rare_ns = 0.0 if stalls is None else float(stalls.step_ns)
     held_ns = float(graph.call_parts["gc"].sum()) / graph.num_steps + rare_ns
     if held_ns == 0:
         return _unexplained(case, graph)
     gain = case.speedup(without_host_parts(graph, "gc")) * (1 + rare_ns / case.step_interval_ns)
-    if gain < POLICY.worth:
+    if gain < WORTH:
         return None if held_ns * graph.num_steps <= SHORT_GAP_NS else _unfelt(graph, pauses, stalls)
     events = named_events(case, COLLECTOR_RANGE, Kind.PYTHON, Kind.MARK, Kind.OP)
     return Proposal(
@@ -84,7 +74,7 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
 
 
 def _cautious(graph: Graph) -> Graph:
-    return with_part_ns(graph, "gc", graph.call_parts["gc"] * (1 - POLICY.collected_share))
+    return with_part_ns(graph, "gc", graph.call_parts["gc"] * (1 - COLLECTED_SHARE))
 
 
 def _evidence(graph: Graph, pauses: Intervals, stalls: Stalls | None) -> tuple[str, ...]:
@@ -127,8 +117,7 @@ def _unexplained(case: Case, graph: Graph) -> Abstention | None:
     quiet = gaps.only(gaps.own_ns > SHORT_GAP_NS)
     if (
         len(quiet) == 0
-        or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False)))
-        < POLICY.worth
+        or case.speedup(without_work_in(case, graph, ranges_of(case, quiet, whole=False))) < WORTH
     ):
         return None
     return Abstention(

@@ -51,23 +51,17 @@ MOMENTUM = re.compile(r"^aten::(lerp|mul)_$")
 
 HIGH_COST_NS = 3_000.0
 """Of the profiler per recorded operator, at the upper end of what was measured on one host."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_kernels: int = 16
-    """In one Optimizer.step, below which there is no loop worth the name."""
-    parameter_ns: float = 4_000.0
-    """The host's time per parameter that is left: lists of tensors are gathered, grouped and
-    checked. lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
-    per_kernel: int = 36
-    """Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to
-    36 for four)."""
-    bandwidth_share: float = 0.72
-    """Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes
-    over 1.47 GB in 2.98 ms."""
-
-
-POLICY = Policy()
+LEAST_KERNELS = 16
+"""In one Optimizer.step, below which there is no loop worth the name."""
+PARAMETER_NS = 4_000.0
+"""The host's time per parameter that is left: lists of tensors are gathered, grouped and checked.
+lab/optim_loop.fixed: 1.2 to 2.1 ms for 245 parameters."""
+PER_KERNEL = 36
+"""Tensors a multi-tensor kernel takes at a time, in the middle (ATen: 110 for one list down to 36
+for four)."""
+BANDWIDTH_SHARE = 0.72
+"""Of the memory's specified rate that such a kernel reaches: lab/optim_loop.fixed, 7 passes over
+1.47 GB in 2.98 ms."""
 
 
 class _Loop(Struct, frozen=True, kw_only=True):
@@ -84,8 +78,6 @@ class _Loop(Struct, frozen=True, kw_only=True):
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """One multi-tensor kernel after another in place of the loop."""
-    if case.graph is None:
-        return None
     loop = _loop(case, case.graph)
     if loop is None:
         return None
@@ -103,9 +95,9 @@ def propose(case: Case) -> Proposal | Abstention | None:
             f"done at once their traffic needs {loop.left_ns / 1e6:.2f} ms",
         ),
         events=case.graph.task_event[loop.tasks],
-        change=lambda graph: _at_once(case, graph, loop, POLICY.parameter_ns, 1.0),
+        change=lambda graph: _at_once(case, graph, loop, PARAMETER_NS, 1.0),
         cautious=lambda graph: _at_once(
-            case, graph, loop, 2 * POLICY.parameter_ns, 1.5, _unfitted_ns(case)
+            case, graph, loop, 2 * PARAMETER_NS, 1.5, _unfitted_ns(case)
         ),
         hopeful=lambda graph: _at_once(case, graph, loop, 0.0, 1.0),
         may_slow=True,
@@ -122,14 +114,13 @@ def _at_once(
 ) -> Graph:
     """The loop's host time but for gathering the lists, and its kernels but for as many as carry
     them all at once."""
-    assert case.graph is not None
     inside = calls_inside(graph, loop.ranges)
     spent = graph.call_parts["work"] * share_inside(case, loop.ranges)
     work = graph.call_parts["work"] - np.maximum(
         spent - unfitted_ns * graph.call_events["work"] * inside, 0.0
     )
     task_ns, gone = graph.task_ns.copy(), loop.tasks.copy()
-    kept = max(1, int(np.ceil(loop.num_parameters / POLICY.per_kernel)))
+    kept = max(1, int(np.ceil(loop.num_parameters / PER_KERNEL)))
     for step in np.unique(graph.call_step[inside]).tolist():
         calls = np.flatnonzero(inside & (graph.call_step == step))
         work[calls[0]] += parameter_ns * loop.num_parameters
@@ -167,7 +158,7 @@ def _loop(case: Case, graph: Graph) -> _Loop | None:
         & (trace.kind[graph.task_event] == Kind.KERNEL)
         & ~multi_tensor[graph.task_event]
     )
-    if tasks.sum() < POLICY.least_kernels * graph.num_steps:
+    if tasks.sum() < LEAST_KERNELS * graph.num_steps:
         return None
     names = trace.name[op[looped]]
     most = np.bincount(names).max() / graph.num_steps
@@ -210,7 +201,7 @@ def _floor_ns(case: Case, graph: Graph, tasks: Bool, op: Int64) -> float:
     if context.roofs is None or not (by_op > 0).any():
         return now_ns
     # Calibrated or not, such a kernel is as far below other streams as it is in the lab.
-    share = POLICY.bandwidth_share * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
+    share = BANDWIDTH_SHARE * (context.roofs.stream_share(STREAM_SHARE) / STREAM_SHARE)
     rate = context.roofs.spec.bandwidth_bytes_per_s.value * share
     return min(now_ns, _passes([trace.names[name] for name in names.tolist()]) * least / rate * 1e9)
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from stepscope.analyses.host.activity import COMPILE_RANGE
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.numbers import times
@@ -92,24 +90,18 @@ ACTIONS = {
     ),
 }
 """By the kind of guard."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_recompiles: int = 2
-    """Of a function in one process, or of one piece of it after a graph break. One is how
-    torch.compile learns that a size is dynamic, and each piece learns by itself."""
-    most_advice: int = 4
-    """Functions that are spoken of; the recording lists all."""
-    most_guards: int = 3
-    """Of a function."""
-
-
-POLICY = Policy()
+LEAST_RECOMPILES = 2
+"""Of a function in one process, or of one piece of it after a graph break. One is how torch.compile
+learns that a size is dynamic, and each piece learns by itself."""
+MOST_ADVICE = 4
+"""Functions that are spoken of; the recording lists all."""
+MOST_GUARDS = 3
+"""Of a function."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """Take the compiling out of the steps."""
-    if case.graph is None or not case.facts.host.compile:
+    if not case.facts.host.compile:
         return None
     compiling_ns = float(case.graph.call_parts["compile"].sum()) / max(case.graph.num_steps, 1)
     if compiling_ns == 0:
@@ -148,9 +140,9 @@ def advise(auxiliary: Auxiliary) -> tuple[Advice, ...]:
     recompiled = [
         function
         for function in report.functions()
-        if function.limit or function.most_again >= POLICY.least_recompiles
+        if function.limit or function.most_again >= LEAST_RECOMPILES
     ]
-    advice = [_advice(report, function) for function in recompiled[: POLICY.most_advice]]
+    advice = [_advice(report, function) for function in recompiled[:MOST_ADVICE]]
     if not recompiled and (hits := sum(counted.limit_hits or 0 for counted in report.counted)):
         advice.append(_counted_limit(hits))
     return tuple(advice)
@@ -178,11 +170,9 @@ def _summary(function: CompiledFunction) -> str:
         f", {function.resumed} of them pieces of it after graph breaks" if function.resumed else ""
     )
     seconds = f", for {function.again_s:.1f} s" if function.again_s else ""
-    again = (
-        f"was compiled again {times(function.recompiles)}{pieces}{seconds}"
-        if function.recompiles
-        else ""
-    )
+    again = ""
+    if function.recompiles:
+        again = f"was compiled again {times(function.recompiles)}{pieces}{seconds}"
     limit = f"was given up at {function.limit}" if function.limit else ""
     return f"{name} {', and then '.join(part for part in (again, limit) if part)}."
 
@@ -196,7 +186,7 @@ def _guard_lines(function: CompiledFunction) -> Iterator[str]:
             f"{function.name} ({function.location}) hit torch._dynamo's {function.limit}{part}: "
             f"{eager}"
         )
-    for guard in (*function.guards, *function.resumed_guards)[: POLICY.most_guards]:
+    for guard in (*function.guards, *function.resumed_guards)[:MOST_GUARDS]:
         yield (
             f"{function.name} ({function.location}): {guard.words}; this guard failed "
             f"{times(guard.count)}"
@@ -220,11 +210,9 @@ def _action(function: CompiledFunction, failed: GuardCount) -> str:
             f"with it outside{hint}"
         )
     if guard.kind == SIZE:
-        mark = (
-            f"torch._dynamo.mark_dynamic({name}, {guard.index})"
-            if name.isidentifier()
-            else "torch._dynamo.mark_dynamic"
-        )
+        mark = "torch._dynamo.mark_dynamic"
+        if name.isidentifier():
+            mark = f"torch._dynamo.mark_dynamic({name}, {guard.index})"
         why = f"dimension {guard.index} of {name} changes"
         return (
             f"{mark} before the call ({why}), or torch.compile(dynamic=True), or pad to few sizes"

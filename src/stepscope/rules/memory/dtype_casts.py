@@ -45,16 +45,10 @@ from stepscope.workload.operands import is_shape, operand
 
 CODE = "dtype-casts"
 BOUND = "memory"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.005
-    """Of the step in needless casts of weights below which there is nothing to say."""
-    unknown_share: float = 0.1
-    """Of the step in copies, from which it is worth asking for shapes."""
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.005
+"""Of the step in needless casts of weights below which there is nothing to say."""
+UNKNOWN_SHARE = 0.1
+"""Of the step in copies, from which it is worth asking for shapes."""
 FLOATS = frozenset({"fp64", "fp32", "bf16", "fp16"})
 HALVES = frozenset({"bf16", "fp16"})
 GATHERS = re.compile(r"^torch::autograd::AccumulateGrad$")
@@ -90,16 +84,14 @@ class _Shapes(Struct):
 def propose(case: Case) -> Proposal | Abstention | None:
     """Every weight cast once after it changed, and never when it does not."""
     graph = case.graph
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     if not case.context.trace.meta.has_shapes:
         copies, reason = table.of_category("copy"), "copies whose types are not known"
-        return ask_for_shapes(case, CODE, copies, POLICY.unknown_share, reason)
+        return ask_for_shapes(case, CODE, copies, UNKNOWN_SHARE, reason)
     casts = weight_casts(case)
     needless = casts.again | casts.frozen
     spent_ms, once_ms = per_step_ms(graph, needless), per_step_ms(graph, casts.once)
-    if spent_ms * 1e6 < POLICY.least_share * case.step_interval_ns:
+    if spent_ms * 1e6 < LEAST_SHARE * case.step_interval_ns:
         return None
     frozen_ms, steps = per_step_ms(graph, casts.frozen), max(graph.num_steps, 1)
     keep = (
@@ -138,7 +130,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
 def weight_casts(case: Case) -> WeightCasts:
     """Sort the casts of weights by how often each weight gathers a gradient."""
     graph, table = case.graph, case.table
-    assert graph is not None
     gathered = _gathered(case, graph, table)
     shapes = _product_shapes(table)
     weights = (set(gathered) | shapes.weights) - shapes.inputs

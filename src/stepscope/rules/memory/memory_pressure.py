@@ -23,8 +23,6 @@ from __future__ import annotations
 
 import math
 
-from msgspec import Struct
-
 from stepscope.analyses.memory.ways_out import CHECKPOINTED, FORWARD_SHARE
 from stepscope.analyses.run.memory_breakdown import (
     REMEDIES,
@@ -48,17 +46,11 @@ from stepscope.rules.shared.allocations import NEEDS, REASON, device_memory
 CODE = "memory-pressure"
 NEEDS_REPLAY = False
 BOUND = "memory"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    most: float = 0.92
-    """Of the device's memory: the rest goes to the context, to libraries' workspaces and to
-    rounding."""
-    aim: float = 0.85
-    """Of the device's memory, at which the allocator need not give back its cache."""
-
-
-POLICY = Policy()
+MOST = 0.92
+"""Of the device's memory: the rest goes to the context, to libraries' workspaces and to
+rounding."""
+AIM = 0.85
+"""Of the device's memory, at which the allocator need not give back its cache."""
 
 
 def propose(case: Case) -> Proposal | Abstention | Remark | None:
@@ -74,11 +66,11 @@ def propose(case: Case) -> Proposal | Abstention | Remark | None:
             needs="a trace that names its device",
         )
     peak = int(memory.allocated.max())
-    if peak < POLICY.most * total:
+    if peak < MOST * total:
         return None
     text = (
         f"tensors hold {peak / 1e9:.1f} of {total / 1e9:.1f} GB at the peak ({peak / total:.0%}): "
-        f"{_relief(case, peak - POLICY.aim * total)}"
+        f"{_relief(case, peak - AIM * total)}"
     )
     return Remark(code=CODE, text=text)
 
@@ -139,11 +131,9 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
     fullest = max(report.records, key=_fullness, default=None)
     troubles: list[tuple[MemoryRecord, str]] = []
     if failed is not None and failed.num_ooms:
-        asked = (
-            ""
-            if failed.oom_bytes is None
-            else f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
-        )
+        asked = ""
+        if failed.oom_bytes is not None:
+            asked = f"; the last one asked for {failed.oom_bytes / 1e9:.2f} GB"
         words = (
             f"memory ran out {times(failed.num_ooms)}, with {failed.peak_bytes / 1e9:.1f} GB held "
             f"at the peak{asked}"
@@ -155,7 +145,7 @@ def _trouble(report: MemoryReport) -> tuple[MemoryRecord | None, list[str]]:
             f"{times(retried.num_retries)}"
         )
         troubles.append((retried, words))
-    if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= POLICY.most:
+    if fullest is not None and fullest.capacity_bytes and _fullness(fullest) >= MOST:
         words = (
             f"tensors hold {fullest.peak_bytes / 1e9:.1f} of {fullest.capacity_bytes / 1e9:.1f} "
             "GB at the peak"

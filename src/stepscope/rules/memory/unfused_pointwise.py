@@ -61,8 +61,6 @@ INCLUDES = ("misaligned-shapes", "nchw-layout", "wide-logits")
 def propose(case: Case) -> Proposal | Abstention | None:
     """Each run becomes one kernel."""
     graph, roofs = case.graph, case.context.roofs
-    if graph is None or case.step_interval_ns is None:
-        return None
     table = case.table
     fusible = table.of_category(*FUSIBLE)
     if not case.context.trace.meta.has_shapes or roofs is None:
@@ -110,7 +108,6 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _launches(case: Case) -> str:
-    assert case.graph is not None
     now = int(model_kernels(case).sum()) / max(case.graph.num_steps, 1)
     left = num_left(case)
     return f"the host launches {now:.0f} kernels a step for the model, {left:.0f} when compiled"

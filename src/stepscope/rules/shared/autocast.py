@@ -142,8 +142,7 @@ class _Casts(Struct, frozen=True, kw_only=True):
 
 def under_autocast(case: Case, roofs: DevicePeaks) -> Autocast:
     """The casts that autocast adds to the recorded step, and what it makes narrower."""
-    graph, table = case.graph, case.table
-    assert graph is not None
+    table = case.table
     casts = _casts_by_op(case)
     ops = np.fromiter(casts, np.int64, len(casts))
     is_narrow = _with_parents(case, ops, [of_op.narrow for of_op in casts.values()])
@@ -206,7 +205,6 @@ def _both_ways_ns(roofs: DevicePeaks, numel: int) -> float:
 def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
     """Of the parameters that products read, those that are others than before in the step: no more
     than have a gradient."""
-    assert case.graph is not None
     used = sum(len(of_op.parameters) for of_op in casts.values())
     gradients = int(matching(case.replayed, GRADIENT).sum())
     return min(1.0, gradients / used) if gradients and used else 1.0
@@ -215,7 +213,6 @@ def _share_cast_once(case: Case, casts: dict[int, _Casts]) -> float:
 def _casts_by_op(case: Case) -> dict[int, _Casts]:
     """Of each operator of the forward pass with a kernel of its own, in order."""
     graph, table = case.graph, case.table
-    assert graph is not None
     forward = ~table.backward & ~table.optimizer & (table.op != NONE)
     ops, first = np.unique(table.op[forward], return_index=True)
     steps = graph.task_step[forward][first].tolist()

@@ -102,7 +102,6 @@ def is_data_sized(case: Case) -> bool:
 
 def batches(case: Case, memory: MemoryUse | None) -> list[Batch]:
     """Each size that is tried, as far as it fits and pays; none where none does."""
-    assert case.graph is not None
     tried, before = list[Batch](), 1.0
     for times in SIZES.factors:
         size = None if memory is None else memory.peak_at(times)
@@ -132,7 +131,6 @@ def held_bytes(case: Case, times: float) -> float | None:
     tensor of samples is made in the step, written and read there once at least. None where the
     device's rate is not known."""
     graph, roofs, trace = case.graph, case.context.roofs, case.context.trace
-    assert graph is not None
     if roofs is None:
         return None
     size = trace.size_bytes[graph.task_event]

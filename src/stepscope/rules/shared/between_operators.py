@@ -52,7 +52,6 @@ class HostGaps:
 def long_gaps(case: Case) -> HostGaps:
     """The gaps in which the host does something of its own, longer than it takes to go from one
     operator to the next."""
-    assert case.graph is not None
     every = _gaps(case, case.graph)
     short = every.usual_ns < SHORT_GAP_NS
     usual = np.where(
@@ -70,7 +69,6 @@ def ranges_of(case: Case, gaps: HostGaps, *, whole: bool) -> Intervals:
 
 def without_work_in(case: Case, graph: Graph, ranges: Intervals, share: float = 1.0) -> Graph:
     """The host no longer spends `share` of its work inside the ranges."""
-    assert case.graph is not None
     left = 1.0 - share * _share_of_work(case, case.graph, ranges)
     return replace(graph, call_parts=graph.call_parts | {"work": graph.call_parts["work"] * left})
 

@@ -17,7 +17,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.host.activity import SHORT_GAP_NS
 from stepscope.analyses.intervals import contains, join
@@ -41,27 +40,19 @@ OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 CHECK = re.compile(r"^aten::is_nonzero$")
 REGION = re.compile(r"^Torch-Compiled Region|^CompiledFunction|^## Call CompiledFxGraph")
 GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    """In launches of a kernel before compiling."""
-
-    per_launch: float = 0.8
-    """Of a kernel from compiled code: the middle of 15 host-bound models before and after
-    `torch.compile` (H200 hosts, torch 2.11), with what follows taken off."""
-    entering: float = 20.0
-    """Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models
-    in `reduce-overhead`)."""
-    per_parameter: float = 0.6
-    """Checked by a guard, handed to two graphs, and its gradient accumulated."""
-    per_saved_captured: float = 0.1
-    """A tensor that the forward leaves for the backward is an output of one CUDA graph and an input
-    of the other, which Python wraps and checks; there are about as many as kernels of the compiled
-    forward. Of one recording: 3.2 of 9.2 ms around the graphs, for 350 kernels and 202
-    parameters."""
-
-
-POLICY = Policy()
+# In launches of a kernel before compiling.
+PER_LAUNCH = 0.8
+"""Of a kernel from compiled code: the middle of 15 host-bound models before and after
+`torch.compile` (H200 hosts, torch 2.11), with what follows taken off."""
+ENTERING = 20.0
+"""Guards, wrappers and autograd's bookkeeping, forward and backward (recordings of two models in
+`reduce-overhead`)."""
+PER_PARAMETER = 0.6
+"""Checked by a guard, handed to two graphs, and its gradient accumulated."""
+PER_SAVED_CAPTURED = 0.1
+"""A tensor that the forward leaves for the backward is an output of one CUDA graph and an input of
+the other, which Python wraps and checks; there are about as many as kernels of the compiled
+forward. Of one recording: 3.2 of 9.2 ms around the graphs, for 350 kernels and 202 parameters."""
 OPEN_SHARE = 0.3
 """How much more or less all of it may be."""
 
@@ -82,7 +73,6 @@ def model_launches(case: Case) -> Bool:
 
 @once_a_case
 def _in_optimizer(case: Case) -> Bool:
-    assert case.graph is not None
     marks = named_events(case, OPTIMIZER, Kind.MARK, Kind.OP)
     return calls_inside(case.graph, ranges_of(case, marks))
 
@@ -92,7 +82,6 @@ def _in_loop(case: Case) -> Bool:
     """Calls of the training loop, which is not compiled: those after a backward and before the next
     forward, up to the last of them that is the optimizer's or waits. Gradients are clipped there,
     numbers are read and logged. A product is a model's, trained or not."""
-    assert case.graph is not None
     graph, table = case.graph, case.table
     num = len(graph.call_event)
     if not table.backward.any():
@@ -126,7 +115,6 @@ def _next(mask: Bool, index: Int64) -> Int64:
 @once_a_case
 def launches_of_kernels(case: Case) -> Bool:
     """The same, the optimizer's among them."""
-    assert case.graph is not None
     context, graph = case.context, case.graph
     trace, host = context.trace, context.host
     count = np.diff(graph.call_first)
@@ -141,7 +129,6 @@ def launches_of_kernels(case: Case) -> Bool:
 @once_a_case
 def model_kernels(case: Case) -> Bool:
     """The kernels of the model's launches."""
-    assert case.graph is not None
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     mask: Bool = kernels & tasks_of(case.graph, model_launches(case))
     return mask
@@ -156,7 +143,7 @@ def num_left(case: Case) -> float:
 def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host enters the compiled model and launches what is left of its kernels, `slowdown` times
     as slowly."""
-    launched = POLICY.per_launch * num_left(case)
+    launched = PER_LAUNCH * num_left(case)
     return with_launches(case, slowdown * (_entering(case) + launched))
 
 
@@ -164,7 +151,6 @@ def compiled_work(case: Case, slowdown: float = 1.0) -> Change:
 def without_checks(case: Case) -> Change:
     """A model that looks at its mask before it begins (`if mask.all()`) waits for the device at the
     start of every step; transformers skips that when it is compiled."""
-    assert case.graph is not None
     graph, table = case.graph, case.table
     checks = calls_inside(graph, ranges_of(case, named_events(case, CHECK, Kind.OP)))
     products = np.flatnonzero(table.is_matrix)
@@ -177,19 +163,18 @@ def without_checks(case: Case) -> Change:
 
 def captured_work(case: Case, slowdown: float = 1.0) -> Change:
     """The host's time around the CUDA graphs of a compiled model, launching them left out."""
-    saved = POLICY.per_saved_captured * _num_saved(case)
+    saved = PER_SAVED_CAPTURED * _num_saved(case)
     return with_launches(case, slowdown * (_entering(case) + saved))
 
 
 def _entering(case: Case) -> float:
     """Around all kernels of a compiled model, a step."""
-    return POLICY.entering + POLICY.per_parameter * _num_parameters(case)
+    return ENTERING + PER_PARAMETER * _num_parameters(case)
 
 
 @once_a_case
 def own_python(case: Case) -> Float64:
     """Per call, the host's work in long stretches of Python, which no compiling takes away."""
-    assert case.graph is not None
     graph = case.graph
     gaps = between_operators.long_gaps(case)
     gaps = gaps.only(gaps.own_ns > SHORT_GAP_NS)
@@ -201,7 +186,6 @@ def own_python(case: Case) -> Float64:
 
 def with_launches(case: Case, num_launches: float) -> Change:
     """The host spends as much on the model as so many of its launches a step take now."""
-    assert case.graph is not None
     mask, own = model_launches(case), own_python(case)
     now = int(model_kernels(case).sum()) / max(case.graph.num_steps, 1)
     factor = num_launches / max(now, 1.0)
@@ -227,5 +211,4 @@ def _num_saved(case: Case) -> float:
 
 def _num_parameters(case: Case) -> float:
     """Gradients handed over, a step."""
-    assert case.graph is not None
     return int(matching(case.replayed, GRADIENT).sum()) / max(case.graph.num_steps, 1)

@@ -26,17 +26,12 @@ from stepscope.rules.shared.operator_traffic import Traffic, bytes_of, traffic_o
 from stepscope.rules.shared.rates import STREAM_FIXED_NS, STREAM_SHARE, fixed_ns
 from stepscope.rules.task_table import TaskTable
 
-
-class Policy(Struct, frozen=True, kw_only=True):
-    batch_norm_kernels: int = 3
-    """Of a compiled run with a batch norm, besides its own: statistics in two stages, the
-    convolution's layout."""
-    batch_norm_share: float = 0.7
-    """Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
-    innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
-
-
-POLICY = Policy()
+BATCH_NORM_KERNELS = 3
+"""Of a compiled run with a batch norm, besides its own: statistics in two stages, the convolution's
+layout."""
+BATCH_NORM_SHARE = 0.7
+"""Of a stream's rate, reached by compiled batch norms, which sum over all dimensions but the
+innermost (resnet50 in channels_last on an H200: 1.44 times as fast compiled)."""
 
 FUSIBLE = (
     "pointwise",
@@ -112,7 +107,6 @@ class FusibleRuns(Struct, frozen=True, kw_only=True):
 @once_a_case
 def runs_of(case: Case) -> FusibleRuns | None:
     """The runs of the replayed steps; None without shapes."""
-    assert case.graph is not None
     if not case.context.trace.meta.has_shapes:
         return None
     return find_runs(case.graph, case.table)
@@ -233,7 +227,6 @@ def picked_in_place(case: Case) -> Int64:
     """Tasks that pick rows for an operator that a compiler generates. None where the host counts
     the rows (`nonzero`): the compiler's graphs end there, by default."""
     graph, table = case.graph, case.table
-    assert graph is not None
     if any(table.op_name(op) == COUNTING for op in table.example.tolist()):
         return np.empty(0, np.int64)
     picking, joined = _picking(table), table.where(partial(_is_joined, table))
@@ -405,7 +398,7 @@ def fused_ns(runs: FusibleRuns, roofs: DevicePeaks, share: float) -> Float64:
     rate = roofs.spec.bandwidth_bytes_per_s.value * 1e-9 * roofs.stream_share(STREAM_SHARE)
     rates = np.where(
         runs.over_batches,
-        rate * POLICY.batch_norm_share,
+        rate * BATCH_NORM_SHARE,
         np.minimum(rate, np.maximum(runs.traffic, 1.0) / np.maximum(runs.now_ns, 1.0)),
     )
 
@@ -457,7 +450,6 @@ def num_compiled_kernels(case: Case, of_model: Bool) -> float:
     """What is left of these kernels, a step: one for each run, more where it sums over rows, and
     what the compiler leaves alone."""
     graph, table, runs = case.graph, case.table, runs_of(case)
-    assert graph is not None
     left = of_model.copy()
     if runs is not None:
         left[runs.task] = False
@@ -475,4 +467,4 @@ def _num_kernels(runs: FusibleRuns) -> Int64:
     norms = runs.num_norms_backward
     joins = ~runs.several & (norms == 0) & ~runs.copies & ~runs.sums
     num = np.where(joins, 0, 1 + 2 * norms + (runs.backward & runs.sums))
-    return np.where(runs.over_batches, 1 + POLICY.batch_norm_kernels, num)
+    return np.where(runs.over_batches, 1 + BATCH_NORM_KERNELS, num)

@@ -29,7 +29,6 @@ def ranges_of(case: Case, events: Int64) -> Intervals:
 def named_events(case: Case, pattern: re.Pattern[str], *kinds: Kind) -> Int64:
     """The host events of these kinds that the pattern names, in the replayed steps, none inside
     another of them."""
-    assert case.graph is not None
     trace, parent = case.replayed, case.context.links.parent
     driving = case.context.host.driving[: len(trace)]
     named = trace.is_kind(*kinds) & matching(trace, pattern) & driving
@@ -55,7 +54,6 @@ def waiting_of(case: Case, graph: Graph) -> Intervals:
 def share_inside(case: Case, ranges: Intervals) -> Float64:
     """Per call, the share of the host's own time from it to the next call that lies inside the
     ranges, without what recording cost there and outside."""
-    assert case.graph is not None
     own, waiting, recorded = _own_time(case)
     start, end = case.graph.call_start_ns, case.graph.call_end_ns
     inside = np.minimum(lengths_in(start, end, subtract(ranges, waiting)), own)
@@ -82,7 +80,6 @@ class _Recorded(Struct, frozen=True, kw_only=True):
 @once_a_case
 def _own_time(case: Case) -> tuple[Int64, Intervals, _Recorded]:
     """Per call the host's own time to the next, when it waits, and what was recorded."""
-    assert case.graph is not None
     waiting = waiting_of(case, case.graph)
     start, end = case.graph.call_start_ns, case.graph.call_end_ns
     times, weight = recorded_weights(case.replayed, case.context.host)
@@ -128,7 +125,6 @@ def tasks_of(graph: Graph, calls: Bool) -> Bool:
 def without_ranges(case: Case, graph: Graph, ranges: Intervals) -> Graph:
     """The host never enters the ranges: their work, their waits and the tasks they launched are
     gone."""
-    assert case.graph is not None
     left = 1.0 - share_inside(case, ranges)
     inside = calls_inside(graph, ranges)
     idle = without_waits(without_tasks(graph, tasks_of(graph, inside)), inside)

@@ -35,10 +35,8 @@ class KernelSlowdown(Struct, frozen=True, kw_only=True):
 def kernel_slowdown(job: JobCase, index: int) -> KernelSlowdown | None:
     """None when the ranks do not run the same kernels: then it is the work that differs."""
     by_rank = [_kernels(job, other) for other in range(len(job.cases))]
-    own_kernels, others = (
-        by_rank[index],
-        [kernels for other, kernels in enumerate(by_rank) if other != index],
-    )
+    own_kernels = by_rank[index]
+    others = [kernels for other, kernels in enumerate(by_rank) if other != index]
     if not own_kernels or not others:
         return None
     same = [

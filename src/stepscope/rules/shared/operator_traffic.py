@@ -10,17 +10,12 @@ from stepscope.rules.task_table import TaskTable
 from stepscope.workload.inputs import integer_at
 from stepscope.workload.operands import Operand, operands, read_bytes, size_bytes
 
-
-class Policy(Struct, frozen=True, kw_only=True):
-    large_bytes: float = 1e6
-    """Of one tensor: less stays in the cache."""
-    call_instructions: int = 20
-    """Per element of a transcendental function or a division, as the CUDA math library expands them
-    (expf 8, tanhf and sinf about 25); 2 for anything else."""
-    plain_instructions: int = 2
-
-
-POLICY = Policy()
+LARGE_BYTES = 1e6
+"""Of one tensor: less stays in the cache."""
+CALL_INSTRUCTIONS = 20
+"""Per element of a transcendental function or a division, as the CUDA math library expands them
+(expf 8, tanhf and sinf about 25); 2 for anything else."""
+PLAIN_INSTRUCTIONS = 2
 
 FILLING = re.compile(r"::(copy_|fill_|zero_|uniform_|normal_|bernoulli_|random_|exponential_)$")
 """Operators that write their first argument without reading it."""
@@ -68,14 +63,14 @@ def traffic_of(table: TaskTable, op: int) -> Traffic:
     if "batch_norm" in name:
         again = again or (read_bytes(*tensors[:1]) or 0.0)
     calls = _calls_a_function(table, op, len(reads))
-    each = POLICY.call_instructions if calls else POLICY.plain_instructions
+    each = CALL_INSTRUCTIONS if calls else PLAIN_INSTRUCTIONS
     alike = _written_alike(num, reads, written)
     other = (int(written / 4), "fp32") if num and written > 0 else None
     return Traffic(
         reads=reads,
         read_bytes=sizes,
         large=frozenset(
-            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= POLICY.large_bytes
+            tensor for tensor, size in zip(reads, sizes, strict=True) if size >= LARGE_BYTES
         ),
         writes=alike or other,
         writes_alike=alike is not None,

@@ -38,7 +38,6 @@ def padded_times(case: Case) -> tuple[Float64, float]:
     """Per task the padded product's best time, NaN where it is no misaligned product; and how much
     longer aligned ones take."""
     graph, roofs, table = case.graph, case.context.roofs, case.table
-    assert graph is not None
     assert roofs is not None
     padded = np.full(len(graph), np.nan)
     aligned_now = aligned_best = 0.0
@@ -111,7 +110,7 @@ def padded_by_compiler(case: Case, sides: Collection[int] | None = None) -> Chan
     """torch.compile pads these products where that pays, with the copies that it takes; of those
     with one of the `sides` where they are given. None where there are none."""
     graph, roofs, table = case.graph, case.context.roofs, case.table
-    if graph is None or roofs is None or not case.context.trace.meta.has_shapes:
+    if roofs is None or not case.context.trace.meta.has_shapes:
         return None
     best, plain = padded_times(case)
     times = best * plain

@@ -31,7 +31,6 @@ of 64 GB/s on an H200 (lab)."""
 def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
     """Mask of the graph's tasks that are copies of this kind, each launched by a call of its own:
     not inside a CUDA graph."""
-    assert case.graph is not None
     trace, tasks = case.replayed, case.graph.task_event
     mask: Bool = (
         (trace.kind[tasks] == Kind.MEMCPY)
@@ -43,7 +42,6 @@ def copy_tasks(case: Case, pattern: re.Pattern[str]) -> Bool:
 
 def sizes(case: Case) -> Float64:
     """Bytes of each task of the graph; NaN where they were not recorded."""
-    assert case.graph is not None
     trace, tasks = case.context.trace, case.graph.task_event
     own, launch = trace.size_bytes[tasks], case.context.links.launch[tasks]
     size = np.where(own == NONE, trace.size_bytes[np.maximum(launch, 0)], own).astype(np.float64)
@@ -54,17 +52,14 @@ def pinned_bytes_per_s(case: Case, share: float = PINNED_SHARE) -> float | None:
     """What the trace's own large pinned copies reach, else the machine's own where it was
     calibrated, else this share of the link's rate; None when none is known. A measured rate is cut
     as much as the share is below the usual."""
-    assert case.graph is not None
     size, pinned = sizes(case), copy_tasks(case, PINNED_TO_DEVICE)
     large = pinned & (size >= LARGE_BYTES) & (case.graph.task_ns > 0)
     if large.any():
         return median(size[large] / case.graph.task_ns[large]) * 1e9
     roofs = case.context.roofs
-    reached = (
-        None
-        if roofs is None or roofs.measured is None
-        else roofs.measured.copy_bytes_per_s("to_device_pinned")
-    )
+    reached = None
+    if roofs is not None and roofs.measured is not None:
+        reached = roofs.measured.copy_bytes_per_s("to_device_pinned")
     if reached is not None:
         return reached * share / PINNED_SHARE
     link = None if roofs is None else roofs.spec.link_bytes_per_s.get("pcie")

@@ -300,11 +300,9 @@ def _problem(
     inputs: ParsedInputs, x_at: int, weight_at: int, positions: tuple[int, int, int, int]
 ) -> ConvProblem | None:
     """The forward problem; `places` are those of padding, stride, dilation and groups."""
-    x, weight, groups = (
-        operand(inputs, x_at),
-        operand(inputs, weight_at),
-        integer_at(inputs, positions[3]),
-    )
+    x = operand(inputs, x_at)
+    weight = operand(inputs, weight_at)
+    groups = integer_at(inputs, positions[3])
     if (
         x is None
         or weight is None

@@ -13,8 +13,7 @@ def ask_for_shapes(
 ) -> Abstention | None:
     """Abstain where the masked tasks take this share of the step or more; less is not worth
     asking."""
-    assert case.graph is not None
-    if per_step_ms(case.graph, tasks) * 1e6 < least_share * (case.step_interval_ns or 0.0):
+    if per_step_ms(case.graph, tasks) * 1e6 < least_share * case.step_interval_ns:
         return None
     needs = "record_shapes=True"
     if case.context.trace.meta.has_shapes:

@@ -22,7 +22,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
 
 from stepscope.analyses.grouping import median
 from stepscope.analyses.host.nesting import ancestor_with
@@ -49,30 +48,21 @@ BOUND = "transfer"
 
 COPYING = re.compile(r"^aten::(to|_to_copy|copy_|lift_fresh|cuda)$")
 """The operators a copy stands in; the outermost of them is gone with it."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_per_step: int = 16
-    """A batch has a handful of tensors, each with a copy of its own, and that is as it should
-    be."""
-    latency_bound: float = 0.5
-    """Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
-    part."""
-    short_ns: float = 10_000.0
-    """Where bytes or rate are not known: a copy this short is one start."""
-
-
-POLICY = Policy()
+LEAST_PER_STEP = 16
+"""A batch has a handful of tensors, each with a copy of its own, and that is as it should be."""
+LATENCY_BOUND = 0.5
+"""Share of a copy's time that its bytes need at the link's rate; below, the start is the larger
+part."""
+SHORT_NS = 10_000.0
+"""Where bytes or rate are not known: a copy this short is one start."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """One copy of the sum in place of many."""
-    if case.graph is None:
-        return None
     graph = case.graph
     tasks = copy_tasks(case, TO_DEVICE) & _latency_bound(case)
     each = per_step(graph, float(tasks.sum()))
-    if each < POLICY.least_per_step:
+    if each < LEAST_PER_STEP:
         return None
     size = sizes(case)[tasks]
     mean = "bytes not recorded"
@@ -97,14 +87,13 @@ def propose(case: Case) -> Proposal | Abstention | None:
 
 
 def _latency_bound(case: Case) -> Bool:
-    assert case.graph is not None
     rate = pinned_bytes_per_s(case)
     moving = np.full(len(case.graph), np.nan) if rate is None else sizes(case) / rate * 1e9
     is_known = ~np.isnan(moving)
     bound: Bool = np.where(
         is_known,
-        moving < POLICY.latency_bound * case.graph.task_ns,
-        case.graph.task_ns < POLICY.short_ns,
+        moving < LATENCY_BOUND * case.graph.task_ns,
+        case.graph.task_ns < SHORT_NS,
     )
     return bound
 
@@ -112,7 +101,6 @@ def _latency_bound(case: Case) -> Bool:
 def _runs(case: Case, tasks: Bool) -> Int64:
     """For each masked copy, the run of copies it belongs to: a kernel launched between two parts
     them."""
-    assert case.graph is not None
     kernels = case.context.trace.kind[case.graph.task_event] == Kind.KERNEL
     run: Int64 = np.cumsum(kernels)[tasks]
     return run

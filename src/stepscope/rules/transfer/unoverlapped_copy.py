@@ -19,8 +19,6 @@ Example: 154 MB of pinned images took 2.8 of each 27.5 ms step, in the way.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from stepscope.analyses.grouping import distinct, is_among
 from stepscope.core.diagnosis import Abstention
 from stepscope.core.trace import Kind
@@ -31,27 +29,19 @@ from stepscope.rules.shared.pcie_copies import PINNED_TO_DEVICE, copy_tasks, per
 
 CODE = "unoverlapped-copy"
 BOUND = "transfer"
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    least_share: float = 0.005
-    """Of the step spent in such copies below which there is nothing to say."""
-
-
-POLICY = Policy()
+LEAST_SHARE = 0.005
+"""Of the step spent in such copies below which there is nothing to say."""
 
 
 def propose(case: Case) -> Proposal | Abstention | None:
     """The copies on a stream of their own, asked for a step ahead."""
-    if case.graph is None or case.step_interval_ns is None:
-        return None
     graph = case.graph
     kernels = case.context.trace.kind[graph.task_event] == Kind.KERNEL
     tasks = copy_tasks(case, PINNED_TO_DEVICE) & is_among(
         graph.task_stream, distinct(graph.task_stream[kernels])
     )
     copied_ns = per_step(graph, float(graph.task_ns[tasks].sum()))
-    if copied_ns < POLICY.least_share * case.step_interval_ns:
+    if copied_ns < LEAST_SHARE * case.step_interval_ns:
         return None
     return Proposal(
         code=CODE,

@@ -137,11 +137,9 @@ def devices_words(devices: Sequence[DeviceSeries]) -> str:
 
 
 def while_devices(used: Sequence[DeviceSeries]) -> str:
-    return (
-        f"; {devices_words(used)} work{verb_s(used)} {mean_busy(used):.0%} of the time"
-        if used
-        else ""
-    )
+    if used:
+        return f"; {devices_words(used)} work{verb_s(used)} {mean_busy(used):.0%} of the time"
+    return ""
 
 
 def of_cores(job: Job) -> str:
