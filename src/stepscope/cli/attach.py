@@ -9,7 +9,6 @@ is. Processes must be on this machine.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ MOST = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttachOptions:
+class Options:
     pids: list[int] = declare.option(
         "PID",
         "a training process, or what launched it",
@@ -54,17 +53,12 @@ class AttachOptions:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, AttachOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.analyses.host.stacks_compare import compare
     from stepscope.cli.flight_dumps import find_hang_of
     from stepscope.cli.py_spy import NotPermittedError, dump, find_spy
     from stepscope.report.stacks import dumps_document, stacks_document
 
-    options = declare.options_of(AttachOptions, arguments)
     ranks = find_ranks(options.pids)
     hang, dumps = find_hang_of(ranks)
     try:

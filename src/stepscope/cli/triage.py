@@ -9,7 +9,6 @@ Without one, the job of this machine is looked for. Nothing is restarted and not
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,7 +38,7 @@ _seconds = real(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriageOptions:
+class Options:
     targets: list[str] = declare.option(
         "TARGET",
         "a process, a job's number, a run's folder, or files (default: this machine's job)",
@@ -52,14 +51,9 @@ class TriageOptions:
     format: str = declare.style()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    declare.add_options(parser, TriageOptions)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from stepscope.report.triage import to_json, triage_document
 
-    options = declare.options_of(TriageOptions, arguments)
     triage = answer(options.targets, options.seconds, options.flame)
     print_answer(triage, options.format, to_json, triage_document)
     return 0

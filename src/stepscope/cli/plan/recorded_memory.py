@@ -7,17 +7,27 @@ what is reserved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from stepscope.analyses.run.memory_plan import (
+    OTHERS,
+    PARTS,
+    SURE_SHARE,
+    TOTAL,
+    PlanRow,
+    compare_with_plan,
+)
+from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
 from stepscope.errors import InputError
-
-if TYPE_CHECKING:
-    from stepscope.analyses.run.memory_plan import PlanRow
-    from stepscope.core.recordings.memory import MemoryReport
-    from stepscope.planner.job import TrainingJob
-    from stepscope.readers.source import Source
-    from stepscope.report.plan.account import Account, Plan
-    from stepscope.report.plan.measured_memory import MeasuredMemory
+from stepscope.planner.job import TrainingJob
+from stepscope.planner.memory import state_widths
+from stepscope.readers.auxiliary import read_auxiliary
+from stepscope.readers.formats import BY_NAME, MEMORY
+from stepscope.readers.inputs import find_sources
+from stepscope.readers.source import Source
+from stepscope.report.plan.account import Account, Plan
+from stepscope.report.plan.measured_memory import MeasuredMemory
+from stepscope.report.plan.words import gib
+from stepscope.report.units import percent
 
 PEAK, RESERVED = "peak", "reserved"
 WANTED = (
@@ -34,9 +44,6 @@ pass had made them."""
 def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
     """All recordings of memory that are named or lie in named folders, and notes on what was not
     read."""
-    from stepscope.readers.auxiliary import read_auxiliary
-    from stepscope.readers.inputs import find_sources
-
     with find_sources(paths) as inputs:
         sources = (*inputs.sources, *inputs.logs, *inputs.others)
         mine = [source for source in sources if _is_memory(source)]
@@ -59,8 +66,6 @@ def read_memory(paths: Sequence[str]) -> tuple[MemoryReport, tuple[str, ...]]:
 
 
 def _is_memory(source: Source) -> bool:
-    from stepscope.readers.formats import BY_NAME, MEMORY
-
     return source.format is not None and BY_NAME[source.format].kind == MEMORY
 
 
@@ -72,8 +77,6 @@ def compared_memory(
     plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
 ) -> MeasuredMemory:
     """The layout that was asked about, or the best one, compared with what was recorded."""
-    from stepscope.report.plan.measured_memory import MeasuredMemory
-
     account = plan.explained or plan.best
     rows = rows_of(account, report)
     return MeasuredMemory(
@@ -86,8 +89,6 @@ def compared_memory(
 
 def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...]:
     """Parts, then the peak of tensors, then what the allocator had of the device."""
-    from stepscope.analyses.run.memory_plan import OTHERS, PARTS, TOTAL, PlanRow, compare_with_plan
-
     parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
     planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
     if account is not None:
@@ -119,8 +120,6 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
 
 
 def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> PlanRow:
-    from stepscope.analyses.run.memory_plan import PlanRow
-
     ratio = planned / most if planned is not None and most else None
     return PlanRow(
         part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
@@ -131,12 +130,6 @@ def notes_of(
     job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]
 ) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
-    from stepscope.analyses.run.memory_plan import SURE_SHARE
-    from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN
-    from stepscope.planner.memory import state_widths
-    from stepscope.report.plan.words import gib
-    from stepscope.report.units import percent
-
     record = report.detailed
     if record is None or record.held is None:
         return [
