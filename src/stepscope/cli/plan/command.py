@@ -22,8 +22,8 @@ from stepscope.cli.plan.options import DEFAULT_FRAMEWORK, Options, Output
 from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from stepscope.core.contract.plan import RecordedMemory
     from stepscope.report.plan.account import Plan
-    from stepscope.report.plan.measured_memory import MeasuredMemory
 
 NOTHING_FITS = 1
 """Exit code where no layout fits: a script that asks before it launches."""
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
     return 0 if plan.best is not None else NOTHING_FITS
 
 
-def _print_or_write(plan: Plan, recorded: MeasuredMemory | None, output: Output) -> None:
+def _print_or_write(plan: Plan, recorded: RecordedMemory | None, output: Output) -> None:
     """The plan, to the file or to standard output."""
     from stepscope.cli.report import put_document, put_or_write
 

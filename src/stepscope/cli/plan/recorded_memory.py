@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.analyses.run.memory_plan import (
-    OTHERS,
-    PARTS,
-    SURE_SHARE,
-    TOTAL,
-    PlanRow,
-    compare_with_plan,
-)
+from stepscope.analyses.run.memory_plan import OTHERS, PARTS, SURE_SHARE, TOTAL, compare_with_plan
+from stepscope.core.contract.plan import RecordedMemory
+from stepscope.core.contract.plan import RecordedMemoryRow as Row
 from stepscope.core.recordings.memory import TEMPORARY, UNKNOWN, MemoryReport
 from stepscope.errors import InputError
 from stepscope.planner.job import TrainingJob
@@ -25,7 +20,6 @@ from stepscope.readers.formats import BY_NAME, MEMORY
 from stepscope.readers.inputs import find_sources
 from stepscope.readers.source import Source
 from stepscope.report.plan.account import Account, Plan
-from stepscope.report.plan.measured_memory import MeasuredMemory
 from stepscope.report.plan.words import gib
 from stepscope.report.units import percent
 
@@ -75,11 +69,11 @@ def _known_as(source: Source) -> str:
 
 def compared_memory(
     plan: Plan, report: MemoryReport, read_notes: Sequence[str] = ()
-) -> MeasuredMemory:
+) -> RecordedMemory:
     """The layout that was asked about, or the best one, compared with what was recorded."""
     account = plan.explained or plan.best
     rows = rows_of(account, report)
-    return MeasuredMemory(
+    return RecordedMemory(
         layout=None if account is None else str(account.layout),
         recordings=tuple(dict.fromkeys(record.label for record in report.records)),
         rows=rows,
@@ -87,7 +81,7 @@ def compared_memory(
     )
 
 
-def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...]:
+def rows_of(account: Account | None, report: MemoryReport) -> tuple[Row, ...]:
     """Parts, then the peak of tensors, then what the allocator had of the device."""
     parts = {} if account is None else {name: round(size) for name, size in account.memory.items()}
     planned: dict[str, int | None] = {part: parts.get(part) for part in PARTS}
@@ -97,9 +91,7 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     compared = compare_with_plan(report, *sizes)
     if not compared:
         compared = tuple(
-            PlanRow(
-                part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None
-            )
+            Row(part=p, planned_bytes=planned[p], at_peak_bytes=None, most_bytes=None, ratio=None)
             for p in PARTS
         )
     between = None if account is None else parts["gathered"] + parts["buffers"] + parts["update"]
@@ -119,15 +111,18 @@ def rows_of(account: Account | None, report: MemoryReport) -> tuple[PlanRow, ...
     return tuple(rows)
 
 
-def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> PlanRow:
+def _row(part: str, planned: int | None, at_peak: int | None, most: int | None) -> Row:
     ratio = planned / most if planned is not None and most else None
-    return PlanRow(
+    return Row(
         part=part, planned_bytes=planned, at_peak_bytes=at_peak, most_bytes=most, ratio=ratio
     )
 
 
 def notes_of(
-    job: TrainingJob, account: Account | None, report: MemoryReport, rows: Sequence[PlanRow]
+    job: TrainingJob,
+    account: Account | None,
+    report: MemoryReport,
+    rows: Sequence[Row],
 ) -> list[str]:
     """Why parts may differ though nothing is wrong with either side."""
     record = report.detailed

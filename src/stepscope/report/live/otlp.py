@@ -44,7 +44,7 @@ def metrics(view: LiveView, wall_ns: int) -> dict[str, Any]:
             if (value := metric.value(rank)) is not None and math.isfinite(value)
         ]
         if points:
-            series.append(_metric(f"stepscope_{metric.name}", metric.kind, metric.text, points))
+            series.append(_metric(metric.name, metric.kind, metric.text, points))
     num_raised = sum(1 for alert in view.alerts if alert.state == RAISED)
     raised = [_point(num_raised, wall_ns, since_ns)]
     series.append(_metric("stepscope_alerts_total", "counter", "Alerts raised so far.", raised))

@@ -29,25 +29,39 @@ class Metric(Struct, frozen=True):
 
 
 METRICS = (
-    Metric("step_seconds", "step_ns", "Time of a training step, median of the last ones."),
-    Metric("step_baseline_seconds", "baseline_ns", "The same when the run began."),
-    Metric("steps_total", "step", "Steps made.", "counter"),
-    Metric("loader_wait_seconds", "wait_ns", "Wait for the DataLoader in a step."),
-    Metric("forward_seconds", "forward_ns", "Forward pass and the rest of the loop in a step."),
     Metric(
-        "backward_seconds", "backward_ns", "Backward pass in a step, without waits for other ranks."
+        "stepscope_step_seconds", "step_ns", "Time of a training step, median of the last ones."
     ),
-    Metric("optimizer_seconds", "optimizer_ns", "Optimizer in a step."),
-    Metric("wait_for_ranks_seconds", "others_ns", "Wait for other ranks in a step."),
-    Metric("loss", "loss", "The loss last seen."),
-    Metric("samples_per_second", "samples_per_s", "Samples of the training set."),
+    Metric("stepscope_step_baseline_seconds", "baseline_ns", "The same when the run began."),
+    Metric("stepscope_steps_total", "step", "Steps made.", "counter"),
+    Metric("stepscope_loader_wait_seconds", "wait_ns", "Wait for the DataLoader in a step."),
     Metric(
-        "gpu_utilization_ratio", "gpu_util", "Share of time in which kernels ran, by the driver."
+        "stepscope_forward_seconds",
+        "forward_ns",
+        "Forward pass and the rest of the loop in a step.",
     ),
-    Metric("device_memory_bytes", "device_bytes", "Memory held on the rank's devices."),
-    Metric("device_memory_total_bytes", "device_total_bytes", "Memory that these devices have."),
-    Metric("host_memory_bytes", "rss_bytes", "Resident memory of the rank's process."),
-    Metric("rank_up", "state", "1 while the rank tells of itself and makes steps."),
+    Metric(
+        "stepscope_backward_seconds",
+        "backward_ns",
+        "Backward pass in a step, without waits for other ranks.",
+    ),
+    Metric("stepscope_optimizer_seconds", "optimizer_ns", "Optimizer in a step."),
+    Metric("stepscope_wait_for_ranks_seconds", "others_ns", "Wait for other ranks in a step."),
+    Metric("stepscope_loss", "loss", "The loss last seen."),
+    Metric("stepscope_samples_per_second", "samples_per_s", "Samples of the training set."),
+    Metric(
+        "stepscope_gpu_utilization_ratio",
+        "gpu_util",
+        "Share of time in which kernels ran, by the driver.",
+    ),
+    Metric("stepscope_device_memory_bytes", "device_bytes", "Memory held on the rank's devices."),
+    Metric(
+        "stepscope_device_memory_total_bytes",
+        "device_total_bytes",
+        "Memory that these devices have.",
+    ),
+    Metric("stepscope_host_memory_bytes", "rss_bytes", "Resident memory of the rank's process."),
+    Metric("stepscope_rank_up", "state", "1 while the rank tells of itself and makes steps."),
 )
 
 
@@ -58,14 +72,15 @@ def exposition(view: LiveView | None) -> str:
 
 def _lines(view: LiveView) -> Iterator[str]:
     for metric in METRICS:
-        name = f"stepscope_{metric.name}"
         values = [
             (rank.rank, value) for rank in view.ranks if (value := metric.value(rank)) is not None
         ]
         if values:
-            yield f"# HELP {name} {metric.text}"
-            yield f"# TYPE {name} {metric.kind}"
-            yield from (f'{name}{{rank="{rank}"}} {_number(value)}' for rank, value in values)
+            yield f"# HELP {metric.name} {metric.text}"
+            yield f"# TYPE {metric.name} {metric.kind}"
+            yield from (
+                f'{metric.name}{{rank="{rank}"}} {_number(value)}' for rank, value in values
+            )
     active = sorted({(alert.kind, rank) for alert in view.active for rank in alert.ranks})
     if active:
         yield "# HELP stepscope_alert_active 1 while this is wrong on the rank."
