@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from stepscope.cli import options as declare
-from stepscope.cli.attach import find_ranks, is_rank
+from stepscope.cli.attach import find_ranks, ranks_among
 from stepscope.cli.option_types import real
 from stepscope.cli.printing import print_answer
 from stepscope.errors import InputError, StepscopeError
@@ -213,13 +213,7 @@ def find_job(running: dict[int, Process] | None = None) -> list[Process]:
     from stepscope.process.table import processes
 
     everyone = processes() if running is None else running
-    ranks = [
-        process
-        for process in everyone.values()
-        if process.is_python and is_rank(process, everyone.get(process.parent))
-    ]
-    launchers = {process.parent for process in ranks}
-    ranks = [process for process in ranks if process.pid not in launchers]
+    ranks = ranks_among(everyone.values(), everyone)
     jobs = {process.parent for process in ranks}
     if not ranks:
         raise InputError(
